@@ -1,0 +1,1 @@
+"""Bytes or messages to core values and back: no socket, no clock, no event loop."""

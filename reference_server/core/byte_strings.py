@@ -1,0 +1,75 @@
+"""The wire form of BYTES tensors: each element is a little-endian uint32 length, then its bytes."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+Objects = npt.NDArray[np.object_]
+
+_LENGTH = struct.Struct("<I")
+
+
+def element_bytes(element: object) -> bytes:
+    """One element as Triton stores it: bytes stay, anything else is the UTF-8 of its `str`."""
+    if type(element) is bytes:
+        return element
+    return bytes(element) if isinstance(element, bytes) else str(element).encode()
+
+
+def serialize(array: npt.NDArray[np.generic]) -> bytes:
+    """The wire form of an object or `S<n>` array, in C order."""
+    pack = _LENGTH.pack
+    parts: list[bytes] = []
+    for element in array.ravel().tolist():
+        encoded = element_bytes(element)
+        parts.append(pack(len(encoded)))
+        parts.append(encoded)
+    return b"".join(parts)
+
+
+def byte_size(array: npt.NDArray[np.generic]) -> int:
+    """The length of `serialize(array)` without building it."""
+    return sum(4 + len(element_bytes(element)) for element in array.ravel().tolist())
+
+
+class Malformed(ValueError):
+    """The bytes are not a sequence of length-prefixed strings.
+
+    `elements` were whole, `available` bytes were left. With `length` None the four-byte length
+    itself is cut; otherwise it announced more bytes than there are.
+    """
+
+    def __init__(self, elements: int, available: int, length: int | None) -> None:
+        super().__init__(f"{elements} elements are whole, then {available} bytes cannot be read")
+        self.elements = elements
+        self.available = available
+        self.length = length
+
+
+def split(raw: memoryview) -> list[bytes]:
+    """The elements in `raw`; raises Malformed where a length or its bytes are cut."""
+    elements: list[bytes] = []
+    unpack = _LENGTH.unpack_from
+    data = bytes(raw)
+    end = len(data)
+    position = 0
+    while position < end:
+        if end - position < 4:
+            raise Malformed(len(elements), end - position, None)
+        (length,) = unpack(data, position)
+        position += 4
+        if end - position < length:
+            raise Malformed(len(elements), end - position, length)
+        elements.append(data[position : position + length])
+        position += length
+    return elements
+
+
+def as_array(elements: list[bytes], shape: tuple[int, ...]) -> Objects:
+    """The elements as an object array of `shape`; their number must fit it."""
+    array = np.empty(len(elements), dtype=np.object_)
+    array[:] = elements
+    return array.reshape(shape)

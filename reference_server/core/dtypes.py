@@ -1,0 +1,78 @@
+"""The data types of the protocol: names on the wire, names in config.pbtxt, sizes, NumPy types."""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+import numpy.typing as npt
+
+
+class DataType(enum.Enum):
+    """One data type; the value is its name on the wire (`FP32`, `BYTES`, ...)."""
+
+    BOOL = "BOOL"
+    UINT8 = "UINT8"
+    UINT16 = "UINT16"
+    UINT32 = "UINT32"
+    UINT64 = "UINT64"
+    INT8 = "INT8"
+    INT16 = "INT16"
+    INT32 = "INT32"
+    INT64 = "INT64"
+    FP16 = "FP16"
+    FP32 = "FP32"
+    FP64 = "FP64"
+    BF16 = "BF16"
+    BYTES = "BYTES"
+
+    config_name: str
+    byte_size: int
+    numpy: npt.DTypeLike
+
+    @property
+    def is_bytes(self) -> bool:
+        """True for BYTES, whose elements have lengths of their own."""
+        return self is DataType.BYTES
+
+
+#: NumPy has no bfloat16: its bits travel as uint16.
+_NUMPY: dict[DataType, npt.DTypeLike] = {
+    DataType.BOOL: np.dtype(np.bool_),
+    DataType.UINT8: np.dtype(np.uint8),
+    DataType.UINT16: np.dtype(np.uint16),
+    DataType.UINT32: np.dtype(np.uint32),
+    DataType.UINT64: np.dtype(np.uint64),
+    DataType.INT8: np.dtype(np.int8),
+    DataType.INT16: np.dtype(np.int16),
+    DataType.INT32: np.dtype(np.int32),
+    DataType.INT64: np.dtype(np.int64),
+    DataType.FP16: np.dtype(np.float16),
+    DataType.FP32: np.dtype(np.float32),
+    DataType.FP64: np.dtype(np.float64),
+    DataType.BF16: np.dtype(np.uint16),
+    DataType.BYTES: np.dtype(np.object_),
+}
+
+for _member in DataType:
+    # Plain attributes, because the request path reads them for every tensor.
+    _member.config_name = "TYPE_STRING" if _member is DataType.BYTES else f"TYPE_{_member.value}"
+    _member.numpy = _NUMPY[_member]
+    _member.byte_size = 0 if _member is DataType.BYTES else np.dtype(_NUMPY[_member]).itemsize
+
+#: By the name on the wire; an unknown name is simply absent.
+BY_NAME: dict[str, DataType] = {member.value: member for member in DataType}
+BY_CONFIG_NAME: dict[str, DataType] = {member.config_name: member for member in DataType}
+_BY_NUMPY: dict[str, DataType] = {
+    np.dtype(_NUMPY[member]).str: member for member in DataType if member is not DataType.BF16
+}
+
+
+def of_array(array: npt.NDArray[np.generic]) -> DataType | None:
+    """The data type whose elements `array` holds; None where the protocol has none.
+
+    Fixed-width byte strings (`S<n>`) and objects are BYTES; uint16 is UINT16, never BF16.
+    """
+    if array.dtype.kind == "S":
+        return DataType.BYTES
+    return _BY_NUMPY.get(array.dtype.str)

@@ -1,0 +1,65 @@
+"""The server's one error: an internal code and a text, as Triton's TRITONSERVER_Error.
+
+Which HTTP status or gRPC code a code becomes is decided in the fronts, nowhere else.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Code(enum.Enum):
+    """Triton's internal error codes; the value is the name printed before a nested text."""
+
+    UNKNOWN = "Unknown"
+    INTERNAL = "Internal"
+    NOT_FOUND = "Not found"
+    INVALID_ARG = "Invalid argument"
+    UNAVAILABLE = "Unavailable"
+    UNSUPPORTED = "Unsupported"
+    ALREADY_EXISTS = "Already exists"
+    CANCELLED = "Cancelled"
+
+
+class ServerError(Exception):
+    """A failure that a client, an operator or the log is told about, word for word.
+
+    `code` decides the status on each protocol, `message` is the text that is sent.
+    """
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+    def described(self) -> str:
+        """The text with its code in front, as it stands in start-up tables and reasons."""
+        return f"{self.code.value}: {self.message}"
+
+
+def invalid_arg(message: str) -> ServerError:
+    """The caller's request or configuration is wrong."""
+    return ServerError(Code.INVALID_ARG, message)
+
+
+def internal(message: str) -> ServerError:
+    """Something failed on this side, or JSON could not be read (Triton calls that internal too)."""
+    return ServerError(Code.INTERNAL, message)
+
+
+def not_found(message: str) -> ServerError:
+    """A name in the request refers to nothing."""
+    return ServerError(Code.NOT_FOUND, message)
+
+
+def unavailable(message: str) -> ServerError:
+    """The server, a model or a queue does not take the request now."""
+    return ServerError(Code.UNAVAILABLE, message)
+
+
+def unsupported(message: str) -> ServerError:
+    """The request asks for something that this server, or this model, does not do."""
+    return ServerError(Code.UNSUPPORTED, message)

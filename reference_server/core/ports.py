@@ -1,0 +1,51 @@
+"""What low rooms ask of others: the protocols that the composition root fills in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from reference_server.core.request import InferRequest
+from reference_server.core.response import Execution
+
+
+class ModelInstance(Protocol):
+    """One copy of a model that runs one batch at a time, on the thread that calls it."""
+
+    @property
+    def name(self) -> str:
+        """The instance's name, as it stands in error texts (`bert_0_0`)."""
+
+    def execute(self, requests: Sequence[InferRequest]) -> Execution:
+        """Run one batch. Blocks. Raises ServerError if the batch as a whole failed."""
+
+    def close(self) -> None:
+        """Run the model's finalize and let go of everything."""
+
+
+class Scheduler(Protocol):
+    """Decides when a request runs, and on which instance."""
+
+    def submit(self, request: InferRequest) -> None:
+        """Take the request; its sink will be answered. Never blocks; any thread.
+
+        Raises ServerError if the request is refused, and then its sink hears nothing.
+        """
+
+    def close(self) -> None:
+        """Refuse new requests, answer those taken, then release the instances. Blocks."""
+
+
+class Recorder(Protocol):
+    """Counts what became of a model's requests. All methods may be called by any thread."""
+
+    def executed(self, batch: Sequence[InferRequest], execution: Execution, start_ns: int) -> None:
+        """A batch ran and was answered."""
+
+    def failed(self, batch: Sequence[InferRequest], start_ns: int) -> None:
+        """A batch ran and failed as a whole."""
+
+
+#: Sends a request of the server's own (an ensemble's step) the way a client's goes:
+#: resolve, validate, schedule. Raises ServerError if it is refused.
+Dispatch = Callable[[InferRequest], None]

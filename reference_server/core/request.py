@@ -1,0 +1,66 @@
+"""An inference request on its way from a front to a model."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from reference_server.core.response import InferResponse
+from reference_server.core.tensor import Tensor
+
+Parameter = bool | int | float | str
+LATEST = -1
+
+
+class SequenceFlag(enum.IntFlag):
+    """What `flags()` of a request tells a model."""
+
+    NONE = 0
+    START = 1
+    END = 2
+
+
+class ResponseSink(Protocol):
+    """Where the responses to one request go."""
+
+    def send(self, response: InferResponse) -> None:
+        """Take one response; the last has `final` set. Called from any thread; never blocks."""
+
+
+class NullSink:
+    """A sink that drops what it is given."""
+
+    def send(self, response: InferResponse) -> None:
+        """Drop `response`."""
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """One request. Belongs to one holder at a time: front, scheduler, instance.
+
+    `inputs` keeps the client's order. `requested_outputs` is empty when all are wanted.
+    `*_ns` are readings of the monotonic clock in nanoseconds; 0 means not reached yet.
+    """
+
+    model_name: str
+    inputs: dict[str, Tensor]
+    sink: ResponseSink
+    model_version: int = LATEST
+    id: str = ""
+    requested_outputs: tuple[str, ...] = ()
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    correlation_id: int | str = 0
+    flags: SequenceFlag = SequenceFlag.NONE
+    priority: int = 0
+    timeout_us: int = 0
+    batch_size: int = 1
+    received_ns: int = 0
+    queued_ns: int = 0
+    cancelled: bool = False
+
+    @property
+    def label(self) -> str:
+        """How texts about this request begin: `[request id: <id>]`, as Triton prints it."""
+        return f"[request id: {self.id or '<id_unknown>'}]"

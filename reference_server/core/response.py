@@ -1,0 +1,37 @@
+"""One response to an inference request: tensors, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reference_server.core.errors import ServerError
+from reference_server.core.tensor import Tensor
+
+
+@dataclass(slots=True)
+class InferResponse:
+    """What a model answered; with `error` set, `outputs` means nothing.
+
+    `parameters` are pairs because Triton's ensembles repeat keys; see the ensemble scheduler.
+    """
+
+    model_name: str
+    model_version: int
+    id: str
+    outputs: Sequence[Tensor] = ()
+    parameters: Sequence[tuple[str, bool | int | float | str]] = ()
+    error: ServerError | None = None
+    final: bool = True
+
+
+@dataclass(slots=True, frozen=True)
+class Execution:
+    """What one execution of an instance gave, and when its parts ended (monotonic ns).
+
+    `responses` has one entry per request, in order.
+    """
+
+    responses: Sequence[InferResponse]
+    input_end_ns: int
+    output_start_ns: int

@@ -1,0 +1,93 @@
+"""A named tensor, held in whichever form it arrived: bytes of the wire, or a NumPy array.
+
+The other form is made when somebody asks for it and kept. Bytes that arrived are viewed, not
+copied, unless NumPy could not use them in place.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from reference_server.core import byte_strings
+from reference_server.core.dtypes import DataType
+
+Array = npt.NDArray[np.generic]
+Shape = tuple[int, ...]
+
+
+class Tensor:
+    """`name`, `datatype`, `shape` and the elements, row-major.
+
+    `datatype` is None only for a request's tensor whose type name is unknown; such a tensor is
+    refused before anyone asks for its array.
+    """
+
+    __slots__ = ("_array", "_raw", "datatype", "name", "shape")
+
+    def __init__(
+        self,
+        name: str,
+        datatype: DataType | None,
+        shape: Shape,
+        *,
+        array: Array | None = None,
+        raw: memoryview | None = None,
+    ) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.shape = shape
+        self._array = array
+        self._raw = raw
+
+    def __repr__(self) -> str:
+        kind = self.datatype.value if self.datatype else "<invalid>"
+        held = "array" if self._array is not None else "bytes"
+        return f"Tensor({self.name!r}, {kind}, {list(self.shape)}, held as {held})"
+
+    @property
+    def byte_size(self) -> int:
+        """The number of bytes of the wire form."""
+        if self._raw is not None:
+            return len(self._raw)
+        assert self._array is not None
+        if self.datatype is DataType.BYTES:
+            return len(self.raw())
+        return self._array.nbytes
+
+    def array(self) -> Array:
+        """The elements as an array of `shape`: writable, aligned, C-contiguous if it was bytes.
+
+        A view of the bytes that arrived where these are writable and aligned for the type,
+        otherwise one copy. BYTES become an object array of `bytes`; raises
+        byte_strings.Malformed if they are none.
+        """
+        if self._array is None:
+            assert self._raw is not None
+            assert self.datatype is not None
+            if self.datatype is DataType.BYTES:
+                self._array = byte_strings.as_array(byte_strings.split(self._raw), self.shape)
+            else:
+                flat = np.frombuffer(self._raw, dtype=self.datatype.numpy)
+                if not (flat.flags.writeable and flat.flags.aligned):
+                    flat = flat.copy()
+                self._array = flat.reshape(self.shape)
+        return self._array
+
+    def raw(self) -> memoryview:
+        """The wire form, little-endian and row-major, as flat bytes."""
+        if self._raw is None:
+            assert self._array is not None
+            if self.datatype is DataType.BYTES:
+                self._raw = memoryview(byte_strings.serialize(self._array))
+            elif self._array.size:
+                self._raw = np.ascontiguousarray(self._array).data.cast("B")
+            else:
+                self._raw = memoryview(b"")  # memoryview.cast refuses zeros in a shape
+        return self._raw
+
+    def renamed(self, name: str, shape: Shape | None = None) -> Tensor:
+        """The same elements under another name, and in another shape of as many elements."""
+        shape = self.shape if shape is None else shape
+        array = None if self._array is None else self._array.reshape(shape)
+        return Tensor(name, self.datatype, shape, array=array, raw=self._raw)
