@@ -6,15 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from reference_server.core.request import InferRequest
-from reference_server.core.response import Execution
+from reference_server.core.response import Execution, Timing
 
 
 class ModelInstance(Protocol):
-    """One copy of a model that runs one batch at a time, on the thread that calls it."""
+    """One copy of a model that runs one batch at a time, always on one and the same thread."""
 
     @property
     def name(self) -> str:
         """The instance's name, as it stands in error texts (`bert_0_0`)."""
+
+    def open(self) -> None:
+        """Get ready to execute. Blocks, maybe for minutes. Raises ServerError."""
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         """Run one batch. Blocks. Raises ServerError if the batch as a whole failed."""
@@ -27,7 +30,7 @@ class Scheduler(Protocol):
     """Decides when a request runs, and on which instance."""
 
     def submit(self, request: InferRequest) -> None:
-        """Take the request; its sink will be answered. Never blocks; any thread.
+        """Take the request; its sink will be answered. Does not wait for it; any thread.
 
         Raises ServerError if the request is refused, and then its sink hears nothing.
         """
@@ -39,11 +42,23 @@ class Scheduler(Protocol):
 class Recorder(Protocol):
     """Counts what became of a model's requests. All methods may be called by any thread."""
 
-    def executed(self, batch: Sequence[InferRequest], execution: Execution, start_ns: int) -> None:
-        """A batch ran and was answered."""
+    def executed(
+        self, batch: Sequence[InferRequest], execution: Execution, start_ns: int
+    ) -> Timing:
+        """A batch ran from `start_ns` on, and is answered now."""
 
     def failed(self, batch: Sequence[InferRequest], start_ns: int) -> None:
-        """A batch ran and failed as a whole."""
+        """A batch ran from `start_ns` on, and failed as a whole."""
+
+
+class EnsembleRecorder(Protocol):
+    """Counts what became of an ensemble's requests. Any thread."""
+
+    def composed(self, request: InferRequest, steps: Sequence[Timing]) -> Timing:
+        """The ensemble answered `request`; `steps` are the timings of the steps that ran."""
+
+    def composition_failed(self, request: InferRequest) -> None:
+        """The ensemble answered `request` with an error."""
 
 
 #: Sends a request of the server's own (an ensemble's step) the way a client's goes:

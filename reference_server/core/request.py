@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -41,6 +41,7 @@ class InferRequest:
     """One request. Belongs to one holder at a time: front, scheduler, instance.
 
     `inputs` keeps the client's order. `requested_outputs` is empty when all are wanted.
+    `batch_key`: only requests with equal keys may share a batch.
     `*_ns` are readings of the monotonic clock in nanoseconds; 0 means not reached yet.
     """
 
@@ -56,6 +57,7 @@ class InferRequest:
     priority: int = 0
     timeout_us: int = 0
     batch_size: int = 1
+    batch_key: Hashable = None
     received_ns: int = 0
     queued_ns: int = 0
     cancelled: bool = False

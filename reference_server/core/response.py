@@ -9,11 +9,22 @@ from reference_server.core.errors import ServerError
 from reference_server.core.tensor import Tensor
 
 
+@dataclass(slots=True, frozen=True)
+class Timing:
+    """When an execution began (monotonic ns) and how long its three parts took (ns)."""
+
+    start_ns: int
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+
+
 @dataclass(slots=True)
 class InferResponse:
     """What a model answered; with `error` set, `outputs` means nothing.
 
-    `parameters` are pairs because Triton's ensembles repeat keys; see the ensemble scheduler.
+    `parameters` are pairs, not a mapping, because Triton's ensembles repeat keys. `timing` is
+    set once the execution has been recorded.
     """
 
     model_name: str
@@ -23,6 +34,7 @@ class InferResponse:
     parameters: Sequence[tuple[str, bool | int | float | str]] = ()
     error: ServerError | None = None
     final: bool = True
+    timing: Timing | None = None
 
 
 @dataclass(slots=True, frozen=True)

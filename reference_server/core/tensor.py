@@ -23,7 +23,7 @@ class Tensor:
     refused before anyone asks for its array.
     """
 
-    __slots__ = ("_array", "_raw", "datatype", "name", "shape")
+    __slots__ = ("_array", "_elements", "_raw", "datatype", "name", "shape")
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class Tensor:
         self.shape = shape
         self._array = array
         self._raw = raw
+        self._elements: list[bytes] | None = None
 
     def __repr__(self) -> str:
         kind = self.datatype.value if self.datatype else "<invalid>"
@@ -55,6 +56,22 @@ class Tensor:
             return len(self.raw())
         return self._array.nbytes
 
+    def string_count(self) -> int:
+        """The number of elements of a BYTES tensor, whatever its shape says.
+
+        Raises byte_strings.Malformed if the wire form cannot be read.
+        """
+        if self._raw is None:
+            assert self._array is not None
+            return self._array.size
+        return len(self._strings())
+
+    def _strings(self) -> list[bytes]:
+        if self._elements is None:
+            assert self._raw is not None
+            self._elements = byte_strings.split(self._raw)
+        return self._elements
+
     def array(self) -> Array:
         """The elements as an array of `shape`: writable, aligned, C-contiguous if it was bytes.
 
@@ -66,7 +83,7 @@ class Tensor:
             assert self._raw is not None
             assert self.datatype is not None
             if self.datatype is DataType.BYTES:
-                self._array = byte_strings.as_array(byte_strings.split(self._raw), self.shape)
+                self._array = byte_strings.as_array(self._strings(), self.shape)
             else:
                 flat = np.frombuffer(self._raw, dtype=self.datatype.numpy)
                 if not (flat.flags.writeable and flat.flags.aligned):
@@ -90,4 +107,6 @@ class Tensor:
         """The same elements under another name, and in another shape of as many elements."""
         shape = self.shape if shape is None else shape
         array = None if self._array is None else self._array.reshape(shape)
-        return Tensor(name, self.datatype, shape, array=array, raw=self._raw)
+        renamed = Tensor(name, self.datatype, shape, array=array, raw=self._raw)
+        renamed._elements = self._elements
+        return renamed

@@ -1,0 +1,1 @@
+"""config.pbtxt to a frozen ModelConfig: read, completed with defaults, checked, rendered."""

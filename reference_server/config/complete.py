@@ -1,0 +1,77 @@
+"""Filling in what a config.pbtxt left out, as Triton does before it checks or loads anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
+from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
+
+PYTHON_FILE = "model.py"
+
+
+def complete(config: ConfigProto, model_directory: Path) -> None:
+    """Fill `config` in place; `model_directory` names the model and shows what files it has."""
+    if not config.name:
+        config.name = model_directory.name
+    if config.version_policy.WhichOneof("policy_choice") is None:
+        config.version_policy.latest.num_versions = 1
+    if config.platform == "ensemble":
+        config.model_transaction_policy.SetInParent()
+        return
+    if not config.backend and not config.platform and _has_python_file(model_directory):
+        config.backend = "python"
+    if not config.default_model_filename and config.backend == "python":
+        config.default_model_filename = PYTHON_FILE
+    config.optimization.input_pinned_memory.enable = True
+    config.optimization.output_pinned_memory.enable = True
+    _complete_instance_groups(config)
+    complete_schedulers(config)
+
+
+def _has_python_file(model_directory: Path) -> bool:
+    return any(model_directory.glob(f"*/{PYTHON_FILE}"))
+
+
+def _complete_instance_groups(config: ConfigProto) -> None:
+    if not config.instance_group:
+        config.instance_group.add(name=config.name)
+    for index, group in enumerate(config.instance_group):
+        group.name = group.name or f"{config.name}_{index}"
+        group.count = group.count or 1
+        if group.kind == ModelInstanceGroup.KIND_AUTO:
+            group.kind = ModelInstanceGroup.KIND_CPU
+
+
+def complete_schedulers(config: ConfigProto) -> None:
+    """Defaults of the scheduler settings; needed again when a model chose a scheduler itself."""
+    if config.HasField("dynamic_batching"):
+        batching = config.dynamic_batching
+        if not batching.preferred_batch_size and config.max_batch_size > 0:
+            batching.preferred_batch_size.append(config.max_batch_size)
+
+
+def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> None:
+    """Take over what a model's `auto_complete_config` may decide; drop the rest.
+
+    That is: max_batch_size, inputs, outputs, a scheduler if none was set, and the decoupled
+    policy. If `completed` is no model configuration at all, nothing of it is taken, as in Triton.
+    """
+    parsed = ConfigProto()
+    try:
+        json_format.ParseDict(completed, parsed)
+    except json_format.ParseError:
+        return
+    config.max_batch_size = parsed.max_batch_size
+    del config.input[:]
+    config.input.extend(parsed.input)
+    del config.output[:]
+    config.output.extend(parsed.output)
+    scheduler = parsed.WhichOneof("scheduling_choice")
+    if config.WhichOneof("scheduling_choice") is None and scheduler is not None:
+        getattr(config, scheduler).CopyFrom(getattr(parsed, scheduler))
+    if parsed.HasField("model_transaction_policy"):
+        config.model_transaction_policy.CopyFrom(parsed.model_transaction_policy)
+    complete_schedulers(config)

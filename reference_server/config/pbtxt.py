@@ -1,0 +1,46 @@
+"""Reading config.pbtxt: protobuf text format over the schema that tritonclient ships."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
+
+from reference_server.core.errors import internal
+
+FILE_NAME = "config.pbtxt"
+_NO_FIELD = re.compile(r'Message type "(?P<message>[\w.]+)" has no field named "(?P<field>\w+)"')
+
+
+def read(path: Path) -> ConfigProto:
+    """The message in the file at `path`; the empty message if there is no such file.
+
+    Raises ServerError with Triton's text, followed by what Triton only logs: line, column,
+    reason, and the field's likely name where one was mistyped.
+    """
+    config = ConfigProto()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return config
+    except (OSError, UnicodeDecodeError) as error:
+        raise internal(f"failed to read text proto from {path}: {error}") from error
+    try:
+        text_format.Parse(text, config)
+    except text_format.ParseError as error:
+        raise internal(
+            f"failed to read text proto from {path}: {error}{_suggestion(str(error))}"
+        ) from error
+    return config
+
+
+def _suggestion(reason: str) -> str:
+    match = _NO_FIELD.search(reason)
+    if match is None:
+        return ""
+    descriptor = ConfigProto.DESCRIPTOR.file.pool.FindMessageTypeByName(match["message"])
+    close = difflib.get_close_matches(match["field"], [field.name for field in descriptor.fields])
+    return f" Did you mean '{close[0]}'?" if close else ""

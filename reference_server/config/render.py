@@ -1,0 +1,66 @@
+"""The JSON text of a model configuration, laid out as Triton prints it.
+
+Fields stand in the order in which the schema declares them; absent messages are left out;
+scalars, lists and maps are always written. Models read this very text in `initialize`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
+
+_INT64 = {
+    FieldDescriptor.TYPE_INT64,
+    FieldDescriptor.TYPE_UINT64,
+    FieldDescriptor.TYPE_SINT64,
+    FieldDescriptor.TYPE_FIXED64,
+}
+#: Protobuf's JSON writes 64-bit integers as strings. Triton turns them back into numbers, but
+#: not in these two messages.
+_KEPT_AS_STRINGS = {
+    "inference.ModelSequenceBatching.InitialState",
+    "inference.ModelWarmup.Input",
+}
+#: Fields of newer releases, written only when they are used.
+_NEWER = {"inference.ModelEnsembling.max_inflight_requests"}
+
+
+def as_dict(config: ConfigProto) -> dict[str, Any]:
+    """The configuration as plain values, keys in Triton's order."""
+    return _message(config)
+
+
+def as_json(config: ConfigProto) -> str:
+    """The configuration as compact JSON."""
+    return orjson.dumps(as_dict(config)).decode()
+
+
+def _message(message: Message) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            values = field.message_type.fields_by_name["value"]
+            result[field.name] = {str(key): _value(values, value[key]) for key in sorted(value)}
+        elif field.is_repeated:
+            result[field.name] = [_value(field, item) for item in value]
+        elif field.has_presence:
+            if message.HasField(field.name):
+                result[field.name] = _value(field, value)
+        elif value or field.full_name not in _NEWER:
+            result[field.name] = _value(field, value)
+    return result
+
+
+def _value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - any protobuf value
+    if field.message_type is not None:
+        return _message(value)
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name
+    if field.type in _INT64 and field.containing_type.full_name in _KEPT_AS_STRINGS:
+        return str(value)
+    return value

@@ -1,0 +1,196 @@
+"""The checks that every inference request passes before it is scheduled, in Triton's order.
+
+A request that fails here has moved no counter and reached no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from reference_server.core import byte_strings
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import ServerError, invalid_arg
+from reference_server.core.metadata import Dims, Signature, TensorConfig
+from reference_server.core.request import InferRequest
+from reference_server.core.tensor import Shape, Tensor
+
+_BATCH_NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+    "prepended to each input shape. If you want to specify the full shape including the batch dim "
+    "in your input dims config, try setting max_batch_size to zero. See the model configuration "
+    "docs for more info on max_batch_size."
+)
+
+
+class RequestRules:
+    """What a request to one model must look like; made once per loaded model. Any thread."""
+
+    def __init__(self, signature: Signature) -> None:
+        self._name = signature.name
+        self._signature = signature
+        self._inputs = {tensor.name: tensor for tensor in signature.inputs}
+        self._outputs = frozenset(tensor.name for tensor in signature.outputs)
+        self._required = [tensor.name for tensor in signature.inputs if not tensor.optional]
+        # Triton compares these shapes before requests share a batch; the rest always may.
+        self._compared = tuple(
+            tensor.name for tensor in signature.inputs if tensor.has_free_dims and not tensor.ragged
+        )
+        self._compares_names = len(self._required) < len(self._inputs)
+
+    def admit(self, request: InferRequest) -> None:
+        """Check `request`, then fill in its batch size and batch key and reshape its inputs.
+
+        Raises ServerError INVALID_ARG at the first fault.
+        """
+        for name in request.requested_outputs:
+            if name not in self._outputs:
+                raise invalid_arg(f"unexpected inference output '{name}' for model '{self._name}'")
+        if not len(self._required) <= len(request.inputs) <= len(self._inputs):
+            raise self._wrong_count(request)
+        for name in request.inputs:
+            if name not in self._inputs:
+                raise invalid_arg(f"unexpected inference input '{name}' for model '{self._name}'")
+        if self._signature.batches:
+            request.batch_size = self._batch_size(request)
+        for tensor in request.inputs.values():
+            self._check_tensor(request, tensor, self._inputs[tensor.name])
+        request.batch_key = self._batch_key(request.inputs)
+        self._reshape(request)
+
+    def _wrong_count(self, request: InferRequest) -> ServerError:
+        given = ",".join(f"'{name}'" for name in request.inputs)
+        missing = [f"'{name}'" for name in self._required if name not in request.inputs]
+        # Triton loses the opening bracket when nothing is missing.
+        missing_text = f"[{','.join(missing)}]" if missing else "]"
+        total = len(self._inputs)
+        expected = (
+            f"expected {total} inputs"
+            if len(self._required) == total
+            else f"expected number of inputs between {len(self._required)} and {total}"
+        )
+        return invalid_arg(
+            f"{request.label} {expected} but got {len(request.inputs)} inputs for model "
+            f"'{self._name}'. Got input(s) [{given}], but missing required input(s) "
+            f"{missing_text}. Please provide all required input(s)."
+        )
+
+    def _batch_size(self, request: InferRequest) -> int:
+        size: int | None = None
+        for tensor in request.inputs.values():
+            if not tensor.shape:
+                raise invalid_arg(
+                    f"{request.label} input '{tensor.name}' has no shape but model requires "
+                    f"batch dimension for '{self._name}'"
+                )
+            if size is None:
+                size = tensor.shape[0]
+            elif tensor.shape[0] != size:
+                raise invalid_arg(
+                    f"{request.label} input '{tensor.name}' batch size does not match other "
+                    f"inputs for '{self._name}'"
+                )
+        if size is None:  # a model without required inputs, called without inputs
+            return 1
+        if size > self._signature.max_batch_size:
+            raise invalid_arg(
+                f"{request.label} inference request batch-size must be <= "
+                f"{self._signature.max_batch_size} for '{self._name}'"
+            )
+        return max(1, size)
+
+    def _check_tensor(self, request: InferRequest, tensor: Tensor, config: TensorConfig) -> None:
+        if tensor.datatype is not config.datatype:
+            got = tensor.datatype.value if tensor.datatype else "<invalid>"
+            raise invalid_arg(
+                f"{request.label} inference input '{tensor.name}' data-type is '{got}', but "
+                f"model '{self._name}' expects '{config.datatype.value}'"
+            )
+        shape = tensor.shape[1:] if self._signature.batches else tensor.shape
+        if not _fits(shape, config.dims):
+            note = _BATCH_NOTE if self._signature.batches else ""
+            raise invalid_arg(
+                f"{request.label} unexpected shape for input '{tensor.name}' for model "
+                f"'{self._name}'. Expected {_shown(self._signature.full_dims(config))}, "
+                f"got {_shown(tensor.shape)}. {note}"
+            )
+        # A batch of no rows counts as one row here, so it has too few bytes.
+        elements = prod(shape) * request.batch_size
+        if config.datatype is DataType.BYTES:
+            self._check_strings(request, tensor, elements)
+            return
+        expected = elements * config.datatype.byte_size
+        if tensor.byte_size != expected:
+            raise invalid_arg(
+                f"{request.label} input byte size mismatch for input '{tensor.name}' for model "
+                f"'{self._name}'. Expected {expected}, got {tensor.byte_size}"
+            )
+
+    def _check_strings(self, request: InferRequest, tensor: Tensor, expected: int) -> None:
+        try:
+            found = tensor.string_count()
+        except byte_strings.Malformed as fault:
+            raise self._malformed(request, tensor, fault) from fault
+        if found > expected:
+            raise invalid_arg(
+                f"{request.label} unexpected number of string elements {expected + 1} for "
+                f"inference input '{tensor.name}' for model '{self._name}', expecting {expected}"
+            )
+        if found < expected:
+            raise invalid_arg(
+                f"{request.label} expected {expected} string elements for inference input "
+                f"'{tensor.name}' for model '{self._name}', got {found}"
+            )
+
+    def _malformed(
+        self, request: InferRequest, tensor: Tensor, fault: byte_strings.Malformed
+    ) -> ServerError:
+        if fault.length is None:
+            return invalid_arg(
+                f"{request.label} incomplete string length indicator for inference input "
+                f"'{tensor.name}' for model '{self._name}', expecting 4 bytes but only "
+                f"{fault.available} bytes available. Please make sure the string length "
+                "indicator is in one buffer."
+            )
+        return invalid_arg(
+            f"incomplete string data for inference input '{tensor.name}', expecting string of "
+            f"length {fault.length} but only {fault.available} bytes available"
+        )
+
+    def _batch_key(self, inputs: dict[str, Tensor]) -> tuple[object, ...]:
+        if not self._compared and not self._compares_names:
+            return ()
+        first = 1 if self._signature.batches else 0
+        shapes: list[Dims] = [
+            inputs[name].shape[first:] for name in self._compared if name in inputs
+        ]
+        if self._compares_names:
+            return (*shapes, frozenset(inputs))
+        return tuple(shapes)
+
+    def _reshape(self, request: InferRequest) -> None:
+        for name, config in self._inputs.items():
+            if config.reshape is not None and name in request.inputs:
+                tensor = request.inputs[name]
+                first = 1 if self._signature.batches else 0
+                inner = reshaped(tensor.shape[first:], config.dims, config.reshape)
+                request.inputs[name] = tensor.renamed(name, tensor.shape[:first] + inner)
+
+
+def reshaped(shape: Shape, dims: Dims, other: Dims) -> Shape:
+    """`shape`, which fits `dims`, as it is called in the layout `other`.
+
+    The free sizes are carried over in their order: a reshape moves them, it cannot change them.
+    """
+    free = iter(size for size, dim in zip(shape, dims, strict=True) if dim == -1)
+    return tuple(next(free) if dim == -1 else dim for dim in other)
+
+
+def _fits(shape: Shape, dims: Dims) -> bool:
+    return len(shape) == len(dims) and all(
+        dim in (-1, size) for size, dim in zip(shape, dims, strict=True)
+    )
+
+
+def _shown(shape: Sequence[int]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"

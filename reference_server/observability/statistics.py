@@ -1,0 +1,127 @@
+"""Per-model counts and durations, moving when Triton's move.
+
+Durations are sums in nanoseconds. The rules of movement, and the names, are those of Triton's
+statistics extension.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from reference_server.core.clock import Clock
+from reference_server.core.request import InferRequest
+from reference_server.core.response import Execution, Timing
+from reference_server.core.statistics import BatchStatistics, Snapshot
+
+
+class ModelStatistics:
+    """The counters of one model version. Every method may be called by any thread."""
+
+    def __init__(self, name: str, version: int, clock: Clock) -> None:
+        self._totals = Snapshot(name, version)
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def executed(
+        self, batch: Sequence[InferRequest], execution: Execution, start_ns: int
+    ) -> Timing:
+        """An instance ran `batch`, from `start_ns` on, and answers it now."""
+        now = self._clock.monotonic_ns()
+        timing = Timing(
+            start_ns,
+            execution.input_end_ns - start_ns,
+            execution.output_start_ns - execution.input_end_ns,
+            now - execution.output_start_ns,
+        )
+        rows = 0
+        queued_ns = 0
+        total_ns = 0
+        for request in batch:
+            rows += request.batch_size
+            queued_ns += start_ns - request.queued_ns
+            total_ns += now - request.received_ns
+        count = len(batch)
+        with self._lock:
+            totals = self._totals
+            totals.inference_count += rows
+            totals.success.add(total_ns, count)
+            totals.queue.add(queued_ns, count)
+            # Each request of a batch is charged with the whole batch's durations.
+            totals.compute_input.add(timing.input_ns * count, count)
+            totals.compute_infer.add(timing.infer_ns * count, count)
+            totals.compute_output.add(timing.output_ns * count, count)
+            self._count_batch(rows, timing)
+        return timing
+
+    def failed(self, batch: Sequence[InferRequest], start_ns: int) -> None:
+        """An instance ran `batch` from `start_ns` on, and the batch failed as a whole."""
+        now = self._clock.monotonic_ns()
+        with self._lock:
+            self._totals.fail.add(sum(now - request.received_ns for request in batch), len(batch))
+            rows = sum(request.batch_size for request in batch)
+            self._count_batch(rows, Timing(start_ns, 0, now - start_ns, 0))
+
+    def composed(self, request: InferRequest, steps: Sequence[Timing]) -> Timing:
+        """An ensemble answered `request` after `steps`; returns their sums."""
+        now = self._clock.monotonic_ns()
+        timing = Timing(
+            min((step.start_ns for step in steps), default=now),
+            sum(step.input_ns for step in steps),
+            sum(step.infer_ns for step in steps),
+            sum(step.output_ns for step in steps),
+        )
+        with self._lock:
+            totals = self._totals
+            totals.inference_count += request.batch_size
+            totals.success.add(now - request.received_ns)
+            totals.queue.add(timing.start_ns - request.queued_ns)
+            totals.compute_input.add(timing.input_ns)
+            totals.compute_infer.add(timing.infer_ns)
+            totals.compute_output.add(timing.output_ns)
+            self._count_batch(request.batch_size, timing)
+        return timing
+
+    def composition_failed(self, request: InferRequest) -> None:
+        """An ensemble answered `request` with an error."""
+        with self._lock:
+            self._totals.fail.add(self._clock.monotonic_ns() - request.received_ns)
+
+    def _count_batch(self, rows: int, timing: Timing) -> None:
+        totals = self._totals
+        totals.execution_count += 1
+        totals.last_inference_ms = self._clock.wall_ms()
+        batch = totals.batches.get(rows)
+        if batch is None:
+            batch = totals.batches[rows] = BatchStatistics()
+        batch.compute_input.add(timing.input_ns)
+        batch.compute_infer.add(timing.infer_ns)
+        batch.compute_output.add(timing.output_ns)
+
+    def snapshot(self) -> Snapshot:
+        """The counters as they are now."""
+        with self._lock:
+            totals = self._totals
+            return Snapshot(
+                totals.name,
+                totals.version,
+                totals.last_inference_ms,
+                totals.inference_count,
+                totals.execution_count,
+                totals.success.copy(),
+                totals.fail.copy(),
+                totals.queue.copy(),
+                totals.compute_input.copy(),
+                totals.compute_infer.copy(),
+                totals.compute_output.copy(),
+                totals.cache_hit.copy(),
+                totals.cache_miss.copy(),
+                {
+                    rows: BatchStatistics(
+                        batch.compute_input.copy(),
+                        batch.compute_infer.copy(),
+                        batch.compute_output.copy(),
+                    )
+                    for rows, batch in sorted(totals.batches.items())
+                },
+            )
