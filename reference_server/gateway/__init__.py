@@ -1,0 +1,1 @@
+"""Every operation of the protocol, once: fronts translate, the gateway acts."""

@@ -1,0 +1,100 @@
+"""The operations of the protocol, over the loaded models. Every method may be called by any thread.
+
+Fronts translate bytes to calls of these and results to bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import reference_server
+from reference_server.core.clock import Clock
+from reference_server.core.errors import invalid_arg
+from reference_server.core.metadata import ModelMetadata, ServerMetadata
+from reference_server.core.request import LATEST, InferRequest
+from reference_server.core.statistics import Snapshot
+from reference_server.options import ServerOptions
+from reference_server.repository.manager import Repository
+from reference_server.repository.served import ServedModel
+
+#: The protocol extensions that this server speaks, as its metadata reports them.
+EXTENSIONS = (
+    "classification",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+
+
+class Gateway:
+    """What a client can ask of the server."""
+
+    def __init__(self, repository: Repository, options: ServerOptions, clock: Clock) -> None:
+        self._repository = repository
+        self._options = options
+        self._clock = clock
+        self._metadata = ServerMetadata(
+            options.server_id, reference_server.TRITON_VERSION, EXTENSIONS
+        )
+
+    def live(self) -> bool:
+        """The server answers, so it lives."""
+        return True
+
+    def ready(self) -> bool:
+        """True if models can be asked; with strict readiness, if all of them loaded."""
+        return self._repository.is_complete or not self._options.strict_readiness
+
+    def server_metadata(self) -> ServerMetadata:
+        """Name, version and extensions."""
+        return self._metadata
+
+    def model_ready(self, name: str, version: int = LATEST) -> bool:
+        """True if that version, or the latest, is loaded."""
+        versions = self._repository.versions(name)
+        if version == LATEST:
+            return bool(versions)
+        return any(served.version == version for served in versions)
+
+    def find(self, name: str, version: int = LATEST) -> ServedModel:
+        """The loaded model. Raises ServerError NOT_FOUND."""
+        return self._repository.find(name, version)
+
+    def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
+        """Versions, platform and tensors. Raises ServerError NOT_FOUND."""
+        served = self.find(name, version)
+        versions = (
+            [loaded.version for loaded in self._repository.versions(name)]
+            if version == LATEST
+            else [version]
+        )
+        return ModelMetadata(served.config.signature, tuple(versions), served.config.shown_platform)
+
+    def model_config(self, name: str, version: int = LATEST) -> str:
+        """The completed configuration as JSON. Raises ServerError NOT_FOUND."""
+        return self.find(name, version).config.json
+
+    def statistics(self, name: str = "", version: int = LATEST) -> Sequence[Snapshot]:
+        """The counters of a version, of all versions of a model, or of all models.
+
+        Raises ServerError INVALID_ARG if what is named is not loaded.
+        """
+        if not name:
+            return [served.statistics.snapshot() for served in self._repository.all()]
+        loaded = self._repository.versions(name)
+        if not loaded:
+            raise invalid_arg(f"requested model '{name}' is not available")
+        if version != LATEST:
+            loaded = [served for served in loaded if served.version == version]
+            if not loaded:
+                raise invalid_arg(f"requested model version is not available for model '{name}'")
+        return [served.statistics.snapshot() for served in loaded]
+
+    def dispatch(self, request: InferRequest) -> None:
+        """Send a request of the server's own: resolve its model, check it, schedule it.
+
+        Raises ServerError if it is refused, and then its sink hears nothing.
+        """
+        request.received_ns = self._clock.monotonic_ns()
+        self.find(request.model_name, request.model_version).infer(request)

@@ -1,0 +1,1 @@
+"""From folders to models that serve: scan, choose versions, load, find."""

@@ -1,0 +1,134 @@
+"""Loading one model: configuration, instances, scheduler. Blocks; safe from any thread."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
+
+from reference_server.backends.python_host.inline import InlineInstance, InstanceSpec, auto_complete
+from reference_server.backends.reshape import with_reshaped_outputs
+from reference_server.config import check, complete, pbtxt, render
+from reference_server.config.schema import ModelConfig
+from reference_server.core.clock import Clock
+from reference_server.core.errors import internal, invalid_arg
+from reference_server.core.ports import Dispatch, Scheduler
+from reference_server.core.rules import RequestRules
+from reference_server.observability.statistics import ModelStatistics
+from reference_server.repository.scan import ModelFolder
+from reference_server.repository.served import ServedModel
+from reference_server.scheduling.batcher import DynamicBatcher, Fifo, WorkQueue
+from reference_server.scheduling.ensemble import EnsembleScheduler
+from reference_server.scheduling.instances import InstanceScheduler
+
+log = logging.getLogger(__name__)
+
+
+class ModelLoader:
+    """Turns a model's folder into a ServedModel.
+
+    `dispatch` takes the requests that ensembles send to their steps.
+    """
+
+    def __init__(self, clock: Clock, dispatch: Dispatch, *, auto_complete_config: bool) -> None:
+        self._clock = clock
+        self._dispatch = dispatch
+        self._auto_completes = auto_complete_config
+
+    def read_config(self, folder: ModelFolder) -> ConfigProto:
+        """The completed configuration of a folder, before the model itself is asked.
+
+        Raises ServerError where Triton's poll of the repository fails.
+        """
+        config = pbtxt.read(folder.path / pbtxt.FILE_NAME)
+        complete.complete(config, folder.path)
+        check.check_polled(config, folder.name)
+        return config
+
+    def load(self, folder: ModelFolder, polled: ConfigProto, version: int) -> ServedModel:
+        """One version, ready to serve. Raises ServerError with the reason if it cannot be."""
+        proto = ConfigProto()
+        proto.CopyFrom(polled)
+        version_folder = folder.path / str(version)
+        if proto.backend == "python" and self._auto_completes:
+            model_file = version_folder / proto.default_model_filename
+            complete.adopt_auto_completed(
+                proto, auto_complete(model_file, folder.name, render.as_dict(proto))
+            )
+        check.check_loaded(proto)
+        config = ModelConfig.from_proto(proto)
+        statistics = ModelStatistics(config.name, version, self._clock)
+        return ServedModel(
+            config,
+            version,
+            RequestRules(config.signature),
+            self._scheduler(config, folder, version_folder, version, statistics),
+            statistics,
+            _read_labels(config, folder.path),
+        )
+
+    def _scheduler(
+        self,
+        config: ModelConfig,
+        folder: ModelFolder,
+        version_folder: Path,
+        version: int,
+        statistics: ModelStatistics,
+    ) -> Scheduler:
+        if config.is_ensemble:
+            return EnsembleScheduler(config, version, self._dispatch, statistics, self._clock)
+        instances = [
+            with_reshaped_outputs(
+                InlineInstance(_spec(config, folder, version_folder, version, name), self._clock),
+                config.signature,
+            )
+            for name in config.instance_names
+        ]
+        scheduler = InstanceScheduler(
+            config.name, version, _work_queue(config), instances, statistics, self._clock
+        )
+        scheduler.open()
+        return scheduler
+
+
+def _work_queue(config: ModelConfig) -> WorkQueue:
+    batching = config.dynamic_batching
+    if batching is None:
+        return Fifo()
+    return DynamicBatcher(
+        config.signature.max_batch_size,
+        batching.preferred_batch_sizes,
+        batching.max_queue_delay_us * 1000,
+    )
+
+
+def _spec(
+    config: ModelConfig, folder: ModelFolder, version_folder: Path, version: int, name: str
+) -> InstanceSpec:
+    return InstanceSpec(
+        name=name,
+        model_name=config.name,
+        model_version=version,
+        model_directory=folder.path,
+        version_directory=version_folder,
+        model_filename=config.model_filename,
+        config_json=config.json,
+        output_names=frozenset(output.name for output in config.signature.outputs),
+    )
+
+
+def _read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:
+    labels: dict[str, tuple[str, ...]] = {}
+    for output in config.signature.outputs:
+        if output.labels_file:
+            path = folder / output.labels_file
+            try:
+                labels[output.name] = tuple(path.read_text(encoding="utf-8").splitlines())
+            except FileNotFoundError as error:
+                raise internal(
+                    f"failed to open text file for read {path}: No such file or directory"
+                ) from error
+            except (OSError, UnicodeDecodeError) as error:
+                raise invalid_arg(f"failed to read label file {path}: {error}") from error
+    return labels
