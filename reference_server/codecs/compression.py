@@ -1,0 +1,60 @@
+"""Compressed bodies, both ways: which coding a header asks for, and its bytes."""
+
+from __future__ import annotations
+
+import zlib
+
+from reference_server.core.errors import invalid_arg, unsupported
+
+CODINGS = ("gzip", "deflate")
+UNSUPPORTED_CODING = "Unsupported compression type"
+_GZIP_WINDOW = zlib.MAX_WBITS | 16
+#: Tells zlib to see for itself whether the data is gzip or zlib.
+_ANY_WINDOW = zlib.MAX_WBITS | 32
+
+
+def decompress(coding: str, body: memoryview) -> memoryview:
+    """The plain body that a request's `Content-Encoding` hides.
+
+    As on the real server, data that is no compressed stream gives what could be decoded, maybe
+    nothing. Raises ServerError UNSUPPORTED for a coding that is not known, and INVALID_ARG for
+    an empty body.
+    """
+    if coding in ("", "identity"):
+        return body
+    if coding not in CODINGS:
+        raise unsupported(UNSUPPORTED_CODING)
+    if not body:
+        raise invalid_arg("nothing to be decompressed")
+    decoder = zlib.decompressobj(_ANY_WINDOW)
+    try:
+        return memoryview(decoder.decompress(body))
+    except zlib.error:
+        return memoryview(b"")
+
+
+def compress(coding: str, parts: list[memoryview | bytes]) -> bytes:
+    """`parts`, one after the other, as one compressed stream."""
+    window = _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS
+    encoder = zlib.compressobj(wbits=window)
+    chunks = [encoder.compress(part) for part in parts]
+    return b"".join((*chunks, encoder.flush()))
+
+
+def accepted(header: str) -> str:
+    """The coding that an `Accept-Encoding` header prefers: `gzip`, `deflate`, or none ("").
+
+    Of equal weights the first wins; a weight counts only in the form `;q=`.
+    """
+    best, best_weight = "", 0.0
+    for item in header.split(","):
+        coding, _, weight_text = item.lstrip(" ").partition(";q=")
+        if coding not in (*CODINGS, "identity"):
+            continue
+        try:
+            weight = float(weight_text) if weight_text else 1.0
+        except ValueError:
+            continue
+        if weight > best_weight:
+            best, best_weight = coding, weight
+    return "" if best == "identity" else best

@@ -1,0 +1,278 @@
+"""The body of an HTTP inference request to a core request: JSON, JSON with binary data, or raw.
+
+Faults are found, and answered, in the order in which Triton finds them.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from math import prod
+
+from reference_server.codecs import json_data, rapid_json
+from reference_server.codecs.infer_options import OutputForm, ResponseForm
+from reference_server.codecs.rapid_json import JsonValue
+from reference_server.core import dtypes
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import ServerError, invalid_arg, unsupported
+from reference_server.core.metadata import Signature
+from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
+from reference_server.core.tensor import Array, Shape, Tensor
+
+_RAW_FORM = ResponseForm(OutputForm(binary=True))
+_LEADING_INTEGER = re.compile(r"\s*([+-]?\d+)")
+_CONTENT_FIELDS = ("binary_data_size", "shared_memory_region")
+_MAX_CORRELATION_ID = 128
+
+
+def json_length(header: str | None, body_length: int) -> int:
+    """How many bytes of the body are JSON; 0 says that the body is a raw tensor.
+
+    `header` is the text of `Inference-Header-Content-Length`, read as C reads numbers: what
+    leads it counts. Raises ServerError INVALID_ARG if it is not a length within the body.
+    """
+    if header is None:
+        return body_length
+    match = _LEADING_INTEGER.match(header)
+    length = int(match[1]) if match else 0
+    if not 0 <= length <= body_length:
+        raise invalid_arg(
+            f"inference header size should be in range (0, {body_length}), got: {header}"
+        )
+    return length
+
+
+def decode(
+    signature: Signature, body: memoryview, length: int, sink: ResponseSink
+) -> tuple[InferRequest, ResponseForm]:
+    """The request in `body`, whose first `length` bytes are JSON, and the form of its response.
+
+    Tensors with binary data are views of `body`. Raises ServerError.
+    """
+    if length == 0:
+        return _decode_raw(signature, body, sink), _RAW_FORM
+    document = rapid_json.loads(body[:length])
+    reader = _Reader(signature, body, length)
+    request = InferRequest(signature.name, {}, sink)
+    if "id" in _fields(document):
+        request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
+    default = _read_parameters(document, request)
+    reader.read_inputs(document, request)
+    return request, ResponseForm(default, _read_outputs(document, request))
+
+
+def _fields(value: JsonValue) -> dict[str, JsonValue]:
+    """The members of an object; of anything else none, as reading them will say."""
+    return value if isinstance(value, dict) else {}
+
+
+class _Reader:
+    """Reads the inputs of one request, handing out the binary data from front to back."""
+
+    def __init__(self, signature: Signature, body: memoryview, position: int) -> None:
+        self._model = signature.name
+        self._body = body
+        self._position = position
+
+    def read_inputs(self, document: JsonValue, request: InferRequest) -> None:
+        inputs = rapid_json.parse_member(document, "inputs", rapid_json.as_array)
+        for entry in inputs:
+            tensor = self._read_input(entry, request)
+            request.inputs[tensor.name] = tensor
+        if self._position != len(self._body):
+            raise invalid_arg(f"unexpected additional input data for model '{self._model}'")
+
+    def _read_input(self, entry: JsonValue, request: InferRequest) -> Tensor:
+        parameters = _check_one_content(entry)
+        assert isinstance(entry, dict)
+        name = entry.get("name")
+        if type(name) is not str:
+            name = rapid_json.parse_member(entry, "name", rapid_json.as_string)
+        type_name = entry.get("datatype")
+        if type(type_name) is not str:
+            type_name = rapid_json.parse_member(entry, "datatype", rapid_json.as_string)
+        datatype = dtypes.BY_NAME.get(type_name)
+        shape = _read_shape(entry)
+        if name in request.inputs:
+            raise invalid_arg(f"{request.label} input '{name}' already exists in request")
+        if "data" in entry:
+            return Tensor(name, datatype, shape, array=_read_data(name, entry, datatype, shape))
+        if "shared_memory_region" in parameters:
+            region = parameters["shared_memory_region"]
+            raise unsupported(
+                f"input '{name}': shared memory region '{region}' cannot be used, "
+                "the reference server does not serve shared memory yet"
+            )
+        return Tensor(name, datatype, shape, raw=self._take(name, parameters))
+
+    def _take(self, name: str, parameters: dict[str, JsonValue]) -> memoryview:
+        size = rapid_json.parse_member(parameters, "binary_data_size", rapid_json.as_uint64)
+        end = self._position + size
+        missing = end - len(self._body)
+        if missing > 0:
+            raise invalid_arg(
+                f"unexpected size for input '{name}', expecting {missing} additional bytes "
+                f"for model '{self._model}'"
+            )
+        data = self._body[self._position : end]
+        self._position = end
+        return data
+
+
+def _check_one_content(entry: JsonValue) -> dict[str, JsonValue]:
+    """The input's parameters, once it is clear that it says exactly once where its data is."""
+    parameters: JsonValue = {}
+    given: list[str] = []
+    if isinstance(entry, dict):
+        if "data" in entry:
+            given.append("data")
+        parameters = entry.get("parameters")
+        if isinstance(parameters, dict):
+            given.extend(field for field in _CONTENT_FIELDS if field in parameters)
+    if len(given) != 1:
+        what = " no field is set" if not given else " set" + "".join(f" '{f}'" for f in given)
+        raise invalid_arg(
+            "Input must set only one of the following fields: 'data', 'binary_data_size' in "
+            f"'parameters', 'shared_memory_region' in 'parameters'. But{what}"
+        )
+    return parameters if isinstance(parameters, dict) else {}
+
+
+def _read_shape(entry: JsonValue) -> Shape:
+    sizes = rapid_json.parse_member(entry, "shape", rapid_json.as_array)
+    try:
+        return tuple([rapid_json.as_uint64(size) for size in sizes])
+    except ServerError as error:
+        raise rapid_json.prefixed("Unable to parse 'shape'", error) from None
+
+
+def _read_data(
+    name: str, entry: dict[str, JsonValue], datatype: DataType | None, shape: Shape
+) -> Array:
+    if datatype is None:
+        raise invalid_arg(f"invalid datatype for input {name}")
+    if datatype in (DataType.FP16, DataType.BF16):
+        raise invalid_arg(
+            f"receiving {datatype.value} data via JSON is not supported. Please use the binary "
+            f"data format for input {name}"
+        )
+    return json_data.read(entry["data"], datatype, shape)
+
+
+def _read_parameters(document: JsonValue, request: InferRequest) -> OutputForm:
+    """Read the request's parameters; returns the form of outputs that are not listed."""
+    default = OutputForm()
+    given = _fields(document)
+    if "parameters" not in given:
+        return default
+    try:
+        parameters = rapid_json.members(given["parameters"])
+    except ServerError as error:
+        raise rapid_json.prefixed("failed to get request params.", error) from None
+    passed: dict[str, Parameter] = {}
+    for key, value in parameters.items():
+        if key == "sequence_id":
+            request.correlation_id = _read_correlation_id(parameters)
+        elif key in ("sequence_start", "sequence_end"):
+            if rapid_json.parse_member(parameters, key, rapid_json.as_bool):
+                request.flags |= SequenceFlag.START if key == "sequence_start" else SequenceFlag.END
+        elif key == "priority":
+            request.priority = rapid_json.parse_member(parameters, key, rapid_json.as_uint64)
+        elif key == "timeout":
+            request.timeout_us = rapid_json.parse_member(parameters, key, rapid_json.as_uint64)
+        elif key == "binary_data_output":
+            default = OutputForm(rapid_json.parse_member(parameters, key, rapid_json.as_bool))
+        elif key.startswith("triton_"):
+            raise invalid_arg(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should "
+                "not be specified."
+            )
+        elif isinstance(value, (bool, int, float, str)):
+            passed[key] = value
+        else:
+            raise invalid_arg(
+                f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or "
+                "'string'."
+            )
+    request.parameters = passed
+    return default
+
+
+def _read_correlation_id(parameters: dict[str, JsonValue]) -> int | str:
+    value = parameters["sequence_id"]
+    if type(value) is int and value >= 0:
+        return value
+    text = rapid_json.parse_member(parameters, "sequence_id", rapid_json.as_string)
+    if len(text) > _MAX_CORRELATION_ID:
+        raise unsupported(
+            f"string correlation ID cannot be longer than {_MAX_CORRELATION_ID} characters"
+        )
+    return text
+
+
+def _read_outputs(document: JsonValue, request: InferRequest) -> dict[str, OutputForm]:
+    forms: dict[str, OutputForm] = {}
+    if "outputs" not in _fields(document):
+        return forms
+    for entry in rapid_json.parse_member(document, "outputs", rapid_json.as_array):
+        name = rapid_json.parse_member(entry, "name", rapid_json.as_string)
+        given = _fields(entry).get("parameters")
+        forms[name] = _read_form(name, given) if isinstance(given, dict) else OutputForm()
+    request.requested_outputs = tuple(forms)
+    return forms
+
+
+def _read_form(name: str, parameters: dict[str, JsonValue]) -> OutputForm:
+    if "shared_memory_region" in parameters:
+        region = parameters["shared_memory_region"]
+        raise unsupported(
+            f"output '{name}': shared memory region '{region}' cannot be used, "
+            "the reference server does not serve shared memory yet"
+        )
+    classes = 0
+    if "classification" in parameters:
+        try:
+            classes = rapid_json.as_uint64(parameters["classification"])
+        except ServerError as error:
+            raise rapid_json.prefixed("Unable to set 'classification'", error) from None
+    binary = "binary_data" in parameters and rapid_json.parse_member(
+        parameters, "binary_data", rapid_json.as_bool
+    )
+    return OutputForm(binary, classes)
+
+
+def _decode_raw(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:
+    """The request whose whole body is the data of the model's only input."""
+    count = len(signature.inputs)
+    if count != 1:
+        raise invalid_arg(
+            "Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{count} inputs in '{signature.name}' model configuration"
+        )
+    (config,) = signature.inputs
+    batch = (1,) if signature.batches else ()
+    if config.datatype is DataType.BYTES:
+        if prod(config.dims) != 1:
+            raise invalid_arg(
+                f"For BYTE datatype raw input '{config.name}', the model must have input shape [1]"
+            )
+        raw = memoryview(struct.pack("<I", len(body)) + bytes(body))
+        shape = batch + config.dims
+    else:
+        raw = body
+        free = config.dims.count(-1)
+        if free > 1:
+            raise invalid_arg(
+                f"The shape of the raw input '{config.name}' can not be deduced because there "
+                "are more than one variable-sized dimension"
+            )
+        fixed = config.datatype.byte_size * abs(prod(config.dims))
+        shape = batch + tuple(len(body) // fixed if dim == -1 else dim for dim in config.dims)
+        expected = prod(shape) * config.datatype.byte_size
+        if expected != len(body):
+            raise invalid_arg(
+                f"[request id: <id_unknown>] input byte size mismatch for input 'raw_input' for "
+                f"model '{signature.name}'. Expected {expected}, got {len(body)}"
+            )
+    tensor = Tensor(config.name, config.datatype, shape, raw=raw)
+    return InferRequest(signature.name, {config.name: tensor}, sink)

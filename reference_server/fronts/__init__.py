@@ -1,0 +1,1 @@
+"""Connections, limits and status mapping: one room per protocol, none knows another."""

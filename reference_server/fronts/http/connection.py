@@ -1,0 +1,305 @@
+"""One HTTP/1.1 connection: bytes to requests, replies to bytes, in order.
+
+Requests of one connection are handled one after the other, as Triton does; those that a client
+pipelines wait. The grammar is llhttp's. Bodies that do not fit the first read are received
+straight into the memory that tensors will view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import httptools
+import numpy as np
+
+from reference_server.fronts.http import errors
+
+#: Bytes of a body still to come from which it is received in place.
+_IN_PLACE_BYTES = 8192
+#: Requests of one connection that may wait before reading pauses.
+_MAX_PIPELINED = 32
+#: Where tensor data begins in a body that is received in place, for aligned NumPy views.
+_ALIGNMENT = 64
+_UNKNOWN_METHOD = httptools.HttpParserInvalidMethodError
+
+Part = bytes | memoryview
+Header = tuple[bytes, bytes]
+
+
+class Request:
+    """One HTTP request, and the way to answer it: `reply` exactly once, on the loop's thread."""
+
+    __slots__ = ("_connection", "body", "headers", "keep_alive", "method", "url", "version")
+
+    def __init__(self, connection: HttpConnection) -> None:
+        self._connection = connection
+        self.url = b""
+        self.method = ""
+        self.version = "1.1"
+        self.keep_alive = True
+        self.headers: dict[bytes, bytes] = {}
+        self.body: memoryview = memoryview(b"")
+
+    def header(self, name: bytes) -> str | None:
+        """The value of a header, by its lower-case name."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def reply(
+        self,
+        status: bytes,
+        parts: Sequence[Part] = (),
+        headers: Sequence[Header] = (),
+        *,
+        content_type: bytes | None = b"application/json",
+    ) -> None:
+        """Send the reply; `headers` stand between the type and the length.
+
+        Without a `content_type` the type is plain text and goes last, as in Triton's HTTP library.
+        """
+        self._connection.reply(self, status, parts, headers, content_type)
+
+    def reply_error(self, status: bytes, message: str, *, as_json: bool) -> None:
+        """Send an error body. Triton types some of them as JSON and leaves others plain."""
+        self.reply(
+            status,
+            [errors.body(message)],
+            content_type=b"application/json" if as_json else None,
+        )
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """One client's connection. Everything happens on the loop's thread.
+
+    `handle` is called with each complete request; `scratch` is a buffer that all connections of
+    a loop share, since what is in it is consumed before the next read; `opened` and `closed`
+    report the connection's life.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[Request], None],
+        scratch: memoryview,
+        opened: Callable[[HttpConnection], None],
+        closed: Callable[[HttpConnection], None],
+    ) -> None:
+        self._handle = handle
+        self._scratch = scratch
+        self._opened = opened
+        self._closed = closed
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._incoming = Request(self)  # the request being read
+        self._chunks: list[bytes] = []  # its body so far
+        self._headers_done = False
+        self._whole = False
+        self._place: memoryview | None = None  # its body, when it is received in place
+        self._filled = 0
+        self._current: Request | None = None  # the request being handled
+        self._waiting: deque[Request] = deque()
+        self._reading_paused = False
+        self._closing = False
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is being handled or waits."""
+        return self._current is None and not self._waiting
+
+    def close(self) -> None:
+        """Take no more requests; close as soon as those in flight are answered."""
+        self._closing = True
+        if self.is_idle and self._transport is not None:
+            self._transport.close()
+
+    # -- asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._opened(self)
+        if self._closing:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._waiting.clear()
+        self._closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._place is not None:
+            return self._place[self._filled :]
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._place is not None:
+            self._filled += nbytes
+            if self._filled == len(self._place):
+                self._incoming.body = self._place
+                self._place = None
+                self._parser = httptools.HttpRequestParser(self)
+                self._complete()
+            return
+        try:
+            self._parser.feed_data(self._scratch[:nbytes])
+        except httptools.HttpParserUpgrade:
+            self._abort()
+        except _UNKNOWN_METHOD:
+            self._refuse_method()
+        except httptools.HttpParserError:
+            self._abort()
+        else:
+            if self._headers_done and not self._whole:
+                self._receive_in_place()
+
+    def eof_received(self) -> bool:
+        # A client that half-closes still gets the answers to what it sent.
+        self._closing = True
+        return not self.is_idle
+
+    # -- llhttp's calls
+
+    def on_message_begin(self) -> None:
+        self._incoming = Request(self)
+        self._chunks = []
+        self._headers_done = False
+        self._whole = False
+
+    def on_url(self, url: bytes) -> None:
+        self._incoming.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._incoming.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        request = self._incoming
+        request.method = self._parser.get_method().decode("latin-1")
+        request.version = self._parser.get_http_version()
+        request.keep_alive = self._parser.should_keep_alive()
+        self._headers_done = True
+        if request.headers.get(b"expect", b"").lower() == b"100-continue":
+            self._write([b"HTTP/1.1 100 Continue\r\n\r\n"])
+
+    def on_body(self, body: bytes) -> None:
+        self._chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        self._whole = True
+        chunks = self._chunks
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._incoming.body = memoryview(body)
+        self._chunks = []
+        self._complete()
+
+    # -- reading
+
+    def _receive_in_place(self) -> None:
+        """Read the rest of a long body past the parser, straight to where it will be used."""
+        headers = self._incoming.headers
+        if b"transfer-encoding" in headers:
+            return
+        length = int(headers.get(b"content-length", b"0"))
+        received = sum(map(len, self._chunks))
+        if length - received < _IN_PLACE_BYTES:
+            return
+        try:
+            place = _aligned(length, _number(headers.get(b"inference-header-content-length")))
+        except MemoryError:
+            self._incoming.keep_alive = False
+            self._current = self._incoming
+            self._incoming.reply_error(
+                errors.BAD_REQUEST,
+                f"a request body of {length} bytes does not fit the server's memory",
+                as_json=True,
+            )
+            return
+        self._filled = 0
+        for chunk in self._chunks:
+            place[self._filled : self._filled + len(chunk)] = chunk
+            self._filled += len(chunk)
+        self._chunks = []
+        self._place = place
+
+    def _complete(self) -> None:
+        request = self._incoming
+        if self._current is None:
+            self._start(request)
+            return
+        self._waiting.append(request)
+        if len(self._waiting) >= _MAX_PIPELINED and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _start(self, request: Request) -> None:
+        self._current = request
+        self._handle(request)
+
+    def _refuse_method(self) -> None:
+        # llhttp stops at a method it does not know; Triton answers, so the first line decides.
+        request = self._incoming
+        request.keep_alive = False
+        if self._current is not None:
+            self._abort()
+            return
+        self._current = request
+        request.reply_error(errors.NOT_ALLOWED, "Method Not Allowed", as_json=True)
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- writing
+
+    def reply(
+        self,
+        request: Request,
+        status: bytes,
+        parts: Sequence[Part],
+        headers: Sequence[Header],
+        content_type: bytes | None,
+    ) -> None:
+        """Write the reply to the current request, then go on with the next."""
+        self._current = None
+        if self._transport is None:
+            return
+        length = sum(map(len, parts))
+        lines = [b"HTTP/%b %b" % (request.version.encode(), status)]
+        if content_type is not None:
+            lines.append(b"Content-Type: " + content_type)
+        lines.extend(b"%b: %b" % header for header in headers)
+        if request.version != "1.0":
+            lines.append(b"Content-Length: %d" % length)
+        if content_type is None:
+            lines.append(b"Content-Type: text/plain")
+        if not request.keep_alive and request.version != "1.0":
+            lines.append(b"Connection: close")
+        lines.append(b"\r\n")
+        self._write([b"\r\n".join(lines), *parts])
+        if not request.keep_alive or (self._closing and not self._waiting):
+            self._transport.close()
+        elif self._waiting:
+            self._start_next()
+
+    def _start_next(self) -> None:
+        request = self._waiting.popleft()
+        if self._reading_paused and self._transport is not None:
+            self._reading_paused = False
+            self._transport.resume_reading()
+        self._start(request)
+
+    def _write(self, parts: Sequence[Part]) -> None:
+        if self._transport is not None:
+            self._transport.writelines(parts)
+
+
+def _aligned(length: int, data_offset: int) -> memoryview:
+    """`length` writable bytes, placed so that byte `data_offset` is aligned for any data type."""
+    memory = np.empty(length + _ALIGNMENT, np.uint8)
+    address = memory.__array_interface__["data"][0]
+    start = -(address + data_offset) % _ALIGNMENT
+    return memory.data[start : start + length]
+
+
+def _number(text: bytes | None) -> int:
+    return int(text) if text is not None and text.isdigit() else 0

@@ -1,0 +1,88 @@
+"""The URL grammar: which operation a path names, and its model and version."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+from dataclasses import dataclass
+
+from reference_server.core.errors import invalid_arg
+from reference_server.core.request import LATEST
+
+_MAX_VERSION = 2**63 - 1
+
+
+class Operation(enum.Enum):
+    """What can be asked over HTTP; the value is the only method that it answers to."""
+
+    LIVE = ("GET", "live")
+    READY = ("GET", "ready")
+    SERVER_METADATA = ("GET", "metadata")
+    MODEL_METADATA = ("GET", "model metadata")
+    MODEL_READY = ("GET", "model ready")
+    MODEL_CONFIG = ("GET", "model config")
+    MODEL_STATISTICS = ("GET", "model statistics")
+    ALL_STATISTICS = ("GET", "statistics")
+    INFER = ("POST", "infer")
+
+    @property
+    def method(self) -> str:
+        """`GET` or `POST`."""
+        return self.value[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An operation, and whom it is about. `version` is the text in the URL, if there is one."""
+
+    operation: Operation
+    model: str = ""
+    version_text: str = ""
+
+    def version(self) -> int:
+        """The version number. Raises ServerError INVALID_ARG if it is none that can exist."""
+        if not self.version_text:
+            return LATEST
+        number = int(self.version_text)
+        if number > _MAX_VERSION:
+            raise invalid_arg(
+                "failed to get model version from specified version string "
+                f"'{self.version_text}' (details: stol), version should be an integral value > 0"
+            )
+        return number
+
+
+_FIXED = {
+    "/v2": Operation.SERVER_METADATA,
+    "/v2/health/live": Operation.LIVE,
+    "/v2/health/ready": Operation.READY,
+    "/v2/models/stats": Operation.ALL_STATISTICS,
+}
+_MODEL = re.compile(
+    r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+    r"(?:/(?P<verb>infer|ready|config|stats))?"
+)
+_VERBS = {
+    None: Operation.MODEL_METADATA,
+    "infer": Operation.INFER,
+    "ready": Operation.MODEL_READY,
+    "config": Operation.MODEL_CONFIG,
+    "stats": Operation.MODEL_STATISTICS,
+}
+
+
+@functools.lru_cache(maxsize=1024)
+def match(url: bytes) -> Route | None:
+    """The route of a request target; None if there is nothing. A query is ignored.
+
+    Percent-encoding is left as it is, as Triton leaves it.
+    """
+    path = url.partition(b"?")[0].decode("latin-1")
+    fixed = _FIXED.get(path)
+    if fixed is not None:
+        return Route(fixed)
+    found = _MODEL.fullmatch(path)
+    if found is None:
+        return None
+    return Route(_VERBS[found["verb"]], found["model"], found["version"] or "")

@@ -1,0 +1,91 @@
+"""The composition root: builds the rooms, opens them in order, drains and closes them.
+
+The only module that knows all rooms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+
+from reference_server.core.clock import Clock, SystemClock
+from reference_server.fronts.http.listener import HttpListener
+from reference_server.gateway.gateway import Gateway
+from reference_server.observability import tables
+from reference_server.options import ServerOptions
+from reference_server.repository.loader import ModelLoader
+from reference_server.repository.manager import Repository, check_all_loaded
+
+log = logging.getLogger(__name__)
+
+
+class Server:
+    """One server: `serve` loads the models, opens the ports, and returns after `stop`."""
+
+    def __init__(self, options: ServerOptions, clock: Clock | None = None) -> None:
+        self._options = options
+        self._clock = clock or SystemClock()
+        loader = ModelLoader(
+            self._clock,
+            # The gateway stands on the repository, which needs it only once requests come.
+            lambda request: self._gateway.dispatch(request),
+            auto_complete_config=options.auto_complete_config,
+        )
+        self._repository = Repository(
+            options.model_repositories, loader, options.model_load_threads
+        )
+        self._gateway = Gateway(self._repository, options, self._clock)
+        self._stopping = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Load, listen, and serve until `stop` is called or SIGINT or SIGTERM comes.
+
+        Raises ServerError if the repository cannot be read, a model cannot be loaded (with
+        `exit_on_error`), or a port is taken.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled, number)
+        await asyncio.to_thread(self._repository.load)
+        listener: HttpListener | None = None
+        try:
+            log.info("%s", tables.models(self._rows()), extra={"verbatim": True})
+            if self._options.exit_on_error:
+                check_all_loaded(self._repository)
+            if self._options.http is not None:
+                listener = HttpListener(self._options.http, self._gateway, self._clock)
+                await listener.open()
+            await self._stopping.wait()
+        finally:
+            await self._shut_down(listener)
+
+    def stop(self) -> None:
+        """Begin the shutdown; on the loop's thread."""
+        self._stopping.set()
+
+    def _signalled(self, number: signal.Signals) -> None:
+        log.info("Signal (%d) received.", number)
+        self.stop()
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        rows: list[tuple[str, str, str]] = []
+        for status in self._repository.statuses():
+            shown = f"{status.state.value}: {status.reason}" if status.reason else "READY"
+            version = "-" if status.version is None else str(status.version)
+            rows.append((status.model, version, shown))
+        return rows
+
+    async def _shut_down(self, listener: HttpListener | None) -> None:
+        """Answer what is in flight, within the exit timeout, then finalize the models."""
+        if listener is not None:
+            listener.stop_accepting()
+            try:
+                await asyncio.wait_for(listener.drained(), self._options.exit_timeout_s)
+            except asyncio.TimeoutError:
+                log.error(
+                    "Exit timeout of %g s expired with requests in flight",
+                    self._options.exit_timeout_s,
+                )
+            listener.close()
+        await asyncio.to_thread(self._repository.close)
