@@ -110,3 +110,17 @@ class Tensor:
         renamed = Tensor(name, self.datatype, shape, array=array, raw=self._raw)
         renamed._elements = self._elements
         return renamed
+
+    def protected(self) -> Tensor:
+        """The same elements for one of several holders: who writes to them gets a copy.
+
+        `array()` is then read-only, or a copy of the bytes.
+        """
+        array = None
+        if self._array is not None:
+            array = self._array.view()
+            array.flags.writeable = False
+        raw = None if self._raw is None else self._raw.toreadonly()
+        protected = Tensor(self.name, self.datatype, self.shape, array=array, raw=raw)
+        protected._elements = self._elements
+        return protected

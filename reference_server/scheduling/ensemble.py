@@ -107,7 +107,7 @@ class _Run:
         return InferRequest(
             step.model_name,
             {
-                name: self._tensors[tensor].renamed(name)
+                name: self._handed_over(tensor).renamed(name)
                 for name, tensor in step.inputs.items()
                 if tensor in self._tensors
             },
@@ -121,6 +121,11 @@ class _Run:
             priority=request.priority,
             timeout_us=request.timeout_us,
         )
+
+    def _handed_over(self, name: str) -> Tensor:
+        """By reference; models may change what they are given, so not if others hold it too."""
+        tensor = self._tensors[name]
+        return tensor.protected() if self._ensemble.graph.is_shared(name) else tensor
 
     def step_answered(self, index: int, response: InferResponse) -> None:
         """Step `index` has its response: keep its tensors and go on."""

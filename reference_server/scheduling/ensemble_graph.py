@@ -6,7 +6,9 @@ tensor was produced: Triton starts it all the same, and the step's model then sa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 
 from reference_server.config.schema import EnsembleStep
 
@@ -28,6 +30,12 @@ class EnsembleGraph:
             for step in steps
         )
         self._writer = writer
+        holders = Counter(chain(self._outputs, *(step.inputs.values() for step in steps)))
+        self._shared = frozenset(tensor for tensor, count in holders.items() if count > 1)
+
+    def is_shared(self, tensor: str) -> bool:
+        """True if more than one step, or a step and the client, are given `tensor`."""
+        return tensor in self._shared
 
     def needed_for(self, requested: Collection[str]) -> frozenset[int]:
         """The steps that must run to give `requested` outputs; all outputs if it is empty."""

@@ -95,7 +95,9 @@ def test_progress_names_the_artifact_and_how_long_it_took(tmp_path, recipe, capl
     assert caplog.messages[2] == "example/1/model.onnx is up to date"
 
 
-@pytest.mark.parametrize("recipe", text_recipes.RECIPES, ids=lambda item: f"{item.model}-{item.file}")
+@pytest.mark.parametrize(
+    "recipe", text_recipes.RECIPES, ids=lambda item: f"{item.model}-{item.file}"
+)
 def test_every_text_recipe_names_inputs_that_exist(recipe):
     assert len(recipe.digest()) == 64
 

@@ -65,7 +65,8 @@ def batch(lengths, tokens, *, padding=0, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "tokens"), [([1], 1), ([12], 12), ([3, 9, 17], 17), ([5, 40], 64), ([512, 100], 512)]
+    ("lengths", "tokens"),
+    [([1], 1), ([12], 12), ([3, 9, 17], 17), ([5, 40], 64), ([512, 100], 512)],
 )
 def test_agrees_with_torch(encode, torch_encoder, lengths, tokens):
     ids, mask = batch(lengths, tokens)

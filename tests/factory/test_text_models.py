@@ -160,7 +160,9 @@ def test_only_the_request_with_broken_text_fails(tokenizer):
     good, broken, empty, last = tokenizer.execute(
         texts(b"fine"), texts(b"fine", "né".encode("latin-1")), texts(), texts(b"fine")
     )
-    assert broken == "input 'text', element 1: found unexpected end of data at byte 1, expected UTF-8"
+    assert (
+        broken == "input 'text', element 1: found unexpected end of data at byte 1, expected UTF-8"
+    )
     assert empty == "input 'text': found no text, expected one or more"
     np.testing.assert_array_equal(good["input_ids"], last["input_ids"])
 
@@ -183,7 +185,7 @@ def test_a_text_has_the_same_ids_in_any_company(tokenizer, window):
     requests = [texts(*(text.encode("utf-8", "replace") for text in request)) for request in window]
     for request, answer in zip(requests, tokenizer.execute(*requests), strict=True):
         for row, element in enumerate(request["text"]):
-            ((alone),) = (tokenizer.execute(texts(element))[0],)
+            (alone,) = tokenizer.execute(texts(element))
             length = answer["lengths"][row, 0]
             assert length == alone["lengths"][0, 0]
             np.testing.assert_array_equal(answer["input_ids"][row, :length], alone["input_ids"][0])
@@ -224,7 +226,8 @@ def test_the_encoder_answers_a_mixed_window_as_it_answers_each_alone(load, token
 def test_the_label_is_that_of_the_highest_logit(load, tokenizer):
     encoder, classifier = load("text_encoder"), load("text_classifier")
     window = tokenizer.execute(
-        texts(b"Where is my parcel?", b"I was charged twice."), texts(b"How do I change my password?")
+        texts(b"Where is my parcel?", b"I was charged twice."),
+        texts(b"How do I change my password?"),
     )
     answers = classifier.execute(*encoder.execute(*window))
     assert [answer["label"].tolist() for answer in answers] == [
