@@ -10,6 +10,7 @@ import struct
 from math import prod
 
 from reference_server.codecs import json_data, rapid_json
+from reference_server.codecs.header_memo import LONGEST_HEADER, HeaderMemo
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
 from reference_server.codecs.rapid_json import JsonValue
 from reference_server.core import dtypes
@@ -42,15 +43,36 @@ def json_length(header: str | None, body_length: int) -> int:
     return length
 
 
-def decode(
+class InferRequestDecoder:
+    """Reads bodies. Used by one thread, since it remembers headers that it has read."""
+
+    def __init__(self) -> None:
+        self._memo = HeaderMemo()
+
+    def decode(
+        self, signature: Signature, body: memoryview, length: int, sink: ResponseSink
+    ) -> tuple[InferRequest, ResponseForm]:
+        """The request in `body`, whose first `length` bytes are JSON, and its response's form.
+
+        Tensors with binary data are views of `body`. Raises ServerError.
+        """
+        if length == 0:
+            return _decode_raw(signature, body, sink), _RAW_FORM
+        if length == len(body) or length > LONGEST_HEADER:
+            return _decode_json(signature, body, length, sink)
+        header = bytes(body[:length])
+        known = self._memo.recall(header, signature.name, body[length:], sink)
+        if known is not None:
+            return known
+        request, form = _decode_json(signature, body, length, sink)
+        if all(tensor.is_raw for tensor in request.inputs.values()):
+            self._memo.keep(header, request, form)
+        return request, form
+
+
+def _decode_json(
     signature: Signature, body: memoryview, length: int, sink: ResponseSink
 ) -> tuple[InferRequest, ResponseForm]:
-    """The request in `body`, whose first `length` bytes are JSON, and the form of its response.
-
-    Tensors with binary data are views of `body`. Raises ServerError.
-    """
-    if length == 0:
-        return _decode_raw(signature, body, sink), _RAW_FORM
     document = rapid_json.loads(body[:length])
     reader = _Reader(signature, body, length)
     request = InferRequest(signature.name, {}, sink)

@@ -47,6 +47,11 @@ class Tensor:
         return f"Tensor({self.name!r}, {kind}, {list(self.shape)}, held as {held})"
 
     @property
+    def is_raw(self) -> bool:
+        """True if the wire form is at hand."""
+        return self._raw is not None
+
+    @property
     def byte_size(self) -> int:
         """The number of bytes of the wire form."""
         if self._raw is not None:

@@ -31,6 +31,7 @@ class HttpHandlers:
     def __init__(self, gateway: Gateway, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._gateway = gateway
         self._clock = clock
+        self._decoder = infer_request.InferRequestDecoder()
         self._answers: Mailbox[tuple[_InferExchange, InferResponse]] = Mailbox(
             loop, lambda answer: answer[0].finish(answer[1])
         )
@@ -120,7 +121,7 @@ class HttpHandlers:
             self._refuse_early(request, error)
             return
         exchange = _InferExchange(request, served, self._answers)
-        inference, exchange.form = infer_request.decode(
+        inference, exchange.form = self._decoder.decode(
             served.config.signature, body, length, exchange
         )
         inference.received_ns = received_ns

@@ -1,0 +1,63 @@
+"""What the classes share that Triton writes in C++: their module's name and their refusals.
+
+Models and clients meet that name in texts: `found type '<class 'c_python_backend_utils.Tensor'>'`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NoReturn, SupportsIndex
+
+MODULE = "c_python_backend_utils"
+
+
+class Native:
+    """An object without attributes of the user's own, that can neither be copied nor pickled."""
+
+    __slots__ = ()
+    __module__ = MODULE
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(f"cannot pickle '{_qualified(self)}' object")
+
+
+class NativeEnum(enum.IntEnum):
+    """An enumeration whose members equal their numbers but print as members."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+class NotConstructible(Native):
+    """A class that only the server makes objects of."""
+
+    __slots__ = ()
+    __module__ = MODULE
+
+    def __init__(self, *_: object, **__: object) -> None:
+        raise TypeError(f"{_qualified(self)}: No constructor defined!")
+
+
+def _qualified(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def incompatible_function(name: str, signature: str, *arguments: object) -> TypeError:
+    """The error for arguments of wrong types; `signature` is the accepted one, in C++ terms."""
+    return _incompatible(f"{name}(): incompatible function", signature, arguments)
+
+
+def incompatible_constructor(signature: str, *arguments: object) -> TypeError:
+    """The same for a constructor; `signature` begins with the class's name."""
+    return _incompatible("__init__(): incompatible constructor", f"{MODULE}.{signature}", arguments)
+
+
+def _incompatible(opening: str, signature: str, arguments: tuple[object, ...]) -> TypeError:
+    return TypeError(
+        f"{opening} arguments. The following argument types are supported:\n"
+        f"    1. {signature}\n\n"
+        f"Invoked with: {', '.join(map(repr, arguments))}"
+    )

@@ -1,0 +1,144 @@
+"""`Tensor`: a named array that a model received or answers with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from reference_server.backends.python_host.api import dlpack
+from reference_server.backends.python_host.api.constants import TYPE_CODES
+from reference_server.backends.python_host.api.errors import TritonModelException
+from reference_server.backends.python_host.api.native import (
+    MODULE,
+    Native,
+    incompatible_constructor,
+    incompatible_function,
+)
+from reference_server.core import byte_strings, dtypes
+from reference_server.core import tensor as core
+from reference_server.core.dtypes import DataType
+
+_new = object.__new__
+
+
+class Tensor(Native):
+    """A tensor in the server's memory, under `name`.
+
+    `numpy_array` may have any shape, and elements of type bool, (u)int8 to (u)int64, float16 to
+    float64, `object` or `S<n>`. It is kept by reference if it is C-contiguous and copied if not,
+    so a later change to it shows in the response. Only strings are encoded here and now: objects
+    that are not `bytes` as the UTF-8 of their `str`.
+
+    Raises TritonModelException for an empty name or another element type.
+
+    `_core` is the tensor as the server passes it on, `_array` what `as_numpy` returns, None until
+    somebody asked for a received tensor's.
+    """
+
+    __slots__ = ("_array", "_core")
+    __module__ = MODULE
+
+    _array: np.ndarray[Any, Any] | None
+    _core: core.Tensor
+
+    def __init__(self, name: str | bytes, numpy_array: np.ndarray[Any, Any]) -> None:
+        if not isinstance(numpy_array, np.ndarray) or not isinstance(name, (str, bytes)):
+            raise incompatible_constructor(
+                "Tensor(arg0: str, arg1: numpy.ndarray)", name, numpy_array
+            )
+        name = _checked_name(name)
+        datatype = dtypes.of_array(numpy_array)
+        if datatype is None:
+            raise TritonModelException("NumPy dtype is not supported.")
+        # Asking `data`, as Triton does, refuses masked arrays, which would lose their mask.
+        if not numpy_array.data.c_contiguous:
+            numpy_array = np.ascontiguousarray(numpy_array)
+        self._array = numpy_array
+        if datatype is DataType.BYTES:
+            raw = memoryview(byte_strings.serialize(numpy_array))
+            self._core = core.Tensor(name, datatype, numpy_array.shape, raw=raw)
+        else:
+            plain = numpy_array if type(numpy_array) is np.ndarray else numpy_array.view(np.ndarray)
+            self._core = core.Tensor(name, datatype, plain.shape, array=plain)
+
+    @classmethod
+    def _received(cls, tensor: core.Tensor) -> Tensor:
+        self = _new(cls)
+        self._core = tensor
+        self._array = None
+        return self
+
+    def name(self) -> str:
+        """The tensor's name."""
+        return self._core.name
+
+    def shape(self) -> list[int]:
+        """The sizes of the dimensions, in a new list."""
+        return list(self._core.shape)
+
+    def is_cpu(self) -> bool:
+        """Whether the elements are in the host's memory."""
+        return True
+
+    def triton_dtype(self) -> int:
+        """The number of the data type, as in `triton_to_numpy_type`; BF16 is 14."""
+        assert self._core.datatype is not None
+        return TYPE_CODES[self._core.datatype]
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        """The elements, as the same array at each call.
+
+        For a tensor that the model built, the array it was built from. For a received one, an
+        array that may be written to and outlives the request; strings are an object array of
+        `bytes`. Raises TritonModelException for BF16, which NumPy does not have.
+        """
+        if self._array is None:
+            if self._core.datatype is DataType.BF16:
+                raise TritonModelException(
+                    "Tensor dtype is BF16 and cannot be converted to NumPy. "
+                    "Use to_dlpack() and from_dlpack() instead."
+                )
+            array = self._core.array()
+            # Another model of this process may have answered with an array it cannot write to.
+            self._array = array if array.flags.writeable else array.copy()
+        return self._array
+
+    def to_dlpack(self) -> dlpack.Capsule:
+        """The elements as a DLPack capsule that shares their memory and keeps it alive.
+
+        Raises TritonModelException for strings.
+        """
+        datatype = self._core.datatype
+        if datatype is None or datatype is DataType.BYTES:
+            raise TritonModelException("DLPack does not have support for string tensors.")
+        return dlpack.export(self._core.array(), datatype)
+
+    def __dlpack__(self, stream: object = None) -> dlpack.Capsule:
+        """See `to_dlpack`; `stream` says nothing in the host's memory."""
+        return self.to_dlpack()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The kind and the number of the device."""
+        return (dlpack.CPU, 0)
+
+    @staticmethod
+    def from_dlpack(name: str | bytes, tensor: object) -> Tensor:
+        """A tensor that shares the memory of a DLPack capsule, or of an object that makes one.
+
+        The elements must be C-contiguous, in the host's memory, and of a type that Triton has,
+        BF16 included. Raises TritonModelException if not; what the producer raises goes through.
+        """
+        if not isinstance(name, (str, bytes)):
+            raise incompatible_function(
+                "from_dlpack", f"(self: str, arg0: object) -> {MODULE}.Tensor", name, tensor
+            )
+        name = _checked_name(name)
+        array, datatype = dlpack.adopt(tensor)
+        return Tensor._received(core.Tensor(name, datatype, array.shape, array=array))
+
+
+def _checked_name(name: str | bytes) -> str:
+    if not name:
+        raise TritonModelException("Tensor name cannot be an empty string.")
+    return name.decode() if isinstance(name, bytes) else name

@@ -1,0 +1,45 @@
+"""The event loop on which one instance's coroutines run."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+
+
+class CoroutineRunner:
+    """Runs coroutines on one event loop, in a thread of its own that the first of them starts."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, coroutine: Coroutine[object, object, object]) -> object:
+        """What `coroutine` returns. Blocks until then; raises what it raises."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+            self._thread.start()
+        outcome = asyncio.run_coroutine_threadsafe(_outcome(coroutine), self._loop)
+        result, error = outcome.result()
+        if error is not None:
+            raise error
+        return result
+
+    def stop(self) -> None:
+        """End the loop and its thread; what still runs there is abandoned."""
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._loop = self._thread = None
+
+
+async def _outcome(
+    coroutine: Coroutine[object, object, object],
+) -> tuple[object, BaseException | None]:
+    """Catches everything: asyncio lets a SystemExit through, which would end the loop."""
+    try:
+        return await coroutine, None
+    except BaseException as error:
+        return None, error

@@ -1,0 +1,400 @@
+"""JSON as Triton's server reads it: what RapidJSON accepts, its values, its errors, its accessors.
+
+Triton parses requests with RapidJSON and its `kParseNanAndInfFlag`. The dialect is a little wider
+than JSON, and the texts and byte offsets of its refusals reach the client. orjson reads the
+ordinary document; `_Reader` reads what orjson refuses or might read differently, exactly as
+RapidJSON does, with two exceptions: numbers are rounded correctly (RapidJSON may be off by some
+units in the last place), and nesting is limited as in newer releases.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import orjson
+
+from reference_server.core.errors import ServerError, internal, invalid_arg
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+
+_T = TypeVar("_T")
+
+_DEEPEST = 100
+
+
+def loads(data: bytes | bytearray | memoryview) -> JsonValue:
+    """The value of the JSON document `data`.
+
+    Of equal names in an object the first wins. Integers within int64 or uint64 stay `int`, larger
+    ones become `float`. Bytes of a string that are not UTF-8 become lone surrogates, as
+    `surrogateescape` decodes them, so `json_numbers.encode_string` writes the same bytes again.
+
+    Raises ServerError INTERNAL `failed to parse the request JSON buffer: <why> at <offset>` for
+    what RapidJSON refuses, and INVALID_ARG for nesting deeper than 100.
+    """
+    document = bytes(data)
+    try:
+        value: JsonValue = orjson.loads(document)
+    except orjson.JSONDecodeError:
+        return _Reader(document).read()
+    if _has_unique_names(document, value) and _is_shallow(document):
+        return value
+    return _Reader(document).read()
+
+
+# ------------------------------------------------- where orjson's value may differ from RapidJSON's
+
+#: A string that holds `\":`, or space before a colon: then `":` does not mark each name once.
+_AMBIGUOUS = (b'\\":', b" :", b"\t:", b"\n:", b"\r:")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_OTHERS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def _has_unique_names(document: bytes, value: JsonValue) -> bool:
+    """False when a name occurs twice in one object, or when that cannot be told cheaply.
+
+    orjson lets the last of equal names win. The document has as many names as colons outside of
+    strings; there are fewer in the value if and only if some were equal. Arrays are looked into
+    only where their first element is an object, since tensor data is long and has no names.
+    """
+    names = 0
+    pending = [value]
+    for part in pending:  # which grows on the way
+        if type(part) is dict:
+            names += len(part)
+            pending.extend(part.values())
+        elif type(part) is list and part and type(part[0]) is dict:
+            pending.extend(part)
+    if document.count(b":") == names:
+        return True
+    return document.count(b'":') == names and not any(mark in document for mark in _AMBIGUOUS)
+
+
+def _is_shallow(document: bytes) -> bool:
+    """Whether a well-formed document stays within the limit of nesting."""
+    if document.count(b"[") + document.count(b"{") <= _DEEPEST:
+        return True
+    brackets = _STRING.sub(b"", document).translate(_BRACKETS, _OTHERS)
+    steps = ord("\\") - np.frombuffer(brackets, np.int8)  # +1 for [, -1 for ]
+    return int(np.cumsum(steps, dtype=np.int64).max()) <= _DEEPEST
+
+
+# ------------------------------------------------------------------------------- the exact reader
+
+_SPACE = re.compile(rb"[ \t\n\r]*")
+_NUMBER = re.compile(rb"(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_NUMBERS = re.compile(rb"[-+.0-9eE, \t\n\r]*")
+_PLAIN = re.compile(rb'[^"\\\x00-\x1f]*')
+_HEX = re.compile(rb"[0-9A-Fa-f]{4}")
+_ESCAPES = {
+    b'"': b'"',
+    b"\\": b"\\",
+    b"/": b"/",
+    b"b": b"\b",
+    b"f": b"\f",
+    b"n": b"\n",
+    b"r": b"\r",
+    b"t": b"\t",
+}
+
+
+class _Reader:
+    """Reads one document in RapidJSON's order, so that it stops at the same byte."""
+
+    def __init__(self, document: bytes) -> None:
+        # For RapidJSON a NUL is the end.
+        self._text = document.partition(b"\0")[0]
+        self._at = 0
+        # Before this offset numbers are read one by one, because orjson refused one of them.
+        self._one_by_one = 0
+
+    def read(self) -> JsonValue:
+        """The document's value."""
+        # RapidJSON skips each byte of a byte order mark on its own.
+        for mark in (b"\xef", b"\xbb", b"\xbf"):
+            self._at += self._text.startswith(mark, self._at)
+        if not self._next():
+            raise self._refusal("The document is empty.")
+        value = self._value(0)
+        if self._next():
+            raise self._refusal("The document root must not be followed by other values.")
+        return value
+
+    def _refusal(self, why: str, at: int | None = None) -> ServerError:
+        offset = self._at if at is None else at
+        return internal(f"failed to parse the request JSON buffer: {why} at {offset}")
+
+    def _next(self) -> bytes:
+        """Skip white space and give the byte that follows; nothing at the end."""
+        self._at = _end(_SPACE, self._text, self._at)
+        return self._text[self._at : self._at + 1]
+
+    def _value(self, depth: int) -> JsonValue:
+        match self._text[self._at : self._at + 1]:
+            case b'"':
+                return self._string()
+            case b"{" | b"[" if depth == _DEEPEST:
+                raise invalid_arg(f"JSON nesting depth exceeds maximum allowed limit ({_DEEPEST})")
+            case b"{":
+                return self._object(depth + 1)
+            case b"[":
+                return self._array(depth + 1)
+            case b"n":
+                self._expect(b"null")
+                return None
+            case b"t":
+                self._expect(b"true")
+                return True
+            case b"f":
+                self._expect(b"false")
+                return False
+            case _:
+                return self._number()
+
+    def _expect(self, word: bytes) -> None:
+        for letter in word:
+            if self._at == len(self._text) or self._text[self._at] != letter:
+                raise self._refusal("Invalid value.")
+            self._at += 1
+
+    def _object(self, depth: int) -> dict[str, JsonValue]:
+        members: dict[str, JsonValue] = {}
+        self._at += 1
+        if self._next() == b"}":
+            self._at += 1
+            return members
+        while True:
+            if self._next() != b'"':
+                raise self._refusal("Missing a name for object member.")
+            name = self._string()
+            if self._next() != b":":
+                raise self._refusal("Missing a colon after a name of object member.")
+            self._at += 1
+            self._next()
+            members.setdefault(name, self._value(depth))
+            separator = self._next()
+            if separator not in (b",", b"}"):
+                raise self._refusal("Missing a comma or '}' after an object member.")
+            self._at += 1
+            if separator == b"}":
+                return members
+
+    def _array(self, depth: int) -> list[JsonValue]:
+        elements: list[JsonValue] = []
+        self._at += 1
+        if self._next() == b"]":
+            self._at += 1
+            return elements
+        while True:
+            elements += self._numbers()
+            elements.append(self._value(depth))
+            separator = self._next()
+            if separator not in (b",", b"]"):
+                raise self._refusal("Missing a comma or ']' after an array element.")
+            self._at += 1
+            if separator == b"]":
+                return elements
+            self._next()
+
+    def _numbers(self) -> list[JsonValue]:
+        """The numbers here up to the last comma, or nothing where orjson refuses one of them.
+
+        So tensor data is read in bulk even when a NaN among them spoils the document for orjson.
+        """
+        if self._at < self._one_by_one:
+            return []
+        last = self._text.rfind(b",", self._at, _end(_NUMBERS, self._text, self._at))
+        if last <= self._at:
+            return []
+        try:
+            numbers: list[JsonValue] = orjson.loads(b"[" + self._text[self._at : last] + b"]")
+        except orjson.JSONDecodeError:
+            self._one_by_one = last
+            return []
+        self._at = last + 1
+        self._next()
+        return numbers
+
+    def _number(self) -> int | float:
+        start = self._at
+        found = _NUMBER.match(self._text, start)
+        if found is None:
+            return self._named_number()
+        self._at = found.end()
+        whole, fraction, exponent = found.groups(b"")
+        value = float(found[0]) if fraction or exponent else _integer(whole)
+        # Beyond the doubles, RapidJSON refuses by the number of digits and by the exponent alone;
+        # what is left over becomes an infinity.
+        if math.isinf(value) and (
+            math.isinf(float(whole)) or float(exponent[1:]) > 308 + len(fraction[1:])
+        ):
+            raise self._refusal("Number too big to be stored in double.", start)
+        stop = self._text[self._at : self._at + 1]
+        if stop == b"." and not (fraction or exponent):
+            self._at += 1
+            raise self._refusal("Miss fraction part in number.")
+        if stop in (b"e", b"E") and not exponent:
+            self._at += 1
+            self._at += self._text.startswith((b"+", b"-"), self._at)
+            raise self._refusal("Miss exponent in number.")
+        return value
+
+    def _named_number(self) -> float:
+        negative = self._text.startswith(b"-", self._at)
+        self._at += negative
+        if self._text.startswith(b"N", self._at):
+            self._expect(b"NaN")
+            return math.nan
+        # As in RapidJSON, this refuses whatever begins no value at all.
+        self._expect(b"Inf")
+        if self._text.startswith(b"i", self._at):
+            self._expect(b"inity")
+        return -math.inf if negative else math.inf
+
+    def _string(self) -> str:
+        parts = []
+        self._at += 1
+        while True:
+            start = self._at
+            self._at = _end(_PLAIN, self._text, start)
+            parts.append(self._text[start : self._at])
+            match self._text[self._at : self._at + 1]:
+                case b'"':
+                    self._at += 1
+                    return b"".join(parts).decode("utf-8", "surrogateescape")
+                case b"\\":
+                    parts.append(self._escaped())
+                case b"":
+                    raise self._refusal("Missing a closing quotation mark in string.")
+                case _:  # a control character
+                    raise self._refusal("Invalid escape character in string.")
+
+    def _escaped(self) -> bytes:
+        """The bytes that the escape sequence here stands for; faults count from its backslash."""
+        start = self._at
+        letter = self._text[start + 1 : start + 2]
+        if letter in _ESCAPES:
+            self._at += 2
+            return _ESCAPES[letter]
+        if letter != b"u":
+            raise self._refusal("Invalid escape character in string.")
+        code = self._code_unit(start)
+        if 0xD800 <= code < 0xDC00:
+            low = self._code_unit(start) if self._text.startswith(b"\\u", self._at) else 0
+            if not 0xDC00 <= low < 0xE000:
+                raise self._refusal("The surrogate pair in string is invalid.", start)
+            code = 0x10000 + (code - 0xD800 << 10) + (low - 0xDC00)
+        # A low surrogate alone is accepted, as the three bytes that UTF-8 would have for it.
+        return chr(code).encode("utf-8", "surrogatepass")
+
+    def _code_unit(self, start: int) -> int:
+        digits = _HEX.match(self._text, self._at + 2)
+        if digits is None:
+            raise self._refusal("Incorrect hex digit after \\u escape in string.", start)
+        self._at = digits.end()
+        return int(digits[0], 16)
+
+
+def _end(pattern: re.Pattern[bytes], text: bytes, start: int) -> int:
+    """The offset where the match of a pattern that always matches ends."""
+    match = pattern.match(text, start)
+    assert match is not None
+    return match.end()
+
+
+def _integer(digits: bytes) -> int | float:
+    """An integer within int64 or uint64, else a double."""
+    if len(digits) <= 20 and -(2**63) <= (value := int(digits)) < 2**64:
+        return value
+    return float(digits)
+
+
+# ---------------------------------------------------------------------------------------- access
+
+
+def member(value: JsonValue, key: str) -> JsonValue:
+    """The member `key`; INTERNAL when there is none, or when `value` is no object."""
+    if type(value) is dict and key in value:
+        return value[key]
+    raise internal(f"attempt to access non-existing object member '{key}'")
+
+
+def members(value: JsonValue) -> dict[str, JsonValue]:
+    """`value` as an object whose names are walked, else INTERNAL."""
+    if type(value) is dict:
+        return value
+    raise internal("attempt to get members for non-object")
+
+
+def as_object(value: JsonValue) -> dict[str, JsonValue]:
+    """`value` as an object, else INTERNAL."""
+    if type(value) is dict:
+        return value
+    raise _mismatch("non-object as object")
+
+
+def as_array(value: JsonValue) -> list[JsonValue]:
+    """`value` as an array, else INTERNAL."""
+    if type(value) is list:
+        return value
+    raise _mismatch("non-array as array")
+
+
+def as_string(value: JsonValue) -> str:
+    """`value` as a string, else INTERNAL."""
+    if type(value) is str:
+        return value
+    raise _mismatch("non-string as string")
+
+
+def as_bool(value: JsonValue) -> bool:
+    """`value` as true or false, else INTERNAL; 0 and 1 are neither."""
+    if type(value) is bool:
+        return value
+    raise _mismatch("non-boolean as boolean")
+
+
+def as_uint64(value: JsonValue) -> int:
+    """`value` as an integer of 0 ... 2**64 - 1, else INTERNAL; `1.0` is none."""
+    if type(value) is int and value >= 0:
+        return value
+    raise _mismatch("non-unsigned-integer as unsigned-integer")
+
+
+def as_int64(value: JsonValue) -> int:
+    """`value` as an integer of -2**63 ... 2**63 - 1, else INTERNAL; `1.0` is none."""
+    if type(value) is int and value < 2**63:
+        return value
+    raise _mismatch("non-signed-integer as signed-integer")
+
+
+def as_double(value: JsonValue) -> float:
+    """`value` as a double, else INTERNAL; integers are converted, `true` is no number."""
+    if type(value) is float or type(value) is int:
+        return float(value)
+    raise _mismatch("non-number as double")
+
+
+def parse_member(value: JsonValue, key: str, read: Callable[[JsonValue], _T]) -> _T:
+    """`read(member(value, key))`, where a refusal gets the prefix `Unable to parse '<key>': `.
+
+    `read` is one of the accessors: `parse_member(request_input, "shape", as_array)`.
+    """
+    try:
+        return read(member(value, key))
+    except ServerError as error:
+        raise prefixed(f"Unable to parse '{key}'", error) from None
+
+
+def prefixed(context: str, error: ServerError) -> ServerError:
+    """`error` with `<context>: ` before its text, to be raised `from None`."""
+    return ServerError(error.code, f"{context}: {error.message}")
+
+
+def _mismatch(access: str) -> ServerError:
+    return internal(f"attempt to access JSON {access}")
