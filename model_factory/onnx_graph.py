@@ -57,11 +57,18 @@ class GraphWriter:
         return name
 
     def constant(self, name: str, value: npt.ArrayLike) -> str:
-        """Store a constant under `name`, once; storing it again returns the first one's name."""
-        if name not in self._constants:
-            array = np.ascontiguousarray(value)
-            # ascontiguousarray makes a scalar a vector of one; the graph needs the scalar.
-            self._constants[name] = numpy_helper.from_array(array.reshape(np.shape(value)), name)
+        """Store a constant under `name`, or find it stored already; returns its name.
+
+        Raises ValueError if the name stands for another value.
+        """
+        stored = self._constants.get(name)
+        if stored is None:
+            # np.ascontiguousarray would make a vector of a scalar.
+            self._constants[name] = numpy_helper.from_array(np.array(value, order="C"), name)
+        elif not np.array_equal(numpy_helper.to_array(stored), value):
+            raise ValueError(
+                f"constant '{name}': found {value!r}, stored with another value before"
+            )
         return name
 
     def node(

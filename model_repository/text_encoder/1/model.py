@@ -1,0 +1,16 @@
+"""A sentence encoder for texts of any length; ge_runtime does the work."""
+
+import triton_python_backend_utils as pb_utils
+
+from ge_runtime.adapters.triton import GraphModel
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self._graph = GraphModel(args, pb_utils)
+
+    def execute(self, requests):
+        return self._graph.execute(requests)
+
+    def finalize(self):
+        self._graph.close()

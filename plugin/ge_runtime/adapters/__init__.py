@@ -1,0 +1,1 @@
+"""Where the runtime meets a server's own objects."""

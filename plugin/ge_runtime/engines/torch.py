@@ -1,0 +1,126 @@
+"""The torch engine: `model.pt2`, a graph saved by torch.export, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from ge_runtime.engines.base import GraphTensor, Signature
+from ge_runtime.errors import ArtifactFault, EngineFault
+from ge_runtime.specs import Array, DType, Tensors
+
+# torch's own objects. Its types cannot be named without importing it.
+Torch: TypeAlias = Any
+ExportedProgram: TypeAlias = Any
+TorchTensor: TypeAlias = Any
+
+_DTYPES: Final[Mapping[str, DType]] = {
+    "torch.bool": DType.BOOL,
+    "torch.uint8": DType.UINT8,
+    "torch.uint16": DType.UINT16,
+    "torch.uint32": DType.UINT32,
+    "torch.uint64": DType.UINT64,
+    "torch.int8": DType.INT8,
+    "torch.int16": DType.INT16,
+    "torch.int32": DType.INT32,
+    "torch.int64": DType.INT64,
+    "torch.float16": DType.FP16,
+    "torch.float32": DType.FP32,
+    "torch.float64": DType.FP64,
+    "torch.bfloat16": DType.BF16,
+}
+
+
+class TorchEngine:
+    """See `base.Engine`."""
+
+    def __init__(
+        self, torch: Torch, program: ExportedProgram, signature: Signature, threads: int
+    ) -> None:
+        self._torch = torch
+        self._module = program.module()
+        self._arguments = program.call_spec.in_spec
+        self._signature = signature
+        self._threads = threads
+
+    @classmethod
+    def open(cls, path: Path, threads: int, outputs: Sequence[str]) -> TorchEngine:
+        """The graph in `path`, run by at most `threads` threads. Raises ArtifactFault.
+
+        outputs: the name of a result that the graph returns bare. A graph with several results
+        must return them in a dict by name: a tuple's order is no name.
+        """
+        import torch
+
+        try:
+            program = torch.export.load(path)
+        except Exception as error:
+            raise ArtifactFault(f"{path}: torch cannot open it: {error}") from error
+        signature = _signature(path, program, outputs)
+        return cls(torch, program, signature, threads)
+
+    @property
+    def signature(self) -> Signature:
+        """See Engine."""
+        return self._signature
+
+    def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
+        """See Engine. Results are copied once into given arrays: torch allocates its own."""
+        torch = self._torch
+        try:
+            # torch keeps this number per thread, and the thread may serve other models. 0.1 us.
+            torch.set_num_threads(self._threads)
+            flat = [torch.from_numpy(inputs[tensor.name]) for tensor in self._signature.inputs]
+            args, kwargs = self._arguments.unflatten(flat)
+            with torch.inference_mode():
+                results = self._module(*args, **kwargs)
+        except Exception as error:
+            raise EngineFault(f"torch: {error}") from error
+        if not isinstance(results, dict):
+            results = {self._signature.outputs[0].name: results}
+        return {name: self._deliver(name, results[name], outputs[name]) for name in outputs}
+
+    def _deliver(self, name: str, result: TorchTensor, target: Array | None) -> Array:
+        if target is None:
+            array: Array = result.numpy()
+            return array
+        shape = tuple(result.shape)
+        if shape != target.shape:  # copy_ would broadcast
+            raise EngineFault(
+                f"torch: output '{name}': found shape {list(shape)}, expected {list(target.shape)}"
+            )
+        self._torch.from_numpy(target).copy_(result)
+        return target
+
+    def close(self) -> None:
+        """See Engine."""
+        self._module = None
+
+
+def _signature(path: Path, program: ExportedProgram, outputs: Sequence[str]) -> Signature:
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    graph = program.graph_signature
+    results = program.call_spec.out_spec.unflatten([values[name] for name in graph.user_outputs])
+    if not isinstance(results, dict):
+        if len(graph.user_outputs) != 1 or len(outputs) != 1:
+            raise ArtifactFault(
+                f"{path}: found {len(graph.user_outputs)} result(s) without names for the outputs "
+                f"{', '.join(outputs)}; expected `forward` to return a dict of tensors by name"
+            )
+        results = {outputs[0]: values[graph.user_outputs[0]]}
+    return Signature(
+        inputs=tuple(_tensor(path, str(name), values.get(name)) for name in graph.user_inputs),
+        outputs=tuple(_tensor(path, str(name), value) for name, value in results.items()),
+    )
+
+
+def _tensor(path: Path, name: str, value: TorchTensor) -> GraphTensor:
+    dtype = _DTYPES.get(str(getattr(value, "dtype", None)))
+    if dtype is None:
+        raise ArtifactFault(
+            f"{path}: found '{name}' of type {getattr(value, 'dtype', type(value).__name__)}, "
+            "expected a tensor of a type that Triton has"
+        )
+    # Sizes that vary are symbols, which look like integers but are none.
+    return GraphTensor(name, dtype, tuple(dim if type(dim) is int else None for dim in value.shape))

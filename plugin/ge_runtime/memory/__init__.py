@@ -1,0 +1,1 @@
+"""Memory as numbers (`plan`), then as bytes (`buffers`). Planned once at load, never grown."""

@@ -1,0 +1,304 @@
+import json
+
+import numpy as np
+import pytest
+from runtime.support.configs import encoder_config, model_config, tensor
+from runtime.support.graphs import ENCODER, NONZERO, TABLE, encode
+from runtime.support.triton import Bfloat16Tensor, InferenceRequest, PbUtils, Tensor, TritonError
+
+from ge_runtime.adapters.triton import GraphModel, answer_each, answer_window
+from ge_runtime.errors import ArtifactFault, ConfigFault, RequestFault
+
+INVALID_ARG, INTERNAL = TritonError.INVALID_ARG, TritonError.INTERNAL
+
+
+@pytest.fixture
+def pb_utils():
+    return PbUtils()
+
+
+@pytest.fixture
+def opened(version_dir, pb_utils):
+    """A function: configuration, derive, graph -> an open model."""
+    models = []
+
+    def open_model(config, derive=None, graph=ENCODER):
+        folder = version_dir(graph)
+        models.append(GraphModel(args_of(folder, config), pb_utils, derive=derive))
+        return models[-1]
+
+    yield open_model
+    for model in models:
+        model.close()
+
+
+def args_of(version_dir, config):
+    """Triton's seven strings."""
+    return {
+        "model_config": json.dumps(config),
+        "model_instance_kind": "CPU",
+        "model_instance_name": "encoder_0_0",
+        "model_instance_device_id": "0",
+        "model_repository": str(version_dir.parent),
+        "model_version": version_dir.name,
+        "model_name": "encoder",
+    }
+
+
+def request(*rows, outputs=("embedding",), length=None):
+    longest = max(map(len, rows))
+    ids = np.zeros((len(rows), longest), np.int64)
+    for row, tokens in zip(ids, rows, strict=True):
+        row[: len(tokens)] = tokens
+    lengths = [[len(row) if length is None else length] for row in rows]
+    inputs = [Tensor("input_ids", ids), Tensor("lengths", np.array(lengths, np.int32))]
+    return InferenceRequest(inputs, outputs)
+
+
+def outputs_of(response):
+    assert not response.has_error(), response.error().message()
+    return {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+
+
+def error_of(response):
+    assert response.output_tensors() == []
+    return response.error().code(), response.error().message()
+
+
+# -- graphs ----------------------------------------------------------------------------------
+
+
+def test_each_request_gets_its_own_response_in_order(opened):
+    windows = [[[1, 2, 3]], [[4], [5, 6]], [[7] * 9]]
+    responses = opened(encoder_config()).execute([request(*rows) for rows in windows])
+    for response, rows in zip(responses, windows, strict=True):
+        np.testing.assert_allclose(outputs_of(response)["embedding"], encode(rows), rtol=1e-5)
+
+
+def test_callers_fault_is_an_invalid_argument_of_that_request_alone(opened, pb_utils):
+    model = opened(encoder_config())
+    pb_utils.Logger.lines.clear()
+    good, bad = model.execute([request([1, 2]), request([3, 4], length=3)])
+    np.testing.assert_allclose(outputs_of(good)["embedding"], encode([[1, 2]]), rtol=1e-5)
+    assert error_of(bad) == (
+        INVALID_ARG,
+        "input 'lengths': found length 3 in row 0, expected 1 to 2, the size of axis 'tokens' in "
+        "the request",
+    )
+    assert pb_utils.Logger.lines == []
+
+
+def test_engine_fault_is_internal_and_logged_once(opened, pb_utils):
+    model = opened(encoder_config())
+    pb_utils.Logger.lines.clear()
+    responses = model.execute([request([1]), request([len(TABLE)])])
+    for response in responses:
+        code, message = error_of(response)
+        assert code == INTERNAL
+        assert message.startswith("onnxruntime: ")
+    ((level, text),) = pb_utils.Logger.lines
+    assert level == "error"
+    assert "EngineFault: onnxruntime: " in text
+
+
+def test_input_that_numpy_cannot_show_fails_its_request_alone(opened):
+    bf16 = InferenceRequest([Bfloat16Tensor("input_ids")], ["embedding"])
+    bad, good = opened(encoder_config()).execute([bf16, request([1])])
+    code, message = error_of(bad)
+    assert (code, message.split(" is ")[0]) == (INTERNAL, "TritonModelException: Tensor dtype")
+    assert outputs_of(good)
+
+
+def test_load_is_logged_line_by_line(opened, pb_utils):
+    opened(encoder_config())
+    levels, lines = zip(*pb_utils.Logger.lines, strict=True)
+    assert set(levels) == {"info"}
+    assert lines[0].startswith("encoder_0_0: engine onnxruntime, because model.onnx is there")
+    assert lines[-1].endswith("4,224 bytes")
+    assert not any("\n" in line for line in lines)
+
+
+def test_faults_of_the_load_are_raised_to_triton(opened, tmp_path, pb_utils):
+    with pytest.raises(ConfigFault, match="parameter 'foo'"):
+        opened(encoder_config({"foo": "1"}))
+    (tmp_path / "1").mkdir()
+    with pytest.raises(ArtifactFault, match="/1: found nothing, expected"):
+        GraphModel(args_of(tmp_path / "1", encoder_config()), pb_utils)
+
+
+# -- derived outputs -------------------------------------------------------------------------
+
+LABELS = np.array([b"first", b"second", b"third", b"fourth"], object)
+
+
+def labelled(data_type="STRING", dims=(1,), **more):
+    config = encoder_config(**more)
+    config["output"].append(tensor("label", data_type, dims))
+    return config
+
+
+def label(outputs):
+    return LABELS[outputs["embedding"].argmax(axis=1)][:, None]
+
+
+def test_derived_output_stands_beside_the_graphs(opened):
+    model = opened(labelled(), {"label": label})
+    both, one = model.execute(
+        [request([1], [2], outputs=["embedding", "label"]), request([3], outputs=["label"])]
+    )
+    assert outputs_of(both)["label"].tolist() == [[b"fourth"], [b"fourth"]]
+    assert outputs_of(both)["embedding"].shape == (2, 4)
+    assert outputs_of(one).keys() == {"label"}
+
+
+def test_requested_outputs_alone_are_returned(opened):
+    (response,) = opened(labelled(), {"label": label}).execute([request([1])])
+    assert outputs_of(response).keys() == {"embedding"}
+
+
+def test_derived_output_that_config_lacks_stops_the_load(opened):
+    with pytest.raises(ConfigFault, match="derived outputs: found no output 'label'"):
+        opened(encoder_config(), {"label": label})
+
+
+def test_output_that_is_neither_the_graphs_nor_derived_stops_the_load(opened):
+    with pytest.raises(ConfigFault, match="output 'label': found no graph output"):
+        opened(labelled("FP32"))
+
+
+def test_function_that_fails_for_one_request_fails_that_request(opened, pb_utils):
+    def picky(outputs):
+        if len(outputs["embedding"]) > 1:
+            raise KeyError("no such label")
+        return label(outputs)
+
+    model = opened(labelled(), {"label": picky})
+    bad, good = model.execute([request([1], [2]), request([3])])
+    assert error_of(bad) == (INTERNAL, "KeyError: 'no such label'")
+    assert outputs_of(good)
+    level, text = pb_utils.Logger.lines[-1]
+    assert level == "error"
+    assert "in picky" in text
+
+
+@pytest.mark.parametrize(
+    ("data_type", "dims", "made", "found"),
+    [
+        ("STRING", [1], np.array([["text"]]), "<U4[1, 1], expected object[1, 1]"),
+        ("STRING", [1], LABELS[:1], "object[1], expected object[1, 1]"),
+        ("STRING", [1], LABELS[:2, None], "object[2, 1], expected object[1, 1]"),
+        ("FP32", [2], np.zeros((1, 2)), "float64[1, 2], expected float32[1, 2]"),
+        (
+            "FP32",
+            [-1],
+            np.zeros((1, 2, 1), np.float32),
+            "float32[1, 2, 1], expected float32[1, -1]",
+        ),
+    ],
+)
+def test_derived_output_that_is_not_as_declared_is_refused(opened, data_type, dims, made, found):
+    model = opened(labelled(data_type, dims), {"label": lambda outputs: made})
+    (response,) = model.execute([request([1])])
+    assert error_of(response) == (INTERNAL, f"derived output 'label': found {found}")
+
+
+@pytest.mark.parametrize("made", [np.array([[b"x"]]), np.array([["x", "y"]], object)])
+def test_derived_strings_are_bytes_or_objects_of_any_declared_size(opened, made):
+    model = opened(labelled(dims=[-1]), {"label": lambda outputs: made})
+    (response,) = model.execute([request([1], outputs=["label"])])
+    assert outputs_of(response)["label"] is made
+
+
+def test_requests_without_batch_dimension_derive_without_one(opened):
+    config = model_config(
+        [tensor("x", "FP32", [-1])],
+        [tensor("where", "INT64", [1, -1]), tensor("count", "INT64", [1])],
+        {"axes.x": "n", "limit.n": "4"},
+        batch=0,
+    )
+    count = {"count": lambda outputs: np.array([outputs["where"].size])}
+    x = Tensor("x", np.array([1, 0, 1], np.float32))
+    (response,) = opened(config, count, NONZERO).execute([InferenceRequest([x], ["count"])])
+    assert outputs_of(response)["count"].tolist() == [2]
+
+
+# -- models without a graph ------------------------------------------------------------------
+
+
+def words(*texts, outputs=("count",)):
+    return InferenceRequest([Tensor("text", np.array(texts, object))], outputs)
+
+
+def count_words(inputs):
+    if not all(inputs["text"]):
+        raise RequestFault("input 'text': found an empty text, expected words")
+    return {"count": np.array([len(text.split()) for text in inputs["text"]])}
+
+
+def test_each_request_is_answered_by_its_own_call(pb_utils):
+    requests = [words(b"a b", b"c"), words(b""), words(1), words(b"d")]
+    two, empty, number, one = answer_each(pb_utils, requests, count_words)
+    assert outputs_of(two)["count"].tolist() == [2, 1]
+    assert error_of(empty) == (INVALID_ARG, "input 'text': found an empty text, expected words")
+    assert error_of(number) == (INTERNAL, "AttributeError: 'int' object has no attribute 'split'")
+    assert outputs_of(one)["count"].tolist() == [1]
+    assert [level for level, _ in pb_utils.Logger.lines] == ["error"]
+
+
+def test_window_is_answered_by_one_call(pb_utils):
+    windows = []
+
+    def count_all(window):
+        windows.append(len(window))
+        return [{"count": np.array([len(inputs["text"])])} for inputs in window]
+
+    responses = answer_window(pb_utils, [words(b"a"), words(b"b", b"c")], count_all)
+    assert windows == [2]
+    assert [outputs_of(response)["count"].tolist() for response in responses] == [[1], [2]]
+
+
+def test_window_may_answer_one_request_with_a_fault(pb_utils):
+    answers = [RequestFault("too rude"), {"count": np.array([1])}]
+    rude, polite = answer_window(pb_utils, [words(b"x"), words(b"y")], lambda window: answers)
+    assert error_of(rude) == (INVALID_ARG, "too rude")
+    assert outputs_of(polite)
+
+
+def test_window_that_fails_fails_all_its_requests_and_is_logged_once(pb_utils):
+    def fail(window):
+        raise OSError("no tokenizer")
+
+    responses = answer_window(pb_utils, [words(b"x"), words(b"y")], fail)
+    assert [error_of(response) for response in responses] == [
+        (INTERNAL, "OSError: no tokenizer")
+    ] * 2
+    assert len(pb_utils.Logger.lines) == 1
+
+
+def test_window_must_answer_every_request(pb_utils):
+    responses = answer_window(pb_utils, [words(b"x"), words(b"y")], lambda window: [{}])
+    assert [error_of(response)[1] for response in responses] == ["found 1 results, expected 2"] * 2
+
+
+def test_window_is_not_asked_when_no_request_can_be_read(pb_utils):
+    unreadable = InferenceRequest([Bfloat16Tensor("x")], [])
+    (response,) = answer_window(pb_utils, [unreadable], lambda window: 1 / 0)
+    assert error_of(response)[1].startswith("TritonModelException: ")
+
+
+def test_output_that_triton_cannot_carry_fails_its_request_alone(pb_utils):
+    complex_, plain = answer_each(
+        pb_utils,
+        [words(b"c"), words(b"p")],
+        lambda inputs: {"count": np.zeros(1, "c8" if inputs["text"][0] == b"c" else "f4")},
+    )
+    assert error_of(complex_) == (
+        INTERNAL,
+        "TritonModelException: NumPy dtype is not supported.",
+    )
+    assert outputs_of(plain)
+
+
+def test_outputs_nobody_requested_are_left_out(pb_utils):
+    (response,) = answer_each(pb_utils, [words(b"a", outputs=[])], count_words)
+    assert outputs_of(response) == {}

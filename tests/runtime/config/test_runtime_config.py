@@ -1,0 +1,343 @@
+import copy
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runtime.support.configs import (
+    encoder_config,
+    model_config,
+    pixels_config,
+    tensor,
+    without,
+)
+
+from ge_runtime.config import RuntimeConfig
+from ge_runtime.errors import ConfigFault
+from ge_runtime.specs import UNKNOWN, DType, TensorSpec
+
+
+def parse(config, cores=4, derived=()):
+    return RuntimeConfig.parse(config, cores=cores, derived=derived)
+
+
+def faults_of(config, derived=()):
+    with pytest.raises(ConfigFault) as raised:
+        parse(config, derived=derived)
+    return list(raised.value.faults)
+
+
+def test_encoder_configuration_is_read_whole():
+    config = parse(encoder_config({"pad.input_ids": "3", "intra_op_threads": "2"}))
+    assert config == RuntimeConfig(
+        model="encoder",
+        engine="auto",
+        max_batch_size=8,
+        inputs=(
+            TensorSpec("input_ids", DType.INT64, ("tokens",)),
+            TensorSpec("lengths", DType.INT32, (1,)),
+        ),
+        outputs=(TensorSpec("embedding", DType.FP32, (4,)),),
+        derived=(),
+        limits={"tokens": 32},
+        axis_lengths={"tokens": "lengths"},
+        masks={"attention_mask": ("tokens",)},
+        lengths={},
+        pads={"input_ids": 3},
+        intra_op_threads=2,
+    )
+
+
+def test_axes_name_the_open_dims_in_order():
+    config = parse(pixels_config({"axes.image": " height , width "}))
+    assert config.inputs[0].dims == (1, "height", "width")
+    assert config.outputs[1].dims == (1, "height", "width")
+
+
+def test_one_tensor_may_name_an_axis_twice():
+    square = model_config(
+        [tensor("x", "FP32", [-1, -1])],
+        [tensor("y", "FP32", [1])],
+        {"axes.x": "n,n", "limit.n": "4"},
+    )
+    assert parse(square).inputs[0].dims == ("n", "n")
+
+
+def test_dims_are_those_the_model_sees():
+    config = model_config(
+        [tensor("x", "FP32", [1], reshape={"shape": []})],
+        [tensor("y", "FP32", [4], reshape={"shape": [2, 2]})],
+    )
+    assert parse(config).inputs[0].dims == ()
+    assert parse(config).outputs[0].dims == (2, 2)
+
+
+def test_parameters_in_upper_case_belong_to_the_server():
+    assert parse(encoder_config({"EXECUTION_ENV_PATH": "/env", "FORCE_CPU_ONLY_INPUT_TENSORS": ""}))
+
+
+def test_engine_is_the_one_asked_for():
+    assert parse(encoder_config({"engine": "torch"})).engine == "torch"
+
+
+@pytest.mark.parametrize(
+    ("groups", "cores", "threads"),
+    [
+        (None, 8, 8),
+        ([{"count": 2}], 8, 4),
+        ([{"count": 2}, {"count": 1}], 8, 2),
+        ([{"count": 1, "gpus": [0, 1]}], 8, 4),
+        ([{"count": 16}], 8, 1),
+    ],
+)
+def test_instances_share_the_cores(groups, cores, threads):
+    config = encoder_config(instance_group=groups)
+    assert parse(config, cores=cores).intra_op_threads == threads
+
+
+def test_requests_that_run_alone_may_leave_an_output_open():
+    config = model_config(
+        [tensor("x", "FP32", [-1])],
+        [tensor("where", "INT64", [1, -1])],
+        {"axes.x": "n", "limit.n": "4"},
+        batch=0,
+    )
+    assert parse(config).outputs[0].dims == (1, UNKNOWN)
+    assert parse(config).rows == 1
+
+
+def test_derived_outputs_are_apart_and_may_be_bytes_of_any_size():
+    config = encoder_config()
+    config["output"].append(tensor("label", "STRING", [-1]))
+    parsed = parse(config, derived=["label"])
+    assert [spec.name for spec in parsed.outputs] == ["embedding"]
+    assert parsed.derived == (TensorSpec("label", DType.BYTES, (UNKNOWN,)),)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "text", "value"),
+    [
+        ("BOOL", "true", True),
+        ("BOOL", "0", False),
+        ("UINT8", "255", 255),
+        ("INT64", "-7", -7),
+        ("FP16", "-65504", -65504.0),
+        ("FP32", "-inf", -np.inf),
+    ],
+)
+def test_pad_is_a_value_of_the_inputs_type(data_type, text, value):
+    config = model_config(
+        [tensor("x", data_type, [-1])],
+        [tensor("y", "FP32", [1])],
+        {"axes.x": "n", "limit.n": "4", "pad.x": text},
+    )
+    pad = parse(config).pads["x"]
+    assert (pad, type(pad)) == (value, type(value))
+
+
+def with_input(**changes):
+    config = encoder_config()
+    config["input"][0] |= changes
+    return config
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            encoder_config({"engin": "torch"}),
+            "parameter 'engin': found no such parameter, expected one of: engine, "
+            "intra_op_threads, axes.<input or output>, limit.<axis>, axis_length.<axis>, "
+            "mask.<graph input>, lengths.<graph input>, pad.<input>; did you mean 'engine'?",
+        ),
+        (encoder_config({"axis.input_ids": "t"}), "did you mean 'axes.input_ids'?"),
+        (encoder_config({"limits.tokens": "4"}), "did you mean 'limit.tokens'?"),
+        (encoder_config({"mask": "tokens"}), "parameter 'mask': found no such parameter"),
+        (
+            encoder_config({"engine": "tensorrt"}),
+            "parameter 'engine': found no engine 'tensorrt', expected one of: auto, onnxruntime, "
+            "torch",
+        ),
+        (
+            encoder_config({"intra_op_threads": "0"}),
+            "parameter 'intra_op_threads': found '0', expected a whole number of at least 1",
+        ),
+        (
+            without(encoder_config(), "axes.input_ids"),
+            "parameter 'axes.input_ids': found nothing, expected 1 name(s), one per -1 of dims "
+            "[-1]",
+        ),
+        (
+            pixels_config({"axes.image": "height"}),
+            "parameter 'axes.image': found 'height', expected 2 name(s), one per -1 of dims "
+            "[1, -1, -1]",
+        ),
+        (encoder_config({"axes.input_ids": "two words"}), "found 'two words', expected 1 name"),
+        (encoder_config({"axes.lengths": "n"}), "found 'n', expected 0 name(s)"),
+        (
+            encoder_config({"axes.input_idz": "tokens"}),
+            "found no tensor 'input_idz', expected one of: embedding, input_ids, lengths; did you "
+            "mean 'input_ids'?",
+        ),
+        (
+            pixels_config({"axes.inverted": "height,depth"}),
+            "parameter 'axes.inverted': found no axis 'depth', expected one of: height, width",
+        ),
+        (
+            without(pixels_config(), "axes.inverted"),
+            "parameter 'axes.inverted': found nothing, expected 2 name(s)",
+        ),
+        (
+            without(encoder_config(), "limit.tokens"),
+            "parameter 'limit.tokens': found nothing, expected the largest size of axis 'tokens'",
+        ),
+        (encoder_config({"limit.tokens": "many"}), "parameter 'limit.tokens': found 'many'"),
+        (encoder_config({"limit.tokens": "-1"}), "expected a whole number of at least 1"),
+        (
+            encoder_config({"limit.token": "4"}),
+            "found no axis 'token', expected one of: tokens; did you mean 'tokens'?",
+        ),
+        (
+            encoder_config({"axis_length.tokens": "length"}),
+            "parameter 'axis_length.tokens': found no input 'length', expected one of: input_ids, "
+            "lengths; did you mean 'lengths'?",
+        ),
+        (
+            encoder_config({"axis_length.tokens": "input_ids"}),
+            "found input 'input_ids' INT64[tokens], expected integers, one for each row",
+        ),
+        (encoder_config({"axis_length.words": "lengths"}), "found no axis 'words'"),
+        (
+            encoder_config({"mask.attention_mask": "words"}),
+            "parameter 'mask.attention_mask': found no axis 'words', expected one of: tokens",
+        ),
+        (
+            encoder_config({"mask.input_ids": "tokens"}),
+            "parameter 'mask.input_ids': found 'input_ids' among the inputs, expected a graph "
+            "input requests lack",
+        ),
+        (encoder_config({"lengths.count": "words"}), "'lengths.count': found no axis 'words'"),
+        (
+            encoder_config({"lengths.attention_mask": "tokens"}),
+            "parameter 'lengths.attention_mask': found 'mask.attention_mask' as well, expected "
+            "one of the two",
+        ),
+        (encoder_config({"pad.ids": "1"}), "parameter 'pad.ids': found no input 'ids'"),
+        (
+            encoder_config({"pad.input_ids": "1.5"}),
+            "parameter 'pad.input_ids': found '1.5', expected a value of type INT64",
+        ),
+        (encoder_config({"pad.input_ids": str(2**63)}), "expected a value of type INT64"),
+        (pixels_config({"pad.image": "1e39"}), "found '1e39', expected a value of type FP32"),
+        (encoder_config({"pad.lengths": "1"}), "found no -1 in dims [1], expected an input with"),
+        (
+            with_input(data_type="TYPE_FP8"),
+            "input 'input_ids': data_type: found 'TYPE_FP8', expected one of: TYPE_BOOL,",
+        ),
+        (
+            with_input(data_type="TYPE_BF16"),
+            "input 'input_ids': data_type: found TYPE_BF16, expected a type that NumPy has",
+        ),
+        (with_input(data_type="TYPE_STRING"), "found TYPE_STRING, expected numbers"),
+        (with_input(dims=[0]), "input 'input_ids': dims: found [0], expected a list of sizes"),
+        (with_input(dims=["-1"]), "dims: found ['-1']"),
+        (with_input(optional=True), "found optional: true, expected an input that is always sent"),
+        (with_input(name="lengths"), "input[1]: name: found 'lengths', expected a name of its own"),
+        (with_input(name=None), "input[0]: name: found None"),
+        ({**encoder_config(), "input": {}} | {"input": 5}, "input: found 5, expected a list of"),
+        ({**encoder_config(), "output": [5]}, "output: found [5], expected a list of tensors"),
+        ({**encoder_config(), "parameters": [1]}, "parameters: found [1], expected keys with"),
+        (
+            {**encoder_config(), "parameters": {"engine": "auto"}},
+            "parameter 'engine': found 'auto', expected value { string_value:",
+        ),
+        (encoder_config(batch=-1), "max_batch_size: found -1, expected a whole number of at least"),
+        (encoder_config(batch=None), "max_batch_size: found None"),
+        (encoder_config(instance_group=5), "instance_group: found 5, expected a list of groups"),
+        (encoder_config(instance_group=[{"count": 0}]), "instance_group[0]: count: found 0"),
+        (encoder_config(instance_group=[{"gpus": 1}]), "instance_group[0]: gpus: found 1"),
+    ],
+)
+def test_fault_names_place_found_and_expected(config, expected):
+    assert any(expected in fault for fault in faults_of(config)), faults_of(config)
+
+
+def test_axes_without_any_axis_are_called_so():
+    config = model_config([tensor("x", "FP32", [1])], [tensor("y", "FP32", [1])], {"limit.n": "1"})
+    assert faults_of(config) == [
+        "parameter 'limit.n': found no axis 'n', expected none: this model has no axis"
+    ]
+
+
+def test_derived_output_must_be_declared():
+    assert faults_of(encoder_config(), derived=["embeding"]) == [
+        "derived outputs: found no output 'embeding', expected one of: embedding; did you mean "
+        "'embedding'?"
+    ]
+
+
+def test_all_faults_come_together():
+    config = encoder_config(
+        {"limit.tokens": "0", "mask.attention_mask": "word", "engine": "x", "foo": ""}, batch=-1
+    )
+    places = [fault.split(":")[0] for fault in faults_of(config)]
+    assert places == [
+        "max_batch_size",
+        "parameter 'foo'",
+        "parameter 'engine'",
+        "parameter 'limit.tokens'",
+        "parameter 'mask.attention_mask'",
+    ]
+
+
+# -- any mapping either parses or lists its faults -------------------------------------------
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+def paths(value, path=()):
+    """Every place in a nest of mappings and lists."""
+    yield path
+    keys = (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    )
+    for key in keys:
+        yield from paths(value[key], (*path, key))
+
+
+def attempt(config):
+    try:
+        return parse(config)
+    except ConfigFault as fault:
+        return fault
+
+
+@given(st.data())
+def test_any_mapping_parses_or_lists_its_faults(data):
+    config = copy.deepcopy(data.draw(st.sampled_from([encoder_config(), pixels_config()])))
+    for _ in range(data.draw(st.integers(0, 4))):
+        *before, last = data.draw(st.sampled_from([path for path in paths(config) if path]))
+        place = config
+        for key in before:
+            place = place[key]
+        place[last] = data.draw(junk)
+    result = attempt(config)
+    if isinstance(result, ConfigFault):
+        assert result.faults
+        assert all(": found " in text and ", expected " in text for text in result.faults)
+    else:
+        axes = {axis for spec in result.inputs for axis in spec.axes}
+        assert result.limits.keys() == axes
+        assert result.intra_op_threads >= 1
+
+
+@given(st.dictionaries(st.text(max_size=8), junk, max_size=6))
+def test_even_a_mapping_of_anything_parses_or_lists_its_faults(config):
+    result = attempt(config)
+    assert isinstance(result, RuntimeConfig) or result.faults

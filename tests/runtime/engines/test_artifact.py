@@ -1,0 +1,98 @@
+import pytest
+
+from ge_runtime.config import ENGINES
+from ge_runtime.engines.artifact import FILES, Artifact, find_artifact, is_installed
+from ge_runtime.errors import ArtifactFault
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A function: a version folder with these files."""
+
+    def make(*names):
+        for name in names:
+            (tmp_path / name).touch()
+        return tmp_path
+
+    return make
+
+
+def only(*engines):
+    return lambda engine: engine in engines
+
+
+ALL = only(*FILES)
+
+
+def test_every_engine_of_the_language_has_its_artifact():
+    assert set(ENGINES) == {"auto", *FILES}
+
+
+def test_auto_prefers_onnxruntime_and_says_what_else_would_do(folder):
+    path = folder("model.pt2", "model.onnx", "model.py")
+    assert find_artifact(path, "auto", ALL) == Artifact(
+        path / "model.onnx",
+        "onnxruntime",
+        "model.onnx is there and onnxruntime is installed; model.pt2 would do too, but "
+        "onnxruntime is preferred",
+    )
+
+
+def test_auto_takes_what_is_there(folder):
+    path = folder("model.pt2")
+    assert find_artifact(path, "auto", ALL) == Artifact(
+        path / "model.pt2",
+        "torch",
+        "model.pt2 is there and torch is installed; model.onnx is not there",
+    )
+
+
+def test_auto_takes_what_is_installed(folder):
+    artifact = find_artifact(folder("model.pt2", "model.onnx"), "auto", only("torch"))
+    assert artifact.engine == "torch"
+    assert artifact.reason.endswith("; model.onnx is there, but onnxruntime is not installed")
+
+
+def test_an_engine_asked_for_is_taken(folder):
+    path = folder("model.pt2", "model.onnx")
+    assert find_artifact(path, "torch", ALL) == Artifact(
+        path / "model.pt2",
+        "torch",
+        "model.pt2 is there and torch is installed; config.pbtxt asks for it",
+    )
+
+
+def test_nothing_there_is_one_fault_with_folder_names_and_cure(folder):
+    path = folder("model.py", "model.om")
+    with pytest.raises(ArtifactFault) as raised:
+        find_artifact(path, "auto", ALL)
+    assert str(raised.value) == (
+        f"{path}: found model.om, model.py, expected model.onnx (for onnxruntime) or model.pt2 "
+        "(for torch); `make models` builds the artifacts"
+    )
+
+
+def test_only_the_engine_asked_for_is_looked_for(folder):
+    with pytest.raises(
+        ArtifactFault, match=r"found model\.onnx, expected model\.pt2 \(for torch\);"
+    ):
+        find_artifact(folder("model.onnx"), "torch", ALL)
+
+
+def test_folder_that_is_missing_holds_nothing(tmp_path):
+    with pytest.raises(ArtifactFault, match=r"/2: found nothing, expected model\.onnx"):
+        find_artifact(tmp_path / "2", "auto", ALL)
+
+
+def test_artifact_without_its_engine_is_a_fault_with_the_cure(folder):
+    path = folder("model.pt2")
+    with pytest.raises(ArtifactFault) as raised:
+        find_artifact(path, "auto", only("onnxruntime"))
+    assert str(raised.value) == (
+        f"{path}: found model.pt2, but torch is not installed; run `pip install torch`"
+    )
+
+
+def test_installed_tells_what_can_be_imported():
+    assert is_installed("onnxruntime")
+    assert not is_installed("no_such_engine")

@@ -1,0 +1,66 @@
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from runtime.engines.conformance_engine import EngineConformance
+from runtime.support.graphs import onnx_model
+
+from ge_runtime.engines.onnx import OnnxEngine
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.specs import DType
+
+
+class TestOnnxEngine(EngineConformance):
+    @pytest.fixture
+    def opened(self, version_dir):
+        return lambda graph, threads=1: OnnxEngine.open(version_dir(graph) / "model.onnx", threads)
+
+
+def test_file_that_is_no_graph_is_a_fault_with_its_path(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"no graph")
+    with pytest.raises(ArtifactFault) as raised:
+        OnnxEngine.open(path, 1)
+    assert str(raised.value).startswith(f"{path}: onnxruntime cannot open it: ")
+
+
+def test_type_that_triton_lacks_is_a_fault(tmp_path):
+    path = tmp_path / "model.onnx"
+    sequence = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    model = onnx_model(
+        [helper.make_node("SequenceConstruct", ["x"], ["y"])],
+        [("x", TensorProto.FLOAT, ["batch"])],
+        [],
+    )
+    model.graph.output.append(sequence)
+    onnx.save(model, path)
+    with pytest.raises(ArtifactFault, match=r"found 'y' of type seq\(tensor\(float\)\), expected"):
+        OnnxEngine.open(path, 1)
+
+
+def test_rank_that_the_graph_does_not_tell_is_unknown(tmp_path):
+    path = tmp_path / "model.onnx"
+    model = onnx_model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n"]), ("shape", TensorProto.INT64, ["rank"])],
+        [("y", TensorProto.FLOAT, None)],
+    )
+    onnx.save(model, path)
+    engine = OnnxEngine.open(path, 1)
+    (output,) = engine.signature.outputs
+    assert (output.dims, str(output)) == (None, "FP32[...]")
+    inputs = {"x": np.arange(6, dtype=np.float32), "shape": np.array([2, 3])}
+    assert engine.run(inputs, {"y": None})["y"].shape == (2, 3)
+
+
+def test_strings_and_bf16_are_named_as_what_they_are(tmp_path):
+    path = tmp_path / "model.onnx"
+    names = {"s": TensorProto.STRING, "b": TensorProto.BFLOAT16}
+    model = onnx_model(
+        [helper.make_node("Identity", [name], [f"{name}_out"]) for name in names],
+        [(name, element, ["batch"]) for name, element in names.items()],
+        [(f"{name}_out", element, ["batch"]) for name, element in names.items()],
+    )
+    onnx.save(model, path)
+    signature = OnnxEngine.open(path, 1).signature
+    assert [tensor.dtype for tensor in signature.inputs] == [DType.BYTES, DType.BF16]

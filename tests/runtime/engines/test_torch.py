@@ -1,0 +1,80 @@
+import pytest
+from runtime.engines.conformance_engine import EngineConformance, token_batch
+from runtime.support.graphs import ENCODER, copy_of
+
+from ge_runtime.engines.torch import TorchEngine
+from ge_runtime.errors import ArtifactFault
+
+torch = pytest.importorskip("torch", reason="the torch engine needs torch")
+
+
+class TestTorchEngine(EngineConformance):
+    @pytest.fixture
+    def opened(self, version_dir):
+        return lambda graph, threads=1: TorchEngine.open(
+            version_dir(graph, "torch") / "model.pt2", threads, ["y"]
+        )
+
+
+def test_file_that_is_no_program_is_a_fault_with_its_path(tmp_path):
+    path = tmp_path / "model.pt2"
+    path.write_bytes(b"no program")
+    with pytest.raises(ArtifactFault) as raised:
+        TorchEngine.open(path, 1, [])
+    assert str(raised.value).startswith(f"{path}: torch cannot open it: ")
+
+
+def test_bare_result_takes_the_only_outputs_name(version_dir):
+    path = version_dir(copy_of("float32"), "torch") / "model.pt2"
+    assert TorchEngine.open(path, 1, ["anything"]).signature.outputs[0].name == "anything"
+    with pytest.raises(ArtifactFault) as raised:
+        TorchEngine.open(path, 1, ["a", "b"])
+    assert str(raised.value) == (
+        f"{path}: found 1 result(s) without names for the outputs a, b; expected `forward` to "
+        "return a dict of tensors by name"
+    )
+
+
+class Pair(torch.nn.Module):
+    def forward(self, x):
+        return x, x + 1
+
+
+class Optional(torch.nn.Module):
+    def forward(self, x, scale=None):
+        return {"y": x + 1}
+
+
+class Keywords(torch.nn.Module):
+    def forward(self, x, *, offset):
+        return {"y": x + offset}
+
+
+def saved(tmp_path, module, args, kwargs=None):
+    path = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(module, args, kwargs), path)
+    return path
+
+
+def test_results_without_names_are_a_fault(tmp_path):
+    with pytest.raises(ArtifactFault, match=r"found 2 result\(s\) without names"):
+        TorchEngine.open(saved(tmp_path, Pair(), (torch.ones(2),)), 1, ["y"])
+
+
+def test_argument_that_is_no_tensor_is_a_fault(tmp_path):
+    with pytest.raises(ArtifactFault, match="expected a tensor of a type that Triton has"):
+        TorchEngine.open(saved(tmp_path, Optional(), (torch.ones(2), None)), 1, ["y"])
+
+
+def test_keyword_arguments_are_inputs_like_others(tmp_path):
+    path = saved(tmp_path, Keywords(), (torch.ones(2),), {"offset": torch.ones(2)})
+    engine = TorchEngine.open(path, 1, ["y"])
+    inputs = {"offset": torch.tensor([1.0, 2.0]).numpy(), "x": torch.tensor([10.0, 20.0]).numpy()}
+    assert engine.run(inputs, {"y": None})["y"].tolist() == [11, 22]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_execution_uses_as_many_threads_as_it_may(version_dir, threads):
+    engine = TorchEngine.open(version_dir(ENCODER, "torch") / "model.pt2", threads, [])
+    engine.run(token_batch(1, 1)[0], {"embedding": None})
+    assert torch.get_num_threads() == threads

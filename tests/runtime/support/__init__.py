@@ -1,0 +1,1 @@
+"""Builders and stand-ins for the tests of ge_runtime."""

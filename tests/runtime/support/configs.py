@@ -1,0 +1,58 @@
+"""Model configurations as Triton hands them over: the JSON mapping of a config.pbtxt."""
+
+
+def tensor(name, data_type, dims, **more):
+    return {"name": name, "data_type": f"TYPE_{data_type}", "dims": list(dims), **more}
+
+
+def model_config(inputs, outputs, parameters=None, *, name="model", batch=8, **more):
+    return {
+        "name": name,
+        "max_batch_size": batch,
+        "input": list(inputs),
+        "output": list(outputs),
+        "parameters": {key: {"string_value": text} for key, text in (parameters or {}).items()},
+        **more,
+    }
+
+
+def encoder_config(parameters=None, **more):
+    """For `graphs.ENCODER`: rows of token ids, each with its own length."""
+    return model_config(
+        [
+            tensor("input_ids", "INT64", [-1], allow_ragged_batch=True),
+            tensor("lengths", "INT32", [1]),
+        ],
+        [tensor("embedding", "FP32", [4])],
+        {
+            "axes.input_ids": "tokens",
+            "limit.tokens": "32",
+            "axis_length.tokens": "lengths",
+            "mask.attention_mask": "tokens",
+            **(parameters or {}),
+        },
+        **{"name": "encoder", **more},
+    )
+
+
+def pixels_config(parameters=None, **more):
+    """For `graphs.PIXELS`: images of any size, and an answer for each pixel."""
+    return model_config(
+        [tensor("image", "FP32", [1, -1, -1], allow_ragged_batch=True)],
+        [tensor("sums", "FP32", [2]), tensor("inverted", "FP32", [1, -1, -1])],
+        {
+            "axes.image": "height,width",
+            "axes.inverted": "height,width",
+            "limit.height": "16",
+            "limit.width": "16",
+            "mask.mask": "height,width",
+            **(parameters or {}),
+        },
+        **{"name": "pixels", **more},
+    )
+
+
+def without(config, *keys):
+    """The same configuration without these parameters."""
+    kept = {key: entry for key, entry in config["parameters"].items() if key not in keys}
+    return {**config, "parameters": kept}

@@ -1,0 +1,199 @@
+"""Tiny graphs, each written twice: as ONNX and as a torch.export program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+FILES = {"onnxruntime": "model.onnx", "torch": "model.pt2"}
+
+TABLE = np.arange(16 * 4, dtype=np.float32).reshape(16, 4) / 8
+"""The encoder's embeddings; an id of 16 or more makes an engine fail."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    name: str
+    onnx: Callable[[], onnx.ModelProto]
+    torch: Callable[[], tuple[object, tuple[object, ...]]]
+    """A module and example arguments, all of whose sizes vary except those in `fixed`."""
+    fixed: tuple[tuple[int, ...], ...]
+    """Per input the dimensions that do not vary."""
+
+
+def write(graph: Graph, engine: str, folder: Path) -> Path:
+    """Writes the graph's artifact for `engine` into `folder`; skips the test without torch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILES[engine]
+    if engine == "onnxruntime":
+        onnx.save(graph.onnx(), path)
+        return path
+    torch = pytest.importorskip("torch", reason="the torch engine needs torch")
+    module, arguments = graph.torch()
+    dynamic = tuple(
+        {dim: torch.export.Dim.DYNAMIC for dim in range(value.dim()) if dim not in fixed}
+        for value, fixed in zip(arguments, graph.fixed, strict=True)
+    )
+    torch.export.save(torch.export.export(module, arguments, dynamic_shapes=dynamic), path)
+    return path
+
+
+def onnx_model(nodes, inputs, outputs, constants=None) -> onnx.ModelProto:
+    """inputs, outputs: (name, ONNX element type, dims); constants: name to array."""
+    weights = [numpy_helper.from_array(np.asarray(v), k) for k, v in (constants or {}).items()]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info(*value) for value in inputs],
+        [helper.make_tensor_value_info(*value) for value in outputs],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+# -- encoder: the mean of the embeddings of the tokens that the mask leaves ------------------
+
+
+def _encoder_onnx() -> onnx.ModelProto:
+    node = helper.make_node
+    return onnx_model(
+        [
+            node("Gather", ["table", "input_ids"], ["tokens"]),
+            node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+            node("Unsqueeze", ["mask", "last"], ["column"]),
+            node("Mul", ["tokens", "column"], ["kept"]),
+            node("ReduceSum", ["kept", "tokens_axis"], ["sum"], keepdims=0),
+            node("ReduceSum", ["mask", "tokens_axis"], ["count"], keepdims=1),
+            node("Div", ["sum", "count"], ["embedding"]),
+        ],
+        [
+            ("input_ids", TensorProto.INT64, ["batch", "tokens"]),
+            ("attention_mask", TensorProto.INT64, ["batch", "tokens"]),
+        ],
+        [("embedding", TensorProto.FLOAT, ["batch", 4])],
+        {"table": TABLE, "last": np.array([2]), "tokens_axis": np.array([1])},
+    )
+
+
+def _encoder_torch():
+    import torch
+
+    class Encoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.from_numpy(TABLE))
+
+        def forward(self, input_ids, attention_mask):
+            mask = attention_mask.to(torch.float32)
+            kept = torch.nn.functional.embedding(input_ids, self.table) * mask[:, :, None]
+            return {"embedding": kept.sum(1) / mask.sum(1, keepdim=True)}
+
+    # Two tensors: torch.export takes one given twice for one input.
+    return Encoder(), tuple(torch.ones(2, 2, 5, dtype=torch.int64).unbind())
+
+
+ENCODER = Graph("encoder", _encoder_onnx, _encoder_torch, ((), ()))
+
+
+def encode(rows) -> np.ndarray:
+    """NumPy's answer for lists of token ids: [rows, 4]."""
+    return np.stack([TABLE[np.asarray(row)].mean(axis=0) for row in rows])
+
+
+# -- pixels: sums over an image, and an image of the same size --------------------------------
+
+
+def _pixels_onnx() -> onnx.ModelProto:
+    node = helper.make_node
+    return onnx_model(
+        [
+            node("Unsqueeze", ["mask", "channel"], ["channel_mask"]),
+            node("Mul", ["image", "channel_mask"], ["kept"]),
+            node("ReduceSum", ["kept", "pixel_axes"], ["sum"], keepdims=0),
+            node("ReduceSum", ["channel_mask", "pixel_axes"], ["count"], keepdims=0),
+            node("Concat", ["sum", "count"], ["sums"], axis=1),
+            node("Sub", ["one", "image"], ["inverted"]),
+        ],
+        [
+            ("image", TensorProto.FLOAT, ["batch", 1, "height", "width"]),
+            ("mask", TensorProto.FLOAT, ["batch", "height", "width"]),
+        ],
+        [
+            ("sums", TensorProto.FLOAT, ["batch", 2]),
+            ("inverted", TensorProto.FLOAT, ["batch", 1, "height", "width"]),
+        ],
+        {"channel": np.array([1]), "pixel_axes": np.array([2, 3]), "one": np.float32(1)},
+    )
+
+
+def _pixels_torch():
+    import torch
+
+    class Pixels(torch.nn.Module):
+        def forward(self, image, mask):
+            mask = mask[:, None]
+            sums = [(image * mask).sum((2, 3)), mask.sum((2, 3))]
+            return {"sums": torch.cat(sums, 1), "inverted": 1 - image}
+
+    return Pixels(), (torch.ones(2, 1, 3, 5), torch.ones(2, 3, 5))
+
+
+PIXELS = Graph("pixels", _pixels_onnx, _pixels_torch, ((1,), ()))
+
+
+def sums(image, mask) -> np.ndarray:
+    """NumPy's first answer, [batch, 2]."""
+    return np.stack([(image[:, 0] * mask).sum((1, 2)), mask.sum((1, 2))], axis=1)
+
+
+# -- copy: one input of any type, returned; nonzero: a result of unforeseeable size -----------
+
+
+def copy_of(dtype) -> Graph:
+    """x [batch, 3] to y [batch, 3], both of this NumPy type; torch returns it without a name."""
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+    def as_onnx() -> onnx.ModelProto:
+        return onnx_model(
+            [helper.make_node("Identity", ["x"], ["y"])],
+            [("x", element, ["batch", 3])],
+            [("y", element, ["batch", 3])],
+        )
+
+    def as_torch():
+        import torch
+
+        class Copy(torch.nn.Module):
+            def forward(self, x):
+                return x.clone()
+
+        return Copy(), (torch.from_numpy(np.ones((2, 3), dtype)),)
+
+    return Graph(f"copy_{np.dtype(dtype).name}", as_onnx, as_torch, ((1,),))
+
+
+def _nonzero_onnx() -> onnx.ModelProto:
+    return onnx_model(
+        [helper.make_node("NonZero", ["x"], ["where"])],
+        [("x", TensorProto.FLOAT, ["n"])],
+        [("where", TensorProto.INT64, [1, "found"])],
+    )
+
+
+def _nonzero_torch():
+    import torch
+
+    class NonZero(torch.nn.Module):
+        def forward(self, x):
+            return {"where": torch.nonzero(x).T}
+
+    return NonZero(), (torch.ones(5),)
+
+
+NONZERO = Graph("nonzero", _nonzero_onnx, _nonzero_torch, ((),))

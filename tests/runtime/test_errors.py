@@ -1,0 +1,29 @@
+import inspect
+
+import pytest
+
+import ge_runtime.errors
+from ge_runtime.errors import ConfigFault, RequestFault, RuntimeFault, ShapeMismatch
+
+
+def test_config_fault_shows_and_keeps_every_fault():
+    fault = ConfigFault("encoder", ["limit: found 0", "pad: found 'x'"])
+    assert fault.faults == ("limit: found 0", "pad: found 'x'")
+    assert str(fault) == (
+        "2 faults in the configuration of model 'encoder':\n  - limit: found 0\n  - pad: found 'x'"
+    )
+
+
+def test_config_fault_counts_one_in_words():
+    assert str(ConfigFault("m", ["a"])).startswith("1 fault in the configuration of model 'm':")
+
+
+@pytest.mark.parametrize(
+    "fault", [c for _, c in inspect.getmembers(ge_runtime.errors, inspect.isclass)]
+)
+def test_every_fault_is_a_runtime_fault(fault):
+    assert issubclass(fault, RuntimeFault) or fault.__module__ != "ge_runtime.errors"
+
+
+def test_shape_mismatch_is_the_callers_fault():
+    assert issubclass(ShapeMismatch, RequestFault)

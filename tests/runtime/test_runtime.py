@@ -1,0 +1,286 @@
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from runtime.support.configs import encoder_config, model_config, pixels_config, tensor
+from runtime.support.graphs import ENCODER, NONZERO, PIXELS, TABLE, encode, onnx_model
+
+from ge_runtime import Runtime
+from ge_runtime.errors import (
+    ArtifactFault,
+    ConfigFault,
+    EngineFault,
+    PlanFault,
+    RequestFault,
+    RuntimeClosed,
+    ShapeMismatch,
+)
+
+ENGINES = ["onnxruntime", "torch"]
+UNKNOWN_TOKEN = len(TABLE)  # no embedding for it: the graph fails if it ever sees one
+
+
+@pytest.fixture(scope="module")
+def opened(version_dir):
+    """A function: graph, configuration, engine -> an open runtime."""
+    with contextlib.ExitStack() as stack:
+
+        def open_runtime(graph, config, engine="onnxruntime"):
+            runtime = Runtime.open(version_dir(graph, engine), config, instance_name="tiny_0")
+            stack.callback(runtime.close)
+            return runtime
+
+        yield open_runtime
+
+
+@pytest.fixture(scope="module")
+def encoder(opened):
+    return opened(ENCODER, encoder_config())
+
+
+@pytest.fixture(scope="module")
+def pixels(opened):
+    return opened(PIXELS, pixels_config())
+
+
+def texts(*rows, tail=UNKNOWN_TOKEN, more=0):
+    """A request of rows of token ids; poison beyond each row's end, `more` beyond the longest."""
+    ids = np.full((len(rows), max(map(len, rows)) + more), tail, np.int64)
+    for row, tokens in zip(ids, rows, strict=True):
+        row[: len(tokens)] = tokens
+    return {"input_ids": ids, "lengths": np.array([[len(r)] for r in rows], np.int32)}
+
+
+def image(height, width, rows=1, seed=0):
+    shape = (rows, 1, height, width)
+    return {"image": np.random.default_rng(seed).random(shape, dtype=np.float32)}
+
+
+token_rows = st.lists(
+    st.lists(st.integers(0, UNKNOWN_TOKEN - 1), min_size=1, max_size=12), min_size=1, max_size=4
+)
+images = st.builds(
+    image, st.integers(1, 16), st.integers(1, 16), st.integers(1, 3), st.integers(0, 9)
+)
+
+
+# -- one answer per request, whoever shares the batch ----------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_texts_of_any_length_share_a_batch(opened, engine):
+    windows = [[[1, 2, 3], [4]], [[5]], [[6, 7, 8, 9, 10], [11, 12]]]
+    runtime = opened(ENCODER, encoder_config(), engine)
+    answers = runtime.infer([texts(*rows, more=2) for rows in windows])
+    for answer, rows in zip(answers, windows, strict=True):
+        np.testing.assert_allclose(answer["embedding"], encode(rows), rtol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_images_of_any_size_share_a_batch_and_keep_their_size(opened, engine):
+    window = [image(3, 16), image(16, 2, rows=3), image(5, 5)]
+    for answer, request in zip(
+        opened(PIXELS, pixels_config(), engine).infer(window), window, strict=True
+    ):
+        pixel = request["image"]
+        np.testing.assert_allclose(answer["inverted"], 1 - pixel, rtol=1e-6)
+        np.testing.assert_allclose(answer["sums"][:, 0], pixel.sum((1, 2, 3)), rtol=1e-5)
+        np.testing.assert_array_equal(answer["sums"][:, 1], pixel[0].size)
+
+
+@given(st.lists(token_rows, max_size=6), st.integers(0, 3))
+def test_texts_get_the_same_answer_alone_and_in_company(encoder, windows, more):
+    window = [texts(*rows, more=more) for rows in windows]
+    for answer, request in zip(encoder.infer(window), window, strict=True):
+        (alone,) = encoder.infer([request])
+        np.testing.assert_allclose(answer["embedding"], alone["embedding"], rtol=1e-5)
+
+
+@given(st.lists(images, max_size=6))
+def test_images_get_the_same_answer_alone_and_in_company(pixels, window):
+    for answer, request in zip(pixels.infer(window), window, strict=True):
+        (alone,) = pixels.infer([request])
+        np.testing.assert_array_equal(answer["inverted"], alone["inverted"])
+        np.testing.assert_allclose(answer["sums"], alone["sums"], rtol=1e-5)
+
+
+@given(st.lists(st.integers(1, 8), max_size=9))
+def test_windows_beyond_max_batch_size_are_split_and_all_answered(encoder, rows):
+    windows = [[[count] * (count + row % 3) for row in range(count)] for count in rows]
+    answers = encoder.infer([texts(*window) for window in windows])
+    for answer, window in zip(answers, windows, strict=True):
+        np.testing.assert_allclose(answer["embedding"], encode(window), rtol=1e-5)
+
+
+def test_no_request_no_answer(encoder):
+    assert encoder.infer([]) == []
+
+
+# -- a fault stays with its request ----------------------------------------------------------
+
+
+def test_faulty_requests_get_their_own_fault_and_others_their_answer(encoder):
+    too_long = texts([1] * 33)
+    no_length = {**texts([1, 2]), "lengths": np.array([[0]], np.int32)}
+    answers = encoder.infer([texts([1]), too_long, no_length, {}, texts([2, 3])])
+    assert [type(answer) for answer in answers] == [
+        dict,
+        ShapeMismatch,
+        RequestFault,
+        RequestFault,
+        dict,
+    ]
+    assert "limit.tokens" in str(answers[1])
+    np.testing.assert_allclose(answers[4]["embedding"], encode([[2, 3]]), rtol=1e-5)
+
+
+def test_requests_of_a_failing_execution_share_its_fault_and_others_are_answered(encoder):
+    full = texts(*[[1]] * 8)
+    answers = encoder.infer([texts([1]), texts([UNKNOWN_TOKEN]), full, texts([3])])
+    assert type(answers[0]) is EngineFault
+    assert answers[0] is answers[1]
+    np.testing.assert_allclose(answers[2]["embedding"], encode([[1]] * 8), rtol=1e-5)
+    np.testing.assert_allclose(answers[3]["embedding"], encode([[3]]), rtol=1e-5)
+
+
+# -- memory ----------------------------------------------------------------------------------
+
+
+def test_answers_outlive_the_next_execution(pixels):
+    first = image(4, 4, seed=1)
+    (answer,) = pixels.infer([first])
+    pixels.infer([image(16, 16, rows=8, seed=2)])
+    np.testing.assert_array_equal(answer["inverted"], 1 - first["image"])
+
+
+def test_answers_own_their_memory_and_no_more(pixels):
+    answers = pixels.infer([image(2, 3), image(16, 16)])
+    for answer in answers:
+        for array in answer.values():
+            assert array.flags.owndata
+            assert array.flags.c_contiguous
+            assert array.flags.writeable
+
+
+def test_largest_request_fits_the_planned_memory(pixels):
+    (answer,) = pixels.infer([image(16, 16, rows=8)])
+    assert answer["inverted"].shape == (8, 1, 16, 16)
+
+
+def test_memory_that_cannot_be_had_stops_the_load(opened):
+    with pytest.raises(PlanFault):
+        opened(ENCODER, encoder_config({"limit.tokens": str(2**44)}))
+
+
+# -- requests without a batch dimension ------------------------------------------------------
+
+
+def test_requests_without_batch_dimension_run_alone(opened):
+    config = model_config(
+        [tensor("x", "FP32", [-1])],
+        [tensor("where", "INT64", [1, -1])],
+        {"axes.x": "n", "limit.n": "4"},
+        batch=0,
+    )
+    runtime = opened(NONZERO, config)
+    answers = runtime.infer(
+        [{"x": np.array(x, np.float32)} for x in ([0, 1], [1, 0, 1], [0], [0] * 5)]
+    )
+    assert [answer["where"].tolist() for answer in answers[:3]] == [[[1]], [[0, 2]], [[]]]
+    assert str(answers[3]) == ("input 'x': found n 5 in shape [5], expected 1 to 4 (limit.n)")
+
+
+def test_axes_of_requests_without_batch_dimension_are_masked_and_planned(opened):
+    config = model_config(
+        [tensor("input_ids", "INT64", [-1, -1])],
+        [tensor("embedding", "FP32", [-1, 4])],
+        {
+            "axes.input_ids": "rows,tokens",
+            "axes.embedding": "rows",
+            "limit.rows": "3",
+            "limit.tokens": "9",
+            "mask.attention_mask": "rows,tokens",
+        },
+        batch=0,
+    )
+    (answer,) = opened(ENCODER, config).infer([{"input_ids": np.array([[1, 2], [3, 4]])}])
+    np.testing.assert_allclose(answer["embedding"], encode([[1, 2], [3, 4]]), rtol=1e-5)
+
+
+def test_result_of_an_unforeseen_rank_is_the_engines_fault(tmp_path):
+    model = onnx_model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n"]), ("shape", TensorProto.INT64, ["rank"])],
+        [("y", TensorProto.FLOAT, None)],
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    config = model_config(
+        [tensor("x", "FP32", [-1]), tensor("shape", "INT64", [-1])],
+        [tensor("y", "FP32", [-1])],
+        {"axes.x": "n", "limit.n": "6", "axes.shape": "rank", "limit.rank": "2"},
+        batch=0,
+    )
+    runtime = Runtime.open(tmp_path, config, instance_name="reshape_0")
+    request = {"x": np.ones(6, np.float32), "shape": np.array([2, 3])}
+    (fault,) = runtime.infer([request])
+    assert isinstance(fault, EngineFault)
+    assert str(fault) == "output 'y': found shape [2, 3], expected FP32[-1]"
+
+
+# -- load and close --------------------------------------------------------------------------
+
+
+def test_report_tells_engine_threads_and_memory(opened):
+    config = encoder_config({"intra_op_threads": "1"}, batch=4)
+    report = opened(ENCODER, config).report
+    assert report[0] == (
+        "tiny_0: engine onnxruntime, because model.onnx is there and onnxruntime is installed; "
+        "model.pt2 is not there"
+    )
+    assert report[1].startswith("tiny_0: 1 intra-op thread(s) on ")
+    assert report[2:] == (
+        "tiny_0: memory planned for batches of up to 4 row(s):",
+        "tiny_0:   input input_ids       INT64[4, 32]  1,024 bytes",
+        "tiny_0:   input attention_mask  INT64[4, 32]  1,024 bytes",
+        "tiny_0:   output embedding      FP32[4, 4]       64 bytes",
+        "tiny_0:   total, aligned                      2,112 bytes",
+    )
+
+
+def test_faults_of_the_configuration_come_before_the_artifact(tmp_path):
+    with pytest.raises(ConfigFault, match=r"limit\.tokens"):
+        Runtime.open(tmp_path, encoder_config({"limit.tokens": "x"}), instance_name="m_0")
+
+
+def test_missing_artifact_stops_the_load(tmp_path):
+    with pytest.raises(ArtifactFault, match="make models"):
+        Runtime.open(tmp_path, encoder_config(), instance_name="m_0")
+
+
+def test_graph_that_disagrees_stops_the_load(opened):
+    with pytest.raises(ConfigFault, match="graph input 'mask'"):
+        opened(PIXELS, encoder_config())
+
+
+def test_closed_runtime_refuses_and_closes_again(opened):
+    runtime = opened(ENCODER, encoder_config())
+    assert repr(runtime) == "<Runtime tiny_0: open, up to 8 row(s), 4,224 bytes planned>"
+    runtime.close()
+    runtime.close()
+    assert repr(runtime).startswith("<Runtime tiny_0: closed")
+    with pytest.raises(RuntimeClosed, match="tiny_0 is closed"):
+        runtime.infer([texts([1])])
+
+
+def test_threads_take_turns_and_each_gets_its_own_answers(encoder):
+    windows = [[[token] * (1 + token) for _ in range(3)] for token in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda rows: encoder.infer([texts(*rows)] * 3), windows * 5))
+    for window, rows in zip(answers, windows * 5, strict=True):
+        for answer in window:
+            np.testing.assert_allclose(answer["embedding"], encode(rows), rtol=1e-5)

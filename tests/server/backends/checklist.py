@@ -1,0 +1,318 @@
+"""The Python backend's behaviours as a table: what a model does, and what comes of it.
+
+Each row is the body of an `execute`; `tell(value)` makes the responses that carry `str(value)` in
+the output TEXT, and `refusal(function)` is the exception that a call raises, as text. The numbers
+are those of the backend's checklist, whose facts were observed on tritonserver 2.51.0.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+HEAD = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+def tell(value):
+    text = np.array([str(value)], dtype=object)
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", text)])]
+
+def refusal(function, *arguments, **named):
+    try:
+        function(*arguments, **named)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+def strings(*elements):
+    return np.array(elements, dtype=object)
+
+def given(request, name="IN"):
+    return pb_utils.get_input_tensor_by_name(request, name)
+
+class TritonPythonModel:
+    def execute(self, requests):
+"""
+
+INCOMPATIBLE = "arguments. The following argument types are supported:\n    1. "
+TENSOR = f"__init__(): incompatible constructor {INCOMPATIBLE}c_python_backend_utils.Tensor"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One behaviour: either what the model tells, or why its request fails.
+
+    `fails` is the message after `Failed to process ...`, where `{file}` stands for the model's
+    file, `{line}` for the body's first line and `{next}` for its second.
+    `ours_alone` says why the real server is not asked.
+    """
+
+    number: int
+    feature: str
+    body: str
+    tells: str | None = None
+    fails: str | None = None
+    ours_alone: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.feature}"
+
+    @property
+    def source(self) -> str:
+        """The model's file."""
+        return HEAD + textwrap.indent(textwrap.dedent(self.body).strip(), " " * 8) + "\n"
+
+    def failure(self, file: str) -> str:
+        """`fails` of the model in `file`."""
+        assert self.fails is not None
+        line = HEAD.count("\n") + 1
+        return self.fails.format(file=file, line=line, next=line + 1)
+
+
+ROWS = [
+    Row(
+        13,
+        "a list that is too short",
+        "return []",
+        fails="Number of InferenceResponse objects do not match the number of InferenceRequest "
+        "objects. InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0\n",
+    ),
+    Row(
+        13,
+        "a tuple",
+        "return tuple(tell(1))",
+        fails="Expected a list in the execute return, found type '<class 'tuple'>'.",
+    ),
+    Row(
+        13,
+        "a bare response",
+        "return tell(1)[0]",
+        fails="Expected a list in the execute return, found type "
+        "'<class 'c_python_backend_utils.InferenceResponse'>'.",
+    ),
+    Row(
+        13,
+        "a request in the list",
+        "return requests",
+        fails="Expected an 'InferenceResponse' object in the execute function return list, "
+        "found type '<class 'c_python_backend_utils.InferenceRequest'>'.",
+    ),
+    Row(
+        14,
+        "None without a response",
+        "return None",
+        fails="The model returned None instead of a response, and has not sent one.",
+        ours_alone="the client of the real server waits for ever",
+    ),
+    Row(
+        15,
+        "undeclared outputs are dropped",
+        "return [pb_utils.InferenceResponse([pb_utils.Tensor('NOPE', np.zeros(1)), "
+        "*tell('kept')[0].output_tensors()])]",
+        tells="kept",
+    ),
+    Row(
+        16,
+        "an output of any type and shape passes",
+        """
+        text = pb_utils.Tensor("TEXT", strings("shaped").reshape(1, 1, 1))
+        return [pb_utils.InferenceResponse([text])]
+        """,
+        tells="shaped",
+    ),
+    Row(
+        17,
+        "an exception",
+        "def helper(): raise ValueError('bad value here')\nhelper()",
+        fails="ValueError: bad value here\n\nAt:\n  {file}({line}): helper\n  {file}({next}): execute\n",
+    ),
+    Row(
+        17,
+        "an exception without text",
+        "raise KeyboardInterrupt",
+        fails="KeyboardInterrupt: <EMPTY MESSAGE>\n\nAt:\n  {file}({line}): execute\n",
+    ),
+    Row(
+        17,
+        "an exception that the API raises",
+        "pb_utils.Tensor('', np.zeros(1))",
+        fails="TritonModelException: Tensor name cannot be an empty string.\n\nAt:\n"
+        "  {file}({line}): execute\n",
+    ),
+    Row(
+        17, "exit", "raise SystemExit(3)", fails="SystemExit: 3\n\nAt:\n  {file}({line}): execute\n"
+    ),
+    Row(
+        27,
+        "Tensor of a list",
+        "return tell(refusal(pb_utils.Tensor, 'X', [1, 2]))",
+        tells=f"TypeError: {TENSOR}(arg0: str, arg1: numpy.ndarray)\n\nInvoked with: 'X', [1, 2]",
+    ),
+    Row(
+        27,
+        "Tensor of other element types",
+        "return tell({refusal(pb_utils.Tensor, 'X', np.zeros(1, t))"
+        " for t in ['c8', 'U1', '>f4', 'M8[s]', 'g']})",
+        tells="{'TritonModelException: NumPy dtype is not supported.'}",
+    ),
+    Row(
+        27,
+        "a name in bytes",
+        "return tell(pb_utils.Tensor('né'.encode(), np.zeros((0, 2))).name())",
+        tells="né",
+    ),
+    Row(
+        28,
+        "as_numpy gives the array that was given",
+        "a = np.arange(6.0)\nreturn tell(pb_utils.Tensor('X', a).as_numpy() is a)",
+        tells="True",
+    ),
+    Row(
+        28,
+        "a received array is one, and writable",
+        """
+        x = given(requests[0])
+        x.as_numpy()[0] = 7
+        return tell([x.as_numpy() is x.as_numpy(), x.as_numpy().tolist(), x.shape()])
+        """,
+        tells="[True, [7.0, 2.0], [2]]",
+    ),
+    Row(
+        29,
+        "arrays out of order are copied",
+        "a = pb_utils.Tensor('X', np.arange(6.0).reshape(2, 3).T).as_numpy()\n"
+        "return tell([a.flags.c_contiguous, a.tolist()])",
+        tells="[True, [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]]",
+    ),
+    Row(
+        30,
+        "strings are encoded when the tensor is made",
+        """
+        array = strings("before")
+        text = pb_utils.Tensor("TEXT", array)
+        array[0] = "after"
+        return [pb_utils.InferenceResponse([text])]
+        """,
+        tells="before",
+    ),
+    Row(
+        30,
+        "strings arrive as bytes",
+        "return tell(given(requests[0], 'STRINGS').as_numpy())",
+        tells=r"[b'a' b'\xc3\xa9']",
+    ),
+    Row(
+        32,
+        "DLPack to NumPy and back",
+        """
+        x = given(requests[0])
+        y = pb_utils.Tensor.from_dlpack("Y", x)
+        z = pb_utils.Tensor.from_dlpack("Z", y.to_dlpack())
+        return tell([np.from_dlpack(y).tolist(), z.as_numpy().tolist(), z.__dlpack_device__()])
+        """,
+        tells="[[1.0, 2.0], [1.0, 2.0], (1, 0)]",
+    ),
+    Row(
+        32,
+        "DLPack of strings",
+        "return tell(refusal(given(requests[0], 'STRINGS').to_dlpack))",
+        tells="TritonModelException: DLPack does not have support for string tensors.",
+    ),
+    Row(
+        32,
+        "DLPack of nothing suitable",
+        "return tell(refusal(pb_utils.Tensor.from_dlpack, 'Y', 5))",
+        tells="TritonModelException: Provided tensor is not supported. Tensor must be a DLPack "
+        "capsule         or have `__dlpack__` and `__dlpack_device__` attributes",
+    ),
+    Row(
+        33,
+        "DLPack of a NumPy array",
+        "return tell(pb_utils.Tensor.from_dlpack('Y', np.arange(3)).as_numpy().tolist())",
+        tells="[0, 1, 2]",
+        ours_alone="the real stub dies",
+    ),
+    Row(
+        34,
+        "triton_dtype",
+        "return tell(given(requests[0]).triton_dtype())",
+        tells="11",
+        ours_alone="the real method always raises",
+    ),
+    Row(
+        35,
+        "request accessors",
+        """
+        r = requests[0]
+        r.inputs().clear()
+        return tell([
+            [i.name() for i in r.inputs()], r.request_id(), r.correlation_id(), r.flags(),
+            r.timeout(), sorted(r.requested_output_names()), r.is_cancelled(),
+        ])
+        """,
+        tells="[['IN', 'STRINGS'], 'é7', 0, 0, 0, ['OUT', 'TEXT'], False]",
+    ),
+    Row(
+        35,
+        "parameters are JSON text",
+        "return tell(requests[0].parameters())",
+        tells='{"i":5,"s":"é\\n","b":true,"d":1.5}',
+    ),
+    Row(
+        35,
+        "flags may be set",
+        "r = requests[0]\nr.set_flags(3)\nreturn tell([r.flags(), refusal(r.set_flags, -1)[:31]])",
+        tells="[3, 'TypeError: set_flags(): incompa']",
+    ),
+    Row(
+        45,
+        "TritonError",
+        """
+        e = pb_utils.TritonError("text", pb_utils.TritonError.NOT_FOUND)
+        return tell([e.message(), e.code(), str(e.code()), e.code() == 2, e.code().name])
+        """,
+        tells="['text', <__ErrorCode.NOT_FOUND: 2>, '__ErrorCode.NOT_FOUND', True, 'NOT_FOUND']",
+    ),
+    Row(
+        45,
+        "TritonError of a number",
+        "return tell(refusal(pb_utils.TritonError, 'x', 3))",
+        tells=f"TypeError: __init__(): incompatible constructor {INCOMPATIBLE}"
+        "c_python_backend_utils.TritonError(message: str, "
+        "code: c_python_backend_utils.TritonError.__ErrorCode = <__ErrorCode.INTERNAL: 1>)\n\n"
+        "Invoked with: 'x', 3",
+    ),
+    Row(
+        45,
+        "InferenceResponse of None",
+        "return tell([refusal(pb_utils.InferenceResponse, [None]),"
+        " refusal(pb_utils.InferenceResponse, None)[:30]])",
+        tells="['TritonModelException: Output tensor for inference response should not be empty.',"
+        " 'TypeError: __init__(): incompa']",
+    ),
+    Row(
+        50,
+        "Logger",
+        """
+        log = pb_utils.Logger
+        log.log_verbose("v")
+        log.log("x", log.VERBOSE)
+        return tell([str(log.INFO), repr(log.ERROR), refusal(log)])
+        """,
+        tells="['LogLevel.INFO', '<LogLevel.ERROR: 2>', "
+        "'TypeError: c_python_backend_utils.Logger: No constructor defined!']",
+    ),
+    Row(
+        50,
+        "Logger of a number",
+        "return tell(refusal(pb_utils.Logger.log_info, 5))",
+        tells=f"TypeError: log_info(): incompatible function {INCOMPATIBLE}"
+        "(message: str) -> None\n\nInvoked with: 5",
+    ),
+    Row(
+        62,
+        "names of the module",
+        "return tell([__name__, __package__, __file__ == pb_utils.get_model_dir() + '/model.py'])",
+        tells="['1.model', '1', True]",
+    ),
+]

@@ -1,0 +1,108 @@
+"""Tiny real models in folders of their own, and requests for them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from reference_server.backends.python_host.inline import InlineInstance, InstanceSpec
+from reference_server.core import dtypes
+from reference_server.core.request import InferRequest, NullSink
+from reference_server.core.response import InferResponse
+from reference_server.core.tensor import Tensor
+
+FAILED = "Failed to process the request(s) for model 'm_0_0', message: "
+
+IDENTITY = """
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            return [
+                pb_utils.InferenceResponse([
+                    pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy())
+                ])
+                for r in requests
+            ]
+"""
+
+
+class Ticks:
+    """A clock whose every reading is one nanosecond later."""
+
+    def __init__(self) -> None:
+        self._now = 0
+
+    def monotonic_ns(self) -> int:
+        self._now += 1
+        return self._now
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+def write(path: Path, source: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(source), encoding="utf-8")
+    return path
+
+
+def model_file(
+    root: Path,
+    source: str,
+    files: Mapping[str, str] = {},
+    *,
+    name: str = "m",
+    version: int = 1,
+    filename: str = "model.py",
+) -> Path:
+    """Write a model's folder; the keys of `files` are paths in it."""
+    for path, text in files.items():
+        write(root / name / path, text)
+    return write(root / name / str(version) / filename, source)
+
+
+def instance(file: Path, *, name: str = "m_0_0", **changes: object) -> InlineInstance:
+    """An instance of the model in `file`, not open yet."""
+    settings: dict[str, object] = {
+        "name": name,
+        "model_name": file.parents[1].name,
+        "model_version": int(file.parent.name),
+        "model_directory": file.parents[1],
+        "version_directory": file.parent,
+        "model_filename": file.name,
+        "config_json": "{}",
+        "output_names": frozenset({"OUT", "TEXT"}),
+    }
+    return InlineInstance(InstanceSpec(**(settings | changes)), Ticks())
+
+
+def request(*outputs: str, id: str = "", **arrays: object) -> InferRequest:
+    """A request for `outputs`, all of them if there are none; the inputs by name."""
+    inputs = {}
+    for name, value in arrays.items():
+        array = np.asarray(value)
+        inputs[name] = Tensor(name, dtypes.of_array(array), array.shape, array=array)
+    return InferRequest("m", inputs, NullSink(), id=id, requested_outputs=outputs)
+
+
+def answer(opened: InlineInstance, asked: InferRequest) -> InferResponse:
+    """The one response to one request."""
+    (response,) = opened.execute([asked]).responses
+    return response
+
+
+def outputs(response: InferResponse) -> dict[str, list[object]]:
+    """The elements of a good response by output."""
+    assert response.error is None, response.error
+    return {tensor.name: tensor.array().tolist() for tensor in response.outputs}
+
+
+def said(opened: InlineInstance, **arrays: object) -> object:
+    """What the model answered in its one-element output TEXT."""
+    (text,) = outputs(answer(opened, request(**arrays)))["TEXT"]
+    assert isinstance(text, bytes)
+    return text.decode()

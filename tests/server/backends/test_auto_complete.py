@@ -1,0 +1,114 @@
+"""auto_complete_config: who may complete a configuration, and what becomes of it."""
+
+import pytest
+from server.backends.kit import instance, model_file
+
+from reference_server.backends.python_host.inline import auto_complete
+from reference_server.core.errors import Code, ServerError
+
+CONFIG = {"name": "m", "max_batch_size": 0, "input": [], "output": []}
+
+COMPLETING = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    {}
+    def auto_complete_config({}):
+        {}
+"""
+ADDS = "c.add_input({'name': 'X', 'data_type': 'TYPE_FP32', 'dims': [1]}); return c"
+COMPLETED = CONFIG | {"input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}]}
+
+
+def completed(tmp_path, source: str) -> dict:
+    return auto_complete(model_file(tmp_path, source), "m", dict(CONFIG))
+
+
+@pytest.mark.parametrize(
+    ("decorator", "parameters"),
+    [("@staticmethod", "c"), ("@classmethod", "cls, c"), ("", "c")],
+)
+def test_all_forms_of_the_function_are_called(tmp_path, decorator, parameters):
+    assert completed(tmp_path, COMPLETING.format(decorator, parameters, ADDS)) == COMPLETED
+
+
+def test_a_model_without_the_function_leaves_the_configuration(tmp_path):
+    assert completed(tmp_path, "class TritonPythonModel: pass") == CONFIG
+
+
+def test_an_own_model_config_may_be_returned(tmp_path):
+    source = COMPLETING.format(
+        "@staticmethod", "c", 'return pb_utils.ModelConfig(\'{"name": "other"}\')'
+    )
+    assert completed(tmp_path, source) == {"name": "other"}
+
+
+@pytest.mark.parametrize("value", ["None", "{}", "c.as_dict()"])
+def test_another_return_value_is_refused(tmp_path, value):
+    with pytest.raises(ServerError) as caught:
+        completed(tmp_path, COMPLETING.format("@staticmethod", "c", f"return {value}"))
+    assert caught.value.code is Code.INTERNAL
+    assert caught.value.message == (
+        "auto_complete_config function in model 'm' must return a valid pb.ModelConfig object."
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            COMPLETING.format("@staticmethod", "c", "raise RuntimeError('auto no good')"),
+            "RuntimeError: auto no good\n\nAt:\n  {file}(7): auto_complete_config\n",
+        ),
+        (
+            COMPLETING.format("@staticmethod", "c", "raise SystemExit(1)"),
+            "SystemExit: 1\n\nAt:\n  {file}(7): auto_complete_config\n",
+        ),
+        (
+            COMPLETING.format("", "self, c", "return c"),
+            "TypeError: TritonPythonModel.auto_complete_config() "
+            "missing 1 required positional argument: 'c'",
+        ),
+        (
+            COMPLETING.format("@staticmethod", "c", "c.set_max_batch_size(-1)"),
+            "ValueError: configuration specified max_batch_size 0, but in auto-complete-config "
+            "function for model 'm' specified max_batch_size -1\n\nAt:\n"
+            "  {file}(7): auto_complete_config\n",
+        ),
+        ("x = 1", "AttributeError: module '1.model' has no attribute 'TritonPythonModel'"),
+        ("1 / 0", "ZeroDivisionError: division by zero\n\nAt:\n  {file}(1): <module>\n"),
+    ],
+)
+def test_what_fails_is_told_in_tritons_words(tmp_path, source, text):
+    with pytest.raises(ServerError) as caught:
+        completed(tmp_path, source)
+    assert caught.value.code is Code.INTERNAL
+    assert caught.value.message == text.format(file=tmp_path / "m/1/model.py")
+
+
+def test_nothing_that_it_sets_is_there_when_an_instance_opens(tmp_path):
+    file = model_file(
+        tmp_path,
+        """
+        import helper
+        seen = []
+
+        class TritonPythonModel:
+            state = None
+
+            @staticmethod
+            def auto_complete_config(config):
+                helper.seen.append(1)
+                seen.append(1)
+                TritonPythonModel.state = 1
+                return config
+
+            def initialize(self, args):
+                assert (helper.seen, seen, self.state) == ([], [], None)
+        """,
+        {"1/helper.py": "seen = []"},
+    )
+    assert auto_complete(file, "m", dict(CONFIG)) == CONFIG
+    opened = instance(file)
+    opened.open()
+    opened.close()

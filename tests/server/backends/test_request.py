@@ -1,0 +1,105 @@
+"""InferenceRequest: what a model sees of a request."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from server.backends.kit import request
+from triton_python_backend_utils import InferenceRequest
+
+from reference_server.core.request import InferRequest, NullSink, SequenceFlag
+
+DECLARED = ("OUT", "TEXT")
+
+
+def received(sent: InferRequest | None = None, **fields) -> InferenceRequest:
+    sent = sent or request()
+    for name, value in fields.items():
+        setattr(sent, name, value)
+    return InferenceRequest._received(sent, DECLARED)
+
+
+def test_what_the_client_left_out_has_its_default():
+    seen = received()
+    assert seen.inputs() == []
+    assert seen.request_id() == ""
+    assert seen.correlation_id() == 0
+    assert seen.parameters() == "{}"
+    assert seen.flags() == 0
+    assert seen.timeout() == 0
+    assert seen.is_cancelled() is False
+
+
+def test_what_the_client_sent_is_shown():
+    seen = received(id="é7", correlation_id="seq", timeout_us=250, flags=SequenceFlag.START)
+    assert seen.request_id() == "é7"
+    assert seen.correlation_id() == "seq"
+    assert seen.timeout() == 250
+    assert (seen.flags(), type(seen.flags())) == (1, int)
+
+
+def test_inputs_stand_in_the_clients_order_as_the_same_tensors_each_time():
+    seen = received(request(B=[1], A=[2]))
+    first = seen.inputs()
+    assert [tensor.name() for tensor in first] == ["B", "A"]
+    first.clear()
+    again = seen.inputs()
+    assert again[0] is seen.inputs()[0]
+    assert len(again) == 2
+
+
+def test_requested_outputs_are_a_new_set_of_all_unless_named():
+    assert received(request("TEXT")).requested_output_names() == {"TEXT"}
+    seen = received()
+    seen.requested_output_names().clear()
+    assert seen.requested_output_names() == {"OUT", "TEXT"}
+
+
+def test_parameters_are_compact_json_text():
+    parameters = {"i": 5, "s": "x", "b": True, "d": 1.5, "é": "ü\n\x01", "q": '"\\/', "n": -0.0}
+    assert received(parameters=parameters).parameters() == (
+        '{"i":5,"s":"x","b":true,"d":1.5,"é":"ü\\n\\u0001","q":"\\"\\\\/","n":-0.0}'
+    )
+
+
+@given(st.dictionaries(st.text(), st.booleans() | st.integers() | st.text()))
+def test_parameters_are_read_back_as_they_were(parameters):
+    assert json.loads(received(parameters=parameters).parameters()) == parameters
+
+
+def test_cancellation_shows_when_it_happens():
+    sent = request()
+    seen = received(sent)
+    assert not seen.is_cancelled()
+    sent.cancelled = True
+    assert seen.is_cancelled()
+
+
+def test_flags_set_by_the_model_are_the_models_own():
+    sent = request()
+    seen = received(sent)
+    seen.set_flags(3)
+    assert seen.flags() == 3
+    assert sent.flags == SequenceFlag.NONE
+
+
+@pytest.mark.parametrize("flags", [-1, 1.5, "a", None, 1 << 32])
+def test_flags_that_are_no_32_bit_number_are_refused(flags):
+    with pytest.raises(TypeError) as caught:
+        received().set_flags(flags)
+    text = str(caught.value)
+    assert text.startswith(
+        "set_flags(): incompatible function arguments. "
+        "The following argument types are supported:\n"
+        "    1. (self: c_python_backend_utils.InferenceRequest, arg0: int) -> None\n\n"
+        "Invoked with: <c_python_backend_utils.InferenceRequest object at 0x"
+    )
+    assert text.endswith(f"{flags!r}")
+
+
+def test_only_the_server_makes_requests():
+    with pytest.raises(
+        TypeError, match=r"^c_python_backend_utils.InferenceRequest: No constructor defined!$"
+    ):
+        InferenceRequest(InferRequest("m", {}, NullSink()))

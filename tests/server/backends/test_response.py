@@ -1,0 +1,112 @@
+"""InferenceResponse, TritonError and TritonModelException."""
+
+import numpy as np
+import pytest
+from triton_python_backend_utils import (
+    InferenceResponse,
+    Tensor,
+    TritonError,
+    TritonModelException,
+)
+
+from reference_server.core.errors import Code
+
+TENSOR = Tensor("OUT", np.zeros(1))
+RESPONSE_SIGNATURE = (
+    "    1. c_python_backend_utils.InferenceResponse(output_tensors: "
+    "List[c_python_backend_utils.Tensor] = [], error: c_python_backend_utils.TritonError = None)"
+)
+ERROR_SIGNATURE = (
+    "    1. c_python_backend_utils.TritonError(message: str, "
+    "code: c_python_backend_utils.TritonError.__ErrorCode = <__ErrorCode.INTERNAL: 1>)"
+)
+
+
+@pytest.mark.parametrize("make", [list, tuple])
+def test_outputs_are_given_back_in_a_new_list(make):
+    response = InferenceResponse(make([TENSOR, TENSOR]))
+    response.output_tensors().clear()
+    assert response.output_tensors() == [TENSOR, TENSOR]
+    assert not response.has_error()
+    assert response.error() is None
+
+
+def test_a_later_change_of_the_list_does_not_matter():
+    tensors = [TENSOR]
+    response = InferenceResponse(tensors)
+    tensors.clear()
+    assert response.output_tensors() == [TENSOR]
+
+
+def test_all_arguments_may_be_left_out_or_named():
+    assert InferenceResponse().output_tensors() == []
+    response = InferenceResponse(output_tensors=[TENSOR], error=TritonError("x"))
+    assert response.has_error()
+    assert response.error().message() == "x"
+    assert response.output_tensors() == [TENSOR]
+
+
+def test_none_among_the_outputs_is_refused():
+    with pytest.raises(
+        TritonModelException, match=r"^Output tensor for inference response should not be empty.$"
+    ):
+        InferenceResponse([None])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ((None,), "None"),
+        (([5],), "[5]"),
+        (("ab",), "'ab'"),
+        (([], "boom"), "[], 'boom'"),
+    ],
+)
+def test_foreign_values_are_refused(arguments, shown):
+    with pytest.raises(TypeError) as caught:
+        InferenceResponse(*arguments)
+    assert RESPONSE_SIGNATURE in str(caught.value)
+    assert str(caught.value).endswith(f"\n\nInvoked with: {shown}")
+
+
+def test_the_code_is_internal_unless_given():
+    assert TritonError("x").code() is TritonError.INTERNAL
+    assert TritonError(message="x", code=TritonError.NOT_FOUND).code() is TritonError.NOT_FOUND
+    assert TritonError("né".encode()).message() == "né"
+
+
+def test_codes_look_as_tritons():
+    code = TritonError.INTERNAL
+    assert (repr(code), str(code), f"{code}") == (
+        "<__ErrorCode.INTERNAL: 1>",
+        "__ErrorCode.INTERNAL",
+        "__ErrorCode.INTERNAL",
+    )
+    assert (code.name, code.value, int(code), code == 1) == ("INTERNAL", 1, 1, True)
+    assert repr(type(code)) in {
+        "<class 'c_python_backend_utils.TritonError.__ErrorCode'>",
+        "<enum '__ErrorCode'>",
+    }
+
+
+@pytest.mark.parametrize("number_and_code", list(enumerate(Code)))
+def test_every_code_of_the_server_has_one(number_and_code):
+    number, code = number_and_code
+    ours = getattr(TritonError, code.name)
+    assert ours.value == number
+    error = TritonError("text", ours)._as_server_error()
+    assert (error.code, error.message) == (code, "text")
+
+
+@pytest.mark.parametrize("arguments", [("x", 3), (5,), ("x", "INTERNAL"), (None,)])
+def test_errors_of_foreign_values_are_refused(arguments):
+    with pytest.raises(TypeError) as caught:
+        TritonError(*arguments)
+    assert ERROR_SIGNATURE in str(caught.value)
+
+
+def test_an_error_is_no_exception_but_the_models_exception_is():
+    assert not issubclass(TritonError, BaseException)
+    exception = TritonModelException("x", "y")
+    assert exception.args == ("x", "y")
+    assert repr(type(exception)) == "<class 'c_python_backend_utils.TritonModelException'>"

@@ -1,0 +1,244 @@
+"""What a configuration must not say, with the words in which it is refused."""
+
+import pytest
+from server.support.configs import completed, ensemble, proto, step
+
+from reference_server.config.check import check_loaded, check_polled
+from reference_server.core.errors import Code, ServerError
+
+
+def refusal(check, *arguments):
+    with pytest.raises(ServerError) as caught:
+        check(*arguments)
+    return caught.value
+
+
+# --------------------------------------------------------------------------------------- polled
+
+A_TO_O = step("a", {"X": "I"}, {"Y": "O"})
+
+POLLED = {
+    "another name than the folder": (
+        'name: "other"',
+        "unexpected directory name 'm' for model 'other', directory name must equal model name",
+    ),
+    "negative batch": (
+        "max_batch_size: -1",
+        "'max_batch_size' must be non-negative value for m",
+    ),
+    "preferred size of zero": (
+        "max_batch_size: 8 dynamic_batching { preferred_batch_size: [4, 0] }",
+        "dynamic batching preferred size must be positive for m",
+    ),
+    "preferred size too large": (
+        "max_batch_size: 8 dynamic_batching { preferred_batch_size: [4, 9] }",
+        "dynamic batching preferred size must be <= max batch size for m",
+    ),
+    "no steps": (ensemble(), "must specify 'step' for ensemble 'm'"),
+    "step without a model": (
+        ensemble(step("", {"X": "I"}, {"Y": "O"})),
+        "must specify 'model_name' in step 0 of ensemble 'm'",
+    ),
+    "step without inputs": (
+        ensemble(A_TO_O, step("b", {}, {"Y": "P"})),
+        "must specify 'input_map' in step 1 of ensemble 'm'",
+    ),
+    "step without outputs": (
+        ensemble(step("a", {"X": "I"}, {})),
+        "must specify 'output_map' in step 0 of ensemble 'm'",
+    ),
+    "tensor written twice": (
+        ensemble(A_TO_O, step("b", {"X": "I"}, {"Y": "O"})),
+        "ensemble tensor 'O' can appear in an output map only once for ensemble 'm' step 1",
+    ),
+    "input written": (
+        ensemble(step("a", {"X": "I"}, {"Y": "I"}), A_TO_O),
+        "ensemble tensor 'I' can appear in an output map only once for ensemble 'm' step 0",
+    ),
+    "input unused": (
+        ensemble(A_TO_O, inputs="IJ"),
+        "ensemble input 'J' for ensemble m' is not used",
+    ),
+    "output unwritten": (
+        ensemble(A_TO_O, outputs="OP"),
+        "ensemble output 'P' for ensemble m' is not used",
+    ),
+    "output of a step that waits for nobody": (
+        ensemble(A_TO_O, step("b", {"X": "Q"}, {"Y": "P"}), outputs="OP"),
+        "output 'P' for ensemble 'm' is not written: at least one of its depending tensors, 'Q', "
+        "is not connected",
+    ),
+    "steps that wait for each other": (
+        ensemble(A_TO_O, step("b", {"X": "Q"}, {"Y": "P"}), step("c", {"X": "P"}, {"Y": "Q"}),
+                 outputs="OP"),
+        "output 'P' for ensemble 'm' is not written: at least one of its depending tensors, 'Q', "
+        "is not connected",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), POLLED.values(), ids=POLLED)
+def test_refused_when_polled(text, said):
+    error = refusal(check_polled, completed(text), "m")
+    assert (error.code, error.message) == (Code.INVALID_ARG, said)
+
+
+def test_a_model_without_files_and_backend_is_refused():
+    error = refusal(check_polled, proto('name: "m"'), "m")
+    assert error.message == (
+        "Invalid model name: Could not determine backend for model 'm' with no backend in model "
+        "configuration. Expected model name of the form 'model.<backend_name>'."
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "dynamic_batching { }",
+        "max_batch_size: 8 dynamic_batching { preferred_batch_size: [8] }",
+        ensemble(A_TO_O),
+        ensemble(step("b", {"X": "P"}, {"Y": "O"}), step("a", {"X": "I"}, {"Y": "P"})),
+        ensemble(A_TO_O, outputs="IO"),
+    ],
+    ids=["empty", "batcher", "preferred", "ensemble", "later step first", "input as output"],
+)
+def test_accepted_when_polled(text):
+    check_polled(completed(text), "m")
+
+
+# --------------------------------------------------------------------------------------- loaded
+
+
+def tensor(kind, rest):
+    return f"{kind} {{ {rest} }}"
+
+
+def given(rest):
+    return tensor("input", rest)
+
+
+FP32 = 'name: "X" data_type: TYPE_FP32 '
+DIM_TEXT = "must be integer >= 1, or -1 to indicate a variable-size dimension for m"
+
+LOADED = {
+    "input without name": (
+        given("data_type: TYPE_FP32 dims: [1]"),
+        "model input must specify 'name' for m",
+    ),
+    "input without type": (
+        given('name: "X" dims: [1]'),
+        "model input 'X' must specify 'data_type' for m",
+    ),
+    "input without dims": (given(FP32), "model input 'X' must specify 'dims' for m"),
+    "reshape is no substitute for dims": (
+        "max_batch_size: 4 " + given(FP32 + "reshape { shape: [1] }"),
+        "model input 'X' must specify 'dims' for m",
+    ),
+    "output without dims": (
+        tensor("output", FP32),
+        "model output 'X' must specify 'dims' for m",
+    ),
+    "dimension of zero": (given(FP32 + "dims: [2, 0]"), f"model input 'X' dimension {DIM_TEXT}"),
+    "dimension of -2": (
+        tensor("output", FP32 + "dims: [-2]"),
+        f"model output 'X' dimension {DIM_TEXT}",
+    ),
+    "image format of another rank": (
+        given(FP32 + "format: FORMAT_NHWC dims: [4]"),
+        "model input NHWC/NCHW require 3 dims for m",
+    ),
+    "reshape to a dimension of zero": (
+        given(FP32 + "dims: [4] reshape { shape: [0] }"),
+        f"model input 'X' reshape dimensions {DIM_TEXT}",
+    ),
+    "reshape to another size": (
+        given(FP32 + "dims: [4] reshape { shape: [3] }"),
+        "model input 'X' has different size for dims and reshape for m",
+    ),
+    "reshape of an output to another size": (
+        tensor("output", FP32 + "dims: [4] reshape { shape: [2, 3] }"),
+        "model output 'X' has different size for dims and reshape for m",
+    ),
+    "reshape of a free size to a fixed one": (
+        given(FP32 + "dims: [-1] reshape { shape: [4] }"),
+        "model input 'X' has different size for dims and reshape for m",
+    ),
+    "reshape across a free size": (
+        given(FP32 + "dims: [4, -1] reshape { shape: [2, -1, 2] }"),
+        "model input 'X' has different size for dims and reshape for m",
+    ),
+    "reshape that joins free sizes": (
+        given(FP32 + "dims: [-1, -1] reshape { shape: [-1] }"),
+        "model input 'X' has different number of variable-size dimensions for dims and reshape "
+        "for m",
+    ),
+    "reshape to nothing without a batch": (
+        given(FP32 + "dims: [1] reshape { shape: [] }"),
+        "model input 'X' cannot have empty reshape for non-batching model as scalar tensors are "
+        "not supported for m",
+    ),
+    "another backend": (
+        'backend: "onnxruntime"',
+        "unable to find backend library for backend 'onnxruntime', try specifying runtime on the "
+        "model configuration.",
+    ),
+    "GPU": (
+        "instance_group { kind: KIND_GPU }",
+        "instance group m_0 of model m has kind KIND_GPU but no GPUs are available",
+    ),
+    "CPU that names a GPU": (
+        'instance_group { name: "g" gpus: [0] }',
+        "instance group g of model m has kind KIND_CPU but specifies one or more GPUs",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), LOADED.values(), ids=LOADED)
+def test_refused_when_loaded(text, said):
+    error = refusal(check_loaded, completed(text))
+    assert (error.code, error.message) == (Code.INVALID_ARG, said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        given(FP32 + "dims: [4] reshape { shape: [2, 2] }"),
+        given(FP32 + "dims: [2, 4, -1, 6] reshape { shape: [8, -1, 1, 6] }"),
+        "max_batch_size: 4 " + given(FP32 + "dims: [1] reshape { shape: [] }"),
+        given(FP32 + "format: FORMAT_NCHW dims: [3, -1, -1]"),
+        given(FP32 + "dims: [1]") * 2,
+        "instance_group { kind: KIND_MODEL }",
+        ensemble(A_TO_O),
+    ],
+)
+def test_accepted_when_loaded(text):
+    check_loaded(completed(text))
+
+
+#: What Triton serves and this server refuses, lest it be served wrongly.
+NOT_YET = {
+    "sequence_batching": "sequence_batching { }",
+    "model_transaction_policy.decoupled": "model_transaction_policy { decoupled: true }",
+    "model_warmup": 'model_warmup { name: "w" }',
+    "dynamic_batching.priority_levels": "dynamic_batching { priority_levels: 2 }",
+    "dynamic_batching.default_queue_policy": "dynamic_batching { default_queue_policy { } }",
+    "dynamic_batching.preserve_ordering": "dynamic_batching { preserve_ordering: true }",
+    "batch_input": "batch_input { }",
+    "batch_output": "batch_output { }",
+}
+
+
+@pytest.mark.parametrize(("field", "text"), NOT_YET.items())
+def test_not_served_yet(field, text):
+    error = refusal(check_loaded, completed(text))
+    assert error.code is Code.UNSUPPORTED
+    assert error.message == (
+        f"model 'm' sets {field}, which the reference server does not serve yet"
+    )
+
+
+def test_all_that_is_not_served_is_named_at_once():
+    config = completed('model_warmup { name: "w" } batch_input { }')
+    assert "sets model_warmup, batch_input, which" in refusal(check_loaded, config).message

@@ -1,0 +1,175 @@
+"""What a config.pbtxt leaves out: the defaults, and what a model completes itself."""
+
+import pytest
+from google.protobuf import json_format
+from server.support.configs import completed, ensemble, proto, step
+
+from reference_server.config.complete import adopt_auto_completed, complete
+
+X = 'input { name: "X" data_type: TYPE_FP32 dims: [1] }'
+Z = {"name": "Z", "data_type": "TYPE_INT32", "dims": ["2"]}
+
+
+def value(config, path):
+    """The part of a configuration at a dotted path, as JSON."""
+    found = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    for key in path.split("."):
+        found = found[int(key)] if key.isdigit() else found[key]
+    return found
+
+
+# ------------------------------------------------------------------------------------- defaults
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "expected"),
+    [
+        ("", "name", "m"),
+        ('name: "given"', "name", "given"),
+        ("", "version_policy", {"latest": {"num_versions": 1}}),
+        ("version_policy { all { } }", "version_policy", {"all": {}}),
+        (
+            "version_policy { specific { versions: [2] } }",
+            "version_policy.specific.versions",
+            ["2"],
+        ),
+        ("", "default_model_filename", "model.py"),
+        ('default_model_filename: "other.py"', "default_model_filename", "other.py"),
+        ("", "instance_group", [{"name": "m", "count": 1, "kind": "KIND_CPU"}]),
+        ("instance_group { }", "instance_group.0.name", "m_0"),
+        ('instance_group { name: "g" }', "instance_group.0.name", "g"),
+        ("instance_group { } instance_group { }", "instance_group.1.name", "m_1"),
+        ("instance_group { count: 3 }", "instance_group.0.count", 3),
+        ("instance_group { count: 0 }", "instance_group.0.count", 1),
+        ("instance_group { count: -1 }", "instance_group.0.count", 1),
+        ("instance_group { kind: KIND_MODEL }", "instance_group.0.kind", "KIND_MODEL"),
+        ("", "optimization.input_pinned_memory.enable", True),
+        ("", "optimization.output_pinned_memory.enable", True),
+        (
+            "optimization { priority: PRIORITY_MAX }",
+            "optimization.output_pinned_memory.enable",
+            True,
+        ),
+        (
+            "max_batch_size: 8 dynamic_batching { }",
+            "dynamic_batching.preferred_batch_size",
+            [8],
+        ),
+        (
+            "max_batch_size: 8 dynamic_batching { preferred_batch_size: [2, 4] }",
+            "dynamic_batching.preferred_batch_size",
+            [2, 4],
+        ),
+    ],
+)
+def test_default(given, path, expected):
+    assert value(completed(given), path) == expected
+
+
+@pytest.mark.parametrize("field", ["input_pinned_memory", "output_pinned_memory"])
+def test_pinned_memory_that_was_switched_off_stays_off(field):
+    config = completed(f"optimization {{ {field} {{ enable: false }} }}")
+    assert not getattr(config.optimization, field).enable
+
+
+@pytest.mark.parametrize("given", ["dynamic_batching { }", "max_batch_size: 8"])
+def test_preferred_sizes_stay_empty_without_a_batch_or_a_batcher(given):
+    assert not completed(given).dynamic_batching.preferred_batch_size
+
+
+def test_no_scheduler_is_added():
+    assert completed("max_batch_size: 8").WhichOneof("scheduling_choice") is None
+
+
+# --------------------------------------------------------------------------------------- backend
+
+
+@pytest.mark.parametrize(
+    ("given", "files", "backend"),
+    [
+        pytest.param("", ["1/model.py"], "python", id="a model.py"),
+        pytest.param("", ["7/model.py"], "python", id="in any version"),
+        pytest.param("", ["model.py"], "", id="not in a version"),
+        pytest.param("", [], "", id="nothing"),
+        pytest.param('backend: "other"', ["1/model.py"], "other", id="another backend"),
+        pytest.param('platform: "other"', ["1/model.py"], "", id="another platform"),
+    ],
+)
+def test_backend_is_told_from_the_files(tmp_path, given, files, backend):
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    config = proto(given)
+    complete(config, tmp_path)
+    assert config.backend == backend
+    assert config.default_model_filename == ("model.py" if backend == "python" else "")
+
+
+# ------------------------------------------------------------------------------------- ensembles
+
+
+def test_an_ensemble_gets_a_policy_and_no_instances():
+    config = completed(ensemble(step("a", {"X": "I"}, {"Y": "O"})))
+    assert value(config, "model_transaction_policy") == {}
+    assert value(config, "version_policy") == {"latest": {"num_versions": 1}}
+    assert not config.HasField("optimization")
+    assert (config.backend, config.default_model_filename, len(config.instance_group)) == (
+        "",
+        "",
+        0,
+    )
+
+
+# ------------------------------------------------------------------------------ auto-completion
+
+
+def adopted(given, completion):
+    config = completed(given)
+    adopt_auto_completed(config, completion)
+    return config
+
+
+def test_tensors_and_batch_size_are_taken_over():
+    config = adopted(X, {"max_batch_size": 4, "input": [Z], "output": [Z, Z]})
+    assert config.max_batch_size == 4
+    assert [entry.name for entry in config.input] == ["Z"]
+    assert len(config.output) == 2
+
+
+def test_what_a_model_may_not_decide_is_dropped():
+    before = completed(X)
+    config = adopted(X, {"input": [Z], "name": "other", "backend": "b", "instance_group": [{}]})
+    del config.input[:]
+    config.input.extend(before.input)
+    assert config == before
+
+
+def test_a_batcher_is_taken_over_with_its_defaults():
+    config = adopted(X, {"max_batch_size": 4, "dynamic_batching": {}})
+    assert config.dynamic_batching.preferred_batch_size[:] == [4]
+
+
+def test_a_batcher_in_the_file_wins():
+    config = adopted(
+        "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 5 }",
+        {"max_batch_size": 4, "dynamic_batching": {"max_queue_delay_microseconds": 7}},
+    )
+    assert config.dynamic_batching.max_queue_delay_microseconds == 5
+
+
+def test_the_decoupled_policy_is_taken_over():
+    config = adopted(X, {"model_transaction_policy": {"decoupled": True}})
+    assert config.model_transaction_policy.decoupled
+
+
+def test_the_decoupled_policy_of_the_file_stays_if_nothing_is_said():
+    config = adopted("model_transaction_policy { decoupled: true }", {"max_batch_size": 1})
+    assert config.model_transaction_policy.decoupled
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [{"max_batch_sise": 1}, {"max_batch_size": "eight"}, {"input": [{"data_type": "TYPE_X"}]}],
+)
+def test_nothing_is_taken_of_what_is_no_configuration(completion):
+    assert adopted(X, {"output": [Z], **completion}) == completed(X)

@@ -1,0 +1,162 @@
+"""The JSON of a configuration, byte for byte."""
+
+import json
+
+import pytest
+from server.support.configs import completed, ensemble, proto, step
+
+from reference_server.config import render
+
+BAT = """
+    backend: "python"
+    max_batch_size: 8
+    input { name: "A" data_type: TYPE_FP32 dims: [4] }
+    output { name: "OA" data_type: TYPE_FP32 dims: [4] }
+"""
+
+BAT_JSON = (
+    '{"name":"bat","platform":"","backend":"python","runtime":"",'
+    '"version_policy":{"latest":{"num_versions":1}},"max_batch_size":8,'
+    '"input":[{"name":"A","data_type":"TYPE_FP32","format":"FORMAT_NONE","dims":[4],'
+    '"is_shape_tensor":false,"allow_ragged_batch":false,"optional":false,'
+    '"is_non_linear_format_io":false}],'
+    '"output":[{"name":"OA","data_type":"TYPE_FP32","dims":[4],"label_filename":"",'
+    '"is_shape_tensor":false,"is_non_linear_format_io":false}],'
+    '"batch_input":[],"batch_output":[],'
+    '"optimization":{"priority":"PRIORITY_DEFAULT","input_pinned_memory":{"enable":true},'
+    '"output_pinned_memory":{"enable":true},"gather_kernel_buffer_threshold":0,'
+    '"eager_batching":false},'
+    '"instance_group":[{"name":"bat","kind":"KIND_CPU","count":1,"gpus":[],'
+    '"secondary_devices":[],"profile":[],"passive":false,"host_policy":""}],'
+    '"default_model_filename":"model.py","cc_model_filenames":{},"metric_tags":{},'
+    '"parameters":{},"model_warmup":[]}'
+)
+
+ENSEMBLE_JSON = (
+    '{"name":"e","platform":"ensemble","backend":"","runtime":"",'
+    '"version_policy":{"latest":{"num_versions":1}},"max_batch_size":0,'
+    '"input":[{"name":"I","data_type":"TYPE_FP32","format":"FORMAT_NONE","dims":[-1],'
+    '"is_shape_tensor":false,"allow_ragged_batch":false,"optional":false,'
+    '"is_non_linear_format_io":false}],'
+    '"output":[{"name":"O","data_type":"TYPE_FP32","dims":[-1],"label_filename":"",'
+    '"is_shape_tensor":false,"is_non_linear_format_io":false}],'
+    '"batch_input":[],"batch_output":[],'
+    '"ensemble_scheduling":{"step":[{"model_name":"bat","model_version":-1,'
+    '"input_map":{"A":"I"},"output_map":{"OA":"O"},"model_namespace":""}]},'
+    '"instance_group":[],"default_model_filename":"","cc_model_filenames":{},"metric_tags":{},'
+    '"parameters":{},"model_warmup":[],"model_transaction_policy":{"decoupled":false}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "rendered"),
+    [
+        (BAT, "bat", BAT_JSON),
+        (ensemble(step("bat", {"A": "I"}, {"OA": "O"})), "e", ENSEMBLE_JSON),
+    ],
+    ids=["model", "ensemble"],
+)
+def test_a_whole_configuration(text, name, rendered):
+    assert render.as_json(completed(text, name)) == rendered
+
+
+#: Objects as Triton prints them when they are present.
+PRESENT = {
+    "dynamic_batching { preferred_batch_size: [2] max_queue_delay_microseconds: 100 "
+    "priority_levels: 2 default_priority_level: 1 default_queue_policy { timeout_action: DELAY "
+    "default_timeout_microseconds: 5 allow_timeout_override: true max_queue_size: 7 } "
+    "priority_queue_policy { key: 1 value { max_queue_size: 3 } } }": (
+        '"dynamic_batching":{"preferred_batch_size":[2],"max_queue_delay_microseconds":100,'
+        '"preserve_ordering":false,"priority_levels":2,"default_priority_level":1,'
+        '"default_queue_policy":{"timeout_action":"DELAY","default_timeout_microseconds":5,'
+        '"allow_timeout_override":true,"max_queue_size":7},"priority_queue_policy":{"1":'
+        '{"timeout_action":"REJECT","default_timeout_microseconds":0,'
+        '"allow_timeout_override":false,"max_queue_size":3}}}'
+    ),
+    "sequence_batching { direct { } max_sequence_idle_microseconds: 2000000 control_input { "
+    'name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [0, 1] } } }': (
+        '"sequence_batching":{"direct":{"max_queue_delay_microseconds":0,'
+        '"minimum_slot_utilization":0},"max_sequence_idle_microseconds":2000000,'
+        '"control_input":[{"name":"START","control":[{"kind":"CONTROL_SEQUENCE_START",'
+        '"int32_false_true":[0,1],"fp32_false_true":[],"bool_false_true":[],'
+        '"data_type":"TYPE_INVALID"}]}],"state":[],"iterative_sequence":false}'
+    ),
+    "sequence_batching { oldest { preferred_batch_size: [4] } }": (
+        '"oldest":{"max_candidate_sequences":0,"preferred_batch_size":[4],'
+        '"max_queue_delay_microseconds":0,"preserve_ordering":false}'
+    ),
+    'sequence_batching { state { initial_state { name: "z" dims: [1] } } }': (
+        '"initial_state":[{"data_type":"TYPE_INVALID","dims":["1"]'
+    ),
+    'instance_group { name: "grp" count: 2 rate_limiter { resources { name: "R1" count: 4 } '
+    "priority: 2 } }": (
+        '"instance_group":[{"name":"grp","kind":"KIND_CPU","count":2,"rate_limiter":{"resources":'
+        '[{"name":"R1","global":false,"count":4}],"priority":2},"gpus":[]'
+    ),
+    'model_warmup { name: "w" batch_size: 1 count: 3 inputs { key: "A" value { data_type: '
+    "TYPE_FP32 dims: [2] zero_data: true } } }": (
+        '"model_warmup":[{"name":"w","batch_size":1,"inputs":{"A":{"data_type":"TYPE_FP32",'
+        '"dims":["2"],"zero_data":true}},"count":3}]'
+    ),
+    "model_transaction_policy { decoupled: true }": (
+        '"model_transaction_policy":{"decoupled":true}'
+    ),
+    "response_cache { enable: true }": '"response_cache":{"enable":true}',
+    "version_policy { all { } }": '"version_policy":{"all":{}}',
+    "version_policy { specific { versions: [1, 3] } }": (
+        '"version_policy":{"specific":{"versions":[1,3]}}'
+    ),
+    'parameters { key: "k" value { string_value: "v" } }': '"parameters":{"k":{"string_value":"v"}}',
+    'input { name: "X" data_type: TYPE_FP32 dims: [4] reshape { shape: [2, 2] } }': (
+        '"dims":[4],"reshape":{"shape":[2,2]},"is_shape_tensor":false'
+    ),
+    'output { name: "X" data_type: TYPE_FP32 dims: [1] reshape { } label_filename: "l" }': (
+        '"dims":[1],"reshape":{"shape":[]},"label_filename":"l"'
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "rendered"), PRESENT.items())
+def test_an_object_that_is_present(text, rendered):
+    assert rendered in render.as_json(completed(text))
+
+
+def test_absent_objects_are_left_out():
+    keys = json.loads(render.as_json(completed("")))
+    assert not keys.keys() & {
+        "dynamic_batching",
+        "sequence_batching",
+        "ensemble_scheduling",
+        "model_transaction_policy",
+        "response_cache",
+        "model_operations",
+    }
+
+
+def test_maps_are_sorted_by_key():
+    text = "".join(f'metric_tags {{ key: "{key}" value: "" }}' for key in "bca")
+    assert '"metric_tags":{"a":"","b":"","c":""}' in render.as_json(proto(text))
+
+
+def test_large_integers_are_numbers():
+    config = proto("input { dims: [9223372036854775807] }")
+    assert '"dims":[9223372036854775807]' in render.as_json(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "rendered"), [("0.5", "0.5"), ("0.1", "0.1"), ("1.0", "1"), ("0", "0")]
+)
+def test_fractions_are_as_short_as_possible(text, rendered):
+    config = proto(f"sequence_batching {{ direct {{ minimum_slot_utilization: {text} }} }}")
+    assert f'"minimum_slot_utilization":{rendered}}}' in render.as_json(config)
+
+
+@pytest.mark.parametrize(("used", "rendered"), [("", False), ("max_inflight_requests: 5", True)])
+def test_fields_of_newer_releases_show_only_when_used(used, rendered):
+    config = proto(f"ensemble_scheduling {{ {used} }}")
+    assert ("max_inflight_requests" in render.as_json(config)) is rendered
+
+
+def test_text_is_not_escaped_beyond_need():
+    config = proto('name: "m" parameters { key: "é/" value { string_value: "\\"\\n" } }')
+    assert '"é/":{"string_value":"\\"\\n"}' in render.as_json(config)

@@ -1,0 +1,90 @@
+"""The frozen configuration: what the server reads out of a completed message."""
+
+import pytest
+from server.support.configs import completed, ensemble, model_config, proto, step
+
+from reference_server.config import schema
+from reference_server.config.schema import DynamicBatching, EnsembleStep
+from reference_server.core.dtypes import DataType
+from reference_server.core.metadata import TensorConfig
+
+
+def test_tensors_become_a_signature():
+    signature = model_config("""
+        max_batch_size: 4
+        input { name: "A" data_type: TYPE_STRING dims: [-1] allow_ragged_batch: true }
+        input { name: "B" data_type: TYPE_FP16 dims: [4] reshape { shape: [2, 2] } optional: true }
+        output { name: "C" data_type: TYPE_INT64 dims: [1] label_filename: "labels.txt" }
+    """).signature
+    assert (signature.name, signature.max_batch_size) == ("m", 4)
+    assert signature.inputs == (
+        TensorConfig("A", DataType.BYTES, (-1,), ragged=True),
+        TensorConfig("B", DataType.FP16, (4,), (2, 2), optional=True),
+    )
+    assert signature.outputs == (TensorConfig("C", DataType.INT64, (1,), labels_file="labels.txt"),)
+
+
+@pytest.mark.parametrize(
+    ("groups", "names"),
+    [
+        ("", ("m_0",)),
+        ("instance_group { count: 2 }", ("m_0_0", "m_0_1")),
+        ('instance_group { name: "g" } instance_group { count: 2 }', ("g_0", "m_1_0", "m_1_1")),
+    ],
+)
+def test_instances_are_numbered_within_their_group(groups, names):
+    assert model_config(groups).instance_names == names
+
+
+def test_no_batcher():
+    assert model_config("max_batch_size: 4").dynamic_batching is None
+
+
+def test_preferred_sizes_are_sorted():
+    config = model_config(
+        "max_batch_size: 8 "
+        "dynamic_batching { preferred_batch_size: [8, 2] max_queue_delay_microseconds: 100 }"
+    )
+    assert config.dynamic_batching == DynamicBatching((2, 8), 100)
+
+
+def test_steps():
+    config = model_config(ensemble(step("a", {"X": "I"}, {"Y": "O"}, version=3)))
+    assert config.ensemble == (EnsembleStep("a", 3, {"X": "I"}, {"Y": "O"}),)
+    assert config.is_ensemble
+
+
+@pytest.mark.parametrize(
+    ("text", "platform"),
+    [("", "python"), (ensemble(step("a", {"X": "I"}, {"Y": "O"})), "ensemble")],
+)
+def test_metadata_shows_the_platform_or_else_the_backend(text, platform):
+    assert model_config(text).shown_platform == platform
+
+
+def test_the_decoupled_policy():
+    assert model_config("model_transaction_policy { decoupled: true }").decoupled
+    assert not model_config("").decoupled
+
+
+def test_the_json_is_that_of_the_whole_message():
+    assert '"max_batch_size":4' in model_config("max_batch_size: 4").json
+
+
+@pytest.mark.parametrize(
+    ("max_batch_size", "shown"), [(0, (3, -1)), (4, (-1, 3, -1))], ids=["without", "with"]
+)
+def test_full_dims_have_the_batch_in_front(max_batch_size, shown):
+    signature = model_config(
+        f'max_batch_size: {max_batch_size} input {{ name: "X" data_type: TYPE_FP32 dims: [3, -1] }}'
+    ).signature
+    assert signature.full_dims(signature.inputs[0]) == shown
+
+
+def test_no_data_type_is_none():
+    assert schema.datatype(proto('input { name: "X" }').input[0].data_type) is None
+
+
+def test_a_configuration_is_a_value():
+    assert model_config("max_batch_size: 4") == model_config("max_batch_size: 4")
+    assert completed("") == completed("")

@@ -1,0 +1,91 @@
+"""Length-prefixed strings: there, back, and where they are cut."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference_server.core import byte_strings
+from reference_server.core.byte_strings import Malformed
+
+ELEMENTS = st.lists(st.binary(max_size=12), max_size=6)
+
+
+def objects(elements):
+    return byte_strings.as_array(elements, (len(elements),))
+
+
+def wire(*elements):
+    return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
+
+
+@given(ELEMENTS)
+def test_split_undoes_serialize(elements):
+    assert byte_strings.split(memoryview(byte_strings.serialize(objects(elements)))) == elements
+
+
+@given(ELEMENTS)
+def test_byte_size_is_the_length_of_the_wire_form(elements):
+    array = objects(elements)
+    assert byte_strings.byte_size(array) == len(byte_strings.serialize(array))
+
+
+@given(ELEMENTS, st.data())
+def test_a_cut_is_found_behind_the_last_whole_element(elements, data):
+    whole = wire(*elements)
+    cut = whole[: data.draw(st.integers(0, len(whole)))]
+    ends = [len(wire(*elements[:count])) for count in range(len(elements) + 1)]
+    kept = sum(end <= len(cut) for end in ends) - 1
+    if len(cut) == ends[kept]:
+        assert byte_strings.split(memoryview(cut)) == elements[:kept]
+        return
+    with pytest.raises(Malformed) as caught:
+        byte_strings.split(memoryview(cut))
+    assert caught.value.elements == kept
+
+
+@pytest.mark.parametrize(
+    ("raw", "elements", "available", "length"),
+    [
+        pytest.param(b"\1\0", 0, 2, None, id="length cut"),
+        pytest.param(wire(b"a", b"bc") + b"\0\0\0", 2, 3, None, id="length cut after two"),
+        pytest.param(b"\x09\0\0\0abc", 0, 3, 9, id="content cut"),
+        pytest.param(wire(b"a") + b"\x01\0\0\0", 1, 0, 1, id="content missing"),
+        pytest.param(b"\xff\xff\xff\xffab", 0, 2, 2**32 - 1, id="length huge"),
+    ],
+)
+def test_malformed_says_what_was_left(raw, elements, available, length):
+    with pytest.raises(Malformed) as caught:
+        byte_strings.split(memoryview(raw))
+    fault = caught.value
+    assert (fault.elements, fault.available, fault.length) == (elements, available, length)
+
+
+@pytest.mark.parametrize(
+    ("element", "stored"),
+    [
+        (b"\xff\0", b"\xff\0"),
+        (np.bytes_(b"ab"), b"ab"),
+        ("数", "数".encode()),
+        (7, b"7"),
+        (None, b"None"),
+        (2.5, b"2.5"),
+    ],
+)
+def test_element_bytes(element, stored):
+    assert byte_strings.element_bytes(element) == stored
+
+
+def test_serialize_takes_c_order():
+    array = byte_strings.as_array([b"a", b"b", b"c", b"d"], (2, 2))
+    assert byte_strings.serialize(array.T) == wire(b"a", b"c", b"b", b"d")
+
+
+def test_serialize_takes_fixed_width_strings():
+    assert byte_strings.serialize(np.array([b"abc", b"d"])) == wire(b"abc", b"d")
+
+
+def test_as_array_keeps_elements_of_equal_length_apart():
+    array = byte_strings.as_array([b"ab", b"cd"], (2, 1))
+    assert array.shape == (2, 1)
+    assert array.tolist() == [[b"ab"], [b"cd"]]

@@ -1,0 +1,56 @@
+"""Data types: the table of the protocol."""
+
+import numpy as np
+import pytest
+
+from reference_server.core import dtypes
+from reference_server.core.dtypes import DataType
+
+SIZES = {
+    **{"BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8},
+    **{"INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8},
+    **{"FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8},
+}
+
+
+@pytest.mark.parametrize(("name", "size"), SIZES.items())
+def test_numbers_have_a_size_and_a_config_name(name, size):
+    datatype = dtypes.BY_NAME[name]
+    assert (datatype.byte_size, datatype.config_name) == (size, f"TYPE_{name}")
+    assert dtypes.BY_CONFIG_NAME[f"TYPE_{name}"] is datatype
+
+
+def test_bytes_are_called_string_in_a_config():
+    assert dtypes.BY_CONFIG_NAME["TYPE_STRING"] is DataType.BYTES
+    assert DataType.BYTES.is_bytes
+
+
+def test_there_are_no_other_types():
+    assert dtypes.BY_NAME.keys() == {*SIZES, "BYTES"}
+
+
+@pytest.mark.parametrize("name", ["STRING", "fp32", "TYPE_FP32", "FLOAT", ""])
+def test_names_that_the_protocol_does_not_know(name):
+    assert name not in dtypes.BY_NAME
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        *(
+            (name.lower().replace("fp", "float"), name)
+            for name in SIZES
+            if name not in ("BOOL", "BF16")
+        ),
+        ("bool", "BOOL"),
+        ("object", "BYTES"),
+        ("S3", "BYTES"),
+    ],
+)
+def test_of_array(dtype, name):
+    assert dtypes.of_array(np.empty(2, dtype)) is dtypes.BY_NAME[name]
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "U3", ">f4", "datetime64[s]"])
+def test_arrays_that_the_protocol_cannot_carry(dtype):
+    assert dtypes.of_array(np.empty(2, dtype)) is None

@@ -1,0 +1,217 @@
+"""Tensors: one set of elements in two forms, and who may write to it."""
+
+import numpy as np
+import pytest
+
+from reference_server.core import byte_strings, dtypes
+from reference_server.core.dtypes import DataType
+from reference_server.core.tensor import Tensor
+
+NUMBERS = [member for member in DataType if member is not DataType.BYTES]
+
+
+def memory(size, *, misaligned_by=0):
+    """`size` writable bytes at an address that is `misaligned_by` past a multiple of 64."""
+    block = np.zeros(size + 128, np.uint8)
+    start = -block.__array_interface__["data"][0] % 64 + misaligned_by
+    return block.data[start : start + size]
+
+
+def fp32(*values, shape=None):
+    array = np.array(values, np.float32)
+    return Tensor("T", DataType.FP32, shape or array.shape, array=array)
+
+
+def of_bytes(raw, datatype=DataType.FP32, shape=(2,)):
+    return Tensor("T", datatype, shape, raw=memoryview(raw))
+
+
+# ------------------------------------------------------------------------------- bytes to arrays
+
+
+def test_writable_aligned_bytes_are_viewed():
+    raw = memory(8)
+    array = of_bytes(raw).array()
+    array[1] = 1
+    assert bytes(raw[4:]) == np.float32(1).tobytes()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(np.array([1, 2], np.float32).tobytes(), id="read-only"),
+        pytest.param(memory(8, misaligned_by=2), id="misaligned"),
+    ],
+)
+def test_bytes_that_cannot_be_used_in_place_are_copied(raw):
+    array = of_bytes(raw).array()
+    assert not np.shares_memory(array, np.frombuffer(raw, np.uint8))
+    assert array.flags.writeable
+    assert array.flags.aligned
+    assert array.tobytes() == bytes(raw)
+
+
+def test_the_array_is_made_once():
+    tensor = of_bytes(bytes(8))
+    assert tensor.array() is tensor.array()
+
+
+@pytest.mark.parametrize("datatype", NUMBERS)
+def test_every_number_type_keeps_its_bytes(datatype):
+    raw = bytes(range(6 * datatype.byte_size))
+    tensor = of_bytes(raw, datatype, (2, 3))
+    assert tensor.array().dtype == datatype.numpy
+    assert tensor.array().shape == (2, 3)
+    again = Tensor("T", datatype, (2, 3), array=tensor.array())
+    assert bytes(again.raw()) == raw
+
+
+def test_strings_become_an_object_array():
+    tensor = of_bytes(b"\1\0\0\0a\0\0\0\0", DataType.BYTES, (1, 2))
+    assert tensor.array().dtype == np.object_
+    assert tensor.array().tolist() == [[b"a", b""]]
+
+
+def test_cut_strings_are_refused():
+    with pytest.raises(byte_strings.Malformed):
+        of_bytes(b"\1\0\0\0", DataType.BYTES, (1,)).array()
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
+@pytest.mark.parametrize("datatype", [DataType.FP32, DataType.BYTES])
+def test_no_bytes_are_an_empty_array(datatype, shape):
+    assert of_bytes(b"", datatype, shape).array().shape == shape
+
+
+def test_a_scalar_has_no_dimensions():
+    assert of_bytes(np.float32(7).tobytes(), shape=()).array() == 7
+
+
+# ------------------------------------------------------------------------------- arrays to bytes
+
+
+def test_a_contiguous_array_is_viewed():
+    array = np.zeros(2, np.float32)
+    raw = Tensor("T", DataType.FP32, (2,), array=array).raw()
+    assert np.shares_memory(np.frombuffer(raw, np.uint8), array)
+
+
+def test_another_order_is_written_row_by_row():
+    array = np.arange(6, dtype=np.int16).reshape(2, 3).T
+    raw = Tensor("T", DataType.INT16, (3, 2), array=array).raw()
+    assert np.frombuffer(raw, np.int16).tolist() == [0, 3, 1, 4, 2, 5]
+
+
+def test_strings_get_their_lengths():
+    array = np.array([b"a", "é", 7], dtype=object)
+    tensor = Tensor("T", DataType.BYTES, (3,), array=array)
+    assert bytes(tensor.raw()) == b"\1\0\0\0a\2\0\0\0\xc3\xa9\1\0\0\x007"
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
+@pytest.mark.parametrize("dtype", [np.float32, np.object_])
+def test_an_empty_array_has_no_bytes(dtype, shape):
+    array = np.empty(shape, dtype)
+    tensor = Tensor("T", dtypes.of_array(array), shape, array=array)
+    assert bytes(tensor.raw()) == b""
+
+
+def test_raw_is_flat_bytes():
+    raw = Tensor("T", DataType.FP64, (2, 2), array=np.zeros((2, 2))).raw()
+    assert (raw.format, raw.ndim, len(raw)) == ("B", 1, 32)
+
+
+# ----------------------------------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize(
+    ("tensor", "size"),
+    [
+        pytest.param(fp32(1, 2, 3), 12, id="array"),
+        pytest.param(of_bytes(bytes(5)), 5, id="bytes, whatever the shape says"),
+        pytest.param(
+            Tensor("T", DataType.BYTES, (2,), array=np.array([b"abc", b""], object)),
+            11,
+            id="strings count their lengths",
+        ),
+    ],
+)
+def test_byte_size_is_that_of_the_wire_form(tensor, size):
+    assert tensor.byte_size == size
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        of_bytes(b"\1\0\0\0a\0\0\0\0", DataType.BYTES, (5,)),
+        Tensor("T", DataType.BYTES, (5,), array=np.array([b"a", b""], object)),
+    ],
+)
+def test_strings_are_counted_whatever_the_shape_says(tensor):
+    assert tensor.string_count() == 2
+
+
+def test_strings_that_came_flat_get_their_shape():
+    flat = np.array([b"a", b"b"], object)
+    assert Tensor("T", DataType.BYTES, (2, 1), array=flat).array().tolist() == [[b"a"], [b"b"]]
+
+
+# ------------------------------------------------------------------------------ other names
+
+
+def test_renamed_shares_the_elements():
+    tensor = fp32(1, 2)
+    other = tensor.renamed("U")
+    assert (other.name, other.shape, other.datatype) == ("U", (2,), DataType.FP32)
+    assert np.shares_memory(other.array(), tensor.array())
+    assert tensor.name == "T"
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        fp32(1, 2, 3, 4, shape=(4,)),
+        of_bytes(np.array([1, 2, 3, 4], np.float32).tobytes(), shape=(4,)),
+    ],
+)
+def test_renamed_may_change_the_shape(tensor):
+    assert tensor.renamed("U", (2, 2)).array().tolist() == [[1, 2], [3, 4]]
+
+
+def test_renamed_strings_keep_their_elements():
+    tensor = of_bytes(b"\1\0\0\0a", DataType.BYTES, (1,))
+    tensor.string_count()
+    assert tensor.renamed("U", (1, 1)).array().tolist() == [[b"a"]]
+
+
+# ---------------------------------------------------------------------------------- other holders
+
+
+def test_protected_elements_cannot_be_written():
+    tensor = fp32(1, 2)
+    assert not tensor.protected().array().flags.writeable
+    assert tensor.array().flags.writeable
+
+
+def test_protected_bytes_are_copied_by_who_asks_for_an_array():
+    raw = memory(8)
+    of_bytes(raw).protected().array()[:] = 1
+    assert bytes(raw) == bytes(8)
+
+
+def test_protected_elements_are_the_same():
+    assert fp32(1, 2).protected().array().tolist() == [1, 2]
+
+
+# ------------------------------------------------------------------------------------------- repr
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shown"),
+    [
+        (fp32(1, 2), "Tensor('T', FP32, [2], held as array)"),
+        (of_bytes(b"", None), "Tensor('T', <invalid>, [2], held as bytes)"),
+    ],
+)
+def test_repr_tells_the_form(tensor, shown):
+    assert repr(tensor) == shown

@@ -1,0 +1,191 @@
+"""Start the real tritonserver or the reference server on free ports, and surely stop it.
+
+    with start_tritonserver(repository, model_control_mode="explicit") as server:
+        print(server.http)          # 127.0.0.1:23456
+
+Flags are Triton's own, spelled with underscores: `log_verbose=1` is `--log-verbose=1`, a list
+repeats its flag, `True` and `False` are `true` and `false`, and `None` gives a flag without value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Flag = str | int | bool | list[str] | None
+
+START_SECONDS = 90
+# What a server is told to grant its last requests, and how long we wait before it is killed.
+EXIT_TIMEOUT_SECONDS = 10
+STOP_SECONDS = 20
+
+
+class ServerFailed(Exception):
+    """The server ended or never became ready; the text carries its command line and its log."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server. Addresses are `host:port`; one whose front is off is refused there."""
+
+    process: subprocess.Popen[bytes]
+    http: str
+    grpc: str
+    metrics: str
+    log_file: Path
+
+    @property
+    def log(self) -> str:
+        """All that the server has written so far, to either stream."""
+        return self.log_file.read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def start_tritonserver(
+    repository: Path, *, ready_path: str = "/v2/health/ready", **flags: Flag
+) -> Iterator[Server]:
+    """Run NVIDIA's tritonserver as installed by tools/oracle.py."""
+    command = [sys.executable, str(ROOT / "tools" / "oracle.py"), "serve"]
+    # A name of our own for its shared memory tells the leftovers of a killed server from those of
+    # another one that still runs.
+    region = f"oracle_{uuid.uuid4().hex}_"
+    command.append(f"--backend-config=python,shm-region-prefix-name={region}")
+    try:
+        with _running(command, repository, ready_path, flags) as server:
+            yield server
+    finally:
+        for leftover in Path("/dev/shm").glob(f"{region}*"):
+            leftover.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def start_reference_server(
+    repository: Path, *, ready_path: str = "/v2/health/ready", **flags: Flag
+) -> Iterator[Server]:
+    """Run this repository's reference server, with the Python that runs the tests."""
+    command = [sys.executable, "-m", "reference_server"]
+    with _running(command, repository, ready_path, flags) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _running(
+    command: list[str], repository: Path, ready_path: str, flags: dict[str, Flag]
+) -> Iterator[Server]:
+    """Run one server: wait until `ready_path` answers 200, and stop it whatever happens."""
+    http, grpc, metrics = free_ports(3)
+    settings: dict[str, Flag] = {
+        "model_repository": str(repository.resolve()),
+        "http_address": "127.0.0.1",
+        "http_port": http,
+        "grpc_address": "127.0.0.1",
+        "grpc_port": grpc,
+        "metrics_port": metrics,
+        "exit_timeout_secs": EXIT_TIMEOUT_SECONDS,
+    }
+    command = [*command, *command_line(settings | flags)]
+    source = os.pathsep.join([str(ROOT), str(ROOT / "plugin"), os.environ.get("PYTHONPATH", "")])
+    with tempfile.TemporaryDirectory(prefix="server-") as directory:
+        log_file = Path(directory) / "log"
+        with log_file.open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                # Model processes can import what lies in the server's working directory: nothing.
+                cwd=directory,
+                env=os.environ | {"PYTHONPATH": source.rstrip(os.pathsep)},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # A group of its own, so that killing reaches the model processes as well.
+                start_new_session=True,
+            )
+        address = "127.0.0.1:{}".format
+        server = Server(process, address(http), address(grpc), address(metrics), log_file)
+        try:
+            _await_ready(server, command, ready_path)
+            yield server
+        finally:
+            _stop(process)
+
+
+def command_line(flags: dict[str, Flag]) -> list[str]:
+    """Spell flags as Triton's command line does."""
+    words = []
+    for name, value in flags.items():
+        option = f"--{name.replace('_', '-')}"
+        for item in value if isinstance(value, list) else [value]:
+            if item is None:
+                words.append(option)
+            else:
+                text = str(item).lower() if isinstance(item, bool) else item
+                words.append(f"{option}={text}")
+    return words
+
+
+def free_ports(count: int) -> list[int]:
+    """Find ports that nobody listens on now.
+
+    They come from below the range that the system hands out by itself, so an outgoing connection
+    made between this moment and the server's start cannot take one away.
+    """
+    with contextlib.ExitStack() as held:
+        ports: list[int] = []
+        while len(ports) < count:
+            port = random.randint(15_000, 31_000)
+            candidate = held.enter_context(socket.socket())
+            # Without this the closed connections of an earlier server would refuse its old port.
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                candidate.bind(("127.0.0.1", port))
+                ports.append(port)
+    return ports
+
+
+def _await_ready(server: Server, command: list[str], path: str) -> None:
+    """Ask until the answer is 200; a process that ends before is noticed at once."""
+    deadline = time.monotonic() + START_SECONDS
+    while not _answers_200(server.http, path):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # Waiting for the process is the pause between two questions.
+            server.process.wait(timeout=0.05)
+            _fail(server, command, f"ended with exit code {server.process.returncode}")
+        if time.monotonic() > deadline:
+            _fail(server, command, f"did not answer 200 to {path} within {START_SECONDS} s")
+
+
+def _answers_200(address: str, path: str) -> bool:
+    connection = http.client.HTTPConnection(address, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _fail(server: Server, command: list[str], reason: str) -> None:
+    raise ServerFailed(f"{' '.join(command)}\n{reason}; its log:\n{server.log}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask, wait, then kill the whole group; model processes may outlive a killed server."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
