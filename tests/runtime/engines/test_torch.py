@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 from runtime.engines.conformance_engine import EngineConformance, token_batch
 from runtime.support.graphs import ENCODER, copy_of
@@ -78,3 +82,24 @@ def test_execution_uses_as_many_threads_as_it_may(version_dir, threads):
     engine = TorchEngine.open(version_dir(ENCODER, "torch") / "model.pt2", threads, [])
     engine.run(token_batch(1, 1)[0], {"embedding": None})
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.slow
+def test_waiting_threads_sleep_unless_the_environment_says_otherwise(version_dir):
+    path = version_dir(ENCODER, "torch") / "model.pt2"
+    code = (
+        "from pathlib import Path\n"
+        "from ge_runtime.engines.torch import TorchEngine\n"
+        f"TorchEngine.open(Path({str(path)!r}), 1, [])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for given, policy in [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")]:
+        environment.pop("OMP_WAIT_POLICY", None)
+        shown = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**environment, **given, "OMP_DISPLAY_ENV": "TRUE"},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stderr
+        assert f"OMP_WAIT_POLICY = '{policy}'" in shown
