@@ -24,9 +24,11 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str], *, batches: bool
         kind = tensor.datatype.value if tensor.datatype else "<invalid>"
         raise invalid_arg(f"class result not available for output due to unsupported type '{kind}'")
     values = tensor.array()
-    items = values.reshape(values.shape[0], -1) if batches else values.reshape(1, -1)
+    batches = batches and values.ndim > 0  # nobody checks what shape a model answers with
+    rows = values.shape[0] if batches else 1
+    width = values.size // rows if rows else 0
+    items = values.reshape(rows, width)
     # Sorting the reversed row and reversing again keeps the lower index first among equals.
-    width = items.shape[1]
     order = width - 1 - np.argsort(items[:, ::-1], axis=1, kind="stable")[:, ::-1]
     shown = "{:.6f}" if items.dtype.kind == "f" else "{}"
     texts = [
@@ -37,7 +39,7 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str], *, batches: bool
     k = min(count, width)
     array = np.empty(len(texts), dtype=np.object_)
     array[:] = texts
-    shape = (items.shape[0], k) if batches else (k,)
+    shape = (rows, k) if batches else (k,)
     return Tensor(tensor.name, DataType.BYTES, shape, array=array.reshape(shape))
 
 

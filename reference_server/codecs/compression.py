@@ -13,14 +13,14 @@ _GZIP_WINDOW = zlib.MAX_WBITS | 16
 _ANY_WINDOW = zlib.MAX_WBITS | 32
 
 
-def decompress(coding: str, body: memoryview) -> memoryview:
+def decompress(coding: str | None, body: memoryview) -> memoryview:
     """The plain body that a request's `Content-Encoding` hides.
 
     As on the real server, data that is no compressed stream gives what could be decoded, maybe
     nothing. Raises ServerError UNSUPPORTED for a coding that is not known, and INVALID_ARG for
     an empty body.
     """
-    if coding in ("", "identity"):
+    if coding in (None, "identity"):
         return body
     if coding not in CODINGS:
         raise unsupported(UNSUPPORTED_CODING)
@@ -52,7 +52,7 @@ def accepted(header: str) -> str:
         if coding not in (*CODINGS, "identity"):
             continue
         try:
-            weight = float(weight_text) if weight_text else 1.0
+            weight = float(weight_text.partition(";")[0]) if weight_text else 1.0
         except ValueError:
             continue
         if weight > best_weight:

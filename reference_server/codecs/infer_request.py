@@ -21,7 +21,9 @@ from reference_server.core.request import InferRequest, Parameter, ResponseSink,
 from reference_server.core.tensor import Array, Shape, Tensor
 
 _RAW_FORM = ResponseForm(OutputForm(binary=True))
-_LEADING_INTEGER = re.compile(r"\s*([+-]?\d+)")
+#: Twenty digits are more than any length; Python refuses to read thousands.
+_LEADING_INTEGER = re.compile(r"\s*([+-]?\d{1,20})")
+_MAX_INT64 = 2**63 - 1
 _CONTENT_FIELDS = ("binary_data_size", "shared_memory_region")
 _MAX_CORRELATION_ID = 128
 
@@ -210,7 +212,7 @@ def _read_parameters(document: JsonValue, request: InferRequest) -> OutputForm:
                 "not be specified."
             )
         elif isinstance(value, (bool, int, float, str)):
-            passed[key] = value
+            passed[key] = float(value) if type(value) is int and value > _MAX_INT64 else value
         else:
             raise invalid_arg(
                 f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or "
@@ -239,7 +241,8 @@ def _read_outputs(document: JsonValue, request: InferRequest) -> dict[str, Outpu
     for entry in rapid_json.parse_member(document, "outputs", rapid_json.as_array):
         name = rapid_json.parse_member(entry, "name", rapid_json.as_string)
         given = _fields(entry).get("parameters")
-        forms[name] = _read_form(name, given) if isinstance(given, dict) else OutputForm()
+        form = _read_form(name, given) if isinstance(given, dict) else OutputForm()
+        forms.setdefault(name, form)
     request.requested_outputs = tuple(forms)
     return forms
 
@@ -265,36 +268,37 @@ def _read_form(name: str, parameters: dict[str, JsonValue]) -> OutputForm:
 
 def _decode_raw(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:
     """The request whose whole body is the data of the model's only input."""
+    label = "[request id: <id_unknown>]"
     count = len(signature.inputs)
     if count != 1:
         raise invalid_arg(
-            "Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{label} Raw request must only have 1 input (found 1) to be deduced but got "
             f"{count} inputs in '{signature.name}' model configuration"
         )
     (config,) = signature.inputs
+    if config.dims.count(-1) > 1:
+        raise invalid_arg(
+            f"{label} The shape of the raw input '{config.name}' can not be deduced because there "
+            "are more than one variable-sized dimension"
+        )
     batch = (1,) if signature.batches else ()
     if config.datatype is DataType.BYTES:
         if prod(config.dims) != 1:
             raise invalid_arg(
-                f"For BYTE datatype raw input '{config.name}', the model must have input shape [1]"
+                f"{label} For BYTE datatype raw input '{config.name}', the model must have input "
+                "shape [1]"
             )
         raw = memoryview(struct.pack("<I", len(body)) + bytes(body))
         shape = batch + config.dims
     else:
         raw = body
-        free = config.dims.count(-1)
-        if free > 1:
-            raise invalid_arg(
-                f"The shape of the raw input '{config.name}' can not be deduced because there "
-                "are more than one variable-sized dimension"
-            )
         fixed = config.datatype.byte_size * abs(prod(config.dims))
         shape = batch + tuple(len(body) // fixed if dim == -1 else dim for dim in config.dims)
         expected = prod(shape) * config.datatype.byte_size
         if expected != len(body):
             raise invalid_arg(
-                f"[request id: <id_unknown>] input byte size mismatch for input 'raw_input' for "
-                f"model '{signature.name}'. Expected {expected}, got {len(body)}"
+                f"{label} input byte size mismatch for input 'raw_input' for model "
+                f"'{signature.name}'. Expected {expected}, got {len(body)}"
             )
     tensor = Tensor(config.name, config.datatype, shape, raw=raw)
     return InferRequest(signature.name, {config.name: tensor}, sink)

@@ -1,10 +1,10 @@
 """Tensors and strings as JSON text, byte for byte as RapidJSON's writer prints them.
 
-RapidJSON prints doubles with Grisu2. The digits always read back as the same double, but for a
-third of the doubles with 17 digits they are not those of `repr`: Grisu2 keeps clear of the ends of
-the rounding interval, and RapidJSON skips its search for the closest digits after nine fraction
-digits. So the algorithm itself is here, for one double in Python's integers and for many in NumPy;
-where both printers provably agree, orjson does the work.
+RapidJSON prints doubles with Grisu2. Its digits always read back as the same double, but for every
+third double of 17 digits they are not those of `repr`: Grisu2 keeps clear of the ends of the
+rounding interval, and RapidJSON's version often leaves out the last step, to the closest digits. So
+the algorithm itself is here, in Python's integers for one double and in NumPy's for many. orjson
+prints what needs no rounding: integers and whole doubles.
 """
 
 from __future__ import annotations
@@ -25,23 +25,25 @@ _Words = npt.NDArray[np.uint64]
 _Indexes = npt.NDArray[np.intp]
 _Digits = npt.NDArray[np.uint8]
 
-#: Decimal points between these print as plain decimals, all others with an exponent.
+#: Decimal points that print as such (0 in `0.5`, 1 in `5.0`); beyond them an exponent does.
 _FIRST_POINT, _LAST_POINT = -5, 21
-#: Grisu2 needs no more digits than this.
+#: Enough for every double.
 _MOST_DIGITS = 17
-#: With more fraction digits than this, RapidJSON does not look for the closest ones.
+#: After more fraction digits than this, RapidJSON does not look for closer ones.
 _ROUNDED_PLACES = 8
-#: Below this, whole doubles are exact integers: all printers agree on them.
+#: Below this, a whole double is an exact integer, whose digits no printer disputes.
 _EXACT_INTEGERS = 2**53
 _SMALLEST_NORMAL = 2.0**-1022
 
 _POWERS = np.array([10**exponent for exponent in range(_MOST_DIGITS)], np.uint64)
-_LOW_HALF = 2**32 - 1
+_ONE = np.uint64(1)
+_LOW_HALF = np.uint64(2**32 - 1)
+_HIDDEN_BIT = np.uint64(2**52)
 
 #: Up to here one double after the other is faster than NumPy's fixed cost per call.
 _FEW = 64
-#: Doubles per round: the round's arrays stay in the processor's cache.
-_ROUND = 8192
+#: Doubles per round: many enough for NumPy, few enough for the processor's cache.
+_ROUND = 32768
 
 
 def encode(array: npt.NDArray[np.generic]) -> bytes:
@@ -81,7 +83,7 @@ _ESCAPES = {bytes([code]): b"\\u%04X" % code for code in range(0x20)} | {
 
 
 def encode_string(text: str | bytes) -> bytes:
-    """`text` in quotation marks with RapidJSON's escapes; bytes that are not UTF-8 stay as they are.
+    """`text` in quotation marks with RapidJSON's escapes; all other bytes stay as they are.
 
     A `str` is encoded with `surrogateescape`, the inverse of how `rapid_json.loads` decodes.
     """
@@ -162,7 +164,7 @@ def _grisu(value: float) -> tuple[int, int]:
         exponent -= places
         upper *= 10**places
         width *= 10**places
-        # RapidJSON looks for the closest digits only this far.
+        # After more places RapidJSON does not look for closer digits.
         distance = distance * 10**places if places <= _ROUNDED_PLACES else 0
 
     digits, rest = divmod(upper, unit)
@@ -232,10 +234,10 @@ def _grisu_many(values: _Doubles) -> tuple[_Words, _Indexes, _Indexes]:
     bits = values.view(np.uint64)
     binary_exponent = (bits >> 52).astype(np.intp)
     power, shift = powers[binary_exponent], shifts[binary_exponent]
-    mantissa = bits & (2**52 - 1)
+    mantissa = bits & (_HIDDEN_BIT - _ONE)
 
     # The three products of `_grisu`: the ends follow from the double's own by 128-bit sums.
-    high, low = _product((mantissa | 2**52) << 11, power)
+    high, low = _product((mantissa | _HIDDEN_BIT) << np.uint64(11), power)
     low_above = low + (power << 10)
     upper = high + (power >> 54) + (low_above < low) + (low_above >> 63) - 1
     gap = 10 - (mantissa == 0).astype(np.uint64)
@@ -244,7 +246,7 @@ def _grisu_many(values: _Doubles) -> tuple[_Words, _Indexes, _Indexes]:
     width = upper - lower
     distance = upper - high - (low >> 63)
 
-    unit = 1 << shift
+    unit = _ONE << shift
     whole, fraction = upper >> shift, upper & (unit - 1)
     size = sizes[binary_exponent]
     size += whole >= _POWERS[size]
@@ -262,7 +264,7 @@ def _grisu_many(values: _Doubles) -> tuple[_Words, _Indexes, _Indexes]:
 
 @functools.cache
 def _scales() -> tuple[_Words, _Words, _Indexes, _Indexes]:
-    """By biased binary exponent: `_scale`, and the digits before the point at the least."""
+    """By biased binary exponent: `_scale`, and the digits that the whole part has at least."""
     scales = [_scale(biased - 1022) for biased in range(2048)]
     powers, shifts, exponents = zip(*scales, strict=True)
     sizes = [len(str(power >> 1 + shift)) for power, shift, _ in scales]
@@ -286,7 +288,11 @@ def _product(a: _Words, b: _Words) -> tuple[_Words, _Words]:
 
 
 def _decimal_places(fraction: _Words, width: _Words, unit: _Words, most: _Indexes) -> _Indexes:
-    """The fewest fraction digits, at most `most`, whose rest lies within the width."""
+    """The fewest fraction digits, at most `most`, whose rest lies within the width.
+
+    Fewer digits are tried from `most` down, because most doubles need them all. The products that
+    overflow are right modulo 2**64, and so modulo the unit.
+    """
     places = np.where(fraction <= width, 0, most)
     pending = np.flatnonzero(places > 1)
     while pending.size:
@@ -321,6 +327,7 @@ def _round(
 
 
 def _strip_zeros(significand: _Words, length: _Indexes, where: _Indexes) -> None:
+    """Take the trailing zeros off the digits of whole scaled doubles; no others have any."""
     while where.size:
         shorter = significand[where] // 10
         stripped = shorter * 10 == significand[where]

@@ -2,12 +2,12 @@
 
 Triton parses requests with RapidJSON and its `kParseNanAndInfFlag`. The dialect is a little wider
 than JSON, and the texts and byte offsets of its refusals reach the client. Three readers share the
-work: orjson reads the ordinary document, the standard library one with a NaN, a name given twice,
-or bytes that are not UTF-8, and `_Reader` all others: it does as RapidJSON does, byte by byte.
+work: orjson reads the ordinary document; the standard library one with a NaN, a name given twice,
+or bytes that are not UTF-8; and `_Reader` any other, byte by byte as RapidJSON does.
 
-Two differences are meant. Numbers are rounded correctly, and zero is zero with any exponent:
-RapidJSON is off by a unit or two in the last place of one long double in ten. And nesting is
-limited, as in newer releases.
+Two differences are meant. A number that fits a double is the double nearest to it, where RapidJSON
+misses by one or two units in the last place for every tenth number of 17 digits, and refuses a few
+odd ones such as `0e400`. And nesting is limited, as in newer releases.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _is_shallow(document: bytes) -> bool:
         return True
     brackets = _STRING.sub(b"", document).translate(_BRACKETS, _OTHERS)
     steps = ord("\\") - np.frombuffer(brackets, np.int8)  # +1 for [, -1 for ]
-    return int(np.cumsum(steps, dtype=np.int64).max()) <= _DEEPEST
+    return int(np.cumsum(steps, dtype=np.int64).max(initial=0)) <= _DEEPEST
 
 
 # ------------------------------------------------------------------------------- the exact reader
@@ -136,16 +136,8 @@ _POINT = re.compile(rb"\.")
 _EXPONENT_MARK = re.compile(rb"[eE][+-]?")
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]*')
 _HEX = re.compile(rb"[0-9A-Fa-f]{4}")
-_ESCAPES = {
-    b'"': b'"',
-    b"\\": b"\\",
-    b"/": b"/",
-    b"b": b"\b",
-    b"f": b"\f",
-    b"n": b"\n",
-    b"r": b"\r",
-    b"t": b"\t",
-}
+_ESCAPES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+_ESCAPES |= {itself: itself for itself in (b'"', b"\\", b"/")}
 
 
 class _Reader:
@@ -212,7 +204,7 @@ class _Reader:
             raise self._refusal("Invalid value.")
 
     def _steps_over(self, word: bytes) -> bool:
-        """Go on for as many letters as are those of `word`, and tell whether all were."""
+        """Step over the letters of `word` as far as they stand here, and tell whether all do."""
         for letter in word:
             if not self._text.startswith(bytes([letter]), self._at):
                 return False
@@ -269,8 +261,8 @@ class _Reader:
         fraction, exponent = self._take(_FRACTION), self._take(_EXPONENT)
         if fraction or exponent:
             value = float(whole + fraction + exponent)
-        # Beyond the doubles, RapidJSON refuses by the number of digits and by the exponent alone;
-        # what is left over becomes an infinity.
+        # Beyond the doubles, RapidJSON goes by the number of digits and by the exponent alone; what
+        # it does not refuse becomes an infinity.
         if math.isinf(value) and (
             math.isinf(float(whole)) or (exponent and float(exponent[1:]) > 308 + len(fraction[1:]))
         ):

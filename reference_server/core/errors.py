@@ -40,6 +40,14 @@ class ServerError(Exception):
         return f"{self.code.value}: {self.message}"
 
 
+class BackendError(ServerError):
+    """A fault that a backend finds in a request it was given.
+
+    The request counts as accepted: it is answered through its sink and counted as failed, where
+    a refusal would move nothing.
+    """
+
+
 def invalid_arg(message: str) -> ServerError:
     """The caller's request or configuration is wrong."""
     return ServerError(Code.INVALID_ARG, message)

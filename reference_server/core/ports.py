@@ -57,7 +57,7 @@ class EnsembleRecorder(Protocol):
     def composed(self, request: InferRequest, steps: Sequence[Timing]) -> Timing:
         """The ensemble answered `request`; `steps` are the timings of the steps that ran."""
 
-    def composition_failed(self, request: InferRequest) -> None:
+    def refused(self, request: InferRequest) -> None:
         """The ensemble answered `request` with an error."""
 
 

@@ -10,7 +10,7 @@ from math import prod
 
 from reference_server.core import byte_strings
 from reference_server.core.dtypes import DataType
-from reference_server.core.errors import ServerError, invalid_arg
+from reference_server.core.errors import BackendError, Code, ServerError, invalid_arg
 from reference_server.core.metadata import Dims, Signature, TensorConfig
 from reference_server.core.request import InferRequest
 from reference_server.core.tensor import Shape, Tensor
@@ -41,7 +41,8 @@ class RequestRules:
     def admit(self, request: InferRequest) -> None:
         """Check `request`, then fill in its batch size and batch key and reshape its inputs.
 
-        Raises ServerError INVALID_ARG at the first fault.
+        Raises ServerError INVALID_ARG at the first fault; a BackendError, which is for the sink,
+        if a string is cut.
         """
         for name in request.requested_outputs:
             if name not in self._outputs:
@@ -162,9 +163,10 @@ class RequestRules:
                 f"{fault.available} bytes available. Please make sure the string length "
                 "indicator is in one buffer."
             )
-        return invalid_arg(
+        return BackendError(
+            Code.INVALID_ARG,
             f"incomplete string data for inference input '{tensor.name}', expecting string of "
-            f"length {fault.length} but only {fault.available} bytes available"
+            f"length {fault.length} but only {fault.available} bytes available",
         )
 
     def _batch_key(self, inputs: dict[str, Tensor]) -> tuple[object, ...]:

@@ -82,8 +82,11 @@ class ModelStatistics:
             self._count_batch(request.batch_size, timing)
         return timing
 
-    def composition_failed(self, request: InferRequest) -> None:
-        """An ensemble answered `request` with an error."""
+    def refused(self, request: InferRequest) -> None:
+        """`request` was accepted, and answered with an error that no execution gave.
+
+        An ensemble's request that failed in one of its steps is such a one too.
+        """
         with self._lock:
             self._totals.fail.add(self._clock.monotonic_ns() - request.received_ns)
 

@@ -50,7 +50,6 @@ class Repository:
                 config = self._loader.read_config(folder)
             except ServerError as error:
                 log.error("Poll failed for model directory '%s': %s", folder.name, error)
-                self._served[folder.name] = {}
                 self._statuses.append(_unavailable(folder.name, None, error))
                 continue
             if config.platform == "ensemble":
@@ -107,7 +106,6 @@ class Repository:
             log.info("successfully loaded '%s'", name)
 
     def _failed(self, name: str, version: int | None, error: ServerError) -> None:
-        self._served.setdefault(name, {})
         self._statuses.append(_unavailable(name, version, error))
         shown = name if version is None else f"{name}' version {version}: '"
         log.error("failed to load '%s': %s", shown.rstrip(": '"), error.described())

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reference_server.config.schema import ModelConfig
+from reference_server.core.errors import BackendError
 from reference_server.core.ports import Scheduler
 from reference_server.core.request import InferRequest
+from reference_server.core.response import InferResponse
 from reference_server.core.rules import RequestRules
 from reference_server.observability.statistics import ModelStatistics
 
@@ -39,7 +41,13 @@ class ServedModel:
 
         Raises ServerError if it is refused, and then its sink hears nothing.
         """
-        self.rules.admit(request)
+        try:
+            self.rules.admit(request)
+        except BackendError as error:
+            self.statistics.refused(request)
+            name = self.config.name
+            request.sink.send(InferResponse(name, self.version, request.id, error=error))
+            return
         self.scheduler.submit(request)
 
 

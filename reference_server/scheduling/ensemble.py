@@ -150,7 +150,7 @@ class _Run:
                 return
             self._answered = True
         ensemble = self._ensemble
-        ensemble.recorder.composition_failed(self._request)
+        ensemble.recorder.refused(self._request)
         named = ServerError(error.code, f"in ensemble '{ensemble.name}', {error.message}")
         self._send(InferResponse(ensemble.name, ensemble.version, self._request.id, error=named))
 
@@ -184,8 +184,11 @@ class _Run:
         ]
 
     def _answering_steps(self, outputs: list[Tensor]) -> int:
-        """How many steps the reply's tensors come from; Triton repeats the parameters for each."""
-        given = {tensor.name for tensor in outputs}
+        """How many steps the reply's tensors come from; Triton repeats the parameters for each.
+
+        A tensor without elements counts as if nobody had given it.
+        """
+        given = {tensor.name for tensor in outputs if 0 not in tensor.shape}
         return sum(
             not given.isdisjoint(step.outputs.values()) for step in self._ensemble.graph.steps
         )

@@ -88,8 +88,10 @@ class InstanceScheduler:
         wakes: list[tuple[_Worker, _Wake]] = []
         while self._idle and (batch := self._work.take(now)):
             wakes.append((self._idle.pop(), batch))
-        if self._idle and not had_deadline and self._work.next_deadline_ns() is not None:
-            # Somebody has to wait out the delay that this request began.
+        begins_delay = not had_deadline or bool(wakes)
+        if self._idle and begins_delay and self._work.next_deadline_ns() is not None:
+            # Somebody has to wait out the delay that this request began: it is the only one that
+            # waits, or whoever waited for those before it has just been sent off with them.
             wakes.append((self._idle.pop(), None))
         return wakes
 

@@ -6,6 +6,8 @@ builtins of its own, whose `__import__` looks into that table. So import stateme
 instance's files, whenever and on whatever thread they run, find the instance's modules. What is
 installed in the process comes first and is shared; then come the version's directory and the
 model's, as on Triton's `sys.path`.
+
+One thing is not supported: a module that puts another object in its place in `sys.modules`.
 """
 
 from __future__ import annotations
@@ -123,8 +125,8 @@ class ModelModules:
         module = module_from_spec(spec)
         vars(module)["__builtins__"] = vars(self._builtins)
         self._table[name] = module
-        self._finder.hold(name)
-        self._held.append(name)
+        if self._finder.hold(name):
+            self._held.append(name)
         if parent is not None:
             # Before its code runs: modules that import each other find it there meanwhile.
             setattr(parent, child, module)
@@ -134,7 +136,7 @@ class ModelModules:
         except BaseException:
             del self._table[name]
             if parent is not None:
-                delattr(parent, child)
+                vars(parent).pop(child, None)
             raise
         finally:
             self._running.remove(name)
@@ -147,7 +149,7 @@ class ModelModules:
         return _find_spec(name, getattr(self.find(package), "__path__", ()))
 
     def _search_path(self) -> Sequence[str]:
-        """Where top-level modules are, with what the model's code added to `sys.path` of it."""
+        """Where top-level modules are; the model's code may have added folders of its own."""
         added = (
             entry
             for entry in sys.path
@@ -161,7 +163,7 @@ class ModelModules:
             return True
         if root in self._foreign:
             return False
-        if self._spec(root) is not None and not self._finder.is_installed(root):
+        if not self._finder.is_installed(root) and self._spec(root) is not None:
             return True
         if isinstance(sys.modules.get(root), SharedName):
             # Other instances have a module of that name, and this one must not see it.

@@ -105,15 +105,21 @@ class Finder(MetaPathFinder, Loader):
         self._holders: Counter[str] = Counter()
         sys.meta_path.append(self)
 
-    def hold(self, name: str) -> None:
-        """Let `sys.modules[name]` be a SharedName until each `hold` has had its `release`."""
+    def hold(self, name: str) -> bool:
+        """Let `sys.modules[name]` be a SharedName until each `hold` has had its `release`.
+
+        Does nothing and returns False if the process has a module of its own there.
+        """
         with self._lock:
-            self._holders[name] += 1
-            if not isinstance(sys.modules.get(name), SharedName):
+            if name not in self._holders:
+                if name in sys.modules:
+                    return False
                 sys.modules[name] = SharedName(name)
+            self._holders[name] += 1
+            return True
 
     def release(self, name: str) -> None:
-        """Undo one `hold`."""
+        """Undo one `hold` that returned True."""
         with self._lock:
             self._holders[name] -= 1
             if not self._holders[name]:

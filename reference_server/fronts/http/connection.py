@@ -8,6 +8,7 @@ straight into the memory that tensors will view.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -23,7 +24,10 @@ _IN_PLACE_BYTES = 8192
 _MAX_PIPELINED = 32
 #: Where tensor data begins in a body that is received in place, for aligned NumPy views.
 _ALIGNMENT = 64
-_UNKNOWN_METHOD = httptools.HttpParserInvalidMethodError
+#: The method of a request line that is in order but for llhttp not knowing the method.
+_METHOD = re.compile(rb"[A-Z]+(?= \S+ HTTP/1\.[01]\r\n)")
+#: Any method that llhttp knows and no operation answers to.
+_REFUSED_METHOD = b"TRACE"
 
 Part = bytes | memoryview
 Header = tuple[bytes, bytes]
@@ -96,10 +100,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._chunks: list[bytes] = []  # its body so far
         self._headers_done = False
         self._whole = False
+        self._completed = 0  # messages that ended within the bytes being read
         self._place: memoryview | None = None  # its body, when it is received in place
         self._filled = 0
         self._current: Request | None = None  # the request being handled
         self._waiting: deque[Request] = deque()
+        self._advancing = False
         self._reading_paused = False
         self._closing = False
 
@@ -135,23 +141,25 @@ class HttpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._place is not None:
             self._filled += nbytes
-            if self._filled == len(self._place):
-                self._incoming.body = self._place
-                self._place = None
-                self._parser = httptools.HttpRequestParser(self)
-                self._complete()
+            self._check_filled()
             return
-        try:
-            self._parser.feed_data(self._scratch[:nbytes])
-        except httptools.HttpParserUpgrade:
-            self._abort()
-        except _UNKNOWN_METHOD:
-            self._refuse_method()
-        except httptools.HttpParserError:
-            self._abort()
-        else:
-            if self._headers_done and not self._whole:
-                self._receive_in_place()
+        data: bytes | memoryview = self._scratch[:nbytes]
+        while data and not self._closing:
+            self._completed = 0
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._past_upgrade(data[upgrade.args[0] :])
+            except httptools.HttpParserInvalidMethodError:
+                data = self._with_refused_method(data)
+            except httptools.HttpParserError:
+                self.close()
+                return
+            else:
+                if self._headers_done and not self._whole:
+                    self._receive_in_place()
+                return
+            self._parser = httptools.HttpRequestParser(self)
 
     def eof_received(self) -> bool:
         # A client that half-closes still gets the answers to what it sent.
@@ -170,7 +178,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._incoming.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._incoming.headers[name.lower()] = value
+        self._incoming.headers.setdefault(name.lower(), value)
 
     def on_headers_complete(self) -> None:
         request = self._incoming
@@ -185,7 +193,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._chunks.append(body)
 
     def on_message_complete(self) -> None:
+        if self._parser.should_upgrade() and b"content-length" in self._incoming.headers:
+            return  # see _past_upgrade
         self._whole = True
+        self._completed += 1
         chunks = self._chunks
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._incoming.body = memoryview(body)
@@ -201,11 +212,18 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         length = int(headers.get(b"content-length", b"0"))
         received = sum(map(len, self._chunks))
-        if length - received < _IN_PLACE_BYTES:
-            return
+        if length - received >= _IN_PLACE_BYTES:
+            self._make_place(length)
+
+    def _make_place(self, length: int) -> None:
+        """Go on reading the body in memory of its own, where what has come of it is put first."""
+        headers = self._incoming.headers
         try:
             place = _aligned(length, _number(headers.get(b"inference-header-content-length")))
-        except MemoryError:
+        except (MemoryError, ValueError):  # ValueError: more than any memory can have
+            if self._current is not None:
+                self.close()
+                return
             self._incoming.keep_alive = False
             self._current = self._incoming
             self._incoming.reply_error(
@@ -220,6 +238,26 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._filled += len(chunk)
         self._chunks = []
         self._place = place
+        self._check_filled()
+
+    def _check_filled(self) -> None:
+        if self._place is not None and self._filled == len(self._place):
+            self._incoming.body = self._place
+            self._place = None
+            self._parser = httptools.HttpRequestParser(self)
+            self._complete()
+
+    def _past_upgrade(self, data: memoryview | bytes) -> memoryview | bytes:
+        """What follows a request that offers another protocol: Triton never takes the offer.
+
+        llhttp ends such a request with its head; a body is read here. Returns what lies behind.
+        """
+        if self._whole:
+            return data
+        length = int(self._incoming.headers[b"content-length"])
+        self._chunks = [bytes(data[:length])]
+        self._make_place(length)
+        return data[length:]
 
     def _complete(self) -> None:
         request = self._incoming
@@ -235,19 +273,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._current = request
         self._handle(request)
 
-    def _refuse_method(self) -> None:
-        # llhttp stops at a method it does not know; Triton answers, so the first line decides.
-        request = self._incoming
-        request.keep_alive = False
-        if self._current is not None:
-            self._abort()
-            return
-        self._current = request
-        request.reply_error(errors.NOT_ALLOWED, "Method Not Allowed", as_json=True)
+    def _with_refused_method(self, data: bytes | memoryview) -> bytes:
+        """`data` with a known method in place of one that llhttp stops at; Triton answers both.
 
-    def _abort(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+        Nothing, and the connection ends, if `data` does not begin with such a request.
+        """
+        found = _METHOD.match(data)
+        if found is None or self._completed:
+            self.close()
+            return b""
+        return _REFUSED_METHOD + data[found.end() :]
 
     # -- writing
 
@@ -264,22 +299,39 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         length = sum(map(len, parts))
+        old = request.version == "1.0"
         lines = [b"HTTP/%b %b" % (request.version.encode(), status)]
         if content_type is not None:
             lines.append(b"Content-Type: " + content_type)
         lines.extend(b"%b: %b" % header for header in headers)
-        if request.version != "1.0":
+        if length:
             lines.append(b"Content-Length: %d" % length)
+        if request.keep_alive is old:  # each version names what is not its default
+            lines.append(b"Connection: keep-alive" if old else b"Connection: close")
+        if not length and (request.keep_alive or not old):
+            lines.append(b"Content-Length: 0")
         if content_type is None:
             lines.append(b"Content-Type: text/plain")
-        if not request.keep_alive and request.version != "1.0":
-            lines.append(b"Connection: close")
         lines.append(b"\r\n")
         self._write([b"\r\n".join(lines), *parts])
+        if not request.keep_alive:
+            self._waiting.clear()
         if not request.keep_alive or (self._closing and not self._waiting):
             self._transport.close()
-        elif self._waiting:
-            self._start_next()
+        elif not self._advancing:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Handle what waits, until a request is not answered at once.
+
+        A loop, because replies given at once would nest as deep as a client pipelines.
+        """
+        self._advancing = True
+        try:
+            while self._waiting and self._current is None:
+                self._start_next()
+        finally:
+            self._advancing = False
 
     def _start_next(self) -> None:
         request = self._waiting.popleft()
@@ -302,4 +354,4 @@ def _aligned(length: int, data_offset: int) -> memoryview:
 
 
 def _number(text: bytes | None) -> int:
-    return int(text) if text is not None and text.isdigit() else 0
+    return int(text) if text is not None and text.isdigit() and len(text) < 20 else 0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from reference_server.codecs import compression, infer_request, infer_response, model_json
 from reference_server.codecs.infer_options import ResponseForm
 from reference_server.core.clock import Clock
-from reference_server.core.errors import Code, ServerError, unsupported
+from reference_server.core.errors import Code, ServerError, internal, unsupported
 from reference_server.core.response import InferResponse
 from reference_server.fronts.http import errors, routes
 from reference_server.fronts.http.connection import Header, Request
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 _BINARY = b"application/octet-stream"
 _JSON = b"application/json"
+#: Operations that refuse a method in plain text: Triton leaves the type to its HTTP library.
+_PLAIN = frozenset({Operation.LIVE, Operation.READY, Operation.MODEL_READY, Operation.INFER})
 _Handler = Callable[[Request, Route], None]
 
 
@@ -56,7 +58,7 @@ class HttpHandlers:
         operation = route.operation
         if request.method != operation.method:
             request.reply_error(
-                errors.NOT_ALLOWED, "Method Not Allowed", as_json=operation is not Operation.INFER
+                errors.NOT_ALLOWED, "Method Not Allowed", as_json=operation not in _PLAIN
             )
             return
         try:
@@ -105,14 +107,13 @@ class HttpHandlers:
 
     def _infer(self, request: Request, route: Route) -> None:
         received_ns = self._clock.monotonic_ns()
-        coding = request.header(b"content-encoding") or ""
         try:
             served = self._gateway.find(route.model, route.version())
             if served.config.decoupled:
                 raise unsupported(
                     "HTTP end point doesn't support models with decoupled transaction policy"
                 )
-            body = compression.decompress(coding, request.body)
+            body = compression.decompress(request.header(b"content-encoding"), request.body)
             length = infer_request.json_length(
                 request.header(b"inference-header-content-length"), len(body)
             )
@@ -165,6 +166,9 @@ class _InferExchange:
                 self._reply(response)
             except ServerError as fault:
                 error = fault
+            except Exception as defect:  # as in `handle`: nobody is left waiting
+                log.exception("reply of %s", response.model_name)
+                error = internal(f"{type(defect).__name__}: {defect}")
         if error is not None:
             self._request.reply_error(errors.STATUS[error.code], error.message, as_json=False)
 

@@ -44,7 +44,8 @@ class Route:
         """The version number. Raises ServerError INVALID_ARG if it is none that can exist."""
         if not self.version_text:
             return LATEST
-        number = int(self.version_text)
+        digits = self.version_text.lstrip("0") or "0"
+        number = int(digits[:20])  # more digits are too many in any case
         if number > _MAX_VERSION:
             raise invalid_arg(
                 "failed to get model version from specified version string "
@@ -59,6 +60,7 @@ _FIXED = {
     "/v2/health/ready": Operation.READY,
     "/v2/models/stats": Operation.ALL_STATISTICS,
 }
+_ORIGIN = re.compile(r"^http://[^/]*")
 _MODEL = re.compile(
     r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
     r"(?:/(?P<verb>infer|ready|config|stats))?"
@@ -76,9 +78,9 @@ _VERBS = {
 def match(url: bytes) -> Route | None:
     """The route of a request target; None if there is nothing. A query is ignored.
 
-    Percent-encoding is left as it is, as Triton leaves it.
+    Percent-encoding is left as it is, as Triton leaves it; of an absolute URL the path counts.
     """
-    path = url.partition(b"?")[0].decode("latin-1")
+    path = _ORIGIN.sub("", url.partition(b"?")[0].decode("latin-1"))
     fixed = _FIXED.get(path)
     if fixed is not None:
         return Route(fixed)

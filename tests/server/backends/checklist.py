@@ -124,7 +124,8 @@ ROWS = [
         17,
         "an exception",
         "def helper(): raise ValueError('bad value here')\nhelper()",
-        fails="ValueError: bad value here\n\nAt:\n  {file}({line}): helper\n  {file}({next}): execute\n",
+        fails="ValueError: bad value here\n\nAt:\n"
+        "  {file}({line}): helper\n  {file}({next}): execute\n",
     ),
     Row(
         17,

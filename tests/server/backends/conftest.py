@@ -56,3 +56,13 @@ def open_model(
         return open_file(kit.model_file(tmp_path, source, files), **changes)
 
     return open_one
+
+
+@pytest.fixture
+def tells(open_model: Callable[..., InlineInstance]) -> Callable[..., object]:
+    """A function that opens a model made of lines, and gives what its `tell` returns."""
+
+    def tell(*lines: str, files: Mapping[str, str] = {}) -> object:
+        return kit.said(open_model(kit.telling(*lines), files))
+
+    return tell

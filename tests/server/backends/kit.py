@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from reference_server.backends.python_host.inline import InlineInstance, InstanceSpec
 from reference_server.core import dtypes
+from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest, NullSink
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
@@ -27,6 +29,30 @@ IDENTITY = """
                 ])
                 for r in requests
             ]
+"""
+
+
+#: A model that answers with what its function `tell` returns.
+TELLING = """
+import sys
+import numpy as np
+import triton_python_backend_utils as pb_utils
+{}
+
+class TritonPythonModel:
+    def execute(self, requests):
+        text = pb_utils.Tensor("TEXT", np.array([tell()], dtype=object))
+        return [pb_utils.InferenceResponse([text]) for _ in requests]
+"""
+
+#: A model whose `execute` is given.
+EXECUTING = """
+import triton_python_backend_utils as pb_utils
+import numpy as np
+
+class TritonPythonModel:
+    def execute(self, requests):
+        {}
 """
 
 
@@ -48,6 +74,28 @@ def write(path: Path, source: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(textwrap.dedent(source), encoding="utf-8")
     return path
+
+
+def telling(*lines: str) -> str:
+    """A model that answers with what its function `tell` returns; `lines` define that."""
+    return TELLING.format("\n".join(lines))
+
+
+def executing(*lines: str) -> str:
+    """A model whose `execute` consists of `lines`."""
+    return EXECUTING.format("\n        ".join(lines))
+
+
+#: A model that counts its calls in a global of its own and in one of its helper.
+COUNTING = telling(
+    "import helper",
+    "count = 0",
+    "def tell():",
+    "    global count",
+    "    count += 1",
+    "    helper.count += 10",
+    "    return f'{count} {helper.count} {helper.name}'",
+)
 
 
 def model_file(
@@ -99,6 +147,14 @@ def outputs(response: InferResponse) -> dict[str, list[object]]:
     """The elements of a good response by output."""
     assert response.error is None, response.error
     return {tensor.name: tensor.array().tolist() for tensor in response.outputs}
+
+
+def execution_error(opened: InlineInstance, *requests: InferRequest) -> str:
+    """Why the batch failed as a whole."""
+    with pytest.raises(ServerError) as caught:
+        opened.execute(requests or [request()])
+    assert caught.value.code is Code.INTERNAL
+    return caught.value.message
 
 
 def said(opened: InlineInstance, **arrays: object) -> object:

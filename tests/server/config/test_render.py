@@ -106,7 +106,9 @@ PRESENT = {
     "version_policy { specific { versions: [1, 3] } }": (
         '"version_policy":{"specific":{"versions":[1,3]}}'
     ),
-    'parameters { key: "k" value { string_value: "v" } }': '"parameters":{"k":{"string_value":"v"}}',
+    'parameters { key: "k" value { string_value: "v" } }': (
+        '"parameters":{"k":{"string_value":"v"}}'
+    ),
     'input { name: "X" data_type: TYPE_FP32 dims: [4] reshape { shape: [2, 2] } }': (
         '"dims":[4],"reshape":{"shape":[2,2]},"is_shape_tensor":false'
     ),

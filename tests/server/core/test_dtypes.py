@@ -6,11 +6,13 @@ import pytest
 from reference_server.core import dtypes
 from reference_server.core.dtypes import DataType
 
-SIZES = {
-    **{"BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8},
-    **{"INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8},
-    **{"FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8},
+NAMES_BY_SIZE = {
+    1: ["BOOL", "UINT8", "INT8"],
+    2: ["UINT16", "INT16", "FP16", "BF16"],
+    4: ["UINT32", "INT32", "FP32"],
+    8: ["UINT64", "INT64", "FP64"],
 }
+SIZES = {name: size for size, names in NAMES_BY_SIZE.items() for name in names}
 
 
 @pytest.mark.parametrize(("name", "size"), SIZES.items())

@@ -10,7 +10,7 @@ generation cannot say `read-only`.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -66,18 +66,13 @@ class _Head(ctypes.Structure):
 
 
 _NAME = b"dltensor"
-_is_valid = ctypes.pythonapi.PyCapsule_IsValid
-_is_valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
-_is_valid.restype = ctypes.c_int
-_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-_get_pointer.restype = ctypes.POINTER(_Head)
-
-
-class _Producer(Protocol):
-    def __dlpack__(self) -> Capsule: ...
-
-    def __dlpack_device__(self) -> tuple[int, int]: ...
+# Prototypes of our own: the functions in ctypes.pythonapi are everybody's, and others give them
+# other types.
+_ARGUMENTS = (ctypes.py_object, ctypes.c_char_p)
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, *_ARGUMENTS)(("PyCapsule_IsValid", ctypes.pythonapi))
+_get_pointer = ctypes.PYFUNCTYPE(ctypes.POINTER(_Head), *_ARGUMENTS)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 class _Adapter:

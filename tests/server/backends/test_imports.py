@@ -1,0 +1,229 @@
+"""Every form of import finds the model's own files, whenever and wherever it runs."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from server.backends.kit import (
+    instance,
+    model_file,
+    said,
+    telling,
+    write,
+)
+
+from reference_server.backends.python_host.modules import ModelModules
+from reference_server.core.errors import ServerError
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A module table over a folder, where single modules can be tried."""
+    folder = tmp_path / "m" / "1"
+    folder.mkdir(parents=True)
+    modules = ModelModules(folder, {})
+    yield modules
+    modules.close()
+
+
+def test_the_model_is_named_by_version_and_file(tells):
+    assert tells("def tell(): return f'{__name__} {__package__} {__spec__.name}'") == (
+        "1.model 1 1.model"
+    )
+
+
+def test_file_names_are_real(tells, tmp_path):
+    tells_file = tells(
+        "import helper",
+        "def tell(): return f'{__file__} {helper.__file__} {tell.__code__.co_filename}'",
+        files={"1/helper.py": ""},
+    )
+    model, helper, code = tells_file.split()
+    assert model == code == f"{tmp_path}/m/1/model.py"
+    assert helper == f"{tmp_path}/m/1/helper.py"
+
+
+@pytest.mark.parametrize(
+    ("statement", "value"),
+    [
+        ("import helper", "helper.name"),
+        ("import helper as h", "h.name"),
+        ("from helper import name", "name"),
+        ("from helper import *", "name"),
+        ("import helper_root", "helper_root.name"),
+        ("from . import helper", "helper.name"),
+        ("from .helper import name", "name"),
+        ("from . import helper as h, other", "h.name + other.name"),
+        ("import package", "package.name"),
+        ("import package.inner", "package.inner.name"),
+        ("import package.inner as i", "i.name"),
+        ("from package import inner", "inner.name"),
+        ("from package import *", "inner.name"),
+        ("from package.inner import outer_name", "outer_name"),
+        ("import folder.deep.leaf", "folder.deep.leaf.name"),
+        ("from folder.deep import leaf", "leaf.name"),
+        ("from folder.deep.leaf import sibling", "sibling.name"),
+        ("from .folder.deep import leaf", "leaf.name"),
+        ("import importlib; helper = importlib.import_module('helper')", "helper.name"),
+        ("from importlib import import_module", "import_module('package.inner').name"),
+        ("import importlib", "importlib.import_module('.helper', __package__).name"),
+        ("helper = __import__('helper')", "helper.name"),
+        ("package = __import__('package.inner')", "package.inner.name"),
+        ("exec('import helper')", "helper.name"),
+    ],
+)
+def test_every_form_of_import_finds_the_models_files(tells, statement, value):
+    files = {
+        "1/helper.py": "name = 'helper'",
+        "1/other.py": "name = 'other'",
+        "helper_root.py": "name = 'root'",
+        "1/package/__init__.py": "name = 'package'\n__all__ = ['inner']",
+        "1/package/inner.py": "name = 'inner'\nfrom . import name as outer_name",
+        "1/folder/deep/leaf.py": "name = 'leaf'\nfrom . import sibling",
+        "1/folder/deep/sibling.py": "name = 'sibling'",
+    }
+    told = tells(statement, f"def tell(): return {value}", files=files)
+    assert told in {"helper", "helperother", "root", "package", "inner", "leaf", "sibling"}
+
+
+def test_the_version_comes_before_the_model(tells):
+    files = {"1/helper.py": "name = 'version'", "helper.py": "name = 'model'"}
+    assert tells("import helper", "def tell(): return helper.name", files=files) == "version"
+
+
+@pytest.mark.parametrize("name", ["json", "numpy", "this"])
+def test_what_is_installed_comes_before_both(tells, name):
+    module = f"{name}.__name__ + str('mine' in vars({name}))"
+    imported = (
+        f"import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()): import {name}"
+    )
+    files = {f"1/{name}.py": "mine = 1"}
+    assert tells(imported, f"def tell(): return {module}", files=files) == f"{name}False"
+
+
+def test_the_package_of_the_version_may_have_code(tells):
+    files = {"1/__init__.py": "name = 'init'"}
+    assert tells("from . import name", "def tell(): return name", files=files) == "init"
+
+
+def test_modules_may_import_each_other(tells):
+    files = {
+        "1/one.py": "from . import two\ndef name(): return two.name\n",
+        "1/two.py": "from . import one\nname = 'two'\ndef back(): return one.name()\n",
+    }
+    assert tells("from . import one", "def tell(): return one.two.back()", files=files) == "two"
+
+
+def test_the_utils_belong_to_the_instance(tells, tmp_path):
+    lines = (
+        "import triton_python_backend_utils, helper",
+        "def tell(): return f'{triton_python_backend_utils is pb_utils is helper.pb_utils} '"
+        " + pb_utils.__name__ + ' ' + pb_utils.get_model_dir()",
+    )
+    files = {"1/helper.py": "import triton_python_backend_utils as pb_utils"}
+    assert tells(*lines, files=files) == f"True triton_python_backend_utils {tmp_path}/m/1"
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("import missing", "ModuleNotFoundError: No module named 'missing'"),
+        ("import helper.part", "No module named 'helper.part'; 'helper' is not a package"),
+        ("import package.part.deep", "ModuleNotFoundError: No module named 'package.part'"),
+        ("from . import missing", "ImportError: cannot import name 'missing' from '1'"),
+        ("from .missing import x", "ModuleNotFoundError: No module named '1.missing'"),
+        ("from helper import missing", "ImportError: cannot import name 'missing' from 'helper'"),
+        ("from package import missing", "ImportError: cannot import name 'missing' from 'package'"),
+        ("from ... import x", "ImportError: attempted relative import beyond top-level package"),
+        ("import uses_relative", "attempted relative import with no known parent package"),
+        ("import importlib; importlib.import_module('missing')", "No module named 'missing'"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused_as_python_does(tmp_path, statement, text):
+    files = {
+        "1/helper.py": "",
+        "1/package/__init__.py": "",
+        "1/uses_relative.py": "from . import helper",
+    }
+    with pytest.raises(ServerError) as caught:
+        instance(model_file(tmp_path, statement, files)).open()
+    assert text in caught.value.message
+    assert "model.py(1): <module>\n" in caught.value.message
+
+
+def test_a_module_that_failed_is_tried_again(table, tmp_path):
+    helper = write(tmp_path / "m/1/package/helper.py", "1 / 0")
+    with pytest.raises(ZeroDivisionError):
+        table.require("package.helper")
+    assert not hasattr(table.require("package"), "helper")
+    helper.write_text("name = 'good'")
+    assert table.require("package.helper").name == "good"
+
+
+def test_imports_inside_functions_work_while_executing_and_on_other_threads(tells):
+    told = tells(
+        "from concurrent.futures import ThreadPoolExecutor",
+        "def lazy():",
+        "    import helper",
+        "    from .other import name",
+        "    return helper.name + name",
+        "def tell():",
+        "    with ThreadPoolExecutor(1) as pool: return pool.submit(lazy).result()",
+        files={"1/helper.py": "name = 'helper'", "1/other.py": "name = 'other'"},
+    )
+    assert told == "helperother"
+
+
+def test_a_helper_runs_once_however_many_threads_import_it(tells):
+    told = tells(
+        "import threading",
+        "from concurrent.futures import ThreadPoolExecutor",
+        "barrier = threading.Barrier(8)",
+        "def lazy(_):",
+        "    barrier.wait()",
+        "    import helper",
+        "    return helper.done",
+        "def tell():",
+        "    with ThreadPoolExecutor(8) as pool: done = set(pool.map(lazy, range(8)))",
+        "    import helper",
+        "    return f'{done} {helper.runs}'",
+        files={
+            "1/helper.py": "from counter import count\nruns = count()\ndone = True",
+            "1/counter.py": "import itertools\nticks = itertools.count(1)\n"
+            "def count(): return next(ticks)",
+        },
+    )
+    assert told == "{True} 1"
+
+
+def test_a_thread_waits_for_a_module_that_another_one_runs(tmp_path, table):
+    write(
+        tmp_path / "m/1/gate.py",
+        "import threading\nreached, go_on = threading.Event(), threading.Event()",
+    )
+    write(
+        tmp_path / "m/1/slow.py",
+        "import gate\ngate.reached.set()\ngate.go_on.wait()\nname = 'slow'",
+    )
+    gate = table.require("gate")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(table.require, "slow")
+        gate.reached.wait()
+        second = pool.submit(table.require, "slow")
+        gate.go_on.set()
+        assert first.result() is second.result()
+        assert second.result().name == "slow"
+
+
+def test_two_models_open_side_by_side(tmp_path, open_file):
+    meeting = threading.Barrier(2)
+    threading.meeting_of_models = meeting  # the one thing that both can reach
+    source = telling(
+        "import threading", "threading.meeting_of_models.wait(10)", "def tell(): return 'met'"
+    )
+    try:
+        files = [model_file(tmp_path, source, name=name) for name in "ab"]
+        with ThreadPoolExecutor(2) as pool:
+            assert [said(opened) for opened in pool.map(open_file, files)] == ["met", "met"]
+    finally:
+        del threading.meeting_of_models

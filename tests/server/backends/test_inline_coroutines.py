@@ -1,0 +1,74 @@
+"""Models whose execute is a coroutine."""
+
+import threading
+
+import pytest
+from server.backends.kit import (
+    FAILED,
+    answer,
+    executing,
+    execution_error,
+    request,
+    said,
+)
+
+ASYNC = """
+import asyncio, threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    async def execute(self, requests):
+        await asyncio.sleep(0)
+        here = f"{threading.current_thread().name} {id(asyncio.get_running_loop())}"
+        text = pb_utils.Tensor("TEXT", np.array([here], dtype=object))
+        return [pb_utils.InferenceResponse([text]) for _ in requests]
+"""
+
+
+def test_coroutines_run_on_one_loop_in_a_thread_of_their_own(open_model):
+    opened = open_model(ASYNC)
+    first = said(opened)
+    assert said(opened) == first
+    assert "(run_forever)" in first
+
+
+def test_each_instance_has_a_loop_of_its_own(open_model):
+    assert said(open_model(ASYNC)) != said(open_model(ASYNC))
+
+
+def test_the_loop_ends_before_finalize(open_model):
+    opened = open_model(
+        ASYNC + "    def finalize(self): print([t.name for t in threading.enumerate()])\n"
+    )
+    thread, _, _ = said(opened).partition(" ")
+    opened.close()
+    assert thread not in [t.name for t in threading.enumerate()]
+
+
+@pytest.mark.parametrize("error", ["ValueError('late')", "SystemExit(3)", "KeyboardInterrupt()"])
+def test_an_exception_in_a_coroutine_is_answered_and_the_loop_goes_on(tmp_path, open_model, error):
+    opened = open_model(
+        executing("return self.later(requests)").replace(
+            "    def execute",
+            "    async def later(self, requests):\n"
+            "        if requests[0].request_id(): return [pb_utils.InferenceResponse([])]\n"
+            f"        raise {error}\n"
+            "    def execute",
+        )
+    )
+    text = execution_error(opened)
+    assert text.startswith(FAILED + error.partition("(")[0])
+    assert f"At:\n  {tmp_path}/m/1/model.py(8): later\n" in text
+    assert answer(opened, request(id="good")).error is None
+
+
+def test_a_model_may_run_a_loop_itself(open_model):
+    opened = open_model(
+        executing(
+            "import asyncio",
+            "async def work(): return [pb_utils.InferenceResponse([])]",
+            "return asyncio.run(work())",
+        )
+    )
+    assert answer(opened, request()).error is None

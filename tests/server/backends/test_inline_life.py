@@ -1,0 +1,177 @@
+"""Opening and closing an instance, and what goes wrong in both."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from server.backends.kit import (
+    IDENTITY,
+    answer,
+    executing,
+    execution_error,
+    instance,
+    model_file,
+    outputs,
+    request,
+    said,
+)
+
+from reference_server.core.errors import Code, ServerError
+
+
+def opening_error(tmp_path: Path, source: str, **settings: str) -> ServerError:
+    file = model_file(tmp_path, source, **settings)
+    with pytest.raises(ServerError) as caught:
+        instance(file).open()
+    return caught.value
+
+
+def test_initialize_is_given_seven_strings(tmp_path, open_file):
+    file = model_file(
+        tmp_path,
+        """
+        import json
+        import numpy as np
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.args = json.dumps(args)
+
+            def execute(self, requests):
+                text = pb_utils.Tensor("TEXT", np.array([self.args], dtype=object))
+                return [pb_utils.InferenceResponse([text]) for _ in requests]
+        """,
+        name="bert",
+        version=3,
+    )
+    opened = open_file(file, name="bert_0_1", config_json='{"name":"bert"}', device_id=2)
+    assert eval(said(opened)) == {
+        "model_config": '{"name":"bert"}',
+        "model_instance_kind": "CPU",
+        "model_instance_name": "bert_0_1",
+        "model_instance_device_id": "2",
+        "model_repository": str(tmp_path / "bert"),
+        "model_version": "3",
+        "model_name": "bert",
+    }
+
+
+def test_only_execute_is_needed(open_model):
+    assert outputs(answer(open_model(IDENTITY), request(IN=[1, 2]))) == {"OUT": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            "import json\nraise ValueError('at import')",
+            "ValueError: at import\n\nAt:\n  {file}(2): <module>\n",
+        ),
+        ("def f(:\n", "SyntaxError: invalid syntax (model.py, line 1)"),
+        (
+            "import nonexistent_xyz",
+            "ModuleNotFoundError: No module named 'nonexistent_xyz'\n\nAt:\n"
+            "  {file}(1): <module>\n",
+        ),
+        ("raise SystemExit(2)", "SystemExit: 2\n\nAt:\n  {file}(1): <module>\n"),
+        ("", "AttributeError: module '1.model' has no attribute 'TritonPythonModel'"),
+        ("TritonPythonModel = 5", "TypeError: 'int' object is not callable"),
+        (
+            "class TritonPythonModel:\n  def __init__(self, x): pass",
+            "TypeError: TritonPythonModel.__init__() missing 1 required positional argument: 'x'",
+        ),
+        (
+            "class TritonPythonModel:\n  def __init__(self): raise KeyError('k')",
+            "KeyError: 'k'\n\nAt:\n  {file}(2): __init__\n",
+        ),
+        (
+            "class TritonPythonModel:\n  def initialize(self): pass",
+            "TypeError: TritonPythonModel.initialize() "
+            "takes 1 positional argument but 2 were given",
+        ),
+        (
+            "class TritonPythonModel:\n  def initialize(self, args): raise RuntimeError('no good')",
+            "RuntimeError: no good\n\nAt:\n  {file}(2): initialize\n",
+        ),
+        (
+            "class TritonPythonModel:\n  def initialize(self, args): raise SystemExit(4)",
+            "SystemExit: 4\n\nAt:\n  {file}(2): initialize\n",
+        ),
+    ],
+)
+def test_what_fails_while_opening_is_told_in_tritons_words(tmp_path, source, text):
+    error = opening_error(tmp_path, source)
+    assert error.code is Code.INTERNAL
+    assert error.message == text.format(file=tmp_path / "m/1/model.py")
+
+
+def test_a_failing_helper_is_told_with_the_line_that_imports_it(tmp_path):
+    file = model_file(tmp_path, "import helper", {"1/helper.py": "x = 1\nraise OSError('disk')"})
+    with pytest.raises(ServerError) as caught:
+        instance(file).open()
+    assert caught.value.message == (
+        f"OSError: disk\n\nAt:\n  {file.with_name('helper.py')}(2): <module>\n"
+        f"  {file}(1): <module>\n"
+    )
+
+
+def test_a_missing_file_fails_at_once(tmp_path):
+    missing = tmp_path / "m" / "1" / "model.py"
+    with pytest.raises(ServerError, match=r"Python model file not found in") as caught:
+        instance(missing).open()
+    assert caught.value.message == f"Python model file not found in '{missing}'"
+
+
+def test_a_file_of_another_suffix_is_refused(tmp_path):
+    error = opening_error(tmp_path, IDENTITY, filename="model.txt")
+    assert error.message == "Model name must end with '.py'. Model name is \"model.txt\"."
+
+
+def test_another_file_name_names_the_module(tmp_path, open_file):
+    file = model_file(
+        tmp_path, executing("raise ValueError(__name__, __package__)"), filename="other.py"
+    )
+    assert "ValueError: ('1.other', '1')" in execution_error(open_file(file))
+
+
+def test_an_async_initialize_is_not_awaited(open_model):
+    with pytest.warns(RuntimeWarning, match=r"initialize' was never awaited"):
+        open_model("""
+            class TritonPythonModel:
+                async def initialize(self, args): raise ValueError
+        """)
+
+
+def test_opening_is_logged_as_triton_does(open_model, caplog):
+    caplog.set_level(logging.INFO)
+    open_model(IDENTITY)
+    assert "TRITONBACKEND_ModelInstanceInitialize: m_0_0 (CPU device 0)" in caplog.messages
+
+
+def test_finalize_runs_once(open_model, capsys):
+    opened = open_model("class TritonPythonModel:\n  def finalize(self): print('bye')")
+    opened.close()
+    opened.close()
+    assert capsys.readouterr().out == "bye\n"
+
+
+@pytest.mark.parametrize("error", ["ValueError('fin')", "SystemExit('fin')"])
+def test_an_exception_in_finalize_is_only_logged(tmp_path, open_model, caplog, error):
+    caplog.set_level(logging.INFO)
+    opened = open_model(f"class TritonPythonModel:\n  def finalize(self): raise {error}")
+    opened.close()
+    kind = error.partition("(")[0]
+    expected = f"{kind}: fin\n\nAt:\n  {tmp_path}/m/1/model.py(2): finalize\n"
+    assert (logging.INFO, expected) in [(r.levelno, r.getMessage()) for r in caplog.records]
+
+
+def test_an_instance_that_never_opened_closes_silently(tmp_path):
+    unopened = instance(tmp_path / "m/1/model.py")
+    unopened.close()
+    assert "closed" in repr(unopened)
+
+
+def test_prints_pass_through(open_model, capsys):
+    open_model("print('héllo')\nclass TritonPythonModel: pass")
+    assert capsys.readouterr().out == "héllo\n"

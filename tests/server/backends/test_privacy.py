@@ -1,0 +1,123 @@
+"""What one instance imports, no other sees; and opening again runs what is on the disk."""
+
+import importlib
+import os
+import sys
+
+import pytest
+from server.backends.kit import (
+    COUNTING,
+    instance,
+    model_file,
+    said,
+    telling,
+    write,
+)
+
+from reference_server.core.errors import ServerError
+
+
+def test_instances_have_globals_of_their_own(tmp_path, open_file):
+    file = model_file(tmp_path, COUNTING, {"1/helper.py": "count = 0\nname = 'x'"})
+    first, second = open_file(file), open_file(file, name="m_0_1")
+    assert [said(first), said(first), said(second)] == ["1 10 x", "2 20 x", "1 10 x"]
+
+
+def test_equally_named_helpers_of_two_models_never_meet(tmp_path, open_file):
+    a = open_file(
+        model_file(tmp_path, COUNTING, {"1/helper.py": "count = 1; name = 'a'"}, name="a")
+    )
+    b = open_file(
+        model_file(tmp_path, COUNTING, {"1/helper.py": "count = 2; name = 'b'"}, name="b")
+    )
+    assert [said(a), said(b), said(a)] == ["1 11 a", "1 12 b", "2 21 a"]
+
+
+def test_equally_named_helpers_of_two_versions_never_meet(tmp_path, open_file):
+    files = {"1/helper.py": "count = 0; name = 'one'", "2/helper.py": "count = 0; name = 'two'"}
+    one = open_file(model_file(tmp_path, COUNTING, files))
+    two = open_file(model_file(tmp_path, COUNTING, version=2))
+    assert [said(one), said(two)] == ["1 10 one", "1 10 two"]
+
+
+def test_a_helper_of_another_model_is_not_found(tmp_path, open_file):
+    open_file(model_file(tmp_path, COUNTING, {"1/helper.py": "count = 0; name = 'a'"}, name="a"))
+    alone = model_file(tmp_path, "import helper", name="alone")
+    with pytest.raises(ServerError, match=r"ModuleNotFoundError: No module named 'helper'"):
+        instance(alone).open()
+
+
+def test_helpers_below_a_folder_that_models_put_on_the_path_never_meet(tmp_path, open_file):
+    source = telling(
+        "import os",
+        "sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(__file__)), 'lib'))",
+        "import helper",
+        "def tell(): return helper.name",
+    )
+    path = sys.path.copy()
+    a = open_file(model_file(tmp_path, source, {"lib/helper.py": "name = 'a'"}, name="a"))
+    b = open_file(model_file(tmp_path, source, {"lib/helper.py": "name = 'b'"}, name="b"))
+    sys.path[:] = path
+    assert [said(a), said(b)] == ["a", "b"]
+
+
+def test_a_folder_elsewhere_that_a_model_puts_on_the_path_is_shared(tmp_path, tells):
+    write(tmp_path / "shared" / "shared_by_models_xyz.py", "name = 'shared'")
+    path = sys.path.copy()
+    told = tells(
+        f"sys.path.append({str(tmp_path / 'shared')!r})",
+        "import shared_by_models_xyz",
+        "def tell(): return shared_by_models_xyz.name",
+    )
+    sys.path[:] = path
+    assert told == "shared"
+    assert sys.modules.pop("shared_by_models_xyz").name == "shared"
+
+
+def test_builtins_that_a_model_sets_stay_its_own(tells):
+    told = tells(
+        "import builtins, helper",
+        "builtins.set_by_model = 'set'",
+        "def tell(): return set_by_model + helper.tell()",
+        files={"1/helper.py": "def tell(): return set_by_model"},
+    )
+    assert told == "setset"
+    assert not hasattr(importlib.import_module("builtins"), "set_by_model")
+
+
+def test_installed_modules_are_shared_with_the_process(tells):
+    assert tells("import json", "def tell(): return str(id(json))") == str(
+        id(importlib.import_module("json"))
+    )
+
+
+def test_opening_again_runs_what_is_on_the_disk_now(tmp_path, open_file):
+    file = model_file(tmp_path, COUNTING, {"1/helper.py": "count = 0; name = 'a'"})
+    helper = file.with_name("helper.py")
+    before = helper.stat()
+    first = open_file(file)
+    assert said(first) == "1 10 a"
+    helper.write_text("count = 0; name = 'b'")
+    os.utime(helper, ns=(before.st_atime_ns, before.st_mtime_ns))  # an edit within the same second
+    assert said(open_file(file)) == "1 10 b"
+    assert said(first) == "2 20 a"
+
+
+def test_nothing_is_written_into_the_repository(tmp_path, open_file):
+    file = model_file(tmp_path, COUNTING, {"1/helper.py": "count = 0; name = 'a'"})
+    open_file(file)
+    assert sorted(p.name for p in file.parent.iterdir()) == ["helper.py", "model.py"]
+
+
+def test_a_model_may_reload_its_helper(tmp_path, open_model):
+    opened = open_model(
+        telling(
+            "import importlib, json, helper",
+            "def tell():",
+            "    importlib.reload(json)",
+            "    return importlib.reload(helper).name",
+        ),
+        {"1/helper.py": "name = 'old'"},
+    )
+    (tmp_path / "m/1/helper.py").write_text("name = 'new'")
+    assert said(opened) == "new"

@@ -1,0 +1,107 @@
+"""Compressed bodies: which coding, and what comes out of it."""
+
+import gzip
+import zlib
+
+import pytest
+
+from reference_server.codecs.compression import accepted, compress, decompress
+from reference_server.core.errors import Code, ServerError
+
+TEXT = b"some text " * 50
+
+
+def opened(coding, body):
+    return bytes(decompress(coding, memoryview(body)))
+
+
+# ----------------------------------------------------------------------------------- requests
+
+
+@pytest.mark.parametrize("coding", [None, "identity"])
+def test_plain_bodies_stay_as_they_are(coding):
+    body = memoryview(bytearray(TEXT))
+    assert decompress(coding, body) is body
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_the_data_tells_its_form_itself(coding, pack):
+    assert opened(coding, pack(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize("coding", ["br", "GZIP", "gzip, deflate", " gzip", ""])
+def test_other_codings_are_refused(coding):
+    with pytest.raises(ServerError) as caught:
+        opened(coding, gzip.compress(TEXT))
+    assert caught.value.code is Code.UNSUPPORTED
+    assert caught.value.message == "Unsupported compression type"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_an_empty_body_is_refused(coding):
+    with pytest.raises(ServerError) as caught:
+        opened(coding, b"")
+    assert caught.value.code is Code.INVALID_ARG
+    assert caught.value.message == "nothing to be decompressed"
+
+
+RAW_DEFLATE = zlib.compress(TEXT)[2:-4]
+
+
+@pytest.mark.parametrize("body", [b"garbage", RAW_DEFLATE], ids=["garbage", "no zlib header"])
+def test_what_is_not_compressed_decompresses_to_nothing(body):
+    assert opened("gzip", body) == b""
+
+
+def test_a_cut_stream_gives_what_there_is():
+    text = bytes(range(256)) * 400
+    found = opened("gzip", gzip.compress(text)[:-100])
+    assert found
+    assert text.startswith(found)
+
+
+# ----------------------------------------------------------------------------------- replies
+
+
+@pytest.mark.parametrize(
+    ("coding", "unpack"), [("gzip", gzip.decompress), ("deflate", zlib.decompress)]
+)
+def test_parts_become_one_stream(coding, unpack):
+    assert unpack(compress(coding, [b"ab", memoryview(b"cd"), TEXT])) == b"abcd" + TEXT
+
+
+@pytest.mark.parametrize(
+    ("header", "coding"),
+    [
+        ("", ""),
+        ("gzip", "gzip"),
+        ("deflate", "deflate"),
+        ("identity", ""),
+        ("gzip, deflate", "gzip"),
+        ("deflate, gzip", "deflate"),
+        ("br, zstd", ""),
+        ("br, gzip", "gzip"),
+        ("identity, gzip", ""),
+        ("gzip, identity", "gzip"),
+        ("gzip;q=0.5, deflate", "deflate"),
+        ("gzip;q=0.5, deflate;q=0.5", "gzip"),
+        ("gzip;q=0.2, deflate;q=0.7", "deflate"),
+        ("gzip;q=0.5, identity", ""),
+        ("gzip;q=0", ""),
+        ("gzip;q=0, deflate;q=0.1", "deflate"),
+        ("gzip;q=-1, deflate;q=-0.5", ""),
+        ("gzip;q=2, deflate;q=3", "deflate"),
+        ("gzip;q=0.5;x=1, deflate;q=0.2", "gzip"),
+        ("*", ""),
+        ("*, gzip;q=0.1", "gzip"),
+        ("GZIP", ""),
+        ("gzip; q=0.5", ""),
+        ("gzip; q=0.5, deflate;q=0.1", "deflate"),
+        ("gzip , deflate;q=0.1", "deflate"),
+        ("   gzip", "gzip"),
+        ("gzip;q=abc, deflate;q=0.1", "deflate"),
+    ],
+)
+def test_accepted(header, coding):
+    assert accepted(header) == coding

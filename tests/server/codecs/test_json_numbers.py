@@ -1,0 +1,170 @@
+"""Tensors as JSON text: the real server's very bytes."""
+
+import json
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_server.codecs import json_numbers
+from reference_server.codecs.json_numbers import encode, encode_string
+from reference_server.codecs.rapid_json import loads
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "rapid_json_numbers.json").read_text())
+MANY = json_numbers._FEW + 1
+
+SETTINGS = settings(derandomize=True, deadline=None)
+DOUBLES = st.floats() | st.integers(0, 2**64 - 1).map(
+    lambda bits: struct.unpack("<d", struct.pack("<Q", bits))[0]
+)
+
+
+def powers_of_ten():
+    return np.array([float(f"1e{exponent}") for exponent in range(-323, 309)])
+
+
+def texts(values):
+    """The text of each element."""
+    return encode(values)[1:-1].decode().split(",")
+
+
+def one_by_one(values):
+    return [json_numbers._text(value) for value in values.tolist()]
+
+
+# ---------------------------------------------------------------------------------- the real server
+
+
+@pytest.mark.parametrize(("datatype", "dtype"), [("FP64", ">f8"), ("FP32", ">f4")])
+def test_floats_are_printed_as_by_the_real_server(datatype, dtype):
+    bits, printed = zip(*GOLDEN[datatype], strict=True)
+    values = np.frombuffer(bytes.fromhex("".join(bits)), dtype).astype(dtype[1:])
+    assert len(values) >= MANY
+    assert texts(values) == list(printed)
+    assert one_by_one(values) == list(printed)
+
+
+def test_strings_are_printed_as_by_the_real_server():
+    for raw, printed in GOLDEN["BYTES"]:
+        assert encode_string(raw.encode("latin-1")) == printed.encode("latin-1")
+    elements = np.array([raw.encode("latin-1") for raw, _ in GOLDEN["BYTES"]], dtype=object)
+    printed = ",".join(printed for _, printed in GOLDEN["BYTES"])
+    assert encode(elements) == f"[{printed}]".encode("latin-1")
+
+
+# ------------------------------------------------------------------------------------------ floats
+
+
+@SETTINGS
+@given(st.lists(DOUBLES, min_size=1, max_size=20))
+def test_many_doubles_are_printed_as_one_by_one(values):
+    array = np.resize(np.array(values), MANY)
+    assert texts(array) == one_by_one(array)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(lambda random: random.standard_normal(5000), id="normal"),
+        pytest.param(lambda random: random.random(5000).astype(np.float32), id="float32"),
+        pytest.param(lambda random: random.integers(0, 2**63, 5000).view(np.float64), id="any"),
+        pytest.param(lambda random: random.integers(0, 10**7, 5000) / 1000, id="decimals"),
+        pytest.param(lambda random: random.integers(0, 2**52, 5000).view(np.float64), id="tiny"),
+        pytest.param(lambda random: random.integers(2**53, 2**62, 5000) * 1.0, id="whole"),
+        pytest.param(lambda _: 2.0 ** np.arange(-1074, 1024), id="powers of two"),
+        pytest.param(lambda _: powers_of_ten(), id="powers of ten"),
+    ],
+)
+def test_all_magnitudes_are_printed_alike_and_read_back(values):
+    array = values(np.random.default_rng(0))
+    assert texts(array) == one_by_one(array)
+    read = np.array([float(text) for text in texts(array)], array.dtype)
+    np.testing.assert_array_equal(read, array)
+
+
+def test_rounds_are_joined():
+    count = json_numbers._ROUND
+    array = np.concatenate([np.arange(count), np.arange(count) + 0.1, [math.nan]])
+    assert texts(array) == one_by_one(array)
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_whole_doubles_have_a_decimal(count):
+    values = [0.0, -0.0, 1.0, -1.0, 2.0**53 - 1, 2.0**53, 1e15, 1e16, 1e20]
+    expected = ["0.0", "-0.0", "1.0", "-1.0", "9007199254740991.0", "9007199254740992.0"]
+    expected += ["1000000000000000.0", "10000000000000000.0", "100000000000000000000.0"]
+    assert texts(np.array(values * count)) == expected * count
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_exponents_begin_at_their_limits(count):
+    values = [1e21, -1.5e21, 1e-6, 9.9e-7, 1e-7, 0.000123, 5e-324, 1e100]
+    expected = ["1e21", "-1.5e21", "0.000001", "9.9e-7", "1e-7", "0.000123", "5e-324", "1e100"]
+    assert texts(np.array(values * count)) == expected * count
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_nan_and_infinities_are_bare_words(count):
+    values = [math.nan, -math.nan, math.inf, -math.inf, 0.5]
+    expected = ["NaN", "NaN", "Infinity", "-Infinity", "0.5"]
+    assert texts(np.array(values * count)) == expected * count
+    signalling = np.array([0x7F800001] * count, np.uint32).view(np.float32)
+    assert texts(signalling) == ["NaN"] * count
+
+
+def test_half_precision_has_no_json_form():
+    with pytest.raises(ValueError, match="float16"):
+        encode(np.zeros(2, np.float16))
+
+
+# ---------------------------------------------------------------------------------- other elements
+
+
+@pytest.mark.parametrize("dtype", [*"bhilq", *"BHILQ"])
+def test_integers_are_plain(dtype):
+    limits = np.iinfo(dtype)
+    assert encode(np.array([limits.min, 7, limits.max], dtype)) == (
+        f"[{limits.min},7,{limits.max}]".encode()
+    )
+
+
+def test_every_byte_but_zero_is_true():
+    array = np.array([0, 1, 2, 255], np.uint8).view(np.bool_)
+    assert encode(array) == b"[false,true,true,true]"
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float32, np.float64, np.object_])
+def test_an_empty_array_is_empty(dtype):
+    assert encode(np.empty((2, 0), dtype)) == b"[]"
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32, np.bool_, np.object_])
+def test_any_layout_is_flat_in_c_order(dtype):
+    array = np.array([[1, 0, 1], [0, 0, 1]]).astype(dtype)
+    flat = encode(array.ravel())
+    assert encode(array) == flat
+    assert encode(np.asfortranarray(array)) == flat
+    assert encode(np.repeat(array, 2, axis=1)[:, ::2]) == flat
+    assert encode(array[0, 0, ...]) == encode(array[0, :1])
+
+
+def test_elements_that_are_not_bytes_are_their_str():
+    array = np.array(["hé", b"\xff", 5, None], dtype=object)
+    assert encode(array) == '["hé",'.encode() + b'"\xff","5","None"]'
+    assert encode(np.array([b"a", b"bc"])) == b'["a","bc"]'
+
+
+@SETTINGS
+@given(st.binary(max_size=20))
+def test_any_bytes_are_read_back(raw):
+    text = loads(encode_string(raw))
+    assert text.encode("utf-8", "surrogateescape") == raw
+    assert encode_string(text) == encode_string(raw)
+
+
+def test_slashes_are_not_escaped_and_hexadecimal_digits_are_capitals():
+    assert encode_string('a/b"c\\d\n\x1f') == b'"a/b\\"c\\\\d\\n\\u001F"'

@@ -1,0 +1,288 @@
+"""Documents read as RapidJSON reads them, and its refusals, word for word."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_server.codecs import rapid_json
+from reference_server.codecs.rapid_json import loads
+from reference_server.core.errors import Code, ServerError
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "rapid_json_errors.json"
+SYNTAX = "failed to parse the request JSON buffer: "
+
+SETTINGS = settings(derandomize=True, deadline=None)
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(),
+    lambda children: st.lists(children) | st.dictionaries(st.text(), children),
+    max_leaves=20,
+)
+
+GOOD = [
+    b'{"id":"a\\n\\u00e9\\ud83d\\ude00","n":[1,-2.5e+3,true,false,null,NaN,-Infinity],"o":{"k":[]}}',
+    b'{"inputs":[{"name":"IN","shape":[1,2],"datatype":"FP32","data":[[1.0,2],[3e4,-0]]}]}',
+    b'{"a" : "b:c", "d":{"e":1}, "l":[1,{"x":1}], "a":[{"x":1},{"x":2,"x":3}]}',
+    b'["\\"k\\":1","\xff\xfe:","\\u0041[{",18446744073709551615,1.7e308]',
+]
+
+
+def outcome(read):
+    """What `read` gives, told apart down to the type and the sign of a zero."""
+    try:
+        return repr(read())
+    except ServerError as error:
+        return error.code, error.message
+
+
+def exactly(document):
+    return outcome(rapid_json._Reader(document).read)
+
+
+def fault(document):
+    with pytest.raises(ServerError) as caught:
+        loads(document)
+    return caught.value
+
+
+# ---------------------------------------------------------------------------------- the real server
+
+
+@pytest.mark.parametrize("read", [loads, lambda document: rapid_json._Reader(document).read()])
+def test_every_document_is_read_or_refused_as_by_the_real_server(read):
+    cases = json.loads(GOLDEN.read_text())["cases"]
+    assert len(cases) > 700
+    for text, expected in cases:
+        document = text.encode("latin-1")
+        if expected is None:
+            read(document)
+        else:
+            assert outcome(lambda document=document: read(document)) == (
+                Code.INTERNAL,
+                SYNTAX + expected,
+            ), document
+
+
+def test_an_empty_document_is_refused():
+    assert fault(b"").message == SYNTAX + "The document is empty. at 0"
+
+
+# ------------------------------------------------------------------------------ the readers agree
+
+
+@SETTINGS
+@given(VALUES, st.booleans(), st.sampled_from([None, 1]))
+def test_a_value_is_read_back(value, ascii_only, indent):
+    document = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
+    assert repr(loads(document)) == repr(value)
+    assert exactly(document) == repr(value)
+
+
+@settings(SETTINGS, max_examples=300)
+@given(st.sampled_from(GOOD), st.data())
+def test_a_damaged_document_has_one_outcome_whoever_reads_it(good, data):
+    start = data.draw(st.integers(0, len(good)))
+    end = data.draw(st.integers(start, min(start + 2, len(good))))
+    damage = data.draw(st.binary(max_size=2) | st.sampled_from([b",", b":", b'"', b"]", b"1"]))
+    document = good[:start] + damage + good[end:]
+    assert outcome(lambda: loads(document)) == exactly(document)
+
+
+@settings(SETTINGS, max_examples=300)
+@given(st.binary(max_size=12))
+def test_any_bytes_have_one_outcome_whoever_reads_them(document):
+    assert outcome(lambda: loads(document)) == exactly(document)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_buffer_is_read(kind):
+    assert loads(kind(b'{"a":[1]}')) == {"a": [1]}
+
+
+# ------------------------------------------------------------------------------------- the dialect
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b'{"a":1,"a":2}',
+        b'{"a":1,"a" : 2}',
+        b'{"a":1,"b":"x:y","a":2}',
+        b'{"a":1,"b":"\\":","a":2}',
+        b'{"a":1,"\\u0061":2}',
+        b'{"a":1,"a":2,"n":NaN}',
+        b'{"a":1,"a":2,"s":"\\ud83d\\ude00","n":NaN}',
+    ],
+)
+def test_the_first_of_equal_names_wins(document):
+    assert loads(document)["a"] == 1
+
+
+def test_equal_names_are_found_wherever_they_stand():
+    assert loads(b'[{"a":{"b":1,"b":2}}]') == [{"a": {"b": 1}}]
+    assert loads(b'{"data":[1.5,{"b":1,"b":2}]}') == {"data": [1.5, {"b": 1}]}
+    assert loads(b'{"data":[[{"b":1,"b":2}]]}') == {"data": [[{"b": 1}]]}
+
+
+def test_names_keep_the_order_of_their_first_appearance():
+    assert list(loads(b'{"b":1,"a":2,"b":3,"c":NaN}')) == ["b", "a", "c"]
+
+
+def test_infinities_and_nan_have_names():
+    words = loads(b"[NaN,-NaN,Inf,-Inf,Infinity,-Infinity]")
+    assert [math.isnan(word) for word in words[:2]] == [True, True]
+    assert words[2:] == [math.inf, -math.inf, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b"9223372036854775808", 2**63),
+        (b"18446744073709551615", 2**64 - 1),
+        (b"18446744073709551616", 2.0**64),
+        (b"-9223372036854775808", -(2**63)),
+        (b"-9223372036854775809", -(2.0**63)),
+        (b"-0", 0),
+        (b"-0.0", -0.0),
+        (b"1e5", 100000.0),
+        (b"1" + b"0" * 308, 1e308),
+        (b"1.8e308", math.inf),
+        (b"-1.8e308", -math.inf),
+        (b"1e-400", 0.0),
+        (b"Inf.5", 0.5),
+    ],
+)
+@pytest.mark.parametrize("spoil", [b"", b",NaN", b",Inf"])
+def test_numbers_beyond_64_bits_become_doubles(text, value, spoil):
+    assert repr(loads(b"[" + text + spoil + b"]")[0]) == repr(value)
+
+
+@pytest.mark.parametrize("number", [b"1e400", b"-1e309", b"9" * 309, b"9" * 400 + b".5e1"])
+@pytest.mark.parametrize("spoil", [b"", b"NaN,", b"Inf,"])
+def test_numbers_beyond_the_doubles_are_refused(number, spoil):
+    said = fault(b"[" + spoil + number + b"]").message
+    assert said == f"{SYNTAX}Number too big to be stored in double. at {1 + len(spoil)}"
+
+
+def test_numbers_are_rounded_correctly_where_the_real_server_is_not():
+    assert loads(b"[0.14455526098472494]") == [float("0.14455526098472494")]
+    assert loads(b"[0e400]") == loads(b"[0e400,Inf]")[:1] == [0.0]
+
+
+@pytest.mark.parametrize("spoil", [b"", b",NaN", b",Inf"])
+def test_bytes_that_are_not_utf8_survive(spoil):
+    raw = b"\xff\x80 \xed\xa0\x80 \xc3\xa9"
+    text = loads(b'["' + raw + b'"' + spoil + b"]")[0]
+    assert text.encode("utf-8", "surrogateescape") == raw
+
+
+def test_a_low_surrogate_alone_is_three_bytes():
+    text = loads(b'["\\udc80"]')[0]
+    assert text.encode("utf-8", "surrogateescape") == b"\xed\xb2\x80"
+
+
+def test_a_nul_ends_the_document():
+    assert loads(b"[1]\0[") == [1]
+    assert loads(b'{"a":"\\u0000"}\0\xff') == {"a": "\0"}
+
+
+# ----------------------------------------------------------------------------------------- nesting
+
+
+def nested(depth, filling=b""):
+    return b"[" * depth + filling + b"]" * depth
+
+
+def test_nesting_is_limited():
+    assert outcome(lambda: loads(nested(100))) == nested(100).decode()
+    for document in (nested(101), b'{"a":' * 101 + b"1" + b"}" * 101, nested(101, b"NaN")):
+        error = fault(document)
+        assert error.code is Code.INVALID_ARG
+        assert error.message == "JSON nesting depth exceeds maximum allowed limit (100)"
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b"[NaN,"])
+def test_bottomless_nesting_is_refused_not_followed(opening):
+    assert fault(opening * 100_000).code is Code.INVALID_ARG
+
+
+def test_only_brackets_that_nest_are_counted():
+    flat = [["]" * 200, "[" * 200, '\\"[']] * 200
+    assert loads(json.dumps(flat).encode()) == flat
+    assert loads(b'"' + b"[" * 200 + b'"') == "[" * 200
+
+
+# ------------------------------------------------------------------------------------------ access
+
+
+@pytest.mark.parametrize(
+    ("access", "accepted", "refused", "said"),
+    [
+        (rapid_json.as_string, ["", "a"], [None, 1, [], {}], "non-string as string"),
+        (rapid_json.as_bool, [True, False], [0, 1, "true", None], "non-boolean as boolean"),
+        (
+            rapid_json.as_uint64,
+            [0, 2**64 - 1],
+            [-1, 1.0, True, "1", None],
+            "non-unsigned-integer as unsigned-integer",
+        ),
+        (
+            rapid_json.as_int64,
+            [-(2**63), 0, 2**63 - 1],
+            [2**63, 1.0, False, None],
+            "non-signed-integer as signed-integer",
+        ),
+        (rapid_json.as_double, [0, -1.5, 2**63], [True, "1", None], "non-number as double"),
+        (rapid_json.as_array, [[], [1]], [{}, "", None], "non-array as array"),
+        (rapid_json.as_object, [{}, {"a": 1}], [[], "", None], "non-object as object"),
+    ],
+)
+def test_access_is_by_the_exact_type(access, accepted, refused, said):
+    for value in accepted:
+        assert access(value) == value
+    for value in refused:
+        with pytest.raises(ServerError) as caught:
+            access(value)
+        assert caught.value.code is Code.INTERNAL
+        assert caught.value.message == f"attempt to access JSON {said}"
+
+
+def test_as_double_converts_integers():
+    assert type(rapid_json.as_double(3)) is float
+
+
+def test_members_are_of_objects_only():
+    assert rapid_json.members({"a": 1}) == {"a": 1}
+    with pytest.raises(ServerError, match=r"^attempt to get members for non-object$"):
+        rapid_json.members([])
+
+
+@pytest.mark.parametrize("container", [{}, {"b": 1}, [], "a", None])
+def test_a_missing_member_is_named(container):
+    with pytest.raises(ServerError, match=r"^attempt to access non-existing object member 'a'$"):
+        rapid_json.member(container, "a")
+
+
+def test_a_member_that_is_null_is_there():
+    assert rapid_json.member({"a": None}, "a") is None
+
+
+def test_parse_member_says_what_it_was_parsing():
+    assert rapid_json.parse_member({"id": "x"}, "id", rapid_json.as_string) == "x"
+    with pytest.raises(ServerError, match=r"^Unable to parse 'id': attempt to access JSON non-s"):
+        rapid_json.parse_member({"id": 1}, "id", rapid_json.as_string)
+    with pytest.raises(ServerError, match=r"^Unable to parse 'id': attempt to access non-existing"):
+        rapid_json.parse_member([], "id", rapid_json.as_string)
+
+
+def test_prefixed_keeps_the_code():
+    error = rapid_json.prefixed("reading x", ServerError(Code.INVALID_ARG, "bad"))
+    assert (error.code, error.message) == (Code.INVALID_ARG, "reading x: bad")

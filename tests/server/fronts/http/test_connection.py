@@ -1,0 +1,432 @@
+"""One HTTP connection: bytes to requests, replies to bytes, and how it ends."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from server.support.http import Client, get, post
+
+OK = b"200 OK"
+
+
+def echo(request):
+    """Answer at once with what was asked."""
+    asked = f"{request.method} {request.url.decode('latin-1')} ".encode() + bytes(request.body)
+    request.reply(OK, [asked])
+
+
+class Held:
+    """A handler that keeps requests until the test answers them."""
+
+    def __init__(self):
+        self.requests = []
+
+    def __call__(self, request):
+        self.requests.append(request)
+
+    def answer(self, text=b""):
+        self.requests.pop(0).reply(OK, [text] if text else [])
+
+
+@pytest.fixture
+def client():
+    return Client(echo)
+
+
+@pytest.fixture
+def held():
+    return Held()
+
+
+@pytest.fixture
+def waiting_client(held):
+    return Client(held)
+
+
+def bodies(client):
+    return [reply.body for reply in client.replies()]
+
+
+# --------------------------------------------------------------------------------------- requests
+
+
+def chunked(path, *chunks):
+    head = get(path, "Transfer-Encoding: chunked", method="POST")
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in chunks) + b"0\r\n\r\n"
+
+
+LARGE = bytes(range(256)) * 80  # far more than one read
+
+REQUESTS = {
+    "without a body": (get("/v2"), b"GET /v2 "),
+    "with a body": (post("/i", b"abc"), b"POST /i abc"),
+    "with a large body": (post("/i", LARGE), b"POST /i " + LARGE),
+    "with an empty body": (post("/i", b""), b"POST /i "),
+    "without a length": (get("/i", method="POST"), b"POST /i "),
+    "in chunks": (chunked("/i", b"ab", b"c", LARGE), b"POST /i abc" + LARGE),
+    "HEAD": (get("/v2", method="HEAD"), b"HEAD /v2 "),
+    "with a query": (get("/v2?x=/1"), b"GET /v2?x=/1 "),
+    "percent signs": (get("/a%20b"), b"GET /a%20b "),
+    "a body on GET": (get("/v2", "Content-Length: 2") + b"ab", b"GET /v2 ab"),
+    "an empty line before it": (b"\r\n" + get("/v2"), b"GET /v2 "),
+}
+
+
+@pytest.mark.parametrize(("request_", "asked"), REQUESTS.values(), ids=REQUESTS)
+def test_a_request_is_read(client, request_, asked):
+    client.send(request_)
+    assert bodies(client) == [asked]
+    assert not client.is_closed
+
+
+SCRIPT = [request for request, _ in REQUESTS.values()]
+ANSWERS = [asked for _, asked in REQUESTS.values()]
+
+
+def test_pipelined_requests_are_answered_in_order(client):
+    client.send(b"".join(SCRIPT))
+    assert bodies(client) == ANSWERS
+
+
+@given(st.data())
+def test_it_does_not_matter_where_bytes_are_split(data):
+    script = b"".join(data.draw(st.lists(st.sampled_from(SCRIPT), min_size=1, max_size=5)))
+    points = data.draw(st.sets(st.integers(1, len(script) - 1), max_size=8))
+    whole = Client(echo)
+    whole.send(script)
+    ends = [0, *sorted(points), len(script)]
+    split = Client(echo)
+    split.send(*(script[start:end] for start, end in pairwise(ends)))
+    assert split.received() == whole.received()
+
+
+def test_one_byte_at_a_time(client):
+    script = b"".join(SCRIPT[:2])
+    client.send(*(script[index : index + 1] for index in range(len(script))))
+    assert bodies(client) == ANSWERS[:2]
+
+
+def test_header_names_are_of_any_case_and_the_first_counts(waiting_client, held):
+    waiting_client.send(get("/v2", "X-One: 1", "x-ONE: 2", "Spaced:   ä "))
+    (request,) = held.requests
+    assert request.header(b"x-one") == "1"
+    assert request.header(b"spaced") == "ä "  # as Triton reads it
+    assert request.header(b"absent") is None
+
+
+def test_continue_is_said_before_the_body_comes(client):
+    head, _, body = post("/i", b"abc", "Expect: 100-continue").partition(b"\r\n\r\n")
+    client.send(head + b"\r\n\r\n")
+    assert client.received() == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.send(body)
+    assert bodies(client) == [b"POST /i abc"]
+
+
+# ------------------------------------------------------------------------------------ large bodies
+
+
+def address_of(view):
+    return np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize("json_length", [0, 1, 37])
+def test_a_large_body_is_writable_and_aligned_behind_its_json(held, json_length):
+    client = Client(held)
+    client.send(post("/i", LARGE, f"Inference-Header-Content-Length: {json_length}"))
+    (request,) = held.requests
+    assert request.body == LARGE
+    assert not request.body.readonly
+    assert address_of(request.body[json_length:]) % 64 == 0
+
+
+@pytest.mark.parametrize("text", ["abc", "-1", "1.5", "", "9" * 5000])
+def test_a_header_length_that_is_none_does_not_disturb(client, text):
+    client.send(post("/i", LARGE, f"Inference-Header-Content-Length: {text}"))
+    assert bodies(client) == [b"POST /i " + LARGE]
+
+
+def test_a_large_body_is_received_where_it_stays(held):
+    client = Client(held)
+    head, _, body = post("/i", LARGE).partition(b"\r\n\r\n")
+    client.send(head + b"\r\n\r\n" + body[:100])
+    place = client.connection.get_buffer(-1)
+    assert len(place) == len(LARGE) - 100
+    client.send(body[100:])
+    (request,) = held.requests
+    assert address_of(request.body[100:]) == address_of(place)
+
+
+def test_large_bodies_do_not_share_memory(held):
+    client = Client(held)
+    client.send(post("/i", LARGE), post("/i", LARGE))
+    held.answer()
+    second = held.requests[0].body
+    second[:] = bytes(len(LARGE))
+    assert not np.shares_memory(np.frombuffer(second, np.uint8), np.frombuffer(LARGE, np.uint8))
+
+
+@pytest.mark.parametrize("length", [2**62, 2**64 - 1])
+def test_a_body_larger_than_memory_is_refused(client, length):
+    client.send(get("/i", f"Content-Length: {length}", method="POST") + b"abc")
+    (reply,) = client.replies()
+    assert reply.status == 400
+    assert reply.body == (
+        b'{"error":"a request body of %d bytes does not fit the server\'s memory"}' % length
+    )
+    assert client.is_closed
+
+
+# ----------------------------------------------------------------------------------------- replies
+
+TYPED = ["Content-Type: application/json"]
+PLAIN = ["Content-Type: text/plain"]
+CLOSE, KEEP = ["Connection: close"], ["Connection: keep-alive"]
+
+#: Header lines by version, what the client asks of the connection, body, and whether it is typed.
+HEADS = {
+    "typed": ("1.1", [], b"abc", True, [*TYPED, "Content-Length: 3"]),
+    "plain": ("1.1", [], b"abc", False, ["Content-Length: 3", *PLAIN]),
+    "empty": ("1.1", [], b"", False, ["Content-Length: 0", *PLAIN]),
+    "typed, closing": ("1.1", CLOSE, b"abc", True, [*TYPED, "Content-Length: 3", *CLOSE]),
+    "plain, closing": ("1.1", CLOSE, b"abc", False, ["Content-Length: 3", *CLOSE, *PLAIN]),
+    "empty, closing": ("1.1", CLOSE, b"", False, [*CLOSE, "Content-Length: 0", *PLAIN]),
+    "kept as ever": ("1.1", KEEP, b"abc", True, [*TYPED, "Content-Length: 3"]),
+    "old and typed": ("1.0", [], b"abc", True, [*TYPED, "Content-Length: 3"]),
+    "old and plain": ("1.0", [], b"abc", False, ["Content-Length: 3", *PLAIN]),
+    "old and empty": ("1.0", [], b"", False, PLAIN),
+    "old and kept": ("1.0", KEEP, b"abc", True, [*TYPED, "Content-Length: 3", *KEEP]),
+    "old, empty, kept": ("1.0", KEEP, b"", False, [*KEEP, "Content-Length: 0", *PLAIN]),
+}
+
+
+@pytest.mark.parametrize(("version", "asked", "body", "typed", "lines"), HEADS.values(), ids=HEADS)
+def test_the_head_of_a_reply(waiting_client, held, version, asked, body, typed, lines):
+    waiting_client.send(get("/v2", *asked, version=version))
+    (request,) = held.requests
+    content_type = b"application/json" if typed else None
+    request.reply(OK, [body] if body else [], content_type=content_type)
+    head = "\r\n".join([f"HTTP/{version} 200 OK", *lines, "", ""])
+    assert waiting_client.received() == head.encode() + body
+
+
+def test_more_headers_stand_between_type_and_length(waiting_client, held):
+    waiting_client.send(get("/v2"))
+    held.requests[0].reply(OK, [b"ab", memoryview(b"cd")], [(b"X-One", b"1"), (b"X-Two", b"2")])
+    (reply,) = waiting_client.replies()
+    assert reply.head[1:] == (
+        "Content-Type: application/json",
+        "X-One: 1",
+        "X-Two: 2",
+        "Content-Length: 4",
+    )
+    assert reply.body == b"abcd"
+
+
+@pytest.mark.parametrize(
+    ("as_json", "content_type"), [(True, "application/json"), (False, "text/plain")]
+)
+def test_an_error_has_one_form(waiting_client, held, as_json, content_type):
+    waiting_client.send(get("/v2"))
+    held.requests[0].reply_error(b"404 Not Found", 'no "m"\n', as_json=as_json)
+    (reply,) = waiting_client.replies()
+    assert reply.head[0] == "HTTP/1.1 404 Not Found"
+    assert reply.header("Content-Type") == content_type
+    assert reply.body == rb'{"error":"no \"m\"\n"}'
+
+
+# -------------------------------------------------------------------------------- one after another
+
+
+def test_a_request_waits_for_the_answer_before_it(waiting_client, held):
+    waiting_client.send(get("/1") + get("/2"))
+    assert [request.url for request in held.requests] == [b"/1"]
+    held.answer(b"one")
+    assert [request.url for request in held.requests] == [b"/2"]
+    held.answer(b"two")
+    assert bodies(waiting_client) == [b"one", b"two"]
+
+
+def test_thousands_of_requests_may_wait_behind_one():
+    first = []
+
+    def handle(request):
+        if request.url == b"/first":
+            first.append(request)
+        else:
+            request.reply(OK)
+
+    client = Client(handle, scratch_bytes=1 << 20)
+    client.send(get("/first") + get("/") * 3000)
+    first[0].reply(OK)
+    assert len(client.replies()) == 3001
+
+
+def test_reading_pauses_while_many_wait(waiting_client, held):
+    waiting_client.send(get("/") * 32)
+    assert waiting_client.transport.is_reading
+    waiting_client.send(get("/"))
+    assert not waiting_client.transport.is_reading
+    held.answer()
+    assert waiting_client.transport.is_reading
+
+
+# ------------------------------------------------------------------------------------ how it ends
+
+
+@pytest.mark.parametrize(
+    ("request_", "closes"),
+    [
+        (get("/v2"), False),
+        (get("/v2", "Connection: close"), True),
+        (get("/v2", "Connection: CLOSE"), True),
+        (get("/v2", "Connection: x, close"), True),
+        (get("/v2", version="1.0"), True),
+        (get("/v2", "Connection: keep-alive", version="1.0"), False),
+    ],
+)
+def test_who_asks_for_it_is_closed_after_the_answer(client, request_, closes):
+    client.send(request_)
+    assert len(client.replies()) == 1
+    assert client.is_closed is closes
+
+
+def test_nothing_is_answered_behind_a_closing_request(client):
+    client.send(get("/1", "Connection: close") + get("/2"))
+    assert bodies(client) == [b"GET /1 "]
+    assert client.is_closed
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"garbage\r\n\r\n",
+        b"get /v2 HTTP/1.1\r\n\r\n",
+        b"F-O /v2 HTTP/1.1\r\n\r\n",
+        b"FOO /v2 FTP/1.1\r\n\r\n",
+        b"GET /v2 FTP/1.1\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nno colon\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        get("/i", "Content-Length: -1", method="POST"),
+        get("/i", "Content-Length: x", method="POST"),
+        get("/i", "Transfer-Encoding: chunked", method="POST") + b"zz\r\n",
+    ],
+)
+def test_garbage_ends_the_connection_without_a_word(client, garbage):
+    client.send(garbage)
+    assert client.received() == b""
+    assert client.is_closed
+
+
+def test_garbage_does_not_take_away_the_answer_before_it(waiting_client, held):
+    waiting_client.send(get("/1"), b"garbage\r\n\r\n", get("/2"))
+    assert not waiting_client.is_closed
+    held.answer(b"one")
+    assert bodies(waiting_client) == [b"one"]
+    assert waiting_client.is_closed
+    assert held.requests == []
+
+
+def test_a_half_closed_connection_still_gets_its_answers(waiting_client, held):
+    waiting_client.send(get("/1") + get("/2"))
+    waiting_client.half_close()
+    held.answer(b"one")
+    assert not waiting_client.is_closed
+    held.answer(b"two")
+    assert bodies(waiting_client) == [b"one", b"two"]
+    assert waiting_client.is_closed
+
+
+def test_a_half_closed_connection_without_requests_is_closed(client):
+    client.send(get("/v2")[:10])
+    client.half_close()
+    assert client.is_closed
+
+
+def test_an_answer_to_who_has_gone_is_dropped(waiting_client, held):
+    waiting_client.send(get("/1") + get("/2"))
+    waiting_client.leave()
+    held.answer(b"one")
+    assert waiting_client.received() == b""
+    assert held.requests == []
+
+
+def test_an_idle_connection_closes_at_once(client):
+    client.connection.close()
+    assert client.is_closed
+
+
+def test_a_busy_connection_closes_after_its_answers(waiting_client, held):
+    waiting_client.send(get("/1") + get("/2"))
+    waiting_client.connection.close()
+    waiting_client.send(get("/3"))
+    held.answer(b"one")
+    held.answer(b"two")
+    assert bodies(waiting_client) == [b"one", b"two"]
+    assert waiting_client.is_closed
+    assert held.requests == []
+
+
+def test_opened_and_closed_are_told():
+    told = []
+    client = Client(echo, opened=told.append, closed=told.append)
+    assert told == [client.connection]
+    client.leave()
+    assert told == [client.connection] * 2
+
+
+def test_who_is_closed_when_it_opens_hears_nothing():
+    client = Client(echo, opened=lambda connection: connection.close())
+    assert client.transport.is_aborted
+
+
+def test_idle_is_who_has_nothing_to_answer(waiting_client, held):
+    assert waiting_client.connection.is_idle
+    waiting_client.send(get("/1"))
+    assert not waiting_client.connection.is_idle
+    held.answer()
+    assert waiting_client.connection.is_idle
+
+
+# ------------------------------------------------------------------- what the parser does not know
+
+
+@pytest.mark.parametrize("method", ["FOO", "GETX", "PUTS", "X"])
+def test_an_unknown_method_is_handled_like_a_wrong_one(client, method):
+    client.send(get("/v2", method=method) + get("/next"))
+    first, second = bodies(client)
+    assert first.startswith(b"TRACE /v2")
+    assert second == b"GET /next "
+
+
+def test_an_unknown_method_may_have_a_body(client):
+    client.send(get("/v2", "Content-Length: 3", method="FOO") + b"abc" + get("/next"))
+    assert bodies(client) == [b"TRACE /v2 abc", b"GET /next "]
+
+
+def test_an_unknown_method_in_a_pipeline_ends_it(client):
+    client.send(get("/1") + get("/2", method="FOO"))
+    assert bodies(client) == [b"GET /1 "]
+    assert client.is_closed
+
+
+UPGRADE = ["Connection: Upgrade", "Upgrade: h2c"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "asked"),
+    [
+        (get("/v2", *UPGRADE), b"GET /v2 "),
+        (post("/i", b"abc", *UPGRADE), b"POST /i abc"),
+        (post("/i", b"", *UPGRADE), b"POST /i "),
+        (post("/i", LARGE, *UPGRADE), b"POST /i " + LARGE),
+    ],
+)
+def test_another_protocol_is_not_taken_up(request_, asked):
+    script = request_ + get("/next")
+    for cut in (len(script), len(request_), len(request_) - 1, 20):
+        client = Client(echo)
+        client.send(script[:cut], script[cut:])
+        assert bodies(client) == [asked, b"GET /next "]
+        assert not client.is_closed

@@ -1,0 +1,150 @@
+"""Log lines, and which of them are shown."""
+
+import logging
+import sys
+
+import pytest
+
+from reference_server.observability import logs
+from reference_server.observability.logs import TritonFormatter
+from reference_server.options import LogOptions
+
+
+def record(message, *, level=logging.INFO, created=1700000000.5, **more):
+    fields = {
+        "name": "reference_server",
+        "levelno": level,
+        "msg": message,
+        "created": created,
+        "process": 77,
+        "filename": "cli.py",
+        "lineno": 5,
+    }
+    return logging.makeLogRecord(fields | more)
+
+
+def formatted(record, *, iso8601=False):
+    return TritonFormatter(iso8601=iso8601).format(record)
+
+
+# ---------------------------------------------------------------------------------------- format
+
+
+@pytest.mark.parametrize(
+    ("level", "letter"),
+    [
+        (logging.DEBUG, "I"),
+        (logging.INFO, "I"),
+        (logging.WARNING, "W"),
+        (logging.ERROR, "E"),
+        (logging.CRITICAL, "E"),
+    ],
+)
+def test_a_line_begins_with_level_time_process_and_place(level, letter):
+    line = formatted(record("ready", level=level))
+    assert line == f'{letter}1114 22:13:20.500000 77 cli.py:5] "ready"'
+
+
+def test_microseconds_have_six_places():
+    line = formatted(record("", created=1700000000 + 1 / 2**14))
+    assert line.startswith("I1114 22:13:20.000061 ")
+
+
+def test_iso8601_has_the_date_first():
+    line = formatted(record("ready", level=logging.WARNING), iso8601=True)
+    assert line == '2023-11-14T22:13:20Z W 77 cli.py:5] "ready"'
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ('say "x"\\', r'"say \"x\"\\"'),
+        ("two\nlines", r'"two\nlines"'),
+        ("naïve 数字", '"naïve 数字"'),
+    ],
+)
+def test_text_is_quoted_on_one_line(text, quoted):
+    assert formatted(record(text)).endswith(f"] {quoted}")
+
+
+def test_arguments_are_filled_in():
+    assert formatted(record("port %d", args=(8000,))).endswith('] "port 8000"')
+
+
+def test_a_verbatim_block_stands_below_its_head():
+    line = formatted(record("+--+\n|  |", verbatim=True))
+    assert line == "I1114 22:13:20.500000 77 cli.py:5]\n+--+\n|  |"
+
+
+def test_an_exception_is_part_of_the_text():
+    try:
+        raise ValueError("bad")
+    except ValueError:
+        line = formatted(record("failed", exc_info=sys.exc_info()))
+    assert '] "failed\\nTraceback (most recent call last):\\n' in line
+    assert line.endswith('ValueError: bad"')
+
+
+# ----------------------------------------------------------------------------------- configure
+
+
+@pytest.fixture
+def shown(tmp_path):
+    """A function: what of four records, one per level, is written under these options."""
+    root = logging.getLogger(logs.ROOT)
+    before = root.handlers[:], root.level, root.propagate
+
+    def write(**options):
+        file = tmp_path / "log"
+        logs.configure(LogOptions(file=str(file), **options))
+        logger = logging.getLogger("reference_server.somewhere")
+        for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+            logger.log(level, logging.getLevelName(level))
+        for handler in root.handlers:
+            handler.close()
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return [line.rsplit('"', 2)[1] for line in lines]
+
+    yield write
+    root.handlers[:], root.level, root.propagate = before
+
+
+@pytest.mark.parametrize(
+    ("options", "levels"),
+    [
+        ({}, ["INFO", "WARNING", "ERROR"]),
+        ({"verbose_level": 1}, ["DEBUG", "INFO", "WARNING", "ERROR"]),
+        ({"info": False}, ["WARNING", "ERROR"]),
+        ({"info": False, "verbose_level": 2}, ["DEBUG", "WARNING", "ERROR"]),
+        ({"warning": False, "error": False}, ["INFO"]),
+    ],
+)
+def test_each_level_is_switched_by_itself(shown, options, levels):
+    assert shown(**options) == levels
+
+
+def test_without_a_file_records_go_to_stderr(shown, capsys):
+    shown()
+    logs.configure(LogOptions(iso8601=True))
+    logging.getLogger("reference_server.x").warning("here")
+    captured = capsys.readouterr()
+    assert captured.err.endswith('] "here"\n')
+    assert captured.out == ""
+
+
+def test_other_loggers_are_left_alone(shown):
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    shown()
+    assert (root.handlers[:], root.level) == before
+    assert not logging.getLogger(logs.ROOT).propagate
+
+
+def test_ignored_options_are_named_in_one_line(shown, tmp_path):
+    shown()
+    logs.configure(LogOptions(file=str(tmp_path / "other")))
+    logs.warn_ignored(["--grpc-port", "--metrics-port"])
+    for handler in logging.getLogger(logs.ROOT).handlers:
+        handler.close()
+    line = (tmp_path / "other").read_text(encoding="utf-8")
+    assert line.endswith('] "no effect in the reference server: --grpc-port, --metrics-port"\n')

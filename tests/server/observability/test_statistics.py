@@ -1,0 +1,148 @@
+"""When each counter of a model moves, and by how much."""
+
+import pytest
+from server.support.clock import ManualClock
+from server.support.requests import a_request
+
+from reference_server.core.response import Execution, Timing
+from reference_server.core.statistics import Duration
+from reference_server.observability.statistics import ModelStatistics
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(now_ns=1000, wall_ms=1_795_190_437_433)
+
+
+@pytest.fixture
+def statistics(clock):
+    return ModelStatistics("m", 1, clock)
+
+
+def arrived(rows=1, *, received_ns=100, queued_ns=200):
+    return a_request(batch_size=rows, received_ns=received_ns, queued_ns=queued_ns)
+
+
+#: Began at 300; inputs until 320, the model until 720, outputs until the clock's 1000.
+EXECUTION = Execution((), input_end_ns=320, output_start_ns=720)
+
+
+def nothing_but(snapshot, **moved):
+    """Fail unless exactly the named durations of a snapshot moved, and to these values."""
+    for name in (
+        *("success", "fail", "queue", "compute_input", "compute_infer", "compute_output"),
+        *("cache_hit", "cache_miss"),
+    ):
+        assert getattr(snapshot, name) == Duration(*moved.get(name, (0, 0))), name
+
+
+def test_nothing_has_moved_at_first(statistics):
+    snapshot = statistics.snapshot()
+    assert (snapshot.name, snapshot.version) == ("m", 1)
+    assert (snapshot.last_inference_ms, snapshot.inference_count, snapshot.execution_count) == (
+        0,
+        0,
+        0,
+    )
+    nothing_but(snapshot)
+    assert snapshot.batches == {}
+
+
+def test_a_request_is_timed_from_receipt_to_answer(statistics):
+    statistics.executed([arrived()], EXECUTION, 300)
+    nothing_but(
+        statistics.snapshot(),
+        success=(1, 900),
+        queue=(1, 100),
+        compute_input=(1, 20),
+        compute_infer=(1, 400),
+        compute_output=(1, 280),
+    )
+
+
+def test_an_execution_is_counted_with_its_rows_and_the_time_of_day(statistics):
+    statistics.executed([arrived(3), arrived(2)], EXECUTION, 300)
+    snapshot = statistics.snapshot()
+    assert (snapshot.inference_count, snapshot.execution_count) == (5, 1)
+    assert snapshot.last_inference_ms == 1_795_190_437_433
+
+
+def test_each_request_of_a_batch_has_the_durations_of_the_whole_batch(statistics):
+    statistics.executed([arrived(3), arrived(2, received_ns=150, queued_ns=250)], EXECUTION, 300)
+    nothing_but(
+        statistics.snapshot(),
+        success=(2, 900 + 850),
+        queue=(2, 100 + 50),
+        compute_input=(2, 2 * 20),
+        compute_infer=(2, 2 * 400),
+        compute_output=(2, 2 * 280),
+    )
+
+
+def test_batches_are_counted_by_their_rows_in_ascending_order(statistics):
+    statistics.executed([arrived(3), arrived(2)], EXECUTION, 300)
+    statistics.executed([arrived(1)], EXECUTION, 310)
+    statistics.executed([arrived(5)], EXECUTION, 300)
+    batches = statistics.snapshot().batches
+    assert list(batches) == [1, 5]
+    assert batches[5].compute_input == Duration(2, 2 * 20)
+    assert batches[5].compute_infer == Duration(2, 2 * 400)
+    assert batches[5].compute_output == Duration(2, 2 * 280)
+    assert batches[1].compute_input == Duration(1, 10)
+
+
+def test_executed_gives_the_timing_of_the_batch(statistics):
+    assert statistics.executed([arrived()], EXECUTION, 300) == Timing(300, 20, 400, 280)
+
+
+def test_a_failed_batch_counts_as_an_execution_and_not_as_inference(statistics):
+    statistics.failed([arrived(3), arrived(2)], 300)
+    snapshot = statistics.snapshot()
+    assert (snapshot.inference_count, snapshot.execution_count) == (0, 1)
+    assert snapshot.last_inference_ms == 1_795_190_437_433
+    nothing_but(snapshot, fail=(2, 2 * 900))
+    assert snapshot.batches[5].compute_infer.count == 1
+
+
+def test_an_ensemble_sums_up_its_steps(statistics):
+    steps = [Timing(300, 1, 10, 100), Timing(250, 2, 20, 200)]
+    timing = statistics.composed(arrived(4), steps)
+    assert timing == Timing(250, 3, 30, 300)
+    snapshot = statistics.snapshot()
+    assert (snapshot.inference_count, snapshot.execution_count) == (4, 1)
+    nothing_but(
+        snapshot,
+        success=(1, 900),
+        queue=(1, 50),
+        compute_input=(1, 3),
+        compute_infer=(1, 30),
+        compute_output=(1, 300),
+    )
+    assert snapshot.batches[4].compute_infer == Duration(1, 30)
+
+
+def test_an_ensemble_without_steps_waited_until_its_answer(statistics):
+    statistics.composed(arrived(), [])
+    nothing_but(
+        statistics.snapshot(),
+        success=(1, 900),
+        queue=(1, 800),
+        compute_input=(1, 0),
+        compute_infer=(1, 0),
+        compute_output=(1, 0),
+    )
+
+
+def test_a_failed_ensemble_only_fails(statistics):
+    statistics.refused(arrived(4))
+    snapshot = statistics.snapshot()
+    nothing_but(snapshot, fail=(1, 900))
+    assert (snapshot.execution_count, snapshot.batches) == (0, {})
+
+
+def test_a_snapshot_stays_as_it_was(statistics):
+    statistics.executed([arrived()], EXECUTION, 300)
+    before = statistics.snapshot()
+    statistics.executed([arrived()], EXECUTION, 300)
+    assert before.success.count == 1
+    assert before.batches[1].compute_infer.count == 1

@@ -1,0 +1,256 @@
+"""Which requests run together, and when: the observed sequences and what must always hold."""
+
+import heapq
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from server.support.clock import SECOND_NS
+from server.support.requests import a_request
+
+from reference_server.scheduling.batcher import DynamicBatcher, Fifo
+
+# ------------------------------------------------------------------------ sequences, virtual time
+
+
+def batches(work, arrivals, *, execution_s=1.0, instances=1):
+    """When each batch starts, and the sizes of its requests.
+
+    `arrivals` are (seconds, rows) or (seconds, rows, batch key). An instance is asked as the
+    scheduler asks it: when it is idle and a request comes, when it becomes idle, and when the
+    delay is over.
+    """
+    pending = sorted((round(at * SECOND_NS), *rest) for at, *rest in arrivals)
+    busy_until: list[int] = []
+    started: list[tuple[float, list[int]]] = []
+    while pending or len(work) or busy_until:
+        moments = [pending[0][0]] if pending else []
+        moments += busy_until[:1]
+        deadline = work.next_deadline_ns()
+        if deadline is not None and len(busy_until) < instances:
+            moments.append(deadline)
+        now = min(moments)
+        while busy_until and busy_until[0] <= now:
+            heapq.heappop(busy_until)
+        if pending and pending[0][0] == now:
+            _, rows, *key = pending.pop(0)
+            request = a_request(batch_size=rows, batch_key=key or None, queued_ns=now)
+            work.offer(request, now)
+        while len(busy_until) < instances and (batch := work.take(now)):
+            started.append((now / SECOND_NS, [request.batch_size for request in batch]))
+            heapq.heappush(busy_until, now + round(execution_s * SECOND_NS))
+    return started
+
+
+def sizes(work, arrivals, **more):
+    return [rows for _, rows in batches(work, arrivals, **more)]
+
+
+def batcher(max_rows=8, preferred=(), delay_s=0.0):
+    return DynamicBatcher(max_rows, preferred, round(delay_s * SECOND_NS))
+
+
+def singles(count, spacing_s):
+    return [(spacing_s * index, 1) for index in range(count)]
+
+
+def test_what_comes_while_busy_is_the_next_batch():
+    assert sizes(batcher(), singles(7, 0.02), execution_s=0.3) == [[1], [1] * 6]
+
+
+def test_a_delay_gathers_what_comes_within_it():
+    assert batches(batcher(delay_s=0.4), singles(3, 0.1)) == [(0.4, [1, 1, 1])]
+
+
+def test_a_full_request_waits_for_nobody():
+    assert batches(batcher(delay_s=0.4), [(0, 8)]) == [(0, [8])]
+
+
+def test_a_request_that_does_not_fit_sends_those_before_it():
+    arrivals = [(0, 5), (0.1, 5), (0.2, 3)]
+    started = batches(batcher(delay_s=0.4), arrivals, execution_s=0.01)
+    assert started == [(0.1, [5]), (0.2, [5, 3])]
+
+
+PREFERRED_WITH_DELAY = {
+    "one row waits": ([(0, 1)], [(0.5, [1])]),
+    "three rows wait": ([(0, 3)], [(0.5, [3])]),
+    "two rows go at once": ([(0, 2)], [(0, [2])]),
+    "more than the largest preferred size goes at once": ([(0, 6)], [(0, [6])]),
+    "five singles": (
+        singles(5, 0.05),
+        [(0.05, [1, 1]), (0.15, [1, 1]), (0.7, [1])],
+    ),
+    "three rows go when two come": ([(0, 3), (0.1, 2)], [(0.1, [3]), (0.11, [2])]),
+    "one, two, three": ([(0, 1), (0.1, 2), (0.2, 3)], [(0.2, [1, 2]), (0.7, [3])]),
+}
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "expected"), PREFERRED_WITH_DELAY.values(), ids=PREFERRED_WITH_DELAY
+)
+def test_preferred_sizes_with_a_delay(arrivals, expected):
+    work = batcher(preferred=(2, 4), delay_s=0.5)
+    assert batches(work, arrivals, execution_s=0.01) == expected
+
+
+def test_a_batch_prepared_at_a_preferred_size_is_closed():
+    work = batcher(preferred=(2, 4))
+    assert sizes(work, singles(9, 0.02), execution_s=0.4) == [[1], [1] * 2, [1] * 4, [1] * 2]
+
+
+def test_two_instances_start_two_singles_and_batch_behind_them():
+    started = batches(batcher(), singles(6, 0.02), execution_s=0.3, instances=2)
+    assert started == [(0, [1]), (0.02, [1]), (0.3, [1] * 4)]
+
+
+def test_a_model_without_batches_runs_each_request_alone():
+    assert sizes(batcher(max_rows=0), singles(3, 0.02)) == [[1], [1], [1]]
+
+
+def test_another_key_ends_the_batch_and_keeps_the_order():
+    arrivals = [(0, 1, "first"), (0.1, 1, "A"), (0.2, 2, "B"), (0.3, 3, "B"), (0.4, 4, "A")]
+    assert sizes(batcher(max_rows=16), arrivals) == [[1], [1], [2, 3], [4]]
+
+
+def test_the_fifo_runs_one_request_at_a_time():
+    assert sizes(Fifo(), [(0, 1), (0.1, 5), (0.2, 2)]) == [[1], [5], [2]]
+
+
+# -------------------------------------------------------------------------------- single decisions
+
+
+def offered(work, *rows, now_ns=0):
+    requests = [a_request(batch_size=size, queued_ns=now_ns) for size in rows]
+    for request in requests:
+        work.offer(request, now_ns)
+    return requests
+
+
+@pytest.mark.parametrize("make", [Fifo, batcher], ids=["fifo", "batcher"])
+def test_nothing_waits_in_an_empty_queue(make):
+    work = make()
+    assert work.take(0) is None
+    assert work.next_deadline_ns() is None
+    assert len(work) == 0
+
+
+def test_the_deadline_is_that_of_the_oldest_request():
+    work = DynamicBatcher(8, (), 100)
+    offered(work, 1, now_ns=10)
+    offered(work, 1, now_ns=50)
+    assert work.next_deadline_ns() == 110
+
+
+@pytest.mark.parametrize(("now_ns", "given"), [(109, None), (110, 1), (500, 1)])
+def test_the_delay_is_over_at_the_deadline(now_ns, given):
+    work = DynamicBatcher(8, (), 100)
+    offered(work, 1, now_ns=10)
+    batch = work.take(now_ns)
+    assert (batch and len(batch)) == given
+
+
+def test_flush_gives_what_waits_without_delay():
+    work = DynamicBatcher(8, (), 100)
+    requests = offered(work, 1, 2)
+    work.flush()
+    assert work.take(0) == requests
+
+
+def test_a_late_preferred_size_takes_all_with_it():
+    work = DynamicBatcher(8, (2, 4), 100)
+    requests = offered(work, 1, 1, 1)
+    assert work.take(100) == requests
+
+
+# ----------------------------------------------------------------------------- what always holds
+
+
+class QueueContract(RuleBasedStateMachine):
+    """What every WorkQueue promises, whatever is offered and whenever it is asked."""
+
+    max_rows = 1
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0
+        self.offered = []
+        self.taken = []
+        self.delay = 0
+
+    @rule(rows=st.integers(1, 8), key=st.sampled_from("AAB"))
+    def offer(self, rows, key):
+        rows = min(rows, self.max_rows)
+        name = str(len(self.offered))
+        request = a_request(id=name, batch_size=rows, batch_key=key, queued_ns=self.now)
+        self.offered.append(request)
+        self.work.offer(request, self.now)
+
+    @rule(ns=st.integers(0, 30))
+    def wait(self, ns):
+        self.now += ns
+
+    @rule()
+    def take(self):
+        batch = self.work.take(self.now)
+        assert batch is None or batch
+        self.check(batch or [])
+        self.taken += batch or []
+        waiting = self.offered[len(self.taken) :]
+        if not batch and waiting:
+            assert self.now - waiting[0].queued_ns < self.delay
+            assert self.now < self.work.next_deadline_ns() <= waiting[0].queued_ns + self.delay
+
+    def check(self, batch):
+        assert len(batch) <= 1
+
+    @rule()
+    def flush(self):
+        self.work.flush()
+        self.delay = 0
+
+    @precondition(lambda self: self.offered)
+    @rule()
+    def drain(self):
+        self.flush()
+        while len(self.work):
+            self.take()
+        assert self.taken == self.offered
+
+    @invariant()
+    def requests_leave_in_order_and_once(self):
+        assert self.taken == self.offered[: len(self.taken)]
+        assert len(self.work) == len(self.offered) - len(self.taken)
+
+
+class FifoContract(QueueContract):
+    max_rows = 8
+
+    @initialize()
+    def start(self):
+        self.work = Fifo()
+
+
+class BatcherContract(QueueContract):
+    @initialize(
+        max_rows=st.integers(1, 8),
+        preferred=st.sets(st.integers(1, 8), max_size=3),
+        delay=st.sampled_from([0, 1, 20]),
+    )
+    def start(self, max_rows, preferred, delay):
+        self.max_rows = max_rows
+        self.delay = delay
+        fitting = tuple(sorted(size for size in preferred if size <= max_rows))
+        self.work = DynamicBatcher(max_rows, fitting, delay)
+
+    def check(self, batch):
+        assert sum(request.batch_size for request in batch) <= self.max_rows
+        assert len({request.batch_key for request in batch}) <= 1
+
+
+STEPS = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestFifoContract = FifoContract.TestCase
+TestFifoContract.settings = STEPS
+TestBatcherContract = BatcherContract.TestCase
+TestBatcherContract.settings = STEPS

@@ -1,0 +1,385 @@
+"""Ensembles: steps as requests of their own, and the one answer that comes of them."""
+
+import threading
+
+import numpy as np
+import pytest
+from server.support.clock import ManualClock
+from server.support.configs import ensemble, model_config, step
+from server.support.requests import PATIENCE_S, Answers, a_request, array_tensor
+
+from reference_server.core.errors import Code, ServerError, invalid_arg, not_found
+from reference_server.core.request import SequenceFlag
+from reference_server.core.response import InferResponse, Timing
+from reference_server.scheduling.ensemble import EnsembleScheduler
+
+CHAIN = ensemble(step("a", {"X": "I"}, {"Y": "mid"}), step("b", {"X": "mid"}, {"Y": "O"}))
+FORK = ensemble(
+    step("a", {"X": "I"}, {"Y": "O"}), step("b", {"X": "I"}, {"Y": "P"}, version=3), outputs="OP"
+)
+JOIN = ensemble(
+    step("a", {"X": "I"}, {"Y": "left"}),
+    step("b", {"X": "I"}, {"Y": "right"}),
+    step("c", {"L": "left", "R": "right"}, {"Y": "O"}),
+)
+SEQUENCE_VALUES = [("sequence_id", 0), ("sequence_start", False), ("sequence_end", False)]
+
+
+class NotedCompositions:
+    """A recorder that keeps the timings of what was composed, and the ids of what failed."""
+
+    TIMING = Timing(9, 9, 9, 9)
+
+    def __init__(self):
+        self.composed_of = []
+        self.failed = []
+
+    def composed(self, request, steps):
+        self.composed_of.append(list(steps))
+        return self.TIMING
+
+    def refused(self, request):
+        self.failed.append(request.id)
+
+
+class Bench:
+    """An ensemble whose steps the test answers."""
+
+    def __init__(self, text, *, refuses=()):
+        self.outcomes = NotedCompositions()
+        self.clock = ManualClock(now_ns=5)
+        self.steps = []
+        self._refuses = dict(refuses)
+        self.scheduler = EnsembleScheduler(
+            model_config(text, "e"), 1, self._dispatch, self.outcomes, self.clock
+        )
+
+    def _dispatch(self, request):
+        if request.model_name in self._refuses:
+            raise self._refuses[request.model_name]
+        self.steps.append(request)
+
+    def submit(self, **fields):
+        """Submit a request over one input; returns where its answer will come."""
+        answers = Answers()
+        self.scheduler.submit(
+            a_request(array_tensor("I", [1, 2], np.float32), sink=answers, **fields)
+        )
+        return answers
+
+    def running(self):
+        """The models of the steps that were sent and not answered, in order."""
+        return [request.model_name for request in self.steps]
+
+    def answer(self, model, *outputs, error=None, timing=None):
+        """Answer the running step of `model` with outputs by name and value."""
+        (request,) = [request for request in self.steps if request.model_name == model]
+        self.steps.remove(request)
+        tensors = [array_tensor(name, [value], np.float32) for name, value in outputs]
+        request.sink.send(InferResponse(model, 1, request.id, tensors, error=error, timing=timing))
+        return request
+
+
+def values(response):
+    assert response.error is None
+    return {tensor.name: tensor.array().tolist() for tensor in response.outputs}
+
+
+# ----------------------------------------------------------------------------------------- order
+
+
+def test_a_step_follows_the_step_it_reads_from():
+    bench = Bench(CHAIN)
+    answers = bench.submit()
+    assert bench.running() == ["a"]
+    bench.answer("a", ("Y", 3))
+    assert bench.running() == ["b"]
+    bench.answer("b", ("Y", 4))
+    assert values(answers.wait()) == {"O": [4]}
+
+
+def test_independent_steps_run_side_by_side():
+    bench = Bench(JOIN)
+    bench.submit()
+    assert bench.running() == ["a", "b"]
+    bench.answer("b", ("Y", 1))
+    assert bench.running() == ["a"]
+    bench.answer("a", ("Y", 2))
+    assert bench.running() == ["c"]
+
+
+def test_only_the_steps_of_requested_outputs_run():
+    bench = Bench(FORK)
+    answers = bench.submit(requested_outputs=("P",))
+    assert bench.running() == ["b"]
+    bench.answer("b", ("Y", 2))
+    assert values(answers.wait()) == {"P": [2]}
+
+
+def test_outputs_come_in_the_order_of_the_configuration():
+    bench = Bench(FORK)
+    answers = bench.submit(requested_outputs=("P", "O"))
+    bench.answer("b", ("Y", 2))
+    bench.answer("a", ("Y", 1))
+    assert list(values(answers.wait())) == ["O", "P"]
+
+
+def test_an_input_can_be_an_output():
+    bench = Bench(ensemble(step("a", {"X": "I"}, {"Y": "O"}), outputs="IO"))
+    answers = bench.submit(requested_outputs=("I",))
+    assert bench.running() == []
+    assert values(answers.wait()) == {"I": [1, 2]}
+
+
+# ------------------------------------------------------------------------------ requests to steps
+
+
+def test_a_step_is_asked_in_the_names_of_its_model():
+    bench = Bench(JOIN)
+    bench.submit()
+    bench.answer("a", ("Y", 1))
+    bench.answer("b", ("Y", 2))
+    (request,) = bench.steps
+    assert {name: tensor.array().tolist() for name, tensor in request.inputs.items()} == {
+        "L": [1],
+        "R": [2],
+    }
+    assert all(name == tensor.name for name, tensor in request.inputs.items())
+    assert request.requested_outputs == ("Y",)
+
+
+def test_a_step_is_asked_of_its_version():
+    bench = Bench(FORK)
+    bench.submit()
+    assert [request.model_version for request in bench.steps] == [-1, 3]
+
+
+def test_what_a_request_says_is_passed_on():
+    said = {
+        "id": "q",
+        "parameters": {"k": 1},
+        "correlation_id": "seq",
+        "flags": SequenceFlag.END,
+        "priority": 2,
+        "timeout_us": 500,
+    }
+    bench = Bench(CHAIN)
+    bench.submit(**said)
+    first = bench.answer("a", ("Y", 3))
+    (second,) = bench.steps
+    for request in (first, second):
+        assert {name: getattr(request, name) for name in said} == said
+
+
+def test_tensors_pass_by_reference():
+    bench = Bench(CHAIN)
+    bench.submit()
+    (request,) = bench.steps
+    tensor = array_tensor("Y", [3], np.float32)
+    request.sink.send(InferResponse("a", 1, "", [tensor]))
+    handed_over = bench.steps[-1].inputs["X"].array()
+    assert np.shares_memory(handed_over, tensor.array())
+    assert handed_over.flags.writeable
+
+
+def test_who_shares_a_tensor_cannot_write_to_it():
+    bench = Bench(FORK)
+    bench.submit()
+    for request in bench.steps:
+        assert not request.inputs["X"].array().flags.writeable
+
+
+def test_tensors_that_nobody_maps_are_dropped():
+    bench = Bench(CHAIN)
+    answers = bench.submit()
+    bench.answer("a", ("Y", 3), ("more", 5))
+    assert list(bench.steps[0].inputs) == ["X"]
+    bench.answer("b", ("Y", 4), ("more", 5))
+    assert values(answers.wait()) == {"O": [4]}
+
+
+def test_a_step_starts_without_what_its_source_left_out():
+    bench = Bench(JOIN)
+    bench.submit()
+    bench.answer("a")
+    bench.answer("b", ("Y", 2))
+    assert list(bench.steps[0].inputs) == ["R"]
+
+
+# ------------------------------------------------------------------------------------ the answer
+
+
+def test_the_answer_is_that_of_the_ensemble():
+    bench = Bench(CHAIN)
+    answers = bench.submit(id="q")
+    bench.answer("a", ("Y", 3))
+    bench.answer("b", ("Y", 4))
+    response = answers.wait()
+    assert (response.model_name, response.model_version, response.id) == ("e", 1, "q")
+    assert response.final
+
+
+def test_sequence_values_stand_in_the_answer():
+    bench = Bench(CHAIN)
+    answers = bench.submit(correlation_id=7, flags=SequenceFlag.START)
+    bench.answer("a", ("Y", 3))
+    bench.answer("b", ("Y", 4))
+    assert list(answers.wait().parameters) == [
+        ("sequence_id", 7),
+        ("sequence_start", True),
+        ("sequence_end", False),
+    ]
+
+
+@pytest.mark.parametrize(("requested", "times"), [((), 2), (("O",), 1)])
+def test_sequence_values_are_repeated_for_each_step_that_answers(requested, times):
+    bench = Bench(FORK)
+    answers = bench.submit(requested_outputs=requested)
+    for model in bench.running():
+        bench.answer(model, ("Y", 1))
+    assert list(answers.wait().parameters) == SEQUENCE_VALUES * times
+
+
+def test_an_output_that_was_not_made_is_left_out():
+    bench = Bench(CHAIN)
+    answers = bench.submit()
+    bench.answer("a", ("Y", 3))
+    bench.answer("b")
+    response = answers.wait()
+    assert values(response) == {}
+    assert list(response.parameters) == []
+
+
+def test_the_timings_of_the_steps_are_recorded():
+    bench = Bench(CHAIN)
+    answers = bench.submit()
+    one, two = Timing(1, 2, 3, 4), Timing(5, 6, 7, 8)
+    bench.answer("a", ("Y", 3), timing=one)
+    bench.answer("b", ("Y", 4), timing=two)
+    assert answers.wait().timing == NotedCompositions.TIMING
+    assert bench.outcomes.composed_of == [[one, two]]
+
+
+def test_a_request_is_stamped_when_it_is_queued():
+    bench = Bench(CHAIN)
+    request = a_request(array_tensor("I", [1], np.float32))
+    bench.scheduler.submit(request)
+    assert request.queued_ns == 5
+
+
+# --------------------------------------------------------------------------------------- failures
+
+
+def failure(answers):
+    error = answers.wait().error
+    assert answers.is_empty
+    return error.code, error.message
+
+
+def test_a_failing_step_fails_the_ensemble_in_its_words():
+    bench = Bench(CHAIN)
+    answers = bench.submit(id="q")
+    bench.answer("a", error=not_found("nothing here"))
+    assert failure(answers) == (Code.NOT_FOUND, "in ensemble 'e', nothing here")
+    assert bench.running() == []
+    assert bench.outcomes.failed == ["q"]
+
+
+def test_a_refused_step_fails_the_ensemble_in_its_words():
+    bench = Bench(CHAIN, refuses={"b": invalid_arg("expected 1 inputs")})
+    answers = bench.submit()
+    bench.answer("a")
+    assert failure(answers) == (Code.INVALID_ARG, "in ensemble 'e', expected 1 inputs")
+
+
+def test_the_first_of_two_failures_answers():
+    bench = Bench(FORK)
+    answers = bench.submit()
+    bench.answer("b", error=invalid_arg("first"))
+    bench.answer("a", error=invalid_arg("second"))
+    assert failure(answers) == (Code.INVALID_ARG, "in ensemble 'e', first")
+    assert bench.outcomes.failed == [""]
+
+
+def test_a_step_that_ends_well_after_a_failure_changes_nothing():
+    bench = Bench(JOIN)
+    answers = bench.submit()
+    bench.answer("a", error=invalid_arg("first"))
+    bench.answer("b", ("Y", 2))
+    assert failure(answers) == (Code.INVALID_ARG, "in ensemble 'e', first")
+    assert bench.running() == []
+    assert bench.outcomes.composed_of == []
+
+
+def test_steps_behind_a_refused_one_are_not_sent():
+    bench = Bench(FORK, refuses={"a": invalid_arg("no")})
+    answers = bench.submit()
+    assert bench.running() == []
+    assert failure(answers) == (Code.INVALID_ARG, "in ensemble 'e', no")
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_steps_that_end_at_the_same_moment_give_one_answer(fails):
+    bench = Bench(FORK)
+    answers = bench.submit()
+    together = threading.Barrier(2)
+    error = invalid_arg("no") if fails else None
+
+    def end(request):
+        response = InferResponse(request.model_name, 1, "", error=error)
+        together.wait(PATIENCE_S)
+        request.sink.send(response)
+
+    threads = [threading.Thread(target=end, args=(request,)) for request in bench.steps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert (answers.wait().error is not None) is fails
+    assert answers.is_empty
+
+
+# ------------------------------------------------------------------------------------------ close
+
+
+def test_close_waits_for_what_runs():
+    bench = Bench(CHAIN)
+    answers = bench.submit()
+
+    def answer_both():
+        bench.answer("a", ("Y", 3))
+        bench.answer("b", ("Y", 4))
+
+    other = threading.Thread(target=answer_both)
+    other.start()
+    bench.scheduler.close()
+    assert not answers.is_empty
+    other.join(PATIENCE_S)
+
+
+def test_close_does_not_wait_for_steps_of_a_failed_request():
+    bench = Bench(FORK)
+    bench.submit()
+    bench.answer("a", error=invalid_arg("no"))
+    bench.scheduler.close()
+    assert bench.running() == ["b"]
+
+
+def test_a_closed_ensemble_refuses():
+    bench = Bench(CHAIN)
+    bench.scheduler.close()
+    with pytest.raises(ServerError) as caught:
+        bench.submit(id="q")
+    assert caught.value.code is Code.UNAVAILABLE
+    assert caught.value.message == (
+        "[request id: q] Server is stopping, scheduler for model has stopped accepting new "
+        "inference requests"
+    )
+
+
+def test_repr_counts_what_runs():
+    bench = Bench(CHAIN)
+    bench.submit()
+    assert repr(bench.scheduler) == "EnsembleScheduler(e version 1: 1 running)"
+    bench.answer("a", error=invalid_arg("no"))
+    assert repr(bench.scheduler) == "EnsembleScheduler(e version 1: 0 running)"

@@ -1,0 +1,266 @@
+"""Instances on their threads: who runs what, when, and what becomes of those that wait."""
+
+import threading
+
+import pytest
+from server.support.clock import ManualClock
+from server.support.instances import NotedOutcomes, ScriptedInstance, WatchedQueue
+from server.support.requests import PATIENCE_S, Answers, a_request
+
+from reference_server.core.errors import Code, ServerError, internal, not_found
+from reference_server.scheduling.batcher import DynamicBatcher, Fifo
+from reference_server.scheduling.instances import InstanceScheduler
+
+MS = 1_000_000
+
+
+class Bench:
+    """A scheduler over scripted instances, and what is needed to drive it."""
+
+    def __init__(self, work, count):
+        self.clock = ManualClock()
+        self.outcomes = NotedOutcomes()
+        self.work = WatchedQueue(work)
+        self.instances = [ScriptedInstance(f"m_{index}") for index in range(count)]
+        self.scheduler = InstanceScheduler(
+            "m", 1, self.work, self.instances, self.outcomes, self.clock
+        )
+
+    def submit(self, id, **fields):
+        """Submit a request; returns where its answer will come."""
+        answers = Answers()
+        self.scheduler.submit(a_request(id=id, sink=answers, **fields))
+        return answers
+
+    def started(self):
+        """The ids of the next batch to begin, on whichever instance."""
+        (instance,) = self.instances
+        return instance.started()
+
+
+@pytest.fixture
+def bench():
+    """A function: a bench whose instances are open and idle; closed after the test."""
+    benches = []
+
+    def build(work=None, *, count=1):
+        bench = Bench(Fifo() if work is None else work, count)
+        bench.scheduler.open()
+        bench.work.wait_for_idle(count)
+        benches.append(bench)
+        return bench
+
+    yield build
+    for bench in benches:
+        bench.scheduler.close()
+        assert len(bench.work) == 0
+
+
+# ---------------------------------------------------------------------------------- who runs what
+
+
+def test_an_idle_instance_takes_a_request_at_once(bench):
+    one = bench()
+    answers = one.submit("a")
+    assert one.started() == ["a"]
+    one.instances[0].finish()
+    assert answers.wait().id == "a"
+
+
+def test_an_instance_lives_on_one_thread_of_its_name(bench):
+    one = bench()
+    (instance,) = one.instances
+    instance.finish()
+    one.submit("a").wait()
+    one.scheduler.close()
+    assert instance.done == ["open", "execute", "close"]
+    (thread,) = {thread for _, thread in instance.threads}
+    assert thread.name == "m_0"
+
+
+def test_what_comes_while_busy_is_one_batch(bench):
+    one = bench(DynamicBatcher(8, (), 0))
+    for id in "abcd":
+        one.submit(id)
+    (instance,) = one.instances
+    assert instance.started() == ["a"]
+    instance.finish()
+    assert instance.started() == ["b", "c", "d"]
+    instance.finish()
+
+
+def test_without_a_batcher_one_runs_after_the_other(bench):
+    one = bench()
+    for id in "abc":
+        one.submit(id)
+    for id in "abc":
+        assert one.started() == [id]
+        one.instances[0].finish()
+
+
+def test_executions_of_two_instances_overlap(bench):
+    two = bench(count=2)
+    two.submit("a")
+    two.submit("b")
+    ran = [instance.started() for instance in two.instances]
+    assert sorted(ran) == [["a"], ["b"]]
+    for instance in two.instances:
+        instance.finish()
+
+
+# ------------------------------------------------------------------------------------- the delay
+
+
+def test_a_request_waits_out_the_delay(bench):
+    one = bench(DynamicBatcher(8, (), 1 * MS))
+    one.submit("a")
+    one.work.wait_for_idle()  # sees that it is too early, and watches the time
+    one.submit("b")
+    one.clock.advance(ns=1 * MS)
+    assert one.started() == ["a", "b"]
+    one.instances[0].finish()
+
+
+def test_a_full_batch_does_not_wait(bench):
+    one = bench(DynamicBatcher(2, (), 3600 * 1000 * MS))
+    one.submit("a")
+    one.submit("b")
+    assert one.started() == ["a", "b"]
+    one.instances[0].finish()
+
+
+def test_what_is_left_of_a_batch_is_watched_by_another_instance(bench):
+    two = bench(DynamicBatcher(4, (), 1 * MS), count=2)
+    two.submit("a", batch_size=3)
+    two.work.wait_for_idle()  # one instance watches the delay of a
+    two.submit("b", batch_size=3)  # sends a to that instance, and begins a delay of its own
+    two.clock.advance(ns=1 * MS)
+    assert sorted(instance.started() for instance in two.instances) == [["a"], ["b"]]
+    for instance in two.instances:
+        instance.finish()
+
+
+# --------------------------------------------------------------------------------------- answers
+
+
+def test_a_request_is_stamped_when_it_is_queued(bench):
+    one = bench()
+    one.instances[0].finish()
+    one.clock.advance(ns=7)
+    answers = Answers()
+    request = a_request(sink=answers)
+    one.scheduler.submit(request)
+    answers.wait()
+    assert request.queued_ns == 7
+
+
+def test_a_response_carries_what_the_recorder_made_of_its_batch(bench):
+    one = bench()
+    one.instances[0].finish()
+    assert one.submit("a").wait().timing == NotedOutcomes.TIMING
+    assert one.outcomes.ran == [["a"]]
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "text"),
+    [
+        pytest.param(not_found("no such thing"), Code.NOT_FOUND, "no such thing", id="an error"),
+        pytest.param(ValueError("a defect"), Code.INTERNAL, "ValueError: a defect", id="a defect"),
+    ],
+)
+def test_a_failed_execution_answers_the_whole_batch(bench, raised, code, text):
+    one = bench(DynamicBatcher(8, (), 0))
+    one.submit("a")
+    answers = [one.submit("b"), one.submit("c")]
+    (instance,) = one.instances
+    instance.finish()
+    instance.finish(raised)
+    responses = [answer.wait() for answer in answers]
+    assert [response.id for response in responses] == ["b", "c"]
+    for response in responses:
+        assert (response.error.code, response.error.message) == (code, text)
+    assert one.outcomes.broke == [["b", "c"]]
+
+
+def test_an_instance_goes_on_after_a_failure(bench):
+    one = bench()
+    one.instances[0].finish(ValueError("a defect"))
+    one.instances[0].finish()
+    one.submit("a").wait()
+    assert one.submit("b").wait().error is None
+
+
+# ------------------------------------------------------------------------------- open and close
+
+
+def test_open_opens_all_instances(bench):
+    two = bench(count=2)
+    assert [instance.done for instance in two.instances] == [["open"], ["open"]]
+
+
+@pytest.mark.parametrize(
+    "raised", [internal("init no good"), KeyboardInterrupt()], ids=["an error", "an exit"]
+)
+def test_if_one_does_not_open_the_others_are_closed(raised):
+    good, bad = ScriptedInstance("m_0"), ScriptedInstance("m_1", opening=raised)
+    scheduler = InstanceScheduler("m", 1, Fifo(), [good, bad], NotedOutcomes(), ManualClock())
+    with pytest.raises(type(raised)) as caught:
+        scheduler.open()
+    assert caught.value is raised
+    assert good.done == ["open", "close"]
+    assert bad.done == ["open"]
+
+
+def test_close_answers_what_waits_without_further_delay(bench):
+    one = bench(DynamicBatcher(8, (), 3600 * 1000 * MS))
+    answers = [one.submit("a"), one.submit("b")]
+    one.instances[0].finish()
+    one.scheduler.close()
+    assert not any(answer.is_empty for answer in answers)
+    assert one.instances[0].done == ["open", "execute", "close"]
+
+
+def test_close_runs_all_that_waits_for_a_busy_instance(bench):
+    one = bench()
+    answers = [one.submit(id) for id in "abc"]
+    (instance,) = one.instances
+    assert instance.started() == ["a"]
+    closing = threading.Thread(target=one.scheduler.close)
+    closing.start()
+    for _ in "abc":
+        instance.finish()
+    closing.join(PATIENCE_S)
+    assert [answer.wait().id for answer in answers] == ["a", "b", "c"]
+    assert instance.done[-1] == "close"
+
+
+def test_a_closed_scheduler_refuses(bench):
+    one = bench()
+    one.scheduler.close()
+    answers = Answers()
+    with pytest.raises(ServerError) as caught:
+        one.scheduler.submit(a_request(id="q", sink=answers))
+    assert caught.value.code is Code.UNAVAILABLE
+    assert caught.value.message == (
+        "[request id: q] Server is stopping, scheduler for model has stopped accepting new "
+        "inference requests"
+    )
+    assert answers.is_empty
+
+
+def test_closing_twice_is_closing_once(bench):
+    one = bench()
+    one.scheduler.close()
+    one.scheduler.close()
+    assert one.instances[0].done == ["open", "close"]
+
+
+def test_repr_counts_who_waits_and_who_is_idle(bench):
+    two = bench(DynamicBatcher(8, (), 3600 * 1000 * MS), count=2)
+    shown = "InstanceScheduler(m version 1: {} waiting, 2 of 2 instances idle)"
+    assert repr(two.scheduler) == shown.format(0)
+    two.submit("a")
+    two.work.wait_for_idle()
+    assert repr(two.scheduler) == shown.format(1)
+    two.instances[0].finish()
+    two.instances[1].finish()
