@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from model_factory import digits_parameters
-from model_factory.recipes import Recipe
+from model_factory.recipes import Recipe, sources
 
 
 def write_onnx(path: Path) -> None:
@@ -28,24 +28,20 @@ def write_pt2(path: Path) -> None:
     save_classifier(parameters, path)
 
 
-def _sources(*modules: str) -> tuple[Path, ...]:
-    return tuple(Path(__file__).with_name(f"{module}.py") for module in modules)
-
-
-_PARAMETERS = (digits_parameters.SHIPPED, *_sources("digits_parameters"))
+_PARAMETERS = (digits_parameters.SHIPPED, *sources("digits_parameters"))
 
 RECIPES: tuple[Recipe, ...] = (
     Recipe(
         "ge_classifier",
         "model.onnx",
         write_onnx,
-        (*_PARAMETERS, *_sources("digits_onnx", "onnx_graph")),
+        (*_PARAMETERS, *sources("digits_onnx", "onnx_graph")),
     ),
     Recipe(
         "ge_classifier",
         "model.pt2",
         write_pt2,
-        (*_PARAMETERS, *_sources("digits_torch")),
+        (*_PARAMETERS, *sources("digits_torch")),
         needs_torch=True,
     ),
 )

@@ -12,7 +12,7 @@ from math import prod
 from reference_server.codecs import json_data, rapid_json
 from reference_server.codecs.header_memo import LONGEST_HEADER, HeaderMemo
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
-from reference_server.codecs.rapid_json import JsonValue
+from reference_server.codecs.rapid_json_reader import JsonValue
 from reference_server.core import dtypes
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg, unsupported

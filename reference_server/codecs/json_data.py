@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from reference_server.codecs.rapid_json import (
-    JsonValue,
     as_array,
     as_bool,
     as_double,
@@ -26,6 +25,7 @@ from reference_server.codecs.rapid_json import (
     as_uint64,
     prefixed,
 )
+from reference_server.codecs.rapid_json_reader import JsonValue
 from reference_server.core import byte_strings
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, internal, invalid_arg

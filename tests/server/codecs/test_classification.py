@@ -117,6 +117,5 @@ def test_types_without_classes(tensor):
         classify(tensor, 1, (), batches=False)
     assert caught.value.code is Code.INVALID_ARG
     assert caught.value.message == (
-        "class result not available for output due to unsupported type "
-        f"'{tensor.datatype.value}'"
+        f"class result not available for output due to unsupported type '{tensor.datatype.value}'"
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_server.codecs import json_numbers
+from reference_server.codecs import grisu, json_numbers
 from reference_server.codecs.json_numbers import encode, encode_string
 from reference_server.codecs.rapid_json import loads
 
@@ -33,7 +33,7 @@ def texts(values):
 
 
 def one_by_one(values):
-    return [json_numbers._text(value) for value in values.tolist()]
+    return [grisu.text(value) for value in values.tolist()]
 
 
 # ---------------------------------------------------------------------------------- the real server

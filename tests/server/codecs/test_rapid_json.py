@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_server.codecs import rapid_json
+from reference_server.codecs import rapid_json, rapid_json_reader
 from reference_server.codecs.rapid_json import loads
 from reference_server.core.errors import Code, ServerError
 
@@ -44,7 +44,7 @@ def outcome(read):
 
 
 def exactly(document):
-    return outcome(rapid_json._Reader(document).read)
+    return outcome(lambda: rapid_json_reader.read(document))
 
 
 def fault(document):
@@ -56,7 +56,7 @@ def fault(document):
 # ---------------------------------------------------------------------------------- the real server
 
 
-@pytest.mark.parametrize("read", [loads, lambda document: rapid_json._Reader(document).read()])
+@pytest.mark.parametrize("read", [loads, lambda document: rapid_json_reader.read(document)])
 def test_every_document_is_read_or_refused_as_by_the_real_server(read):
     cases = json.loads(GOLDEN.read_text())["cases"]
     assert len(cases) > 700

@@ -1,0 +1,660 @@
+"""Request bodies: what they say, and the first fault of those that say it wrongly."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from server.support.requests import signature
+
+from reference_server.codecs.infer_options import OutputForm, ResponseForm
+from reference_server.codecs.infer_request import InferRequestDecoder, json_length
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import Code, ServerError
+from reference_server.core.request import NullSink, SequenceFlag
+
+MODEL = signature({"X": (DataType.FP32, [-1])}, name="m")
+BINARY = OutputForm(binary=True)
+
+
+def x(**changes):
+    """The input X with its data in JSON, changed; None takes a field out."""
+    entry = {"name": "X", "datatype": "FP32", "shape": [2], "data": [1, 2]} | changes
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def binary(size, name="X", datatype="FP32", shape=(2,)):
+    return {
+        "name": name,
+        "datatype": datatype,
+        "shape": list(shape),
+        "parameters": {"binary_data_size": size},
+    }
+
+
+def document(*inputs, **fields):
+    return json.dumps(fields | {"inputs": list(inputs)})
+
+
+def decode(text, tail=b"", *, model=MODEL, length=None):
+    """The request and the form of its response."""
+    head = text.encode() if isinstance(text, str) else text
+    body = memoryview(bytearray(head + tail))
+    return InferRequestDecoder().decode(
+        model, body, len(head) if length is None else length, NullSink()
+    )
+
+
+def request(*arguments, **more):
+    return decode(*arguments, **more)[0]
+
+
+def fault(*arguments, **more):
+    with pytest.raises(ServerError) as caught:
+        decode(*arguments, **more)
+    return caught.value.code, caught.value.message
+
+
+# --------------------------------------------------------------------------- where the JSON ends
+
+
+@pytest.mark.parametrize(
+    ("header", "length"),
+    [
+        (None, 200),
+        ("0", 0),
+        ("102", 102),
+        ("200", 200),
+        ("102abc", 102),
+        ("102.5", 102),
+        ("  102", 102),
+        ("+102", 102),
+        ("abc", 0),
+        ("", 0),
+    ],
+)
+def test_json_length(header, length):
+    assert json_length(header, 200) == length
+
+
+@pytest.mark.parametrize("header", ["201", "-1", "9" * 30, "-" + "9" * 30, "9" * 5000])
+def test_json_length_is_within_the_body(header):
+    with pytest.raises(ServerError) as caught:
+        json_length(header, 200)
+    assert caught.value.code is Code.INVALID_ARG
+    assert caught.value.message == (
+        f"inference header size should be in range (0, 200), got: {header}"
+    )
+
+
+# --------------------------------------------------------------------------------------- inputs
+
+
+def test_an_input_in_json():
+    tensor = request(document(x())).inputs["X"]
+    assert (tensor.name, tensor.datatype, tensor.shape) == ("X", DataType.FP32, (2,))
+    assert tensor.array().tolist() == [1, 2]
+
+
+def test_strings_in_json_get_their_shape():
+    entry = x(datatype="BYTES", shape=[1, 2], data=["a", "数"])
+    tensor = request(document(entry)).inputs["X"]
+    assert tensor.array().tolist() == [[b"a", "数".encode()]]
+
+
+def test_a_wrong_number_of_strings_is_for_the_rules_to_find():
+    tensor = request(document(x(datatype="BYTES", shape=[1], data=["a", "b"]))).inputs["X"]
+    assert tensor.string_count() == 2
+
+
+def test_binary_inputs_are_taken_in_order():
+    body = document(binary(8), x(name="J"), binary(4, "Y", "INT32", [1]))
+    inputs = request(body, struct.pack("<2fi", 1, 2, 3)).inputs
+    assert list(inputs) == ["X", "J", "Y"]
+    assert inputs["X"].array().tolist() == [1, 2]
+    assert inputs["Y"].array().tolist() == [3]
+
+
+def test_binary_inputs_are_views_of_the_body():
+    head = document(binary(8)).encode()
+    body = memoryview(bytearray(head + bytes(8)))
+    decoded, _ = InferRequestDecoder().decode(MODEL, body, len(head), NullSink())
+    body[len(head) :] = struct.pack("<2f", 3, 4)
+    assert bytes(decoded.inputs["X"].raw()) == struct.pack("<2f", 3, 4)
+
+
+def test_an_unknown_datatype_of_binary_data_is_for_the_rules_to_find():
+    assert request(document(binary(8, datatype="FLOAT")), bytes(8)).inputs["X"].datatype is None
+
+
+def test_other_parameters_of_an_input_are_ignored():
+    entry = x(parameters={"a": 1})
+    assert list(request(document(entry)).inputs) == ["X"]
+    assert list(request(document(x(parameters=[]))).inputs) == ["X"]
+
+
+def test_no_inputs():
+    assert request(document()).inputs == {}
+
+
+CONTENT = (
+    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+    "'shared_memory_region' in 'parameters'. But"
+)
+NO_ARRAY = "attempt to access JSON non-array as array"
+NO_STRING = "attempt to access JSON non-string as string"
+NO_UINT = "attempt to access JSON non-unsigned-integer as unsigned-integer"
+NO_BOOL = "attempt to access JSON non-boolean as boolean"
+
+INTERNAL, INVALID = Code.INTERNAL, Code.INVALID_ARG
+
+
+def missing(key):
+    return f"Unable to parse '{key}': attempt to access non-existing object member '{key}'"
+
+
+def both(**more):
+    return x(parameters={"binary_data_size": 8} | more)
+
+
+FAULTS = {
+    "no inputs member": ("{}", INTERNAL, missing("inputs")),
+    "an array": ("[]", INTERNAL, missing("inputs")),
+    "inputs null": ('{"inputs":null}', INTERNAL, f"Unable to parse 'inputs': {NO_ARRAY}"),
+    "inputs an object": ('{"inputs":{}}', INTERNAL, f"Unable to parse 'inputs': {NO_ARRAY}"),
+    "input a number": ('{"inputs":[1]}', INVALID, f"{CONTENT} no field is set"),
+    "input without content": (document(x(data=None)), INVALID, f"{CONTENT} no field is set"),
+    "data and binary": (document(both()), INVALID, f"{CONTENT} set 'data' 'binary_data_size'"),
+    "data and region": (
+        document(x(parameters={"shared_memory_region": "r"})),
+        INVALID,
+        f"{CONTENT} set 'data' 'shared_memory_region'",
+    ),
+    "all contents": (
+        document(both(shared_memory_region="r")),
+        INVALID,
+        f"{CONTENT} set 'data' 'binary_data_size' 'shared_memory_region'",
+    ),
+    "no name": (document(x(name=None)), INTERNAL, missing("name")),
+    "name a number": (document(x(name=1)), INTERNAL, f"Unable to parse 'name': {NO_STRING}"),
+    "no datatype": (document(x(datatype=None)), INTERNAL, missing("datatype")),
+    "datatype a number": (
+        document(x(datatype=1)),
+        INTERNAL,
+        f"Unable to parse 'datatype': {NO_STRING}",
+    ),
+    "unknown datatype": (
+        document(x(datatype="FLOAT")),
+        INVALID,
+        "invalid datatype for input X",
+    ),
+    "FP16 in JSON": (
+        document(x(datatype="FP16")),
+        INVALID,
+        "receiving FP16 data via JSON is not supported. Please use the binary data format for "
+        "input X",
+    ),
+    "BF16 in JSON": (
+        document(x(datatype="BF16")),
+        INVALID,
+        "receiving BF16 data via JSON is not supported. Please use the binary data format for "
+        "input X",
+    ),
+    "no shape": (document(x(shape=None)), INTERNAL, missing("shape")),
+    "shape a number": (document(x(shape=2)), INTERNAL, f"Unable to parse 'shape': {NO_ARRAY}"),
+    "shape negative": (document(x(shape=[-1])), INTERNAL, f"Unable to parse 'shape': {NO_UINT}"),
+    "shape a float": (document(x(shape=[2.0])), INTERNAL, f"Unable to parse 'shape': {NO_UINT}"),
+    "shape of text": (document(x(shape=["2"])), INTERNAL, f"Unable to parse 'shape': {NO_UINT}"),
+    "input twice": (
+        document(x(), x()),
+        INVALID,
+        "[request id: <id_unknown>] input 'X' already exists in request",
+    ),
+    "input twice, with an id": (
+        document(x(), x(), id="q"),
+        INVALID,
+        "[request id: q] input 'X' already exists in request",
+    ),
+    "too few elements": (
+        document(x(data=[1])),
+        INTERNAL,
+        "Unable to parse 'data': Shape does not match true shape of 'data' field",
+    ),
+    "binary size negative": (
+        document(binary(-1)),
+        INTERNAL,
+        f"Unable to parse 'binary_data_size': {NO_UINT}",
+    ),
+    "binary size of text": (
+        document(binary("8")),
+        INTERNAL,
+        f"Unable to parse 'binary_data_size': {NO_UINT}",
+    ),
+    "id a number": (
+        document(x(), id=1),
+        INTERNAL,
+        f"Unable to parse 'id': {NO_STRING}",
+    ),
+    "shared memory": (
+        document(x(data=None, parameters={"shared_memory_region": "r"})),
+        Code.UNSUPPORTED,
+        "input 'X': shared memory region 'r' cannot be used, the reference server does not serve "
+        "shared memory yet",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "code", "said"), FAULTS.values(), ids=FAULTS)
+def test_fault(text, code, said):
+    assert fault(text) == (code, said)
+
+
+BINARY_FAULTS = {
+    "body too short": (
+        [binary(16, shape=[4])],
+        bytes(12),
+        "unexpected size for input 'X', expecting 4 additional bytes for model 'm'",
+    ),
+    "body too short for the second": (
+        [binary(8), binary(8, "Y")],
+        bytes(8),
+        "unexpected size for input 'Y', expecting 8 additional bytes for model 'm'",
+    ),
+    "bytes left over": (
+        [binary(8)],
+        bytes(9),
+        "unexpected additional input data for model 'm'",
+    ),
+    "bytes that nobody declared": (
+        [x()],
+        bytes(8),
+        "unexpected additional input data for model 'm'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("inputs", "tail", "said"), BINARY_FAULTS.values(), ids=BINARY_FAULTS)
+def test_binary_fault(inputs, tail, said):
+    assert fault(document(*inputs), tail) == (INVALID, said)
+
+
+FIRST_FAULTS = {
+    "syntax before all": ('{"id":1,', "failed to parse the request JSON buffer"),
+    "id before parameters": (document(x(), id=1, parameters=[]), "'id'"),
+    "parameters before inputs": ('{"parameters":[]}', "failed to get request params."),
+    "content before name": (document(x(name=None, data=None)), "no field is set"),
+    "name before datatype": (document(x(name=None, datatype=None)), "'name'"),
+    "datatype before shape": (document(x(datatype=None, shape=None)), "'datatype'"),
+    "shape before duplicate": (document(x(), x(shape=None)), "'shape'"),
+    "duplicate before data": (document(x(), x(data=1)), "already exists"),
+    "inputs before outputs": ('{"inputs":[1],"outputs":1}', "no field is set"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), FIRST_FAULTS.values(), ids=FIRST_FAULTS)
+def test_the_first_fault_answers(text, said):
+    assert said in fault(text)[1]
+
+
+def test_left_over_bytes_come_before_the_outputs():
+    text = document(binary(8), outputs=1)
+    assert "unexpected additional input data" in fault(text, bytes(9))[1]
+
+
+# ----------------------------------------------------------------------- id and parameters
+
+
+def test_id():
+    assert request(document(x(), id="q7")).id == "q7"
+    assert request(document(x())).id == ""
+
+
+def test_parameters_reach_the_model_in_their_order():
+    given = {"z": 1, "a": "text", "m": True, "f": 1.5, "": -(2**63)}
+    assert list(request(document(x(), parameters=given)).parameters.items()) == list(given.items())
+
+
+def test_integers_beyond_int64_become_doubles():
+    given = {"a": 2**63 - 1, "b": 2**63}
+    parameters = request(document(x(), parameters=given)).parameters
+    assert [(type(value), value) for value in parameters.values()] == [
+        (int, 2**63 - 1),
+        (float, 2.0**63),
+    ]
+
+
+def test_some_parameters_mean_something():
+    given = {
+        "sequence_id": 42,
+        "sequence_start": True,
+        "sequence_end": True,
+        "priority": 3,
+        "timeout": 500,
+        "binary_data_output": True,
+        "a": 1,
+    }
+    decoded, form = decode(document(x(), parameters=given))
+    assert decoded.parameters == {"a": 1}
+    assert (decoded.correlation_id, decoded.priority, decoded.timeout_us) == (42, 3, 500)
+    assert decoded.flags == SequenceFlag.START | SequenceFlag.END
+    assert form == ResponseForm(BINARY)
+
+
+def test_flags_may_be_false():
+    given = {"sequence_start": False, "sequence_end": True}
+    assert request(document(x(), parameters=given)).flags == SequenceFlag.END
+
+
+@pytest.mark.parametrize("id", ["alpha", "x" * 128, 2**64 - 1, 0])
+def test_sequence_ids(id):
+    assert request(document(x(), parameters={"sequence_id": id})).correlation_id == id
+
+
+PARAMETER_FAULTS = {
+    "array": ([], INTERNAL, "failed to get request params.: attempt to get members for non-object"),
+    "null": (None, INTERNAL, "failed to get request params.: attempt to get members for non-object"),
+    **{
+        f"{kind} in it": (
+            {"a": value},
+            INVALID,
+            "parameter 'a' has invalid type. It should be either 'int', 'bool', or 'string'.",
+        )
+        for kind, value in (("null", None), ("list", []), ("object", {}))
+    },
+    "reserved": (
+        {"triton_a": 1},
+        INVALID,
+        "parameter keys starting with 'triton_' are reserved for Triton usage and should not be "
+        "specified.",
+    ),
+    "sequence id negative": (
+        {"sequence_id": -1},
+        INTERNAL,
+        f"Unable to parse 'sequence_id': {NO_STRING}",
+    ),
+    "sequence id a float": (
+        {"sequence_id": 1.5},
+        INTERNAL,
+        f"Unable to parse 'sequence_id': {NO_STRING}",
+    ),
+    "sequence id a bool": (
+        {"sequence_id": True},
+        INTERNAL,
+        f"Unable to parse 'sequence_id': {NO_STRING}",
+    ),
+    "sequence id too long": (
+        {"sequence_id": "x" * 129},
+        Code.UNSUPPORTED,
+        "string correlation ID cannot be longer than 128 characters",
+    ),
+    **{
+        f"{key} of 1": ({key: 1}, INTERNAL, f"Unable to parse '{key}': {NO_BOOL}")
+        for key in ("sequence_start", "sequence_end", "binary_data_output")
+    },
+    **{
+        f"{key} {value!r}": ({key: value}, INTERNAL, f"Unable to parse '{key}': {NO_UINT}")
+        for key in ("priority", "timeout")
+        for value in (-1, "1", 1.5)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code", "said"), PARAMETER_FAULTS.values(), ids=PARAMETER_FAULTS
+)
+def test_parameter_fault(parameters, code, said):
+    assert fault(document(x(), parameters=parameters)) == (code, said)
+
+
+# --------------------------------------------------------------------------------------- outputs
+
+
+def y(name="Y", **parameters):
+    return {"name": name, "parameters": parameters} if parameters else {"name": name}
+
+
+OUTPUTS = {
+    "all": (None, (), ResponseForm()),
+    "all, said so": ([], (), ResponseForm()),
+    "one": ([y()], ("Y",), ResponseForm(outputs={"Y": OutputForm()})),
+    "binary": ([y(binary_data=True)], ("Y",), ResponseForm(outputs={"Y": BINARY})),
+    "not binary": ([y(binary_data=False)], ("Y",), ResponseForm(outputs={"Y": OutputForm()})),
+    "classes": (
+        [y(classification=3, binary_data=True)],
+        ("Y",),
+        ResponseForm(outputs={"Y": OutputForm(binary=True, classes=3)}),
+    ),
+    "no classes": ([y(classification=0)], ("Y",), ResponseForm(outputs={"Y": OutputForm()})),
+    "two": ([y("B"), y("A")], ("B", "A"), ResponseForm(outputs={"A": OutputForm(), "B": OutputForm()})),
+    "parameters of no use": ([y(a=1)], ("Y",), ResponseForm(outputs={"Y": OutputForm()})),
+    "parameters of another kind": (
+        [{"name": "Y", "parameters": [1]}],
+        ("Y",),
+        ResponseForm(outputs={"Y": OutputForm()}),
+    ),
+    "twice: the first counts": (
+        [y(binary_data=True), y()],
+        ("Y",),
+        ResponseForm(outputs={"Y": BINARY}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("outputs", "requested", "form"), OUTPUTS.values(), ids=OUTPUTS)
+def test_outputs(outputs, requested, form):
+    fields = {} if outputs is None else {"outputs": outputs}
+    decoded, decoded_form = decode(document(x(), **fields))
+    assert decoded.requested_outputs == requested
+    assert decoded_form == form
+
+
+def test_the_default_form_holds_for_outputs_that_are_not_listed():
+    text = document(x(), outputs=[y("Y")], parameters={"binary_data_output": True})
+    form = decode(text)[1]
+    assert (form.of("Y"), form.of("Z")) == (OutputForm(), BINARY)
+
+
+OUTPUT_FAULTS = {
+    "a number": (1, INTERNAL, f"Unable to parse 'outputs': {NO_ARRAY}"),
+    "without a name": ([{}], INTERNAL, missing("name")),
+    "of a number": ([1], INTERNAL, missing("name")),
+    "name a number": ([{"name": 1}], INTERNAL, f"Unable to parse 'name': {NO_STRING}"),
+    "binary of 1": ([y(binary_data=1)], INTERNAL, f"Unable to parse 'binary_data': {NO_BOOL}"),
+    "classes negative": (
+        [y(classification=-1)],
+        INTERNAL,
+        f"Unable to set 'classification': {NO_UINT}",
+    ),
+    "classes of text": (
+        [y(classification="1")],
+        INTERNAL,
+        f"Unable to set 'classification': {NO_UINT}",
+    ),
+    "shared memory": (
+        [y(shared_memory_region="r")],
+        Code.UNSUPPORTED,
+        "output 'Y': shared memory region 'r' cannot be used, the reference server does not serve "
+        "shared memory yet",
+    ),
+}
+
+
+@pytest.mark.parametrize(("outputs", "code", "said"), OUTPUT_FAULTS.values(), ids=OUTPUT_FAULTS)
+def test_output_fault(outputs, code, said):
+    assert fault(document(x(), outputs=outputs)) == (code, said)
+
+
+# ------------------------------------------------------------------------------------------- raw
+
+
+def raw_model(datatype, dims, max_batch_size=0):
+    return signature({"X": (datatype, dims)}, name="m", max_batch_size=max_batch_size)
+
+
+def raw(body, model):
+    return decode(b"", body, model=model, length=0)
+
+
+RAW = {
+    "a free size": (raw_model(DataType.FP32, [-1]), bytes(12), (3,)),
+    "a free size among others": (raw_model(DataType.INT16, [2, -1, 3]), bytes(24), (2, 2, 3)),
+    "a fixed shape": (raw_model(DataType.FP32, [4]), bytes(16), (4,)),
+    "one row of a batch": (raw_model(DataType.FP32, [4], 8), bytes(16), (1, 4)),
+    "nothing": (raw_model(DataType.FP32, [-1]), b"", (0,)),
+    "a half": (raw_model(DataType.FP16, [-1]), bytes(4), (2,)),
+}
+
+
+@pytest.mark.parametrize(("model", "body", "shape"), RAW.values(), ids=RAW)
+def test_a_raw_body_is_the_only_input(model, body, shape):
+    decoded, form = raw(body, model)
+    assert decoded.inputs["X"].shape == shape
+    assert decoded.inputs["X"].raw() == body
+    assert form == ResponseForm(BINARY)
+
+
+@pytest.mark.parametrize("text", ["Grüße", ""])
+@pytest.mark.parametrize(
+    ("dims", "max_batch_size", "shape"), [([1], 0, (1,)), ([1, 1], 4, (1, 1, 1)), ([], 0, ())]
+)
+def test_a_raw_string_is_one_element(text, dims, max_batch_size, shape):
+    decoded, _ = raw(text.encode(), raw_model(DataType.BYTES, dims, max_batch_size))
+    array = decoded.inputs["X"].array()
+    assert array.shape == shape
+    assert array.ravel().tolist() == [text.encode()]
+
+
+TWO_INPUTS = signature({"A": (DataType.FP32, [1]), "B": (DataType.FP32, [1])}, name="m")
+TOO_FREE = "can not be deduced because there are more than one variable-sized dimension"
+
+RAW_FAULTS = {
+    "two inputs": (
+        TWO_INPUTS,
+        bytes(4),
+        "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'm' model "
+        "configuration",
+    ),
+    "no inputs": (
+        signature(name="m"),
+        b"",
+        "Raw request must only have 1 input (found 1) to be deduced but got 0 inputs in 'm' model "
+        "configuration",
+    ),
+    "two free sizes": (
+        raw_model(DataType.FP32, [-1, -1]),
+        bytes(4),
+        f"The shape of the raw input 'X' {TOO_FREE}",
+    ),
+    "two free sizes of strings": (
+        raw_model(DataType.BYTES, [-1, -1]),
+        b"abc",
+        f"The shape of the raw input 'X' {TOO_FREE}",
+    ),
+    "strings of a free number": (
+        raw_model(DataType.BYTES, [-1]),
+        b"abc",
+        "For BYTE datatype raw input 'X', the model must have input shape [1]",
+    ),
+    "two strings": (
+        raw_model(DataType.BYTES, [2]),
+        b"abc",
+        "For BYTE datatype raw input 'X', the model must have input shape [1]",
+    ),
+    "no whole number of elements": (
+        raw_model(DataType.FP32, [-1]),
+        bytes(6),
+        "input byte size mismatch for input 'raw_input' for model 'm'. Expected 4, got 6",
+    ),
+    "too short": (
+        raw_model(DataType.FP32, [4], 8),
+        bytes(8),
+        "input byte size mismatch for input 'raw_input' for model 'm'. Expected 16, got 8",
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "body", "said"), RAW_FAULTS.values(), ids=RAW_FAULTS)
+def test_raw_fault(model, body, said):
+    expected = INVALID, f"[request id: <id_unknown>] {said}"
+    assert fault(b"", body, model=model, length=0) == expected
+
+
+# ------------------------------------------------------------------------- the same header again
+
+
+def twice(text, *tails, model=MODEL):
+    """Two requests with the same JSON through one decoder."""
+    decoder, head = InferRequestDecoder(), text.encode()
+    for tail in tails:
+        yield decoder.decode(model, memoryview(head + tail), len(head), NullSink())
+
+
+def test_the_same_json_has_new_data():
+    text = document(binary(8), binary(4, "Y", "INT32", [1]), id="q")
+    one, two = twice(text, struct.pack("<2fi", 1, 2, 3), struct.pack("<2fi", 4, 5, 6))
+    for (decoded, _), expected in ((one, [1, 2, 3]), (two, [4, 5, 6])):
+        values = [*decoded.inputs["X"].array().tolist(), *decoded.inputs["Y"].array().tolist()]
+        assert values == expected
+
+
+def test_the_same_json_says_the_same():
+    text = document(
+        binary(8),
+        id="q",
+        parameters={
+            "sequence_id": "s",
+            "sequence_start": True,
+            "priority": 1,
+            "timeout": 2,
+            "a": 3,
+            "binary_data_output": True,
+        },
+        outputs=[y(classification=1)],
+    )
+    (one, one_form), (two, two_form) = twice(text, bytes(8), bytes(8))
+    assert one_form == two_form
+    for name in (
+        *("id", "requested_outputs", "parameters", "correlation_id", "flags", "priority"),
+        *("timeout_us", "batch_size", "batch_key", "model_version"),
+    ):
+        assert getattr(one, name) == getattr(two, name), name
+
+
+def test_the_same_json_over_other_data_is_read_again():
+    decoder, head = InferRequestDecoder(), document(binary(8)).encode()
+    decoder.decode(MODEL, memoryview(head + bytes(8)), len(head), NullSink())
+    with pytest.raises(ServerError, match="unexpected additional input data"):
+        decoder.decode(MODEL, memoryview(head + bytes(9)), len(head), NullSink())
+    with pytest.raises(ServerError, match="expecting 1 additional bytes"):
+        decoder.decode(MODEL, memoryview(head + bytes(7)), len(head), NullSink())
+
+
+def test_a_header_is_remembered_for_any_model():
+    decoder, head = InferRequestDecoder(), document(binary(8)).encode()
+    body = memoryview(head + bytes(8))
+    for name in ("m", "n"):
+        model = signature({"X": (DataType.FP32, [-1])}, name=name)
+        decoded, _ = decoder.decode(model, body, len(head), NullSink())
+        assert decoded.model_name == name
+
+
+def test_requests_with_one_header_do_not_share_their_inputs():
+    (one, _), (two, _) = twice(document(binary(8)), bytes(8), bytes(8))
+    one.inputs.clear()
+    assert list(two.inputs) == ["X"]
+
+
+def test_mixed_inputs_are_read_every_time():
+    text = document(binary(8), x(name="J"))
+    (one, _), (two, _) = twice(text, bytes(8), bytes(8))
+    assert not np.shares_memory(one.inputs["J"].array(), two.inputs["J"].array())
+
+
+def test_many_headers_come_and_go():
+    decoder = InferRequestDecoder()
+    for _ in range(2):
+        for number in range(600):
+            head = document(binary(8), id=str(number)).encode()
+            body = memoryview(head + bytes(8))
+            decoded, _ = decoder.decode(MODEL, body, len(head), NullSink())
+            assert decoded.id == str(number)
