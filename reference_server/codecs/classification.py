@@ -44,4 +44,4 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str], *, batches: bool
 
 
 def _label(text: str, labels: Sequence[str], index: int) -> str:
-    return f"{text}:{labels[index]}" if index < len(labels) else text
+    return f"{text}:{labels[index]}" if index < len(labels) and labels[index] else text

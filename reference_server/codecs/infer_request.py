@@ -9,6 +9,8 @@ import re
 import struct
 from math import prod
 
+import numpy as np
+
 from reference_server.codecs import json_data, rapid_json
 from reference_server.codecs.header_memo import LONGEST_HEADER, HeaderMemo
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
@@ -175,6 +177,8 @@ def _read_data(
 ) -> Array:
     if datatype is None:
         raise invalid_arg(f"invalid datatype for input {name}")
+    if not shape or 0 in shape:  # no elements: Triton does not look at what is there
+        return np.empty(0, datatype.numpy)
     if datatype in (DataType.FP16, DataType.BF16):
         raise invalid_arg(
             f"receiving {datatype.value} data via JSON is not supported. Please use the binary "

@@ -54,7 +54,7 @@ _ELEMENTS = {
 def read(data: JsonValue, datatype: DataType, shape: tuple[int, ...]) -> _Array:
     """The tensor of `datatype` and `shape` whose elements stand in `data`, depth first.
 
-    A shape of zero elements gives an empty array whatever `data` is. BYTES gives a *flat* object
+    The shape has elements. BYTES gives a *flat* object
     array of all the strings found (`bytes` elements): their number is checked with the request.
 
     Raises ServerError: INTERNAL `Unable to parse 'data': ...` (BYTES: `Unable to parse JSON bytes
@@ -65,8 +65,6 @@ def read(data: JsonValue, datatype: DataType, shape: tuple[int, ...]) -> _Array:
     if datatype in (DataType.FP16, DataType.BF16):
         raise ValueError(f"{datatype.value} has no JSON form")
     count = math.prod(shape)
-    if count == 0:
-        return np.empty(shape, datatype.numpy)
     try:
         elements, types = _flatten(as_array(data))
     except ServerError as error:

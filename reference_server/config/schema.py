@@ -41,10 +41,10 @@ class EnsembleStep:
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """Which version folders are served: the `latest` n, all of them, or those in `specific`."""
+    """Which version folders are served: the `latest` n, those in `specific`, or else all."""
 
-    latest: int = 0
-    specific: tuple[int, ...] = ()
+    latest: int | None = None
+    specific: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,14 @@ _BATCH_NOTE = (
 
 
 class RequestRules:
-    """What a request to one model must look like; made once per loaded model. Any thread."""
+    """What a request to one model must look like; made once per loaded model. Any thread.
 
-    def __init__(self, signature: Signature) -> None:
+    `reads_strings` is false for an ensemble: it counts strings, and leaves it to the models of its
+    steps to find one that is cut.
+    """
+
+    def __init__(self, signature: Signature, *, reads_strings: bool = True) -> None:
+        self._reads_strings = reads_strings
         self._name = signature.name
         self._signature = signature
         self._inputs = {tensor.name: tensor for tensor in signature.inputs}
@@ -145,13 +150,15 @@ class RequestRules:
                 f"{request.label} unexpected number of string elements {expected + 1} for "
                 f"inference input '{tensor.name}' for model '{self._name}', expecting {expected}"
             )
-        if fault is not None and (fault.length is None or found == expected):
+        if fault is not None and fault.length is None:
             raise self._malformed(request, tensor, fault) from fault
         if found < expected:
             raise invalid_arg(
                 f"{request.label} expected {expected} string elements for inference input "
                 f"'{tensor.name}' for model '{self._name}', got {found}"
             )
+        if fault is not None and self._reads_strings:
+            raise self._malformed(request, tensor, fault) from fault
 
     def _malformed(
         self, request: InferRequest, tensor: Tensor, fault: byte_strings.Malformed

@@ -6,36 +6,41 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from reference_server.config.schema import EnsembleStep, ModelConfig
-from reference_server.core.errors import ServerError, invalid_arg, not_found
+from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Dims, TensorConfig
 
 FindConfig = Callable[[str, int], ModelConfig]
 
 
-def load_order(steps: Mapping[str, Iterable[str]]) -> list[str]:
-    """The ensembles so that each comes after those it uses.
+def load_order(
+    steps: Mapping[str, Iterable[str]],
+) -> tuple[list[str], dict[str, ServerError]]:
+    """The ensembles so that each comes after those it uses; and those that use themselves.
 
-    `steps` maps an ensemble's name to the models its steps name. Raises ServerError on a cycle.
+    `steps` maps an ensemble's name to the models its steps name.
     """
     order: list[str] = []
+    circular: dict[str, ServerError] = {}
     trail: list[str] = []
 
     def visit(name: str) -> None:
         if name in trail:
-            raise invalid_arg(
+            error = invalid_arg(
                 f"circular dependency between ensembles: {name} -> ... -> {trail[-1]} -> {name}"
             )
-        if name not in order:
+            circular.update((member, error) for member in trail[trail.index(name) :])
+        elif name not in order and name not in circular:
             trail.append(name)
             for used in steps[name]:
                 if used in steps:
                     visit(used)
             trail.pop()
-            order.append(name)
+            if name not in circular:
+                order.append(name)
 
     for name in steps:
         visit(name)
-    return order
+    return order, circular
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ def _step_model(ensemble: str, step: EnsembleStep, find: FindConfig) -> ModelCon
     try:
         return find(step.model_name, step.model_version)
     except ServerError as error:
-        raise not_found(
+        raise invalid_arg(
             f"ensemble '{ensemble}' depends on '{step.model_name}' whose required version "
             f"{step.model_version} is not loaded."
         ) from error

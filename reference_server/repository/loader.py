@@ -58,14 +58,15 @@ class ModelLoader:
             )
         check.check_loaded(proto)
         config = ModelConfig.from_proto(proto)
+        labels = _read_labels(config, folder.path)
         statistics = ModelStatistics(config.name, version, self._clock)
         return ServedModel(
             config,
             version,
-            RequestRules(config.signature),
+            RequestRules(config.signature, reads_strings=not config.is_ensemble),
             self._scheduler(config, folder, version_folder, version, statistics),
             statistics,
-            _read_labels(config, folder.path),
+            labels,
         )
 
     def _scheduler(
@@ -124,7 +125,8 @@ def _read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]
         if output.labels_file:
             path = folder / output.labels_file
             try:
-                labels[output.name] = tuple(path.read_text(encoding="utf-8").splitlines())
+                # Not splitlines: Triton ends a label at a line feed and nowhere else.
+                labels[output.name] = tuple(path.read_bytes().decode().split("\n"))
             except FileNotFoundError as error:
                 raise internal(
                     f"failed to open text file for read {path}: No such file or directory"

@@ -65,12 +65,9 @@ class Repository:
             name: [step.model_name for step in config.ensemble_scheduling.step]
             for name, (_, config) in composed.items()
         }
-        try:
-            order = ensembles.load_order(steps)
-        except ServerError as error:
-            order = []
-            for name in composed:
-                self._failed(name, None, error)
+        order, circular = ensembles.load_order(steps)
+        for name, error in circular.items():
+            self._failed(name, None, error)
         for name in order:
             folder, config = composed[name]
             try:
@@ -107,8 +104,8 @@ class Repository:
 
     def _failed(self, name: str, version: int | None, error: ServerError) -> None:
         self._statuses.append(_unavailable(name, version, error))
-        shown = name if version is None else f"{name}' version {version}: '"
-        log.error("failed to load '%s': %s", shown.rstrip(": '"), error.described())
+        shown = f"'{name}'" if version is None else f"'{name}' version {version}"
+        log.error("failed to load %s: %s", shown, error.described())
 
     def _config_of(self, name: str, version: int) -> ModelConfig:
         return self.find(name, version).config

@@ -23,13 +23,12 @@ class ModelFolder:
 
     def versions(self) -> tuple[int, ...]:
         """The numbers of the version folders, ascending."""
-        return tuple(
-            sorted(
-                int(match[0])
-                for entry in self.path.iterdir()
-                if entry.is_dir() and (match := _VERSION.match(entry.name))
-            )
-        )
+        numbers = {
+            int(match[0])
+            for entry in self.path.iterdir()
+            if entry.is_dir() and (match := _VERSION.match(entry.name))
+        }
+        return tuple(sorted(numbers))
 
 
 def scan(repositories: Sequence[Path]) -> list[ModelFolder]:
@@ -55,8 +54,8 @@ def scan(repositories: Sequence[Path]) -> list[ModelFolder]:
 
 def wanted(policy: VersionPolicy, present: Sequence[int]) -> tuple[int, ...]:
     """The versions among `present` (ascending) that `policy` serves, ascending."""
-    if policy.specific:
+    if policy.specific is not None:
         return tuple(version for version in present if version in policy.specific)
-    if policy.latest:
-        return tuple(present[-policy.latest :])
+    if policy.latest is not None:
+        return tuple(present[max(0, len(present) - policy.latest) :])
     return tuple(present)

@@ -66,6 +66,10 @@ class Request:
         """
         self._connection.reply(self, status, parts, headers, content_type)
 
+    def drop(self) -> None:
+        """Answer by closing the connection, without a byte."""
+        self._connection.drop()
+
     def reply_error(self, status: bytes, message: str, *, as_json: bool) -> None:
         """Send an error body. Triton types some of them as JSON and leaves others plain."""
         self.reply(
@@ -118,6 +122,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Take no more requests; close as soon as those in flight are answered."""
         self._closing = True
         if self.is_idle and self._transport is not None:
+            self._transport.close()
+
+    def drop(self) -> None:
+        """Close at once, whatever waits."""
+        self._waiting.clear()
+        if self._transport is not None:
             self._transport.close()
 
     # -- asyncio's calls

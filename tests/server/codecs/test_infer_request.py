@@ -102,6 +102,14 @@ def test_strings_in_json_get_their_shape():
     assert tensor.array().tolist() == [[b"a", "数".encode()]]
 
 
+@pytest.mark.parametrize("datatype", ["FP32", "FP16", "INT8", "BOOL", "BYTES"])
+@pytest.mark.parametrize("data", [[], 7, [1, "a", {}]], ids=str)
+@pytest.mark.parametrize("shape", [[2, 0], []], ids=str)
+def test_a_shape_without_elements_ignores_the_data(datatype, data, shape):
+    tensor = request(document(x(datatype=datatype, data=data, shape=shape))).inputs["X"]
+    assert (tensor.byte_size, list(tensor.shape)) == (0, shape)
+
+
 def test_a_wrong_number_of_strings_is_for_the_rules_to_find():
     tensor = request(document(x(datatype="BYTES", shape=[1], data=["a", "b"]))).inputs["X"]
     assert tensor.string_count() == 2

@@ -87,13 +87,6 @@ def test_integers_reach_to_their_limits(datatype):
     assert array.tolist() == [limits.min, limits.max, 0]
 
 
-@pytest.mark.parametrize("datatype", [*NUMERIC, DataType.BYTES])
-@pytest.mark.parametrize("text", ["[]", "null", "7", '[1,"a",{}]'])
-def test_a_shape_without_elements_ignores_the_data(datatype, text):
-    array = read(text, datatype, 2, 0)
-    assert (array.shape, array.dtype) == ((2, 0), datatype.numpy)
-
-
 def test_no_dimension_is_one_element():
     assert read("[5]", DataType.INT8).shape == ()
 

@@ -133,7 +133,7 @@ def test_an_ensemble_without_steps_waited_until_its_answer(statistics):
     )
 
 
-def test_a_failed_ensemble_only_fails(statistics):
+def test_a_refused_request_only_fails(statistics):
     statistics.refused(arrived(4))
     snapshot = statistics.snapshot()
     nothing_but(snapshot, fail=(1, 900))
