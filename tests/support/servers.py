@@ -10,6 +10,7 @@ repeats its flag, `True` and `False` are `true` and `false`, and `None` gives a 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import http.client
 import os
 import random
@@ -33,9 +34,16 @@ START_SECONDS = 90
 EXIT_TIMEOUT_SECONDS = 10
 STOP_SECONDS = 20
 
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
 
 class ServerFailed(Exception):
     """The server ended or never became ready; the text carries its command line and its log."""
+
+
+class ServerAborted(ServerFailed):
+    """The server ended itself by SIGABRT before it was ready."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,13 @@ def start_tritonserver(
     region = f"oracle_{uuid.uuid4().hex}_"
     command.append(f"--backend-config=python,shm-region-prefix-name={region}")
     try:
-        with _running(command, repository, ready_path, flags) as server:
+        with contextlib.ExitStack() as stack:
+            try:
+                server = stack.enter_context(_running(command, repository, ready_path, flags))
+            except ServerAborted:
+                # On a busy machine it was seen, rarely, to abort over a lock that it shares with a
+                # model process it had just started. Twice in a row would be something else.
+                server = stack.enter_context(_running(command, repository, ready_path, flags))
             yield server
     finally:
         for leftover in Path("/dev/shm").glob(f"{region}*"):
@@ -111,6 +125,7 @@ def _running(
                 stderr=subprocess.STDOUT,
                 # A group of its own, so that killing reaches the model processes as well.
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         address = "127.0.0.1:{}".format
         server = Server(process, address(http), address(grpc), address(metrics), log_file)
@@ -119,6 +134,11 @@ def _running(
             yield server
         finally:
             _stop(process)
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to end this process when the tests end, even if they were killed."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def command_line(flags: dict[str, Flag]) -> list[str]:
@@ -160,10 +180,12 @@ def _await_ready(server: Server, command: list[str], path: str) -> None:
     while not _answers_200(server.http, path):
         with contextlib.suppress(subprocess.TimeoutExpired):
             # Waiting for the process is the pause between two questions.
-            server.process.wait(timeout=0.05)
-            _fail(server, command, f"ended with exit code {server.process.returncode}")
+            code = server.process.wait(timeout=0.05)
+            failure = ServerAborted if code == -signal.SIGABRT else ServerFailed
+            raise failure(_story(server, command, f"ended with exit code {code}"))
         if time.monotonic() > deadline:
-            _fail(server, command, f"did not answer 200 to {path} within {START_SECONDS} s")
+            reason = f"did not answer 200 to {path} within {START_SECONDS} s"
+            raise ServerFailed(_story(server, command, reason))
 
 
 def _answers_200(address: str, path: str) -> bool:
@@ -177,8 +199,8 @@ def _answers_200(address: str, path: str) -> bool:
         connection.close()
 
 
-def _fail(server: Server, command: list[str], reason: str) -> None:
-    raise ServerFailed(f"{' '.join(command)}\n{reason}; its log:\n{server.log}")
+def _story(server: Server, command: list[str], reason: str) -> str:
+    return f"{' '.join(command)}\n{reason}; its log:\n{server.log}"
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

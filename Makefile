@@ -1,0 +1,117 @@
+# The project's commands; `make` alone lists them. A machine needs make and Python 3.10 or later with
+# pip. What else a command needs it installs into .venv, again only when a pyproject.toml has changed.
+
+# The Python that makes .venv and, from 3.10 to 3.12, runs the oracle's models.
+PYTHON    ?= python3
+VENV      ?= .venv
+HTTP_PORT ?= 8000
+# One more requirement for the environment; `make matrix` holds NumPy back with it.
+NUMPY     ?= numpy
+
+PY      := $(VENV)/bin/python
+INSTALL := $(PY) -m pip --disable-pip-version-check install
+
+# ONNX Runtime would report its use to its makers.
+export ORT_DISABLE_TELEMETRY := 1
+
+.DEFAULT_GOAL := help
+# Prerequisites are steps in this order, and two installations must not meet in one environment.
+.NOTPARALLEL:
+.PHONY: help serve models oracle perf train test lint types layers unit contract wheel stack \
+        matrix clean torch-models
+
+help:
+	@awk -F ':.*## ' '/^## / { print "\n" substr($$0, 4) } \
+	    /^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+## Serve
+
+serve: models  ## serve model_repository/ on HTTP_PORT=8000, show a first answer, serve on until Ctrl-C
+	@$(PY) tools/serve.py --model-repository=model_repository --http-port=$(HTTP_PORT)
+
+models: $(VENV)/serving  ## build the models' artifacts that are missing or out of date
+	$(PY) -m model_factory build
+
+## Compare with NVIDIA's tritonserver
+
+oracle:  ## install tritonserver and perf_analyzer into .oracle/
+	$(PYTHON) tools/oracle.py
+
+perf: models oracle  ## measure both servers with perf_analyzer, seven minutes
+	$(PY) -m benchmarks.perf
+
+## Check
+
+# What is quick to fail comes first, torch and the oracle only after it.
+test: lint types layers $(VENV)/train torch-models oracle  ## all checks and all tests: what CI runs
+	$(PY) -m pytest
+
+lint: $(VENV)/dev  ## style and format
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+
+types: $(VENV)/dev  ## types, strictly
+	$(PY) -m mypy
+
+layers: $(VENV)/dev  ## which room imports which
+	$(VENV)/bin/lint-imports
+
+unit: $(VENV)/dev models  ## the tests that need no server beside them
+	$(PY) -m pytest -m 'not slow and not oracle and not stack'
+
+contract: $(VENV)/dev models oracle  ## both servers under the same requests
+	$(PY) -m pytest tests/contract
+
+wheel: $(VENV)/dev  ## build both packages, install and import them
+	$(PY) -m pytest tests/packaging
+
+stack: $(VENV)/dev models  ## `make serve`, the examples, and Docker where an engine runs
+	$(PY) -m pytest tests/stack
+
+# pyenv keeps its interpreters away from the PATH, behind commands that may be switched off.
+matrix:  ## `make unit` with every Python from 3.10 to 3.13 found here, 3.10 and 3.11 with NumPy 1.26
+	@failed=; \
+	for version in 3.10 3.11 3.12 3.13; do \
+	    pyenv=$$(echo ~/.pyenv/versions/$$version.*/bin | tr ' ' ':'); \
+	    python=$$(PATH="$$pyenv:$$PATH" python$$version -c 'import sys; print(sys.executable)') \
+	        || { echo "matrix: Python $$version is not here"; continue; }; \
+	    case $$version in 3.10|3.11) numpy='numpy==1.26.*' ;; *) numpy='numpy>=2' ;; esac; \
+	    echo "matrix: $$python, $$numpy"; \
+	    $(MAKE) --no-print-directory unit \
+	        PYTHON="$$python" VENV=".cache/matrix/$$version" NUMPY="$$numpy" \
+	        || failed="$$failed $$version"; \
+	done; \
+	test -z "$$failed" || { echo "matrix: failed with$$failed"; exit 1; }
+
+## Maintain
+
+train: $(VENV)/train  ## train ge_classifier again and replace the parameters that ship
+	$(PY) -m model_factory.digits_train
+
+clean:  ## remove all that these commands made
+	rm -rf $(VENV) .oracle .cache .*_cache .hypothesis *.egg-info plugin/*.egg-info
+	rm -rf model_repository/*/*/.cache model_repository/*/*/model.onnx \
+	    model_repository/*/*/model.pt2 model_repository/*/*/tokenizer.json
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# The environment. An interrupted step leaves no file here and runs again the next time.
+
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is \
+	needed, and $(PYTHON) is older; name another one: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/serving: pyproject.toml plugin/pyproject.toml | $(VENV)/pyvenv.cfg
+	$(INSTALL) --editable '.[models,factory,client]' --editable ./plugin '$(NUMPY)'
+	@touch $@
+
+$(VENV)/dev: $(VENV)/serving
+	$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/train: $(VENV)/serving
+	$(INSTALL) --editable '.[train]'
+	@touch $@
+
+torch-models: $(VENV)/train
+	$(PY) -m model_factory build --torch

@@ -1,0 +1,281 @@
+"""Measure the reference server and NVIDIA's tritonserver with NVIDIA's perf_analyzer.
+
+    python -m benchmarks.perf             all of it, about seven minutes
+    python -m benchmarks.perf --quick     a smoke test, about a minute and a half
+
+Both servers serve the same folders: model_repository/ and, for the cost of the server itself, a
+model that only gives its input back. They run one at a time, in turns, with the same load for the
+same time; perf_analyzer runs on the same machine and takes its share of it from both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.servers import Server, start_reference_server, start_tritonserver
+from tools import oracle
+
+ROOT = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
+
+# perf_analyzer measures in windows and reports the mean of the last three; it gets just these.
+WINDOWS = 3
+WARM_UP_REQUESTS = 50
+
+SERVERS: dict[str, Callable[..., AbstractContextManager[Server]]] = {
+    "reference": start_reference_server,
+    "triton": start_tritonserver,
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One model under one kind of load."""
+
+    model: str
+    about: str
+    flags: tuple[str, ...]
+    concurrencies: tuple[int, ...]
+    quick_concurrencies: tuple[int, ...]
+
+
+WORKLOADS = {
+    workload.model: workload
+    for workload in (
+        Workload(
+            "text_pipeline",
+            "texts of the project, one to eight in a request, through all three steps",
+            ("--input-data", "benchmarks/data/text_pipeline.json"),
+            (1, 4, 16),
+            (1, 16),
+        ),
+        Workload(
+            "ge_classifier",
+            "handwritten digits, 6 to 64 pixels high and wide",
+            ("--input-data", "benchmarks/data/ge_classifier.json"),
+            (1, 4, 16),
+            (1, 16),
+        ),
+        Workload(
+            "identity",
+            "16 bytes in, the same 16 bytes out: what the server itself costs",
+            (),
+            (1, 2, 4, 8, 16, 32),
+            (1, 16),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What perf_analyzer measured at one point; latencies in microseconds."""
+
+    server: str
+    model: str
+    concurrency: int
+    throughput: float
+    p50: float
+    p99: float
+
+
+class PerfAnalyzerFailed(Exception):
+    """perf_analyzer ended with an error; the text has its command line and what it printed."""
+
+
+def main() -> None:
+    """Measure what the command line asks for, and print each table and a summary."""
+    options = parse_arguments()
+    if not oracle.is_installed():
+        raise SystemExit("perf_analyzer and tritonserver are not installed; run `make oracle`")
+    print_machine_facts()
+    with tempfile.TemporaryDirectory(prefix="perf-") as directory:
+        repository = Path(directory) / "repository"
+        copy_models(repository, options.models)
+        try:
+            results = [
+                result
+                for _ in range(options.rounds)
+                for server in options.servers
+                for result in measure(server, repository, options)
+            ]
+        except PerfAnalyzerFailed as failure:
+            raise SystemExit(str(failure)) from None
+    print_summary(results, options)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.perf",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="The summary ends with the command that repeats any one of its rows.",
+    )
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        choices=WORKLOADS,
+        default=list(WORKLOADS),
+        help="which loads to run (default: all)",
+    )
+    parser.add_argument(
+        "--servers",
+        nargs="+",
+        choices=SERVERS,
+        default=list(SERVERS),
+        help="which servers, in the order of their turns (default: reference, then triton)",
+    )
+    parser.add_argument(
+        "--concurrency",
+        nargs="+",
+        type=int,
+        metavar="N",
+        help="requests in flight (default: 1 4 16, and 1 to 32 for identity)",
+    )
+    parser.add_argument(
+        "--window",
+        type=int,
+        metavar="MS",
+        help=f"length of one of the {WINDOWS} windows of each point (default: 2000, quick: 1500)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help="turns of each server; the summary gives the median (default: 2)",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="fewer points, shorter windows, one turn: shows that it works, not how fast",
+    )
+    options = parser.parse_args()
+    options.window = options.window or (1500 if options.quick else 2000)
+    options.rounds = options.rounds or (1 if options.quick else 2)
+    return options
+
+
+def copy_models(repository: Path, models: list[str]) -> None:
+    """Put the models into one repository; the real server writes into what it serves."""
+    ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2")
+    shutil.copytree(HERE / "micro_repository", repository, ignore=ignored)
+    if models != ["identity"]:
+        subprocess.run([sys.executable, "-m", "model_factory", "build"], cwd=ROOT, check=True)
+        shutil.copytree(ROOT / "model_repository", repository, ignore=ignored, dirs_exist_ok=True)
+
+
+def measure(name: str, repository: Path, options: argparse.Namespace) -> Iterator[Result]:
+    """Start a server and measure every point on it."""
+    with SERVERS[name](repository, allow_grpc=False, allow_metrics=False) as server:
+        for workload in (WORKLOADS[model] for model in options.models):
+            points = workload.quick_concurrencies if options.quick else workload.concurrencies
+            points = options.concurrency or points
+            print(f"\n=== {name}: {workload.model} ({workload.about})", flush=True)
+            # The first requests of a model are slow, and no window shall hold them.
+            warm_up = ("--request-count", str(WARM_UP_REQUESTS))
+            run_perf_analyzer(*what(workload, server, max(points)), *warm_up)
+            for concurrency in points:
+                row = measure_point(workload, server, concurrency, options.window)
+                throughput = float(row["Inferences/Second"])
+                p50, p99 = float(row["p50 latency"]), float(row["p99 latency"])
+                yield Result(name, workload.model, concurrency, throughput, p50, p99)
+
+
+def measure_point(
+    workload: Workload, server: Server, concurrency: int, window: int
+) -> dict[str, str]:
+    """Measure one point and print its table; a window too short for one request is doubled."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report.csv"
+        how = ("-p", str(window), "-r", str(WINDOWS), "-s", "999", "-f", str(report))
+        try:
+            output = run_perf_analyzer(*what(workload, server, concurrency), *how)
+        except PerfAnalyzerFailed as failure:
+            if "larger time window" not in str(failure):
+                raise
+            print(f"no request ends within {window} ms; once more with twice that", flush=True)
+            return measure_point(workload, server, concurrency, 2 * window)
+        start = output.index("Request concurrency")
+        table = output[start : output.index("Inferences/Second vs.", start)]
+        print(table.rstrip(), flush=True)
+        (row,) = csv.DictReader(report.read_text().splitlines())
+        return row
+
+
+def what(workload: Workload, server: Server, concurrency: int) -> list[str]:
+    """The arguments of perf_analyzer that say what is measured, and where."""
+    return [
+        *("-m", workload.model, "-u", server.http, "-i", "http", *workload.flags),
+        *("--concurrency-range", str(concurrency)),
+    ]
+
+
+def run_perf_analyzer(*arguments: str) -> str:
+    """Run perf_analyzer and give what it printed."""
+    program = [sys.executable, str(ROOT / "tools" / "oracle.py"), "perf", *arguments]
+    finished = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    if finished.returncode:
+        raise PerfAnalyzerFailed(f"{' '.join(program)}\n{finished.stdout}{finished.stderr}")
+    return finished.stdout
+
+
+def print_machine_facts() -> None:
+    """Print what the numbers depend on."""
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        "unknown processor",
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    print(f"machine  {cpu}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB")
+    print(f"system   {platform.platform()}, Python {platform.python_version()}")
+    print(f"oracle   {oracle.RECIPE['server']}, {oracle.RECIPE['perf_analyzer']}")
+    print(f"load     {os.getloadavg()[0]:.1f} before the start (0 is an idle machine)")
+
+
+def print_summary(results: list[Result], options: argparse.Namespace) -> None:
+    """Print a row for each point: the median of the rounds for each server, and their ratio."""
+    turns = "one turn" if options.rounds == 1 else f"the median of {options.rounds} turns"
+    print(f"\n=== summary: {turns}, {WINDOWS} windows of {options.window} ms for each point")
+    both = len(options.servers) == len(SERVERS)
+    heads = [f"{name:>10} p50 ms p99 ms" for name in options.servers]
+    print("  ".join([f"{'model':14} {'conc.':>5}", *heads, *(["ratio"] if both else [])]))
+    for model, concurrency in dict.fromkeys((r.model, r.concurrency) for r in results):
+        cells, throughput = [f"{model:14} {concurrency:5}"], {}
+        for name in options.servers:
+            point = (name, model, concurrency)
+            rows = [r for r in results if (r.server, r.model, r.concurrency) == point]
+            throughput[name] = statistics.median(row.throughput for row in rows)
+            p50 = statistics.median(row.p50 for row in rows) / 1000
+            p99 = statistics.median(row.p99 for row in rows) / 1000
+            cells.append(f"{throughput[name]:8.0f}/s {p50:6.2f} {p99:6.2f}")
+        if both:
+            cells.append(f"{throughput['reference'] / throughput['triton']:4.2f}x")
+        print("  ".join(cells))
+    if both:
+        print("\nratio: requests per second of the reference server to those of tritonserver")
+    repeat, first = "python -m benchmarks.perf", results[0]
+    print(f"\nrepeat all:  {repeat} {' '.join(sys.argv[1:])}".rstrip())
+    print(
+        f"repeat one:  {repeat} --models {first.model} --concurrency {first.concurrency} "
+        f"--window {options.window} --rounds {options.rounds}"
+    )
+
+
+if __name__ == "__main__":
+    main()

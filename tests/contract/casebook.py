@@ -1,0 +1,200 @@
+"""What a case is, and the few words the tables of `cases/` are written in.
+
+    case("unknown model", infer("nobody", A), 404, "Request for unknown model: 'nobody'")
+
+reads: these bytes get this status, and this text stands in the reply, from the real server. That is
+one test; the other sends the same bytes to both servers and wants the same bytes back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from contract.wire import Exchange
+
+Forget = Callable[[Exchange], Exchange]
+
+
+def nothing(exchange: Exchange) -> Exchange:
+    """Forget nothing: all of it is compared."""
+    return exchange
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing said to a server, and what the real one answers.
+
+    `status` is that of the last reply, None where the server closes without a word. `unstable`
+    removes what the real server itself does not promise, such as the order in a hash table.
+    """
+
+    name: str
+    request: bytes | tuple[bytes, ...]
+    status: int | None
+    says: str = ""
+    replies: int = 1
+    unstable: Forget = nothing
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# Puts a case to one server.
+Ask = Callable[[Case], Exchange]
+
+
+def case(
+    name: str, request: bytes | Sequence[bytes], status: int | None, says: str = "", **more: Any
+) -> Case:
+    """Write a row of a table."""
+    pieces = request if isinstance(request, bytes) else tuple(request)
+    return Case(name, pieces, status, says, **more)
+
+
+def chapter(title: str, *cases: Case) -> list[Case]:
+    """Put a table under its title, which becomes the first part of each name."""
+    return [replace(row, name=f"{title}: {row.name}") for row in cases]
+
+
+# --------------------------------------------------------------------------------------- requests
+
+
+def get(path: str, *, method: str = "GET", headers: dict[str, str] | None = None) -> bytes:
+    """Write a request without a body."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def post(path: str, body: bytes | str, *, headers: dict[str, str] | None = None) -> bytes:
+    """Write a POST with the body's true length."""
+    content = body.encode() if isinstance(body, str) else body
+    length = {"Content-Length": str(len(content))}
+    return get(path, method="POST", headers=length | (headers or {})) + content
+
+
+def infer(
+    model: str,
+    *inputs: Any,
+    outputs: Any = None,
+    headers: dict[str, str] | None = None,
+    **fields: Any,
+) -> bytes:
+    """Write an infer request in JSON; other fields of the request go in by name."""
+    return post(infer_path(model), document(*inputs, outputs=outputs, **fields), headers=headers)
+
+
+def infer_path(model: str) -> str:
+    """`model` or `model/version`."""
+    name, _, version = model.partition("/")
+    return f"/v2/models/{name}/versions/{version}/infer" if version else f"/v2/models/{name}/infer"
+
+
+def infer_binary(
+    model: str,
+    tail: bytes,
+    *inputs: Any,
+    outputs: Any = None,
+    header_length: int | str | None = None,
+    headers: dict[str, str] | None = None,
+    **fields: Any,
+) -> bytes:
+    """Write an infer request whose tensors follow the JSON; `header_length` may lie about it."""
+    start = document(*inputs, outputs=outputs, **fields).encode()
+    announced = len(start) if header_length is None else header_length
+    extra = {"Inference-Header-Content-Length": str(announced)} | (headers or {})
+    return post(infer_path(model), start + tail, headers=extra)
+
+
+def document(*inputs: Any, outputs: Any = None, **fields: Any) -> str:
+    """Write the JSON of an infer request."""
+    content = fields | {"inputs": list(inputs)}
+    if outputs is not None:
+        content["outputs"] = outputs
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+
+
+def tensor(name: str, datatype: str, shape: Any, data: Any) -> dict[str, Any]:
+    """Describe an input with its data in JSON."""
+    return {"name": name, "datatype": datatype, "shape": shape, "data": data}
+
+
+def binary(name: str, datatype: str, shape: Any, size: Any) -> dict[str, Any]:
+    """Describe an input whose data follows the JSON."""
+    parameters = {"binary_data_size": size}
+    return {"name": name, "datatype": datatype, "shape": shape, "parameters": parameters}
+
+
+def byte_strings(*elements: bytes) -> bytes:
+    """Encode BYTES elements: four bytes of length, little-endian, then the bytes."""
+    return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
+
+
+# ------------------------------------------------------------------------ what may not be promised
+
+
+def bodies(change: Callable[[bytes], bytes]) -> Forget:
+    """Apply a change to the body of every reply, whose length is then no longer compared."""
+
+    def forget(exchange: Exchange) -> Exchange:
+        return replace(
+            exchange,
+            replies=tuple(
+                replace(r, body=change(r.body)).without_header("content-length")
+                for r in exchange.replies
+            ),
+        )
+
+    return forget
+
+
+def connection(exchange: Exchange) -> Exchange:
+    """Forget whether the connection goes on, and what was said about that."""
+    replies = tuple(reply.without_header("connection") for reply in exchange.replies)
+    return replace(exchange, replies=replies, stays_open=True)
+
+
+def everything(exchange: Exchange) -> Exchange:
+    """Forget all of it."""
+    return Exchange((), stays_open=True)
+
+
+def _sort_given(body: bytes) -> bytes:
+    def in_order(match: re.Match[bytes]) -> bytes:
+        return b"Got input(s) [" + b",".join(sorted(match[1].split(b","))) + b"]"
+
+    return re.sub(rb"Got input\(s\) \[([^]]*)\]", in_order, body)
+
+
+def _sort_outputs(body: bytes) -> bytes:
+    content = json.loads(body)
+    content["outputs"].sort(key=lambda output: output["name"])
+    return json.dumps(content).encode()
+
+
+def _sort_maps(value: Any, name: str = "") -> Any:
+    if isinstance(value, list):
+        return [_sort_maps(item) for item in value]
+    if isinstance(value, dict):
+        members = sorted(value.items()) if name in CONFIG_MAPS else value.items()
+        return {key: _sort_maps(item, key) for key, item in members}
+    return value
+
+
+# The fields of a config that are maps; the order of all others is that of its schema.
+CONFIG_MAPS = {
+    *("cc_model_filenames", "metric_tags", "parameters", "inputs", "input_map", "output_map"),
+    "priority_queue_policy",
+}
+# They are hash tables, in an order that changes from one start of the server to the next.
+maps_in_any_order = bodies(lambda body: json.dumps(_sort_maps(json.loads(body))).encode())
+# The inputs of a request live in a hash table: a message that lists them has no order of its own.
+given_in_any_order = bodies(_sort_given)
+# And one that names the first bad one may name any of them.
+any_input_named = bodies(lambda body: re.sub(rb"input '[^']*'", b"input", body))
+# The outputs of an ensemble come out of a hash table, too.
+outputs_in_any_order = bodies(_sort_outputs)

@@ -1,0 +1,199 @@
+"""HTTP itself: framing, connections, methods and URLs.
+
+Some good HTTP leaves the real server silent, and is therefore not here: an empty line before a
+request, a trailer behind a chunked body (answered, then silence), a first line without a version,
+and a request that stands in one piece behind another that was answered at once, until more bytes
+come (infer requests are answered at any place).
+"""
+
+from __future__ import annotations
+
+from contract.casebook import case, chapter, document, get, infer, infer_path, post, tensor
+
+X = tensor("X", "FP32", [2], [1, 2])
+BODY = document(X)
+MODEL = "/v2/models/vector"
+PATH = infer_path("vector")
+INFER = infer("vector", X)
+CHUNKED = {"Transfer-Encoding": "chunked"}
+CLOSE = get(MODEL, headers={"Connection": "close"})
+
+# Every endpoint that this floor serves, with the methods it knows.
+READ_ONLY = [
+    "/v2",
+    "/v2/health/live",
+    "/v2/health/ready",
+    "/v2/models/vector",
+    "/v2/models/vector/ready",
+    "/v2/models/vector/config",
+    "/v2/models/vector/stats",
+    "/v2/models/vector/versions/1",
+    "/v2/models/stats",
+]
+
+UNKNOWN_URLS = [
+    *("/", "//", "/v1", "/v2/", "/V2", "//v2", "/v2//health/live", "/v3/health/live"),
+    *("/v2/health", "/v2/health/", "/v2/health/live/", "/v2/health/alive", "/v2/models"),
+    *("/v2/models/", "/v2/models/vector/", "/v2/models/vector/nothing", "/v2/models/vector/infer/"),
+    *("/v2/models/vector/versions", "/v2/models/vector/versions/", "/v2/models/vector/versions/a"),
+    *("/v2/models/vector/versions/-1", "/v2/models/vector/versions/1.0", "/v2/models/a/b/c"),
+    *("/v2/models/vector/versions/1/infer/", "/v2/models/stats/", "/metrics", "/favicon.ico"),
+]
+
+
+def chunked(*chunks: bytes) -> bytes:
+    """Write an infer request whose body comes in chunks."""
+    head = get(PATH, method="POST", headers=CHUNKED)
+    body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return head + body + b"0\r\n\r\n"
+
+
+def with_lines(*lines: str) -> bytes:
+    """Write a request head from lines that may be of any form."""
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+EXTENDED_CHUNK = chunked(BODY.encode()).replace(b"\r\n{", b";a=b\r\n{")
+
+CASES = [
+    *chapter(
+        "connection",
+        case("stays open", get(MODEL), 200, '"name":"vector"'),
+        case("closed when asked", get(MODEL, headers={"Connection": "close"}), 200),
+        case("closed when asked in capitals", get(MODEL, headers={"Connection": "CLOSE"}), 200),
+        case("kept when asked", get(MODEL, headers={"Connection": "keep-alive"}), 200),
+        case("HTTP/1.0", b"GET /v2/models/vector HTTP/1.0\r\n\r\n", 200, '"name":"vector"'),
+        case("HTTP/1.0 empty answer", b"GET /v2/health/live HTTP/1.0\r\n\r\n", 200),
+        case(
+            "HTTP/1.0 keep-alive",
+            b"GET /v2/models/vector HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+            200,
+        ),
+        case("two requests in one piece", INFER * 2, 200, "[1.0,2.0]", replies=2),
+        case("twenty requests in one piece", INFER * 20, 200, "[1.0,2.0]", replies=20),
+        case("a faulty one first", post(PATH, "{") + INFER, 200, "[1.0,2.0]", replies=2),
+        case("an unknown URL second", INFER + get("/x"), 404, replies=2),
+        case("the second is asked to close", INFER + CLOSE, 200, replies=2),
+        case("a request in three pieces", (INFER[:9], INFER[9:80], INFER[80:]), 200, "[1.0,2.0]"),
+        case("a body after its head", tuple(INFER.partition(b"\r\n\r\n")), 200, "[1.0,2.0]"),
+        case("an error keeps the connection", get("/nothing"), 404, '{"error":"Not Found"}'),
+        case("a fault in the body keeps the connection", post(PATH, "{"), 500),
+    ),
+    *chapter(
+        "framing",
+        case("no host", b"GET /v2/models/vector HTTP/1.1\r\n\r\n", 200),
+        case(
+            "header names in any case",
+            post(PATH, BODY).replace(b"Content-Length", b"cONTENT-lENGTH"),
+            200,
+        ),
+        case(
+            "no space behind the colon",
+            with_lines("GET /v2/models/vector HTTP/1.1", "Host:localhost"),
+            200,
+        ),
+        case(
+            "spaces around a value",
+            with_lines("GET /v2/models/vector HTTP/1.1", "Host:   localhost  "),
+            200,
+        ),
+        case("HTTP/1.2", b"GET /v2/models/vector HTTP/1.2\r\n\r\n", 200),
+        case("HTTP/2.0", b"GET /v2/models/vector HTTP/2.0\r\n\r\n", 200),
+        case(
+            "an upgrade is not taken",
+            get(MODEL, headers={"Connection": "Upgrade", "Upgrade": "h2c"}),
+            200,
+        ),
+        case("close among other words", get(MODEL, headers={"Connection": "x, close"}), 200),
+        case(
+            "the same length twice",
+            post(PATH, BODY).replace(b"Host", b"Content-Length: %d\r\nHost" % len(BODY)),
+            200,
+        ),
+        case("two lengths", post(PATH, BODY).replace(b"Host", b"Content-Length: 2\r\nHost"), 500),
+        case("a URL of 9000 letters", get("/v2/models/" + "a" * 9000), None),
+        case("a hundred headers", get(MODEL, headers={f"X-{n}": "v" for n in range(100)}), 200),
+        case("a long header", get(MODEL, headers={"X-Long": "v" * 4000}), 200),
+        case("garbage", b"garbage\r\n\r\n", None),
+        case("another protocol", b"GET /v2/models/vector FTP/1.1\r\n\r\n", None),
+        case(
+            "a header without a colon",
+            with_lines("GET /v2/models/vector HTTP/1.1", "Host localhost"),
+            None,
+        ),
+        case("bare line feeds", b"GET /v2/models/vector HTTP/1.1\nHost: localhost\n\n", None),
+        case(
+            "a folded header",
+            with_lines("GET /v2/models/vector HTTP/1.1", "X-A: one", " two"),
+            None,
+        ),
+        case("absolute URL", get("http://localhost/v2/models/vector"), 200, '"name":"vector"'),
+        case("query", get(MODEL + "?x=1"), 200, '"name":"vector"'),
+        case("empty query", get(MODEL + "?"), 200),
+        case("query behind a model", get("/v2/models/vector?a=b&c=/d"), 200, '"name":"vector"'),
+        case("fragment", get(MODEL + "#top"), 404),
+        case("percent signs stay", get("/v2/models/vec%74or"), 404, "'vec%74or' is not found"),
+        case("semicolon", get("/v2/models/vector;x"), 404, "'vector;x' is not found"),
+        case("chunked body", chunked(BODY.encode()), 200, "[1.0,2.0]"),
+        case("chunked body in small chunks", chunked(*(b"%c" % b for b in BODY.encode())), 200),
+        case("chunk with an extension", EXTENDED_CHUNK, None),
+        case(
+            "chunk length of letters", get(PATH, method="POST", headers=CHUNKED) + b"zz\r\n", None
+        ),
+        case(
+            "a length and chunks",
+            get(PATH, method="POST", headers={"Content-Length": "2"} | CHUNKED) + b"0\r\n\r\n",
+            400,
+        ),
+        case("chunked and empty", chunked(), 200, '"shape":[0]'),
+        case("no length is an empty body", get(PATH, method="POST"), 200, '"shape":[0]'),
+        case("length zero", post(PATH, b""), 200, '"shape":[0]'),
+        case(
+            "length with a plus",
+            get(PATH, method="POST", headers={"Content-Length": "+2"}) + b"{}",
+            None,
+        ),
+        case("length negative", get(PATH, method="POST", headers={"Content-Length": "-1"}), None),
+        case("length of letters", get(PATH, method="POST", headers={"Content-Length": "x"}), None),
+        case("bytes behind the announced length", post(PATH, BODY) + b"GARBAGE\r\n\r\n", 200),
+        case(
+            "expectation",
+            (
+                get(
+                    PATH,
+                    method="POST",
+                    headers={"Content-Length": str(len(BODY)), "Expect": "100-continue"},
+                ),
+                BODY.encode(),
+            ),
+            200,
+            replies=2,
+        ),
+        case("a body on GET", get(MODEL, headers={"Content-Length": "3"}) + b"abc", 200),
+        case("any content type", post(PATH, BODY, headers={"Content-Type": "text/plain"}), 200),
+        case("no accepted type", post(PATH, BODY, headers={"Accept": "image/png"}), 200),
+    ),
+    *chapter(
+        "method",
+        *(
+            case(f"{method} {path}", get(path, method=method), 405)
+            for path in READ_ONLY
+            for method in ("POST", "HEAD", "PUT", "DELETE")
+        ),
+        *(
+            case(f"{method} {PATH}", get(PATH, method=method), 405)
+            for method in ("GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS")
+        ),
+        case("unknown", get("/v2", method="FOO"), 405, '{"error":"Method Not Allowed"}'),
+        case("lower case", get("/v2", method="get"), None),
+        case("CONNECT", get("/v2", method="CONNECT"), None),
+        case("TRACE", get("/v2", method="TRACE"), 405),
+        case("OPTIONS *", get("*", method="OPTIONS"), None),
+    ),
+    *chapter(
+        "url",
+        *(case(path, get(path), 404, '{"error":"Not Found"}') for path in UNKNOWN_URLS),
+        case("POST to an unknown one", post("/v2/nothing", "{}"), 404, '{"error":"Not Found"}'),
+        case("HEAD of an unknown one", get("/v2/nothing", method="HEAD"), 404),
+    ),
+]

@@ -1,0 +1,118 @@
+"""Both servers on the same models: one pair on the real repository, one pair on the probes.
+
+Each server starts once for the whole run, when the first test asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from contract.casebook import Ask, Case
+from contract.probes import write_probes
+from contract.wire import Exchange, exchange
+from support.servers import ROOT, Flag, Server, start_reference_server, start_tritonserver
+
+from tools import oracle
+
+HTTP_ALONE: dict[str, Flag] = {"allow_grpc": False, "allow_metrics": False}
+# Some probes are there to fail, so these servers are never ready; they are live when all is loaded.
+PROBING: dict[str, Flag] = HTTP_ALONE | {"exit_on_error": False, "model_load_thread_count": 8}
+LIVE = "/v2/health/live"
+
+
+@pytest.fixture(scope="session")
+def oracle_installed() -> None:
+    """Skip where the real server is not installed, but never in CI."""
+    if not oracle.is_installed():
+        reason = "the real tritonserver is not installed; run `make oracle`"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def real_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy model_repository/ with its artifacts: the real server writes into what it serves."""
+    subprocess.run([sys.executable, "-m", "model_factory", "build"], cwd=ROOT, check=True)
+    copy = tmp_path_factory.mktemp("repository") / "model_repository"
+    # ONNX Runtime serves here; the torch engine's artifacts are as large again.
+    ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2")
+    return shutil.copytree(ROOT / "model_repository", copy, ignore=ignored)
+
+
+@pytest.fixture(scope="session")
+def triton(oracle_installed: None, real_repository: Path) -> Iterator[Server]:
+    """The real server on the real models."""
+    with start_tritonserver(real_repository, **HTTP_ALONE) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def reference(real_repository: Path) -> Iterator[Server]:
+    """The reference server on the real models."""
+    with start_reference_server(real_repository, **HTTP_ALONE) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def probe_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The probes; both servers use one folder, so that paths in messages are the same."""
+    repository = tmp_path_factory.mktemp("probes") / "repository"
+    write_probes(repository)
+    return repository
+
+
+@pytest.fixture(scope="session")
+def probed_triton(oracle_installed: None, probe_repository: Path) -> Iterator[Server]:
+    """The real server on the probes."""
+    with start_tritonserver(probe_repository, ready_path=LIVE, **PROBING) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def probed_reference(probe_repository: Path) -> Iterator[Server]:
+    """The reference server on the probes."""
+    with start_reference_server(probe_repository, ready_path=LIVE, **PROBING) as server:
+        yield server
+
+
+def _asking(server: Server) -> Ask:
+    """Give a function that puts each case to a server once, and remembers the answer."""
+    answers: dict[str, Exchange] = {}
+
+    def ask(case: Case) -> Exchange:
+        if case.name not in answers:
+            answers[case.name] = exchange(server.http, case.request, replies=case.replies)
+        return answers[case.name]
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def ask_triton(probed_triton: Server) -> Ask:
+    """Put a case to the real server."""
+    return _asking(probed_triton)
+
+
+@pytest.fixture(scope="session")
+def ask_reference(probed_reference: Server) -> Ask:
+    """Put a case to the reference server."""
+    return _asking(probed_reference)
+
+
+@pytest.fixture(scope="session")
+def ask_triton_for_real(triton: Server) -> Ask:
+    """Put a case to the real server with the real models."""
+    return _asking(triton)
+
+
+@pytest.fixture(scope="session")
+def ask_reference_for_real(reference: Server) -> Ask:
+    """Put a case to the reference server with the real models."""
+    return _asking(reference)

@@ -1,0 +1,5 @@
+"""Loads, and can then do nothing."""
+
+
+class TritonPythonModel:
+    pass

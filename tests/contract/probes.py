@@ -1,0 +1,338 @@
+"""The probes: small models, each with one property that a client can notice.
+
+`write_probes` makes a repository of them. What a probe's model.py does is in `probe_models/`; here
+are its name, its config and whatever else lies in its folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from support.servers import ROOT
+
+MODELS = Path(__file__).with_name("probe_models")
+GE_CLASSIFIER = ROOT / "model_repository" / "ge_classifier"
+
+# One input of each type, all optional, so that a request says which type it is about. BF16 has no
+# NumPy type: it is there to be refused.
+TYPES = [
+    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+    *("FP16", "BF16", "FP32", "FP64", "STRING"),
+]
+TYPES_CONFIG = "\n".join(
+    f"""input {{ name: "{name}" data_type: TYPE_{name} dims: [-1] optional: true }}
+    output {{ name: "{name}_OUT" data_type: TYPE_{name} dims: [-1] }}"""
+    for name in TYPES
+)
+
+IDENTITY = MODELS / "identity.py"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One model folder: its config, the file its model.py is made from, its versions, its files."""
+
+    config: str | None
+    model: Path | None = IDENTITY
+    versions: tuple[int, ...] = (1,)
+    files: dict[str, str] = field(default_factory=dict)
+
+
+PROBES = {
+    # Shapes and batching.
+    "types": Probe(TYPES_CONFIG),
+    "vector": Probe("""
+        input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
+    """),
+    "matrix": Probe("""
+        input { name: "X" data_type: TYPE_INT32 dims: [-1, -1] }
+        output { name: "Y" data_type: TYPE_INT32 dims: [-1, -1] }
+    """),
+    "half": Probe("""
+        input { name: "X" data_type: TYPE_FP16 dims: [-1] }
+        output { name: "Y" data_type: TYPE_FP16 dims: [-1] }
+    """),
+    "batched": Probe("""
+        max_batch_size: 8
+        input { name: "X" data_type: TYPE_FP32 dims: [4] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [4] }
+    """),
+    "ragged": Probe("""
+        max_batch_size: 8
+        input { name: "X" data_type: TYPE_FP32 dims: [-1] allow_ragged_batch: true }
+        output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
+        dynamic_batching { }
+    """),
+    "pair": Probe("""
+        max_batch_size: 8
+        input { name: "A" data_type: TYPE_FP32 dims: [4] }
+        input { name: "B" data_type: TYPE_INT32 dims: [1, 2] }
+        output { name: "OA" data_type: TYPE_FP32 dims: [4] }
+        output { name: "OB" data_type: TYPE_INT32 dims: [1, 2] }
+    """),
+    "optional": Probe("""
+        max_batch_size: 4
+        input { name: "A" data_type: TYPE_FP32 dims: [2] }
+        input { name: "B" data_type: TYPE_FP32 dims: [2] optional: true }
+        output { name: "OA" data_type: TYPE_FP32 dims: [2] }
+        output { name: "OB" data_type: TYPE_FP32 dims: [2] }
+    """),
+    "reshaped": Probe("""
+        max_batch_size: 4
+        input { name: "X" data_type: TYPE_INT32 dims: [4] reshape { shape: [2, 2] } }
+        output { name: "Y" data_type: TYPE_INT32 dims: [2, 2] }
+    """),
+    "text": Probe("""
+        max_batch_size: 4
+        input { name: "T" data_type: TYPE_STRING dims: [1] }
+        output { name: "U" data_type: TYPE_STRING dims: [1] }
+    """),
+    "words": Probe("""
+        input { name: "T" data_type: TYPE_STRING dims: [-1] }
+        output { name: "U" data_type: TYPE_STRING dims: [-1] }
+    """),
+    # Answers of other kinds.
+    "labelled": Probe(
+        """
+        max_batch_size: 4
+        input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [-1] label_filename: "labels.txt" }
+        """,
+        files={"labels.txt": "cat\ndog\nBär\n"},
+    ),
+    "mirror": Probe(
+        """
+        input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+        output { name: "facts" data_type: TYPE_STRING dims: [1] }
+        output { name: "again" data_type: TYPE_STRING dims: [1] }
+        """,
+        MODELS / "mirror.py",
+    ),
+    "faults": Probe(
+        """
+        input { name: "what" data_type: TYPE_STRING dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+        """,
+        MODELS / "faults.py",
+    ),
+    "no_execute": Probe(
+        """
+        input { name: "X" data_type: TYPE_FP32 dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+        """,
+        MODELS / "no_execute.py",
+    ),
+    "decoupled": Probe(
+        """
+        input { name: "X" data_type: TYPE_FP32 dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+        model_transaction_policy { decoupled: true }
+        """,
+        MODELS / "decoupled.py",
+    ),
+    # Versions, instances and other parts of a config.
+    "versions": Probe(
+        """
+        version_policy { specific { versions: [1, 3] } }
+        input { name: "X" data_type: TYPE_FP32 dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+        """,
+        versions=(1, 2, 3),
+    ),
+    "completes_itself": Probe(None, MODELS / "completes_itself.py"),
+    "elaborate": Probe("""
+        name: "elaborate"
+        backend: "python"
+        max_batch_size: 16
+        input { name: "X" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [3, 2, -1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [3, 2, -1] }
+        dynamic_batching {
+          preferred_batch_size: [4, 8]
+          max_queue_delay_microseconds: 100
+        }
+        instance_group [ { name: "workers" kind: KIND_CPU count: 2 } ]
+        optimization {
+          priority: PRIORITY_MAX input_pinned_memory { enable: false } eager_batching: true
+        }
+        parameters { key: "one" value { string_value: "1" } }
+        parameters { key: "Two" value { string_value: "zwei" } }
+        metric_tags [ { key: "team" value: "blue" } ]
+    """),
+    "queueing": Probe("""
+        max_batch_size: 4
+        input { name: "X" data_type: TYPE_FP32 dims: [2] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [2] }
+        dynamic_batching {
+          priority_levels: 2
+          default_priority_level: 1
+          default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 500000
+                                 allow_timeout_override: true max_queue_size: 7 }
+          priority_queue_policy { key: 1 value { max_queue_size: 3 } }
+        }
+    """),
+    "warmed": Probe("""
+        max_batch_size: 4
+        input { name: "X" data_type: TYPE_FP32 dims: [2] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [2] }
+        model_warmup [ { name: "zeros" batch_size: 2 count: 3
+          inputs { key: "X" value { data_type: TYPE_FP32 dims: [2] zero_data: true } } } ]
+    """),
+    # Ensembles.
+    "chain": Probe(
+        """
+        platform: "ensemble"
+        max_batch_size: 4
+        input { name: "IN" data_type: TYPE_FP32 dims: [4] }
+        output { name: "OUT" data_type: TYPE_FP32 dims: [4] }
+        ensemble_scheduling {
+          step { model_name: "batched" model_version: -1
+                 input_map { key: "X" value: "IN" } output_map { key: "Y" value: "middle" } }
+          step { model_name: "batched" model_version: -1
+                 input_map { key: "X" value: "middle" } output_map { key: "Y" value: "OUT" } }
+        }
+        """,
+        None,
+    ),
+    "fork": Probe(
+        """
+        platform: "ensemble"
+        input { name: "IN" data_type: TYPE_FP32 dims: [-1] }
+        output { name: "LEFT" data_type: TYPE_FP32 dims: [-1] }
+        output { name: "RIGHT" data_type: TYPE_FP32 dims: [-1] }
+        ensemble_scheduling {
+          step { model_name: "vector" model_version: 1
+                 input_map { key: "X" value: "IN" } output_map { key: "Y" value: "LEFT" } }
+          step { model_name: "vector" model_version: 1
+                 input_map { key: "X" value: "IN" } output_map { key: "Y" value: "RIGHT" } }
+        }
+        """,
+        None,
+    ),
+    "faulty_chain": Probe(
+        """
+        platform: "ensemble"
+        input { name: "what" data_type: TYPE_STRING dims: [1] }
+        output { name: "OUT" data_type: TYPE_FP32 dims: [-1] }
+        ensemble_scheduling {
+          step { model_name: "faults" model_version: -1
+                 input_map { key: "what" value: "what" } output_map { key: "Y" value: "middle" } }
+          step { model_name: "vector" model_version: -1
+                 input_map { key: "X" value: "middle" } output_map { key: "Y" value: "OUT" } }
+        }
+        """,
+        None,
+    ),
+    "outer_chain": Probe(
+        """
+        platform: "ensemble"
+        input { name: "what" data_type: TYPE_STRING dims: [1] }
+        output { name: "OUT" data_type: TYPE_FP32 dims: [-1] }
+        ensemble_scheduling {
+          step { model_name: "faulty_chain" model_version: -1
+                 input_map { key: "what" value: "what" } output_map { key: "OUT" value: "OUT" } }
+        }
+        """,
+        None,
+    ),
+    # Nothing but the statistics' own scripts may send these a request.
+    "counted": Probe("""
+        max_batch_size: 8
+        input { name: "X" data_type: TYPE_FP32 dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+    """),
+    "counted_faults": Probe(
+        """
+        input { name: "what" data_type: TYPE_STRING dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+        """,
+        MODELS / "faults.py",
+    ),
+    "counted_chain": Probe(
+        """
+        platform: "ensemble"
+        max_batch_size: 8
+        input { name: "IN" data_type: TYPE_FP32 dims: [1] }
+        output { name: "OUT" data_type: TYPE_FP32 dims: [1] }
+        ensemble_scheduling {
+          step { model_name: "counted_step" model_version: -1
+                 input_map { key: "X" value: "IN" } output_map { key: "Y" value: "OUT" } }
+        }
+        """,
+        None,
+    ),
+    "counted_faulty_chain": Probe(
+        """
+        platform: "ensemble"
+        input { name: "what" data_type: TYPE_STRING dims: [1] }
+        output { name: "OUT" data_type: TYPE_FP32 dims: [1] }
+        ensemble_scheduling {
+          step { model_name: "counted_faults" model_version: -1
+                 input_map { key: "what" value: "what" } output_map { key: "Y" value: "OUT" } }
+        }
+        """,
+        None,
+    ),
+    "counted_step": Probe("""
+        max_batch_size: 8
+        input { name: "X" data_type: TYPE_FP32 dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+    """),
+    # Models that do not load, each for its own reason; because of them the server is not ready.
+    "fails_to_start": Probe(
+        """
+        input { name: "X" data_type: TYPE_FP32 dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+        """,
+        MODELS / "fails_to_start.py",
+    ),
+    "misspelt": Probe("""
+        max_batch_sise: 8
+        input { name: "X" data_type: TYPE_FP32 dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+    """),
+    "no_version": Probe(
+        """
+        backend: "python"
+        input { name: "X" data_type: TYPE_FP32 dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+        """,
+        versions=(),
+    ),
+    "no_artifact": Probe(
+        (GE_CLASSIFIER / "config.pbtxt").read_text(encoding="utf-8"),
+        GE_CLASSIFIER / "1" / "model.py",
+        files={"labels.txt": (GE_CLASSIFIER / "labels.txt").read_text(encoding="utf-8")},
+    ),
+    "missing_step": Probe(
+        """
+        platform: "ensemble"
+        input { name: "IN" data_type: TYPE_FP32 dims: [1] }
+        output { name: "OUT" data_type: TYPE_FP32 dims: [1] }
+        ensemble_scheduling {
+          step { model_name: "nobody" model_version: -1
+                 input_map { key: "X" value: "IN" } output_map { key: "Y" value: "OUT" } }
+        }
+        """,
+        None,
+    ),
+}
+
+BROKEN = ("fails_to_start", "misspelt", "no_version", "no_artifact", "missing_step")
+
+
+def write_probes(repository: Path, *names: str) -> None:
+    """Write probes into a repository, all of them unless some are named."""
+    for name in names or PROBES:
+        probe, folder = PROBES[name], repository / name
+        folder.mkdir(parents=True)
+        if probe.config is not None:
+            (folder / "config.pbtxt").write_text(probe.config, encoding="utf-8")
+        for path, text in probe.files.items():
+            (folder / path).write_text(text, encoding="utf-8")
+        for version in probe.versions:
+            (folder / str(version)).mkdir()
+            if probe.model is not None:
+                shutil.copy(probe.model, folder / str(version) / "model.py")

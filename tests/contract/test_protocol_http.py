@@ -1,0 +1,112 @@
+"""The HTTP surface, against NVIDIA's server: the same bytes in, the same bytes out.
+
+Each case is tested twice. First against the real server alone: it must answer what the table says,
+which keeps the table honest (a misspelt URL would be a 404 of both servers, and pass). Then both
+servers get the same bytes, and everything they send back must be equal, but for the rows of
+differences.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from contract.casebook import Ask, Case
+from contract.cases import CASES, real_models
+from contract.differences import DIFFERENCES, Difference, comparable
+from contract.probes import BROKEN
+from contract.statistics_scripts import SCRIPTS, Script, play
+from contract.wire import Exchange
+from support.servers import Server
+
+pytestmark = pytest.mark.oracle
+
+# Words of the log line about each broken probe; they name what was found and where.
+WHY_BROKEN = {
+    "fails_to_start": "this model cannot start",
+    "misspelt": "failed to read text proto from",
+    "no_version": "at least one version must be available under the version policy",
+    "no_artifact": "no_artifact/1",
+    "missing_step": "contains models that are not available or ambiguous: nobody",
+}
+ALL_CASES = [*CASES, *real_models.CASES]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_real_server_answers_as_the_table_says(case: Case, ask_triton: Ask):
+    check_row(case, ask_triton(case))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_both_servers_answer_alike(case: Case, ask_triton: Ask, ask_reference: Ask):
+    check_alike(case, ask_triton(case), ask_reference(case))
+
+
+@pytest.mark.parametrize("case", real_models.CASES, ids=str)
+def test_the_real_server_answers_for_real_models_as_the_table_says(
+    case: Case, ask_triton_for_real: Ask
+):
+    check_row(case, ask_triton_for_real(case))
+
+
+@pytest.mark.parametrize("case", real_models.CASES, ids=str)
+def test_both_servers_answer_for_real_models_alike(
+    case: Case, ask_triton_for_real: Ask, ask_reference_for_real: Ask
+):
+    check_alike(case, ask_triton_for_real(case), ask_reference_for_real(case))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_the_real_server_counts_as_the_script_says(script: Script, probed_triton: Server):
+    assert play(probed_triton.http, script) == script.moves
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_the_reference_server_counts_as_the_script_says(script: Script, probed_reference: Server):
+    assert play(probed_reference.http, script) == script.moves
+
+
+@pytest.mark.parametrize("server", ["probed_triton", "probed_reference"])
+@pytest.mark.parametrize(("model", "words"), WHY_BROKEN.items())
+def test_the_log_says_why_a_model_did_not_load(
+    server: str, model: str, words: str, request: pytest.FixtureRequest
+):
+    lines = request.getfixturevalue(server).log.splitlines()
+    assert any(model in line and words in line for line in lines)
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.cases)
+def test_every_accepted_difference_is_still_there(
+    difference: Difference, ask_triton: Ask, ask_reference: Ask
+):
+    others = [other for other in DIFFERENCES if other is not difference]
+    assert any(
+        comparable(case, ask_triton(case), others) != comparable(case, ask_reference(case), others)
+        for case in CASES
+        if difference.concerns(case)
+    )
+
+
+def test_there_are_words_for_every_broken_probe():
+    assert set(WHY_BROKEN) == set(BROKEN)
+
+
+def test_no_two_cases_have_the_same_name():
+    names = Counter(case.name for case in ALL_CASES)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def check_row(case: Case, answer: Exchange) -> None:
+    """Compare a real answer with its row of the table."""
+    status = answer.replies[-1].status if answer.replies else None
+    assert (status, len(answer.replies)) == (case.status, case.replies if case.status else 0), (
+        answer
+    )
+    assert case.says in str(answer)
+
+
+def check_alike(case: Case, real: Exchange, ours: Exchange) -> None:
+    """Compare two answers; as text first, since that is easier to read where they differ."""
+    real, ours = (comparable(case, answer, DIFFERENCES) for answer in (real, ours))
+    assert str(ours) == str(real)
+    assert ours == real

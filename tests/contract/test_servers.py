@@ -1,0 +1,102 @@
+"""Starting and stopping servers: a failure tells why, and nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from contract.probes import write_probes
+from contract.wire import connect
+from support.servers import (
+    STOP_SECONDS,
+    ServerFailed,
+    command_line,
+    free_ports,
+    start_reference_server,
+    start_tritonserver,
+)
+
+STARTERS = [
+    pytest.param(start_tritonserver, marks=pytest.mark.oracle, id="tritonserver"),
+    pytest.param(start_reference_server, id="reference server"),
+]
+
+
+def test_flags_are_spelled_as_triton_spells_them():
+    flags = {
+        "http_port": 8000,
+        "allow_grpc": False,
+        "load_model": ["a", "b"],
+        "disable_auto_complete_config": None,
+    }
+    assert command_line(flags) == [
+        "--http-port=8000",
+        "--allow-grpc=false",
+        "--load-model=a",
+        "--load-model=b",
+        "--disable-auto-complete-config",
+    ]
+
+
+def test_free_ports_are_all_different():
+    assert len(set(free_ports(5))) == 5
+
+
+@pytest.mark.parametrize("start", STARTERS)
+def test_a_failed_start_carries_the_log(start, tmp_path: Path, request: pytest.FixtureRequest):
+    if start is start_tritonserver:
+        request.getfixturevalue("oracle_installed")
+    missing = tmp_path / "missing"
+    with (
+        pytest.raises(ServerFailed, match=f"exit code 1(?s:.)*failed to stat file {missing}"),
+        start(missing, allow_grpc=False, allow_metrics=False),
+    ):
+        pytest.fail("the server started without a repository")
+
+
+def test_a_server_ends_with_the_tests_that_started_it(tmp_path: Path):
+    write_probes(tmp_path, "vector")
+    program = f"""
+from pathlib import Path
+from support.servers import start_reference_server
+repository = Path({str(tmp_path)!r})
+with start_reference_server(repository, allow_grpc=False, allow_metrics=False) as server:
+    print(server.http, flush=True)
+    input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as tests:
+        address = tests.stdout.readline().decode().strip()
+        assert listens(address)
+        tests.kill()
+    deadline = time.monotonic() + STOP_SECONDS
+    while listens(address):
+        assert time.monotonic() < deadline
+
+
+def listens(address: str) -> bool:
+    """Tell whether anybody answers there."""
+    try:
+        connect(address).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@pytest.mark.oracle
+def test_a_killed_server_leaves_no_shared_memory(tmp_path: Path, oracle_installed: None):
+    write_probes(tmp_path, "vector")
+    with start_tritonserver(tmp_path, allow_grpc=False, allow_metrics=False) as server:
+        (region,) = (a.rpartition("=")[2] for a in server.process.args if "shm-region" in a)
+        assert list(Path("/dev/shm").glob(f"{region}*"))
+        os.killpg(server.process.pid, signal.SIGKILL)
+    assert not list(Path("/dev/shm").glob(f"{region}*"))

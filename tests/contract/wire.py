@@ -1,0 +1,128 @@
+"""Bytes out, bytes in: a client that sends exactly what it is given and keeps all that comes back.
+
+Ordinary HTTP clients repair what they send and tidy what they receive; here both would hide what
+the suite is about. `exchange` makes one connection, sends one case's bytes, and records the replies
+and whether the server would still answer on that connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+# Long enough for the slowest model of the suite on a loaded machine.
+ANSWER_SECONDS = 10
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One HTTP reply as it stood on the wire; a chunked body is joined."""
+
+    status_line: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    @property
+    def status(self) -> int:
+        return int(self.status_line.split(" ", 2)[1])
+
+    def header(self, name: str) -> str | None:
+        """The value of a header, whatever its letter case."""
+        return next((v for k, v in self.headers if k.lower() == name.lower()), None)
+
+    def without_header(self, *names: str) -> Reply:
+        kept = tuple((k, v) for k, v in self.headers if k.lower() not in names)
+        return replace(self, headers=kept)
+
+    def __str__(self) -> str:
+        head = [self.status_line, *(f"{name}: {value}" for name, value in self.headers)]
+        return "\n".join([*head, "", self.body.decode("utf-8", "backslashreplace")])
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What one connection gave: the replies in order, and whether it could have gone on."""
+
+    replies: tuple[Reply, ...]
+    stays_open: bool
+
+    def __str__(self) -> str:
+        end = "(connection stays open)" if self.stays_open else "(connection closed)"
+        return "\n\n".join([*map(str, self.replies), end])
+
+
+class ConnectionEnded(Exception):
+    """The server closed the connection where a reply, or the rest of one, was due."""
+
+
+def exchange(address: str, request: bytes | Sequence[bytes], *, replies: int = 1) -> Exchange:
+    """Send a request, in one piece or in several, and read up to that many replies.
+
+    A connection that ends early is part of the record; one that falls silent is `TimeoutError`.
+    """
+    pieces = [request] if isinstance(request, bytes) else request
+    received = []
+    with connect(address) as connection, connection.makefile("rb") as stream:
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+            while len(received) < replies:
+                received.append(read_reply(stream))
+            connection.sendall(LIVE)
+            stays_open = read_reply(stream).status == 200
+        except (ConnectionEnded, ConnectionResetError, BrokenPipeError):
+            stays_open = False
+    return Exchange(tuple(received), stays_open)
+
+
+def connect(address: str) -> socket.socket:
+    """Open a connection that sends each piece at once and never waits without end."""
+    host, port = address.rsplit(":", 1)
+    connection = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def read_reply(stream) -> Reply:
+    """Read one reply; an interim one (100 Continue) counts as a reply of its own."""
+    status_line = _line(stream)
+    headers = []
+    while line := _line(stream):
+        name, _, value = line.partition(": ")
+        headers.append((name, value))
+    reply = Reply(status_line, tuple(headers), b"")
+    if 100 <= reply.status < 200:
+        return reply
+    if reply.header("Transfer-Encoding") == "chunked":
+        return replace(reply, body=_chunks(stream))
+    length = reply.header("Content-Length")
+    if length is None:
+        return replace(reply, body=stream.read())
+    return replace(reply, body=_exactly(stream, int(length)))
+
+
+def _line(stream) -> str:
+    line = stream.readline()
+    if not line.endswith(b"\r\n"):
+        raise ConnectionEnded
+    return line[:-2].decode("latin-1")
+
+
+def _exactly(stream, size: int) -> bytes:
+    body = stream.read(size)
+    if len(body) < size:
+        raise ConnectionEnded
+    return body
+
+
+def _chunks(stream) -> bytes:
+    body = b""
+    while size := int(_line(stream), 16):
+        body += _exactly(stream, size)
+        _exactly(stream, 2)
+    with contextlib.suppress(ConnectionEnded):
+        _line(stream)
+    return body

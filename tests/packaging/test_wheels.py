@@ -1,0 +1,108 @@
+"""The two wheels: what is in them, and that each works alone in a new environment."""
+
+import email
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = {"ge_runtime": ROOT / "plugin", "reference_server": ROOT}
+PACKAGES = list(SOURCES)
+
+# Imports all of a package and prints which modules that brought in.
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    if not module.name.endswith(".__main__"):
+        importlib.import_module(module.name)
+print(*sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both wheels, by package.
+
+    They are built from a copy: setuptools leaves a build/ beside the sources, and the next wheel
+    would take up what lies there, deleted modules included.
+    """
+    scratch = tmp_path_factory.mktemp("packaging")
+    ignored = shutil.ignore_patterns(
+        ".*", "*.egg-info", "build", "dist", "__pycache__", "model_repository"
+    )
+    source = shutil.copytree(ROOT, scratch / "source", ignore=ignored)
+    pip("wheel", "--no-deps", "--wheel-dir", scratch, source, source / "plugin")
+    return {package: next(scratch.glob(f"{package}-*.whl")) for package in PACKAGES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", PACKAGES)
+def test_wheel_holds_the_package_and_nothing_else(wheels, package):
+    source = SOURCES[package]
+    expected = {str(file.relative_to(source)) for file in (source / package).rglob("*.py")}
+    with zipfile.ZipFile(wheels[package]) as wheel:
+        found = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert found == expected | {f"{package}/py.typed"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", PACKAGES)
+def test_metadata_names_licence_and_oldest_python(wheels, package):
+    with zipfile.ZipFile(wheels[package]) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(wheel.read(name))
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.10"
+
+
+@pytest.mark.slow
+def test_ge_runtime_imports_where_only_numpy_is(wheels, tmp_path):
+    python = new_environment(tmp_path)
+    pip("install", "--no-deps", wheels["ge_runtime"], "numpy", python=python)
+    import_all(python, "ge_runtime")
+
+
+@pytest.mark.slow
+def test_reference_server_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
+    python = new_environment(tmp_path)
+    pip("install", wheels["reference_server"], python=python)
+    import_all(python, "reference_server")
+    usage = run(python.with_name("reference-server"), "--help")
+    assert "--model-repository" in usage
+
+
+def test_ge_runtime_leaves_what_it_can_do_without():
+    """Here all of them are installed, so that an import would succeed."""
+    loaded = import_all(Path(sys.executable), "ge_runtime")
+    assert "numpy" in loaded
+    assert not loaded & {"onnxruntime", "torch", "tritonclient", "reference_server"}
+
+
+def new_environment(directory: Path) -> Path:
+    """Make an empty environment and give its Python."""
+    venv.create(directory / "venv", symlinks=True)
+    return directory / "venv" / "bin" / "python"
+
+
+def import_all(python: Path, package: str) -> set[str]:
+    """Import every module of `package`; give all that is loaded then."""
+    return set(run(python, "-I", "-c", IMPORT_ALL, package).split())
+
+
+def pip(*arguments: str | Path, python: Path | None = None) -> None:
+    """Run this Python's pip, on the environment of `python` if one is given."""
+    target = ("--python", python) if python else ()
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", *target, *arguments)
+
+
+def run(*command: str | Path) -> str:
+    """Run a command away from the sources; its output, or a failure that shows it."""
+    result = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout

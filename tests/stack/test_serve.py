@@ -1,0 +1,90 @@
+"""`make serve`: a first answer, then a server whose signals and exit code are the command's own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from support.servers import ROOT, free_ports
+
+pytestmark = pytest.mark.slow
+
+SERVE = [sys.executable, str(ROOT / "tools" / "serve.py")]
+LAST_LINE = "Serving on http://"
+
+
+@pytest.fixture
+def port() -> int:
+    (port,) = free_ports(1)
+    return port
+
+
+@pytest.fixture
+def serving(port: int) -> Iterator[subprocess.Popen[str]]:
+    """The command on the real models, in a process group of its own as in a terminal."""
+    process = start("--model-repository", str(ROOT / "model_repository"), "--http-port", str(port))
+    yield process
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def test_first_answer_is_shown_once_the_server_is_ready(serving):
+    shown = read_until(serving, LAST_LINE)
+    assert shown.index("| text_pipeline   | 1       | READY") < shown.index("is about: billing")
+
+
+@pytest.mark.parametrize(
+    ("number", "send"), [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)]
+)
+def test_signal_ends_the_server_in_its_own_way(serving, number, send):
+    read_until(serving, LAST_LINE)
+    send(serving.pid, number)
+    # The end of the output is also the end of every process that could still write to it.
+    rest, _ = serving.communicate(timeout=30)
+    assert "successfully unloaded 'text_encoder'" in rest
+    assert serving.returncode == 0
+
+
+def test_server_that_cannot_start_ends_the_command_with_its_exit_code(tmp_path, port):
+    missing = tmp_path / "missing"
+    process = start("--model-repository", str(missing), "--http-port", str(port))
+    # Long before the wait for readiness would give up.
+    shown, _ = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert str(missing) in shown
+    assert "The first request" not in shown
+
+
+def test_taken_port_is_refused_before_its_owner_could_answer(port):
+    with socket.create_server(("", port)):
+        process = start("--model-repository", "unused", "--http-port", str(port))
+        shown, _ = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert f"port {port}: Address already in use" in shown
+
+
+def start(*flags: str) -> subprocess.Popen[str]:
+    """Start the command; both of its streams come as one."""
+    return subprocess.Popen(
+        [*SERVE, *flags],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def read_until(process: subprocess.Popen[str], mark: str) -> str:
+    """All lines up to the one that begins with `mark`."""
+    lines: list[str] = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith(mark):
+            return "".join(lines)
+    pytest.fail(f"the command ended without {mark!r}:\n{''.join(lines)}")

@@ -1,0 +1,92 @@
+"""Serve, and show one real answer as soon as there can be one: what `make serve` runs.
+
+    python tools/serve.py --model-repository DIR [--http-port 8000] [flags of reference_server]
+
+This process becomes the server, so that signals and the exit code are the server's own. Who waits
+for it to be ready and asks is another process, which ends with the answer, or with the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CLIENT = Path(__file__).resolve().parent.parent / "examples" / "classify_text.py"
+READY_SECONDS = 60
+PAUSE_SECONDS = 0.1
+
+
+def main(flags: list[str]) -> None:
+    """Check the port, leave the question to another process, and become the server."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--http-port", type=int, default=8000)
+    port = parser.parse_known_args(flags)[0].http_port
+    refuse_taken(port)
+    # Closed by the end of the server, whatever ends it, and by nothing else.
+    server_ended, open_while_serving = os.pipe()
+    if os.fork() == 0:
+        # A grandchild: the server shall not find an ended child that it never had.
+        if os.fork() == 0:
+            os.close(open_while_serving)
+            show_first_answer(port, server_ended)
+        os._exit(0)
+    os.wait()
+    os.set_inheritable(open_while_serving, True)
+    os.execv(sys.executable, [sys.executable, "-m", "reference_server", *flags])
+
+
+def refuse_taken(port: int) -> None:
+    """Leave with a message if someone else would answer in the server's place."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise SystemExit(
+                f"port {port}: {error.strerror}; choose another one: make serve HTTP_PORT=8001"
+            ) from error
+
+
+def show_first_answer(port: int, server_ended: int) -> None:
+    """Wait until the server is ready, send a request with the example client, and show the answer.
+
+    Returns early when the server ends, whose log then tells why.
+    """
+    # Ctrl-C is for the server, and reaches all processes of the terminal.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    deadline = time.monotonic() + READY_SECONDS
+    while not is_ready(port):
+        if time.monotonic() > deadline:
+            print(f"not ready after {READY_SECONDS} s: no request was sent", flush=True)
+            return
+        # Waiting for the server's end is the pause between two questions.
+        if select.select([server_ended], [], [], PAUSE_SECONDS)[0]:
+            return
+    url = f"localhost:{port}"
+    print(f"\nReady. The first request, by examples/{CLIENT.name}:", flush=True)
+    subprocess.run([sys.executable, CLIENT, "--url", url], check=False)
+    print(f"\nServing on http://{url}; Ctrl-C stops.", flush=True)
+
+
+def is_ready(port: int) -> bool:
+    """Ask the server's health endpoint."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
