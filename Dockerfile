@@ -29,7 +29,7 @@ RUN cd /opt/venv/lib/python3.11/site-packages \
  && find . -type d -name tests -prune -exec rm -r {} + \
  && find . -name '*.so' -not -path './*.libs/*' -exec strip --strip-unneeded {} + \
  && cd onnxruntime \
- && rm -r capi/libonnxruntime.so.* quantization tools transformers
+ && rm -rf capi/libonnxruntime.so.* quantization tools transformers
 
 
 FROM base AS packages
@@ -41,14 +41,18 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --no-deps --target /opt/packages . ./plugin
 
 
-FROM base AS server
+# What both servers have in common: how to tell that they are well.
+FROM base AS listening
+EXPOSE 8000
+HEALTHCHECK --interval=2s --timeout=5s --start-period=60s CMD ["python", "-c", \
+    "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/v2/health/ready')"]
+
+
+FROM listening AS server
 COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=packages /opt/packages /opt/venv/lib/python3.11/site-packages
 ENV PATH=/opt/venv/bin:$PATH
 USER 1000:1000
-EXPOSE 8000
-HEALTHCHECK --interval=2s --timeout=5s --start-period=60s CMD ["python", "-c", \
-    "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/v2/health/ready')"]
 ENTRYPOINT ["python", "-m", "reference_server"]
 CMD ["--model-repository=/models"]
 
@@ -57,10 +61,10 @@ CMD ["--model-repository=/models"]
 # fetches the encoder's weights with it.
 FROM base AS tools
 COPY --from=dependencies /opt/venv /opt/venv
-WORKDIR /opt/project
-COPY pyproject.toml README.md LICENSE ./
+COPY --from=dependencies /build /build
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/venv/bin/python install pip '.[factory,client]'
+    pip --python /opt/venv/bin/python install pip '/build[factory,client]'
+WORKDIR /opt/project
 COPY model_factory model_factory
 COPY examples examples
 # Whoever builds models needs a place for the downloaded weights.
@@ -69,7 +73,7 @@ ENV PATH=/opt/venv/bin:$PATH PIP_NO_CACHE_DIR=1
 USER 1000:1000
 
 
-FROM base AS triton
+FROM listening AS triton
 # The models' interpreter is embedded: it needs Python's shared library, which not every build of
 # Python brings along.
 RUN ldconfig -p | grep -q libpython3.11.so.1.0 \
@@ -81,8 +85,6 @@ RUN --mount=type=cache,target=/root/.cache/pip python tools/oracle.py
 COPY benchmarks/data benchmarks/data
 COPY plugin/ge_runtime plugin/ge_runtime
 USER 1000:1000
-EXPOSE 8000 8001 8002
-HEALTHCHECK --interval=2s --timeout=5s --start-period=60s CMD ["python", "-c", \
-    "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/v2/health/ready')"]
+EXPOSE 8001 8002
 ENTRYPOINT ["python", "tools/oracle.py"]
 CMD ["serve", "--model-repository=/models"]

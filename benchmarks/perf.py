@@ -11,6 +11,7 @@ same time; perf_analyzer runs on the same machine and takes its share of it from
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import os
 import platform
@@ -32,7 +33,8 @@ HERE = Path(__file__).resolve().parent
 
 # perf_analyzer measures in windows and reports the mean of the last three; it gets just these.
 WINDOWS = 3
-WARM_UP_REQUESTS = 50
+# Long enough for the first requests of a model, which are slow.
+WARM_UP_MS = 500
 
 SERVERS: dict[str, Callable[..., AbstractContextManager[Server]]] = {
     "reference": start_reference_server,
@@ -183,14 +185,23 @@ def measure(name: str, repository: Path, options: argparse.Namespace) -> Iterato
             points = workload.quick_concurrencies if options.quick else workload.concurrencies
             points = options.concurrency or points
             print(f"\n=== {name}: {workload.model} ({workload.about})", flush=True)
-            # The first requests of a model are slow, and no window shall hold them.
-            warm_up = ("--request-count", str(WARM_UP_REQUESTS))
-            run_perf_analyzer(*what(workload, server, max(points)), *warm_up)
+            warm_up(workload, server, max(points))
             for concurrency in points:
                 row = measure_point(workload, server, concurrency, options.window)
                 throughput = float(row["Inferences/Second"])
                 p50, p99 = float(row["p50 latency"]), float(row["p99 latency"])
                 yield Result(name, workload.model, concurrency, throughput, p50, p99)
+
+
+def warm_up(workload: Workload, server: Server, concurrency: int) -> None:
+    """Let the first requests pass; what they take is nobody's business.
+
+    By time, because perf_analyzer sometimes waits for ever when it is told how many requests to
+    send (`--request-count`) and a server is quick with them.
+    """
+    how = ("-p", str(WARM_UP_MS), "-r", str(WINDOWS), "-s", "999")
+    with contextlib.suppress(PerfAnalyzerFailed):  # a window without an answer
+        run_perf_analyzer(*what(workload, server, concurrency), *how)
 
 
 def measure_point(

@@ -79,8 +79,12 @@ def test_how_a_value_is_written(value, dtype, text):
 
 
 def test_labels_follow_where_there_are_any():
-    labels = ("cat", "dög")
-    assert classes([1, 3, 2], 3, labels=labels)[1] == ["3.000000:1:dög", "2.000000:2", "1.000000:0:cat"]  # fmt: skip
+    assert classes([1, 4, 3, 2], 4, labels=("cat", "dög", ""))[1] == [
+        "4.000000:1:dög",
+        "3.000000:2",  # an empty line is no label
+        "2.000000:3",
+        "1.000000:0:cat",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -359,8 +359,14 @@ def test_sequence_ids(id):
 
 
 PARAMETER_FAULTS = {
-    "array": ([], INTERNAL, "failed to get request params.: attempt to get members for non-object"),
-    "null": (None, INTERNAL, "failed to get request params.: attempt to get members for non-object"),
+    **{
+        f"no object: {value}": (
+            value,
+            INTERNAL,
+            "failed to get request params.: attempt to get members for non-object",
+        )
+        for value in ([], None, 1, "text")
+    },
     **{
         f"{kind} in it": (
             {"a": value},
@@ -404,7 +410,7 @@ PARAMETER_FAULTS = {
         for key in ("priority", "timeout")
         for value in (-1, "1", 1.5)
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -433,7 +439,11 @@ OUTPUTS = {
         ResponseForm(outputs={"Y": OutputForm(binary=True, classes=3)}),
     ),
     "no classes": ([y(classification=0)], ("Y",), ResponseForm(outputs={"Y": OutputForm()})),
-    "two": ([y("B"), y("A")], ("B", "A"), ResponseForm(outputs={"A": OutputForm(), "B": OutputForm()})),
+    "two": (
+        [y("B"), y("A")],
+        ("B", "A"),
+        ResponseForm(outputs={"A": OutputForm(), "B": OutputForm()}),
+    ),
     "parameters of no use": ([y(a=1)], ("Y",), ResponseForm(outputs={"Y": OutputForm()})),
     "parameters of another kind": (
         [{"name": "Y", "parameters": [1]}],
@@ -445,7 +455,7 @@ OUTPUTS = {
         ("Y",),
         ResponseForm(outputs={"Y": BINARY}),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("outputs", "requested", "form"), OUTPUTS.values(), ids=OUTPUTS)

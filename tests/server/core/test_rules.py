@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from server.support.requests import a_request, array_tensor, raw_tensor, signature
 
 from reference_server.core.dtypes import DataType
-from reference_server.core.errors import Code, ServerError
+from reference_server.core.errors import BackendError, Code, ServerError
 from reference_server.core.rules import RequestRules, reshaped
 
 FP32, INT32, BYTES = DataType.FP32, DataType.INT32, DataType.BYTES
@@ -228,6 +228,14 @@ REFUSED = {
 @pytest.mark.parametrize(("model", "request_", "text"), REFUSED.values(), ids=REFUSED)
 def test_refused(model, request_, text):
     assert refusal(model, request_) == text
+
+
+@pytest.mark.parametrize("name", ["string content cut", "string length cut"])
+def test_only_a_string_whose_content_is_cut_is_for_the_backend_to_find(name):
+    model, request, _ = REFUSED[name]
+    with pytest.raises(ServerError) as caught:
+        RequestRules(model).admit(request)
+    assert isinstance(caught.value, BackendError) is (name == "string content cut")
 
 
 def test_an_id_stands_in_the_text():

@@ -240,6 +240,18 @@ def test_sequence_values_are_repeated_for_each_step_that_answers(requested, time
     assert list(answers.wait().parameters) == SEQUENCE_VALUES * times
 
 
+def test_a_step_that_answers_with_no_elements_is_not_counted():
+    bench = Bench(FORK)
+    answers = bench.submit()
+    for request in tuple(bench.steps):
+        elements = [] if request.model_name == "a" else [1]
+        output = array_tensor("Y", elements, np.float32)
+        request.sink.send(InferResponse(request.model_name, 1, "", [output]))
+    response = answers.wait()
+    assert list(values(response)) == ["O", "P"]
+    assert list(response.parameters) == SEQUENCE_VALUES
+
+
 def test_an_output_that_was_not_made_is_left_out():
     bench = Bench(CHAIN)
     answers = bench.submit()

@@ -368,6 +368,14 @@ def test_a_busy_connection_closes_after_its_answers(waiting_client, held):
     assert held.requests == []
 
 
+def test_a_request_may_be_dropped(waiting_client, held):
+    waiting_client.send(get("/1") + get("/2"))
+    held.requests[0].drop()
+    assert waiting_client.received() == b""
+    assert waiting_client.is_closed
+    assert len(held.requests) == 1
+
+
 def test_opened_and_closed_are_told():
     told = []
     client = Client(echo, opened=told.append, closed=told.append)

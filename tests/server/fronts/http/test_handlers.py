@@ -223,6 +223,14 @@ def test_refused(front, request_, expected):
     assert shown(front.ask(request_)) == expected
 
 
+@pytest.mark.parametrize(
+    "request_", [get("/v2", method="CONNECT"), get("*", method="OPTIONS"), get("*")]
+)
+def test_what_names_nothing_here_is_dropped(front, request_):
+    assert front.ask_all(request_) == []
+    assert front.client.is_closed
+
+
 def test_an_unsupported_encoding_is_told_which_are_supported(front):
     reply = front.ask(post(INFER, BODY, "Content-Encoding: br"))
     assert reply.header("Accept-Encoding") == "gzip, deflate"

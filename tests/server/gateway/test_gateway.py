@@ -1,0 +1,104 @@
+"""The operations of the protocol, over models that are loaded already."""
+
+import pytest
+from server.support.clock import ManualClock
+from server.support.front import Shelf, answering, gateway, served
+from server.support.model_folders import VECTOR
+from server.support.requests import Answers, a_request, array_tensor
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.gateway.gateway import Gateway
+from reference_server.options import ServerOptions
+
+
+@pytest.fixture
+def three():
+    """A gateway to model `m` in versions 1 and 3, and model `a`."""
+    return gateway(served(VECTOR, "m", 3), served(VECTOR, "m", 1), served(VECTOR, "a", 2))
+
+
+def test_live(three):
+    assert three.live()
+
+
+@pytest.mark.parametrize(
+    ("is_complete", "strict", "ready"),
+    [(True, True, True), (False, True, False), (True, False, True), (False, False, True)],
+)
+def test_ready(is_complete, strict, ready):
+    assert gateway(is_complete=is_complete, strict_readiness=strict).ready() is ready
+
+
+def test_server_metadata_has_the_name_of_the_options():
+    metadata = gateway(server_id="mine").server_metadata()
+    assert (metadata.name, metadata.version) == ("mine", "2.51.0")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "ready"),
+    [("m", -1, True), ("m", 1, True), ("m", 2, False), ("nobody", -1, False), ("nobody", 1, False)],
+)
+def test_model_ready(three, name, version, ready):
+    assert three.model_ready(name, version) is ready
+
+
+@pytest.mark.parametrize(("version", "versions"), [(-1, (1, 3)), (1, (1,)), (3, (3,))])
+def test_model_metadata_lists_all_versions_or_the_one_asked_for(three, version, versions):
+    metadata = three.model_metadata("m", version)
+    assert (metadata.signature.name, metadata.versions, metadata.platform) == (
+        "m",
+        versions,
+        "python",
+    )
+
+
+def test_model_config_is_the_json(three):
+    assert three.model_config("a").startswith('{"name":"a",')
+
+
+@pytest.mark.parametrize("operation", ["find", "model_metadata", "model_config"])
+def test_unknown_models_are_not_found(three, operation):
+    with pytest.raises(ServerError) as caught:
+        getattr(three, operation)("nobody")
+    assert caught.value.code is Code.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("asked", "listed"),
+    [
+        ((), [("a", 2), ("m", 1), ("m", 3)]),
+        (("m",), [("m", 1), ("m", 3)]),
+        (("m", 3), [("m", 3)]),
+    ],
+)
+def test_statistics(three, asked, listed):
+    assert [(entry.name, entry.version) for entry in three.statistics(*asked)] == listed
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (("nobody",), "requested model 'nobody' is not available"),
+        (("nobody", 1), "requested model 'nobody' is not available"),
+        (("m", 2), "requested model version is not available for model 'm'"),
+    ],
+)
+def test_statistics_of_what_is_not_there(three, asked, text):
+    with pytest.raises(ServerError) as caught:
+        three.statistics(*asked)
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, text)
+
+
+def test_dispatch_stamps_checks_and_schedules():
+    model = served(VECTOR, answer=answering())
+    inside = Gateway(Shelf(model), ServerOptions(()), ManualClock(now_ns=7))
+    answers = Answers()
+    inside.dispatch(a_request(array_tensor("X", [1], "float32"), sink=answers))
+    (request,) = model.scheduler.requests
+    assert request.received_ns == 7
+    assert answers.wait().error is None
+
+
+def test_dispatch_refuses_what_does_not_fit():
+    with pytest.raises(ServerError, match="expected 1 inputs but got 0"):
+        gateway(served(VECTOR)).dispatch(a_request())

@@ -1,0 +1,200 @@
+"""Ensembles and their composing models: the order of loading, and what does not fit."""
+
+import pytest
+from server.support.configs import ensemble, model_config, step
+
+from reference_server.core.errors import Code, ServerError, not_found
+from reference_server.repository.ensembles import check_ensemble, load_order
+
+# ----------------------------------------------------------------------------------------- order
+
+
+@pytest.mark.parametrize(
+    ("steps", "order"),
+    [
+        pytest.param({}, [], id="none"),
+        pytest.param({"a": ["m"], "b": ["m"]}, ["a", "b"], id="independent"),
+        pytest.param({"a": ["b"], "b": ["m"]}, ["b", "a"], id="one uses another"),
+        pytest.param({"a": ["b", "c"], "b": ["c"], "c": ["m"]}, ["c", "b", "a"], id="a diamond"),
+        pytest.param({"a": ["b", "b"], "b": []}, ["b", "a"], id="used twice"),
+    ],
+)
+def test_an_ensemble_comes_after_those_it_uses(steps, order):
+    assert load_order(steps) == (order, {})
+
+
+@pytest.mark.parametrize(
+    ("steps", "order", "texts"),
+    [
+        pytest.param({"e": ["e"]}, [], {"e": "e -> ... -> e -> e"}, id="itself"),
+        pytest.param(
+            {"a": ["b"], "b": ["a"]},
+            [],
+            dict.fromkeys("ab", "a -> ... -> b -> a"),
+            id="each other",
+        ),
+        pytest.param(
+            {"a": ["b"], "b": ["c"], "c": ["b"]},
+            ["a"],
+            dict.fromkeys("bc", "b -> ... -> c -> b"),
+            id="who only uses a circle is not in it",
+        ),
+        pytest.param(
+            {"e": ["e"], "good": ["m"]},
+            ["good"],
+            {"e": "e -> ... -> e -> e"},
+            id="others are not disturbed",
+        ),
+    ],
+)
+def test_a_circle_is_refused(steps, order, texts):
+    found, circular = load_order(steps)
+    assert found == order
+    assert {name: error.message for name, error in circular.items()} == {
+        name: f"circular dependency between ensembles: {text}" for name, text in texts.items()
+    }
+    assert all(error.code is Code.INVALID_ARG for error in circular.values())
+
+
+# ------------------------------------------------------------------------------------------- fit
+
+
+def tensors(inputs, outputs, *, batch=0):
+    """A configuration; tensors by name, each type and dims."""
+    entries = [
+        f'{kind} {{ name: "{name}" data_type: TYPE_{datatype} dims: {dims} {" ".join(more)} }}'
+        for kind, given in (("input", inputs), ("output", outputs))
+        for name, (datatype, dims, *more) in given.items()
+    ]
+    return "\n".join([f"max_batch_size: {batch}", *entries])
+
+
+VECTOR = {"X": ("FP32", [-1])}, {"Y": ("FP32", [-1])}
+FOUR = {"X": ("FP32", [4])}, {"Y": ("FP32", [4])}
+
+MODELS = {
+    "vec": model_config(tensors(*VECTOR), "vec"),
+    "bat": model_config(tensors(*FOUR, batch=8), "bat"),
+    "pair": model_config(
+        tensors({"A": ("FP32", [-1]), "B": ("FP32", [-1])}, {"Y": ("FP32", [-1])}), "pair"
+    ),
+    "opt": model_config(
+        tensors({"X": ("FP32", [-1]), "B": ("FP32", [-1], "optional: true")}, VECTOR[1]), "opt"
+    ),
+}
+
+
+def find(name, version):
+    """The loaded models: each in version 1, which is also the latest."""
+    if name not in MODELS or version not in (-1, 1):
+        raise not_found(f"no {name}")
+    return MODELS[name]
+
+
+def composed(*steps, inputs=None, outputs=None, batch=0):
+    """An ensemble `e` over I and O of type FP32 and one free dimension, unless said otherwise."""
+    text = tensors(inputs or {"I": ("FP32", [-1])}, outputs or {"O": ("FP32", [-1])}, batch=batch)
+    return model_config(f"{ensemble(*steps, inputs='', outputs='')}\n{text}", "e")
+
+
+VEC = step("vec", {"X": "I"}, {"Y": "O"})
+BAT = step("bat", {"X": "I"}, {"Y": "O"})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(composed(VEC), id="one step"),
+        pytest.param(composed(step("vec", {"X": "I"}, {"Y": "O"}, version=1)), id="of a version"),
+        pytest.param(
+            composed(step("vec", {"X": "I"}, {"Y": "m"}), step("vec", {"X": "m"}, {"Y": "O"})),
+            id="two steps",
+        ),
+        pytest.param(composed(step("opt", {"X": "I"}, {"Y": "O"})), id="optional input"),
+        pytest.param(composed(step("vec", {"X": "I"}, {"Y": "O"})), id="free sizes"),
+        pytest.param(
+            composed(VEC, inputs={"I": ("FP32", [3])}, outputs={"O": ("FP32", [5])}),
+            id="a free size fits any",
+        ),
+        pytest.param(
+            composed(BAT, inputs={"I": ("FP32", [4])}, outputs={"O": ("FP32", [4])}, batch=8),
+            id="batches",
+        ),
+        pytest.param(
+            composed(BAT, inputs={"I": ("FP32", [-1, 4])}, outputs={"O": ("FP32", [2, 4])}),
+            id="the batch is a dimension where the ensemble has none",
+        ),
+    ],
+)
+def test_what_fits(config):
+    check_ensemble(config, find)
+
+
+UNFIT = {
+    "no such model": (
+        composed(step("nobody", {"X": "I"}, {"Y": "O"})),
+        "ensemble e contains models that are not available or ambiguous: nobody",
+    ),
+    "no such version": (
+        composed(step("vec", {"X": "I"}, {"Y": "O"}, version=7)),
+        "ensemble 'e' depends on 'vec' whose required version 7 is not loaded.",
+    ),
+    "no such input": (
+        composed(step("vec", {"Q": "I"}, {"Y": "O"})),
+        "in ensemble e, ensemble tensor I is mapping to non-existing input Q in model vec",
+    ),
+    "no such output": (
+        composed(step("vec", {"X": "I"}, {"Q": "O"})),
+        "in ensemble e, ensemble tensor O is mapped from non-existing output Q in model vec",
+    ),
+    "an input that is not mapped": (
+        composed(step("pair", {"A": "I"}, {"Y": "O"})),
+        "in ensemble e, input B in model pair is not mapped to any ensemble tensors",
+    ),
+    "type of an input": (
+        composed(VEC, inputs={"I": ("INT32", [-1])}),
+        "in ensemble e, ensemble tensor I: inconsistent data type: TYPE_INT32 is inferred from "
+        "model e while TYPE_FP32 is inferred from model vec",
+    ),
+    "type of an output": (
+        composed(VEC, outputs={"O": ("STRING", [-1])}),
+        "in ensemble e, ensemble tensor O: inconsistent data type: TYPE_STRING is inferred from "
+        "model e while TYPE_FP32 is inferred from model vec",
+    ),
+    "rank": (
+        composed(VEC, inputs={"I": ("FP32", [-1, -1])}),
+        "in ensemble e, ensemble tensor I: inconsistent shape: [-1,-1] is inferred from model e "
+        "while [-1] is inferred from model vec",
+    ),
+    "size, with the batch in front": (
+        composed(BAT, inputs={"I": ("FP32", [3])}, outputs={"O": ("FP32", [4])}, batch=4),
+        "in ensemble e, ensemble tensor I: inconsistent shape: [-1,3] is inferred from model e "
+        "while [-1,4] is inferred from model bat",
+    ),
+    "between two steps": (
+        composed(
+            step("bat", {"X": "I"}, {"Y": "mid"}),
+            VEC.replace('"I"', '"mid"'),
+            inputs={"I": ("FP32", [-1, 4])},
+        ),
+        "in ensemble e, ensemble tensor mid: inconsistent shape: [-1,4] is inferred from model "
+        "bat while [-1] is inferred from model vec",
+    ),
+    "batch size": (
+        composed(BAT, inputs={"I": ("FP32", [4])}, outputs={"O": ("FP32", [4])}, batch=9),
+        "ensemble e allows maximum batch size 9, but it contains model bat which only allows "
+        "maximum batch size to be 8",
+    ),
+    "batches of a model that has none": (
+        composed(VEC, batch=1),
+        "ensemble e allows maximum batch size 1, but it contains model vec which only allows "
+        "maximum batch size to be 0",
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "said"), UNFIT.values(), ids=UNFIT)
+def test_what_does_not_fit(config, said):
+    with pytest.raises(ServerError) as caught:
+        check_ensemble(config, find)
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, said)

@@ -1,0 +1,313 @@
+"""Loading a whole repository: who is served, who is not and why, and nobody disturbs another."""
+
+import logging
+
+import numpy as np
+import pytest
+from server.support.configs import ensemble, step
+from server.support.model_folders import (
+    BROKEN,
+    IDENTITY,
+    VECTOR,
+    write_ensemble,
+    write_model,
+)
+from server.support.requests import Answers, a_request, array_tensor
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.repository.manager import check_all_loaded
+from reference_server.repository.served import State
+
+CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "mid"}), step("m", {"X": "mid"}, {"Y": "O"}))
+
+
+def states(repository):
+    """What became of each version, without the reasons."""
+    return [(status.model, status.version, status.state.value) for status in repository.statuses()]
+
+
+def reason(repository, model):
+    """Why the one entry of a model is not ready."""
+    (status,) = [status for status in repository.statuses() if status.model == model]
+    assert status.state is State.UNAVAILABLE
+    return status.reason
+
+
+def infer(repository, model, tensor="X", value=(1, 2)):
+    """The outputs of one request, by name."""
+    answers = Answers()
+    request = a_request(array_tensor(tensor, value, np.float32), model_name=model, sink=answers)
+    repository.find(model).infer(request)
+    response = answers.wait()
+    assert response.error is None, response.error
+    return {output.name: output.array().tolist() for output in response.outputs}
+
+
+# ------------------------------------------------------------------------------------------ good
+
+
+def test_models_are_loaded_and_serve(models, load):
+    write_model(models, "m")
+    write_model(models, "a")
+    repository = load()
+    assert states(repository) == [("a", 1, "READY"), ("m", 1, "READY")]
+    assert repository.is_complete
+    check_all_loaded(repository)
+    assert infer(repository, "m") == {"Y": [1, 2]}
+
+
+def test_ensembles_are_loaded_after_what_they_use(models, load):
+    outer = ensemble(step("inner", {"I": "I"}, {"O": "O"}))
+    write_ensemble(models, "a_outer", outer)
+    write_ensemble(models, "inner", CHAIN)
+    write_model(models, "m")
+    repository = load()
+    assert states(repository) == [("a_outer", 1, "READY"), ("inner", 1, "READY"), ("m", 1, "READY")]
+    assert infer(repository, "a_outer", "I") == {"O": [1, 2]}
+
+
+def test_an_empty_repository_is_complete(load):
+    repository = load()
+    assert (repository.statuses(), repository.all(), repository.is_complete) == ([], [], True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "served"),
+    [
+        ("", [10]),
+        ("version_policy { all { } }", [1, 2, 10]),
+        ("version_policy { latest { num_versions: 2 } }", [2, 10]),
+        ("version_policy { specific { versions: [1, 9] } }", [1]),
+    ],
+)
+def test_versions_are_served_by_policy(models, load, policy, served):
+    write_model(models, "m", VECTOR + policy, versions=(1, 2, 10))
+    repository = load()
+    assert [model.version for model in repository.versions("m")] == served
+    assert repository.find("m").version == served[-1]
+    assert [repository.find("m", version).version for version in served] == served
+
+
+def test_all_lists_by_name_then_version(models, load):
+    write_model(models, "b", VECTOR + "version_policy { all { } }", versions=(10, 9))
+    write_model(models, "a")
+    listed = [(model.config.name, model.version) for model in load().all()]
+    assert listed == [("a", 1), ("b", 9), ("b", 10)]
+
+
+# ----------------------------------------------------------------------------------------- finding
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "text"),
+    [
+        ("nobody", -1, "Request for unknown model: 'nobody' is not found"),
+        ("nobody", 1, "Request for unknown model: 'nobody' is not found"),
+        ("m", 7, "Request for unknown model: 'm' version 7 is not found"),
+        ("m", 0, "Request for unknown model: 'm' version 0 is not found"),
+        ("broken", -1, "Request for unknown model: 'broken' has no available versions"),
+        ("broken", 1, "Request for unknown model: 'broken' has no available versions"),
+    ],
+)
+def test_what_is_not_found(models, load, name, version, text):
+    write_model(models, "m")
+    write_model(models, "broken", source=BROKEN)
+    with pytest.raises(ServerError) as caught:
+        load().find(name, version)
+    assert (caught.value.code, caught.value.message) == (Code.NOT_FOUND, text)
+
+
+# ------------------------------------------------------------------------------------------- bad
+
+NO_VERSION = (
+    "Invalid argument: at least one version must be available under the version policy of model 'x'"
+)
+
+#: Config, model.py and version folders of model `x`, and how the reason begins.
+UNLOADABLE = {
+    "misspelt": (
+        "max_batch_sise: 8",
+        IDENTITY,
+        (1,),
+        "Internal: failed to read text proto from ",
+    ),
+    "another name": (
+        'name: "other"' + VECTOR,
+        IDENTITY,
+        (1,),
+        "Invalid argument: unexpected directory name 'x' for model 'other', directory name must "
+        "equal model name",
+    ),
+    "does not start": (
+        VECTOR,
+        BROKEN,
+        (1,),
+        "Internal: RuntimeError: init no good\n\nAt:\n  ",
+    ),
+    "does not compile": (
+        VECTOR,
+        "class TritonPythonModel",
+        (1,),
+        "Internal: SyntaxError: expected ':' (model.py, line 1)",
+    ),
+    "cannot be served": (
+        VECTOR + "sequence_batching { }",
+        IDENTITY,
+        (1,),
+        "Unsupported: model 'x' sets sequence_batching, which",
+    ),
+    "no version": ('backend: "python"' + VECTOR, None, (), NO_VERSION),
+    "no version of the policy": (
+        VECTOR + "version_policy { specific { versions: [9] } }",
+        IDENTITY,
+        (1,),
+        NO_VERSION,
+    ),
+    "no backend": (
+        VECTOR,
+        None,
+        (1,),
+        "Invalid argument: Invalid model name: Could not determine backend for model 'x'",
+    ),
+    "no model.py": (
+        'backend: "python"' + VECTOR,
+        None,
+        (1,),
+        "Internal: Python model file not found in '",
+    ),
+    "bad tensor": (
+        "input { dims: [1] }",
+        IDENTITY,
+        (1,),
+        "Invalid argument: model input must specify 'name' for x",
+    ),
+    "an ensemble of nobody": (
+        ensemble(step("nobody", {"X": "I"}, {"Y": "O"})),
+        None,
+        (1,),
+        "Invalid argument: ensemble x contains models that are not available or ambiguous: nobody",
+    ),
+    "an ensemble of itself": (
+        ensemble(step("x", {"I": "I"}, {"O": "O"})),
+        None,
+        (1,),
+        "Invalid argument: circular dependency between ensembles: x -> ... -> x -> x",
+    ),
+    "an ensemble without version": (
+        ensemble(step("m", {"X": "I"}, {"Y": "O"})),
+        None,
+        (),
+        NO_VERSION,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "source", "versions", "said"), UNLOADABLE.values(), ids=UNLOADABLE
+)
+def test_one_that_fails_has_a_reason_and_disturbs_nobody(
+    models, load, config, source, versions, said
+):
+    write_model(models, "x", config, source, versions=versions)
+    write_model(models, "m")
+    write_ensemble(models, "z_good", CHAIN)
+    repository = load()
+    assert reason(repository, "x").startswith(said)
+    assert not repository.is_complete
+    assert repository.versions("x") == []
+    assert infer(repository, "z_good", "I") == {"O": [1, 2]}
+
+
+def test_an_ensemble_of_a_failed_model_fails_too(models, load):
+    write_model(models, "m", source=BROKEN)
+    write_ensemble(models, "e", CHAIN)
+    assert reason(load(), "e") == (
+        "Invalid argument: ensemble e contains models that are not available or ambiguous: m"
+    )
+
+
+def test_one_version_may_fail_while_another_serves(models, load):
+    folder = write_model(models, "m", VECTOR + "version_policy { all { } }", versions=(1, 2))
+    (folder / "2" / "model.py").write_text("raise ValueError('no')")
+    repository = load()
+    assert states(repository) == [("m", 1, "READY"), ("m", 2, "UNAVAILABLE")]
+    assert repository.find("m").version == 1
+    assert not repository.is_complete
+
+
+def test_a_failed_model_ends_a_strict_start(models, load):
+    write_model(models, "m", source=BROKEN)
+    with pytest.raises(ServerError) as caught:
+        check_all_loaded(load())
+    assert (caught.value.code, caught.value.message) == (
+        Code.INTERNAL,
+        "failed to load all models",
+    )
+
+
+def test_reasons_are_logged(models, load, caplog):
+    write_model(models, "typo", "max_batch_sise: 8")
+    write_model(models, "broken", source=BROKEN)
+    write_model(models, "bare", VECTOR + 'backend: "python"', versions=())
+    with caplog.at_level(logging.ERROR, "reference_server"):
+        load()
+    logged = "\n".join(record.getMessage() for record in caplog.records)
+    assert "Poll failed for model directory 'typo': failed to read text proto from " in logged
+    assert "failed to load 'broken' version 1: Internal: RuntimeError: init no good" in logged
+    assert "failed to load 'bare': Invalid argument: at least one version" in logged
+
+
+# ------------------------------------------------------------------------------------------ close
+
+FINALIZING = """
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.repository = args["model_repository"]
+
+        def finalize(self):
+            with open(self.repository + "/finalized", "a") as file:
+                file.write("x")
+"""
+
+
+def test_close_finalizes_every_instance(models, load):
+    folder = write_model(models, "m", VECTOR + "instance_group { count: 3 }", FINALIZING)
+    load().close()
+    assert (folder / "finalized").read_text() == "xxx"
+
+
+def test_a_closed_repository_refuses(models, load):
+    write_model(models, "m")
+    write_ensemble(models, "e", CHAIN)
+    repository = load()
+    repository.close()
+    for model, tensor in (("m", "X"), ("e", "I")):
+        with pytest.raises(ServerError, match="Server is stopping"):
+            infer(repository, model, tensor)
+
+
+def test_without_auto_completion_models_are_not_asked(models, load):
+    completing = """
+        class TritonPythonModel:
+            @staticmethod
+            def auto_complete_config(config):
+                config.set_max_batch_size(4)
+                return config
+    """
+    write_model(models, "m", VECTOR, completing)
+    assert load().find("m").config.signature.max_batch_size == 4
+    assert load(auto_complete=False).find("m").config.signature.max_batch_size == 0
+
+
+def test_a_model_may_have_no_configuration(models, load):
+    completing = """
+        class TritonPythonModel:
+            @staticmethod
+            def auto_complete_config(config):
+                config.add_input({"name": "A", "data_type": "TYPE_FP32", "dims": [2]})
+                config.add_output({"name": "B", "data_type": "TYPE_FP32", "dims": [2]})
+                return config
+    """
+    write_model(models, "m", None, completing)
+    signature = load().find("m").config.signature
+    assert [tensor.name for tensor in signature.inputs + signature.outputs] == ["A", "B"]

@@ -1,0 +1,45 @@
+"""A loaded version takes requests: checked, then scheduled."""
+
+import pytest
+from server.support.front import answering, served
+from server.support.requests import Answers, a_request, array_tensor, raw_tensor
+
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import Code, ServerError
+
+WORDS = 'input { name: "X" data_type: TYPE_STRING dims: [-1] }'
+
+
+def test_a_good_request_is_scheduled():
+    model = served(WORDS, answer=answering())
+    answers = Answers()
+    request = a_request(array_tensor("X", [b"a"], object), sink=answers)
+    model.infer(request)
+    assert model.scheduler.requests == [request]
+    assert answers.wait().error is None
+
+
+def test_a_refused_request_moves_nothing():
+    model = served(WORDS)
+    answers = Answers()
+    with pytest.raises(ServerError, match="expected 1 inputs but got 0"):
+        model.infer(a_request(sink=answers))
+    assert answers.is_empty
+    assert model.scheduler.requests == []
+    assert model.statistics.snapshot().fail.count == 0
+
+
+def test_a_cut_string_is_answered_and_counted_as_failed():
+    model = served(WORDS)
+    answers = Answers()
+    cut = raw_tensor("X", DataType.BYTES, [1], b"\x09\0\0\0abc")
+    model.infer(a_request(cut, id="q", sink=answers))
+    response = answers.wait()
+    assert (response.model_name, response.model_version, response.id) == ("m", 1, "q")
+    assert (response.error.code, response.error.message) == (
+        Code.INVALID_ARG,
+        "incomplete string data for inference input 'X', expecting string of length 9 but only 3 "
+        "bytes available",
+    )
+    assert model.scheduler.requests == []
+    assert model.statistics.snapshot().fail.count == 1

@@ -1,0 +1,189 @@
+"""The command line: what it accepts, what it says, and how it exits."""
+
+import logging
+import signal
+from pathlib import Path
+
+import pytest
+from server.support.model_folders import BROKEN, VECTOR, write_model
+
+from reference_server import cli
+from reference_server.options import HttpOptions, LogOptions, ServerOptions
+
+HERE = ["--model-repository", "models"]
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before():
+    """`main` configures logging for its whole process."""
+    root = logging.getLogger("reference_server")
+    before = root.handlers[:], root.level, root.propagate
+    yield
+    root.handlers[:], root.level, root.propagate = before
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before():
+    """`main` handles the signals that end a server."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+# --------------------------------------------------------------------------------------- options
+
+
+def test_defaults_are_those_of_triton():
+    options, ignored = cli.parse(HERE)
+    assert options == ServerOptions((Path("models"),))
+    assert options.http == HttpOptions("0.0.0.0", 8000, reuse_port=False)
+    assert options.log == LogOptions(0, True, True, True, False, "")
+    assert (options.server_id, options.exit_timeout_s, options.model_load_threads) == (
+        "triton",
+        30,
+        4,
+    )
+    assert options.exit_on_error
+    assert options.strict_readiness
+    assert options.auto_complete_config
+    assert ignored == []
+
+
+OPTIONS = {
+    "--model-store=other": ("model_repositories", (Path("models"), Path("other"))),
+    "--id=mine": ("server_id", "mine"),
+    "--allow-http=false": ("http", None),
+    "--http-address=::1": ("http", HttpOptions("::1")),
+    "--http-port=9000": ("http", HttpOptions(port=9000)),
+    "--reuse-http-port=true": ("http", HttpOptions(reuse_port=True)),
+    "--exit-on-error=false": ("exit_on_error", False),
+    "--strict-readiness=0": ("strict_readiness", False),
+    "--disable-auto-complete-config": ("auto_complete_config", False),
+    "--model-load-thread-count=9": ("model_load_threads", 9),
+    "--exit-timeout-secs=5": ("exit_timeout_s", 5),
+    "--log-verbose=2": ("log", LogOptions(verbose_level=2)),
+    "--log-info=off": ("log", LogOptions(info=False)),
+    "--log-warning=false": ("log", LogOptions(warning=False)),
+    "--log-error=false": ("log", LogOptions(error=False)),
+    "--log-format=ISO8601": ("log", LogOptions(iso8601=True)),
+    "--log-file=x.log": ("log", LogOptions(file="x.log")),
+}
+
+
+@pytest.mark.parametrize(("argument", "setting"), OPTIONS.items())
+@pytest.mark.parametrize("separate", [False, True], ids=["=", "space"])
+def test_an_option(argument, setting, separate):
+    name, value = setting
+    given = argument.split("=") if separate else [argument]
+    assert getattr(cli.parse([*HERE, *given])[0], name) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((text, True) for text in ("true", "on", "1", "TRUE", "On")),
+        *((text, False) for text in ("false", "off", "0", "FALSE", "Off")),
+    ],
+)
+def test_booleans_have_many_words(text, value):
+    assert cli.parse([*HERE, f"--exit-on-error={text}"])[0].exit_on_error is value
+
+
+def test_options_without_effect_are_named():
+    arguments = [*HERE, "--grpc-port=1", "--allow-metrics=false", "--http-thread-count", "4"]
+    ignored = cli.parse(arguments)[1]
+    assert sorted(ignored) == ["--allow-metrics", "--grpc-port", "--http-thread-count"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--http-port=abc"], "--http-port: invalid int value: 'abc'"),
+        (["--strict-readiness=maybe"], "invalid value for bool option: maybe"),
+        (["--model-control-mode=foo"], "--model-control-mode: invalid choice: 'foo'"),
+        (["--model-control-mode=poll"], "--model-control-mode: invalid choice: 'poll'"),
+        (["--log-format=x"], "--log-format: invalid choice: 'x'"),
+        (["--nope"], "unrecognized arguments: --nope"),
+        (["--http=1"], "unrecognized arguments: --http=1"),
+        (["stray"], "unrecognized arguments: stray"),
+        (["--http-port"], "--http-port: expected one argument"),
+    ],
+)
+def test_a_bad_option_exits_with_1(capsys, arguments, said):
+    with pytest.raises(SystemExit) as exited:
+        cli.main([*HERE, *arguments])
+    assert exited.value.code == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("usage: reference_server")
+    assert said in shown
+
+
+# ------------------------------------------------------------------------------------------ runs
+
+
+def ran(capsys, *arguments):
+    """The exit code, and the last line of stderr."""
+    code = cli.main(["--allow-http=false", *arguments])
+    lines = capsys.readouterr().err.splitlines()
+    return code, lines[-1] if lines else ""
+
+
+def test_no_repository(capsys):
+    assert ran(capsys) == (
+        1,
+        "error: creating server: Invalid argument - --model-repository must be specified",
+    )
+
+
+def test_a_missing_repository(capsys, tmp_path):
+    assert ran(capsys, f"--model-repository={tmp_path / 'no'}") == (
+        1,
+        f"error: creating server: Internal - failed to stat file {tmp_path / 'no'}",
+    )
+
+
+def test_a_model_that_fails(capsys, tmp_path):
+    write_model(tmp_path, "m", source=BROKEN)
+    assert ran(capsys, f"--model-repository={tmp_path}") == (
+        1,
+        "error: creating server: Internal - failed to load all models",
+    )
+
+
+#: Asks the server to stop while it loads, and notes its own end.
+STOPPING = """
+    import os
+    import signal
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.note = args["model_repository"] + "/finalized"
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def finalize(self):
+            open(self.note, "x").close()
+"""
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["all loaded", "one failed, and tolerated"])
+def test_a_signal_stops_the_server_with_0(capsys, tmp_path, broken):
+    folder = write_model(tmp_path, "m", VECTOR, STOPPING)
+    if broken:
+        write_model(tmp_path, "x", source=BROKEN)
+    code, _ = ran(capsys, f"--model-repository={tmp_path}", "--exit-on-error=false")
+    assert code == 0
+    assert (folder / "finalized").exists()
+
+
+def test_the_table_of_models_is_shown(capsys, tmp_path):
+    write_model(tmp_path, "m", VECTOR, STOPPING)
+    cli.main(["--allow-http=false", f"--model-repository={tmp_path}"])
+    assert "| m     | 1       | READY  |" in capsys.readouterr().err
+
+
+def test_options_without_effect_are_warned_of(capsys, tmp_path):
+    write_model(tmp_path, "m", VECTOR, STOPPING)
+    cli.main(["--allow-http=false", f"--model-repository={tmp_path}", "--grpc-port=1"])
+    assert '"no effect in the reference server: --grpc-port"' in capsys.readouterr().err
