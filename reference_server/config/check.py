@@ -101,7 +101,7 @@ def check_loaded(config: ConfigProto) -> None:
         _check_tensor("output", wanted, config)
     if config.platform == "ensemble":
         return
-    if config.platform or config.backend != "python":
+    if config.backend != "python":
         raise invalid_arg(
             "unable to find backend library for backend "
             f"'{config.backend or config.platform}', "

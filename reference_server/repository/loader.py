@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
@@ -23,6 +24,9 @@ from reference_server.scheduling.ensemble import EnsembleScheduler
 from reference_server.scheduling.instances import InstanceScheduler
 
 log = logging.getLogger(__name__)
+
+#: A loaded model by name and version. Raises ServerError if there is none.
+Find = Callable[[str, int], ServedModel]
 
 
 class ModelLoader:
@@ -46,8 +50,13 @@ class ModelLoader:
         check.check_polled(config, folder.name)
         return config
 
-    def load(self, folder: ModelFolder, polled: ConfigProto, version: int) -> ServedModel:
-        """One version, ready to serve. Raises ServerError with the reason if it cannot be."""
+    def load(
+        self, folder: ModelFolder, polled: ConfigProto, version: int, find: Find
+    ) -> ServedModel:
+        """One version, ready to serve. Raises ServerError with the reason if it cannot be.
+
+        `find` gives the loaded models of an ensemble's steps.
+        """
         proto = ConfigProto()
         proto.CopyFrom(polled)
         version_folder = folder.path / str(version)
@@ -58,7 +67,7 @@ class ModelLoader:
             )
         check.check_loaded(proto)
         config = ModelConfig.from_proto(proto)
-        labels = _read_labels(config, folder.path)
+        labels = {**_labels_of_steps(config, find), **_read_labels(config, folder.path)}
         statistics = ModelStatistics(config.name, version, self._clock)
         return ServedModel(
             config,
@@ -117,6 +126,17 @@ def _spec(
         config_json=config.json,
         output_names=frozenset(output.name for output in config.signature.outputs),
     )
+
+
+def _labels_of_steps(config: ModelConfig, find: Find) -> dict[str, tuple[str, ...]]:
+    """The labels of an ensemble's outputs, as the models have them that make these outputs."""
+    labels: dict[str, tuple[str, ...]] = {}
+    for step in config.ensemble:
+        made = find(step.model_name, step.model_version).labels
+        labels.update(
+            {step.outputs[name]: lines for name, lines in made.items() if name in step.outputs}
+        )
+    return labels
 
 
 def _read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:

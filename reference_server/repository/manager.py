@@ -94,7 +94,7 @@ class Repository:
         for version in versions:
             log.info("loading: %s:%d", name, version)
             try:
-                served = self._loader.load(folder, config, version)
+                served = self._loader.load(folder, config, version, self.find)
             except ServerError as error:
                 self._failed(name, version, error)
                 continue

@@ -18,7 +18,7 @@ import pytest
 from contract.casebook import bodies, infer, tensor
 from contract.wire import exchange
 from support.servers import ROOT, Server
-from tritonclient.http import InferenceServerClient, InferInput
+from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 pytestmark = pytest.mark.oracle
 
@@ -212,3 +212,14 @@ def test_replies_are_the_same_but_for_the_last_digits(
     assert comparable(exchange(reference.http, request)) == comparable(
         exchange(triton.http, request)
     )
+
+
+def test_classes_have_the_names_of_the_model_that_makes_them(triton, reference):
+    def classes(server: Server) -> list[str]:
+        with InferenceServerClient(server.http, network_timeout=60) as client:
+            wanted = [InferRequestedOutput("logits", class_count=2)]
+            sent = [as_input(text("Where is my parcel?"))]
+            result = client.infer("text_pipeline", sent, outputs=wanted)
+            return [entry.decode().split(":")[2] for entry in result.as_numpy("logits")]
+
+    assert classes(triton) == classes(reference) == ["delivery", "billing"]

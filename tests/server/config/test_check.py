@@ -183,6 +183,11 @@ LOADED = {
         "unable to find backend library for backend 'onnxruntime', try specifying runtime on the "
         "model configuration.",
     ),
+    "a platform": (
+        'platform: "tensorrt_plan"',
+        "unable to find backend library for backend 'tensorrt_plan', try specifying runtime on the "
+        "model configuration.",
+    ),
     "GPU": (
         "instance_group { kind: KIND_GPU }",
         "instance group m_0 of model m has kind KIND_GPU but no GPUs are available",
@@ -210,6 +215,7 @@ def test_refused_when_loaded(text, said):
         given(FP32 + "format: FORMAT_NCHW dims: [3, -1, -1]"),
         given(FP32 + "dims: [1]") * 2,
         "instance_group { kind: KIND_MODEL }",
+        'platform: "any" backend: "python"',
         ensemble(A_TO_O),
     ],
 )

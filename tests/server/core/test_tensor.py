@@ -121,6 +121,14 @@ def test_raw_is_flat_bytes():
     assert (raw.format, raw.ndim, len(raw)) == ("B", 1, 32)
 
 
+def test_bytes_are_at_hand_once_they_came_or_were_made():
+    assert of_bytes(bytes(8)).is_raw
+    tensor = fp32(1, 2)
+    assert not tensor.is_raw
+    tensor.raw()
+    assert tensor.is_raw
+
+
 # ----------------------------------------------------------------------------------------- sizes
 
 

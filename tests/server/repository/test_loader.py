@@ -1,5 +1,7 @@
 """Loading one version: which scheduler, which instances, which labels."""
 
+from types import SimpleNamespace
+
 import pytest
 from server.support.clock import ManualClock
 from server.support.configs import ensemble, step
@@ -18,6 +20,11 @@ LABELLED = """
 """
 
 
+def unlabelled(name, version):
+    """Any step's model; all that is asked for is its labels."""
+    return SimpleNamespace(labels={})
+
+
 @pytest.fixture
 def load():
     """A function: version 1 of the model in a folder, loaded; closed after the test."""
@@ -26,7 +33,7 @@ def load():
     def load_one(path, version=1):
         loader = ModelLoader(ManualClock(), lambda request: None, auto_complete_config=True)
         folder = ModelFolder(path.name, path)
-        served = loader.load(folder, loader.read_config(folder), version)
+        served = loader.load(folder, loader.read_config(folder), version, unlabelled)
         loaded.append(served)
         return served
 

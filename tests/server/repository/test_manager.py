@@ -66,6 +66,13 @@ def test_ensembles_are_loaded_after_what_they_use(models, load):
     assert infer(repository, "a_outer", "I") == {"O": [1, 2]}
 
 
+def test_an_ensemble_has_the_labels_of_its_steps(models, load):
+    labelled = VECTOR.replace('name: "Y"', 'name: "Y" label_filename: "labels.txt"')
+    write_model(models, "m", labelled, files={"labels.txt": "cat\ndog"})
+    write_ensemble(models, "e", ensemble(step("m", {"X": "I"}, {"Y": "O"})))
+    assert load().find("e").labels == {"O": ("cat", "dog")}
+
+
 def test_an_empty_repository_is_complete(load):
     repository = load()
     assert (repository.statuses(), repository.all(), repository.is_complete) == ([], [], True)

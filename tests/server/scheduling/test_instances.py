@@ -1,5 +1,6 @@
 """Instances on their threads: who runs what, when, and what becomes of those that wait."""
 
+import queue
 import threading
 
 import pytest
@@ -21,7 +22,8 @@ class Bench:
         self.clock = ManualClock()
         self.outcomes = NotedOutcomes()
         self.work = WatchedQueue(work)
-        self.instances = [ScriptedInstance(f"m_{index}") for index in range(count)]
+        self._began = queue.SimpleQueue()
+        self.instances = [ScriptedInstance(f"m_{index}", self._began.put) for index in range(count)]
         self.scheduler = InstanceScheduler(
             "m", 1, self.work, self.instances, self.outcomes, self.clock
         )
@@ -33,9 +35,13 @@ class Bench:
         return answers
 
     def started(self):
-        """The ids of the next batch to begin, on whichever instance."""
-        (instance,) = self.instances
-        return instance.started()
+        """The ids of the next batch to begin, on whichever instance; fails if none does."""
+        return self._began.get(timeout=PATIENCE_S)
+
+    def finish_all(self):
+        """Let one execution of each instance end."""
+        for instance in self.instances:
+            instance.finish()
 
 
 @pytest.fixture
@@ -63,7 +69,7 @@ def test_an_idle_instance_takes_a_request_at_once(bench):
     one = bench()
     answers = one.submit("a")
     assert one.started() == ["a"]
-    one.instances[0].finish()
+    one.finish_all()
     assert answers.wait().id == "a"
 
 
@@ -82,11 +88,10 @@ def test_what_comes_while_busy_is_one_batch(bench):
     one = bench(DynamicBatcher(8, (), 0))
     for id in "abcd":
         one.submit(id)
-    (instance,) = one.instances
-    assert instance.started() == ["a"]
-    instance.finish()
-    assert instance.started() == ["b", "c", "d"]
-    instance.finish()
+    assert one.started() == ["a"]
+    one.finish_all()
+    assert one.started() == ["b", "c", "d"]
+    one.finish_all()
 
 
 def test_without_a_batcher_one_runs_after_the_other(bench):
@@ -95,17 +100,15 @@ def test_without_a_batcher_one_runs_after_the_other(bench):
         one.submit(id)
     for id in "abc":
         assert one.started() == [id]
-        one.instances[0].finish()
+        one.finish_all()
 
 
 def test_executions_of_two_instances_overlap(bench):
     two = bench(count=2)
     two.submit("a")
     two.submit("b")
-    ran = [instance.started() for instance in two.instances]
-    assert sorted(ran) == [["a"], ["b"]]
-    for instance in two.instances:
-        instance.finish()
+    assert sorted([two.started(), two.started()]) == [["a"], ["b"]]
+    two.finish_all()
 
 
 # ------------------------------------------------------------------------------------- the delay
@@ -118,7 +121,7 @@ def test_a_request_waits_out_the_delay(bench):
     one.submit("b")
     one.clock.advance(ns=1 * MS)
     assert one.started() == ["a", "b"]
-    one.instances[0].finish()
+    one.finish_all()
 
 
 def test_a_full_batch_does_not_wait(bench):
@@ -126,7 +129,7 @@ def test_a_full_batch_does_not_wait(bench):
     one.submit("a")
     one.submit("b")
     assert one.started() == ["a", "b"]
-    one.instances[0].finish()
+    one.finish_all()
 
 
 def test_what_is_left_of_a_batch_is_watched_by_another_instance(bench):
@@ -135,9 +138,20 @@ def test_what_is_left_of_a_batch_is_watched_by_another_instance(bench):
     two.work.wait_for_idle()  # one instance watches the delay of a
     two.submit("b", batch_size=3)  # sends a to that instance, and begins a delay of its own
     two.clock.advance(ns=1 * MS)
-    assert sorted(instance.started() for instance in two.instances) == [["a"], ["b"]]
-    for instance in two.instances:
-        instance.finish()
+    assert sorted([two.started(), two.started()]) == [["a"], ["b"]]
+    two.finish_all()
+
+
+def test_who_looked_in_vain_many_times_is_idle_only_once(bench):
+    two = bench(DynamicBatcher(8, (), 1 * MS), count=2)
+    two.submit("a")
+    two.work.wait_for_idle(5)  # it has been too early so many times
+    two.clock.advance(ns=1 * MS)
+    assert two.started() == ["a"]
+    two.submit("b")  # for the other one: the first is busy
+    two.clock.advance(ns=1 * MS)
+    assert two.started() == ["b"]
+    two.finish_all()
 
 
 # --------------------------------------------------------------------------------------- answers
@@ -145,7 +159,7 @@ def test_what_is_left_of_a_batch_is_watched_by_another_instance(bench):
 
 def test_a_request_is_stamped_when_it_is_queued(bench):
     one = bench()
-    one.instances[0].finish()
+    one.finish_all()
     one.clock.advance(ns=7)
     answers = Answers()
     request = a_request(sink=answers)
@@ -156,7 +170,7 @@ def test_a_request_is_stamped_when_it_is_queued(bench):
 
 def test_a_response_carries_what_the_recorder_made_of_its_batch(bench):
     one = bench()
-    one.instances[0].finish()
+    one.finish_all()
     assert one.submit("a").wait().timing == NotedOutcomes.TIMING
     assert one.outcomes.ran == [["a"]]
 
@@ -185,7 +199,7 @@ def test_a_failed_execution_answers_the_whole_batch(bench, raised, code, text):
 def test_an_instance_goes_on_after_a_failure(bench):
     one = bench()
     one.instances[0].finish(ValueError("a defect"))
-    one.instances[0].finish()
+    one.finish_all()
     one.submit("a").wait()
     assert one.submit("b").wait().error is None
 
@@ -214,7 +228,7 @@ def test_if_one_does_not_open_the_others_are_closed(raised):
 def test_close_answers_what_waits_without_further_delay(bench):
     one = bench(DynamicBatcher(8, (), 3600 * 1000 * MS))
     answers = [one.submit("a"), one.submit("b")]
-    one.instances[0].finish()
+    one.finish_all()
     one.scheduler.close()
     assert not any(answer.is_empty for answer in answers)
     assert one.instances[0].done == ["open", "execute", "close"]
@@ -224,7 +238,7 @@ def test_close_runs_all_that_waits_for_a_busy_instance(bench):
     one = bench()
     answers = [one.submit(id) for id in "abc"]
     (instance,) = one.instances
-    assert instance.started() == ["a"]
+    assert one.started() == ["a"]
     closing = threading.Thread(target=one.scheduler.close)
     closing.start()
     for _ in "abc":
@@ -262,5 +276,4 @@ def test_repr_counts_who_waits_and_who_is_idle(bench):
     two.submit("a")
     two.work.wait_for_idle()
     assert repr(two.scheduler) == shown.format(1)
-    two.instances[0].finish()
-    two.instances[1].finish()
+    two.finish_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from server.support.requests import PATIENCE_S
 
@@ -16,14 +16,21 @@ from reference_server.scheduling.batcher import WorkQueue
 class ScriptedInstance:
     """An instance whose executions end when the test says so.
 
-    `threads` are those that opened, executed and closed it, in order, by what they did.
+    `began` is told the ids of each batch that begins. `threads` are those that opened, executed
+    and closed the instance, in order, by what they did.
     """
 
-    def __init__(self, name: str = "m_0", opening: BaseException | None = None) -> None:
+    def __init__(
+        self,
+        name: str = "m_0",
+        began: Callable[[list[str]], None] = lambda ids: None,
+        *,
+        opening: BaseException | None = None,
+    ) -> None:
         self.name = name
         self.threads: list[tuple[str, threading.Thread]] = []
+        self._began = began
         self._opening = opening
-        self._started: queue.SimpleQueue[list[InferRequest]] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def open(self) -> None:
@@ -33,7 +40,7 @@ class ScriptedInstance:
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         self._note("execute")
-        self._started.put(list(requests))
+        self._began([request.id for request in requests])
         outcome = self._outcomes.get(timeout=PATIENCE_S)
         if outcome is not None:
             raise outcome
@@ -49,15 +56,6 @@ class ScriptedInstance:
     def done(self) -> list[str]:
         """What was done to the instance, in order."""
         return [what for what, _ in self.threads]
-
-    def started(self) -> list[str]:
-        """The ids of the next batch that began; fails the test if none does."""
-        return [request.id for request in self._started.get(timeout=PATIENCE_S)]
-
-    @property
-    def is_quiet(self) -> bool:
-        """True if no batch began that nobody waited for."""
-        return self._started.empty()
 
     def finish(self, outcome: BaseException | None = None) -> None:
         """Let one execution end, with an exception if there is one."""
