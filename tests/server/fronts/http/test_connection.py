@@ -167,6 +167,12 @@ def test_large_bodies_do_not_share_memory(held):
     assert not np.shares_memory(np.frombuffer(second, np.uint8), np.frombuffer(LARGE, np.uint8))
 
 
+def test_a_large_body_may_come_in_one_read():
+    client = Client(echo, scratch_bytes=1 << 20)
+    client.send(post("/i", LARGE) + get("/next"))
+    assert bodies(client) == [b"POST /i " + LARGE, b"GET /next "]
+
+
 @pytest.mark.parametrize("length", [2**62, 2**64 - 1])
 def test_a_body_larger_than_memory_is_refused(client, length):
     client.send(get("/i", f"Content-Length: {length}", method="POST") + b"abc")
