@@ -19,7 +19,7 @@ COPY plugin/pyproject.toml plugin/
 # The environment needs no pip of its own. tokenizers comes without its dependency huggingface-hub:
 # 25 MB of packages that download models.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    touch README.md LICENSE \
+    touch README.md LICENSE plugin/LICENSE \
  && python -m venv --without-pip /opt/venv \
  && pip --python /opt/venv/bin/python install . ./plugin \
  && pip --python /opt/venv/bin/python install --no-deps 'tokenizers>=0.20'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -43,6 +44,9 @@ class OnnxEngine:
     @classmethod
     def open(cls, path: Path, threads: int) -> OnnxEngine:
         """The graph in `path`, run by at most `threads` threads. Raises ArtifactFault."""
+        # From 1.29 on ONNX Runtime reports its use to its makers, unless told not to before its
+        # import (Privacy.md in its package). A choice already in the environment stands.
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
