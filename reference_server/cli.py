@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -55,6 +55,19 @@ def _boolean(text: str) -> bool:
     return value
 
 
+def _within(low: int, high: int) -> Callable[[str], int]:
+    """A parser of whole numbers from `low` to `high`."""
+
+    def parse_number(text: str) -> int:
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(
+                f"Invalid option value. Got {text}, expected {low} to {high}"
+            )
+        return int(text)
+
+    return parse_number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="reference_server",
@@ -73,7 +86,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--id", default="triton", help="the server's name in its metadata (default: triton)")
     add("--allow-http", type=_boolean, default=True, metavar="BOOL", help="serve HTTP (true)")
     add("--http-address", default="0.0.0.0", metavar="ADDRESS", help="address of HTTP (0.0.0.0)")
-    add("--http-port", type=int, default=8000, metavar="PORT", help="port of HTTP (8000)")
+    add(
+        "--http-port",
+        type=_within(1, 65535),
+        default=8000,
+        metavar="PORT",
+        help="port of HTTP (8000)",
+    )
     add(
         "--reuse-http-port",
         type=_boolean,
@@ -87,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         help="be ready only if every model is (true)")  # fmt: skip
     add("--disable-auto-complete-config", action="store_true",
         help="do not ask models to complete their configuration")  # fmt: skip
-    add("--model-load-thread-count", type=int, default=4, metavar="N",
+    add("--model-load-thread-count", type=_within(1, 1024), default=4, metavar="N",
         help="models loaded side by side at start (4)")  # fmt: skip
     add("--exit-timeout-secs", type=float, default=30.0, metavar="SECONDS",
         help="how long requests in flight may take at exit (30)")  # fmt: skip
@@ -139,7 +158,10 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the server; 0 after a clean stop, 1 if it could not start."""
     options, ignored = parse(sys.argv[1:] if arguments is None else arguments)
-    logs.configure(options.log)
+    try:
+        logs.configure(options.log)
+    except OSError as error:
+        return _failed(f"cannot log to '{options.log.file}': {error.strerror}")
     if ignored:
         logs.warn_ignored(ignored)
     if not options.model_repositories:

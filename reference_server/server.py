@@ -6,8 +6,10 @@ The only module that knows all rooms.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
+import threading
 
 from reference_server.core.clock import Clock, SystemClock
 from reference_server.fronts.http.listener import HttpListener
@@ -88,4 +90,21 @@ class Server:
                     self._options.exit_timeout_s,
                 )
             listener.close()
-        await asyncio.to_thread(self._repository.close)
+        await self._close_models()
+
+    async def _close_models(self) -> None:
+        """Finalize the models, but do not wait for ever for one that hangs."""
+        loop = asyncio.get_running_loop()
+        closed = asyncio.Event()
+
+        def close() -> None:
+            self._repository.close()
+            with contextlib.suppress(RuntimeError):  # too late: the loop is gone
+                loop.call_soon_threadsafe(closed.set)
+
+        # A daemon: it must not keep the process, as a thread of the loop's own pool would.
+        threading.Thread(target=close, name="close", daemon=True).start()
+        try:
+            await asyncio.wait_for(closed.wait(), self._options.exit_timeout_s)
+        except asyncio.TimeoutError:
+            log.error("Exit timeout expired. Exiting immediately.")

@@ -6,16 +6,19 @@ step before it; nothing waits.
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from reference_server.config.schema import ModelConfig
 from reference_server.core.clock import Clock
-from reference_server.core.errors import ServerError, unavailable
+from reference_server.core.errors import ServerError, internal, unavailable
 from reference_server.core.ports import Dispatch, EnsembleRecorder
 from reference_server.core.request import InferRequest, SequenceFlag
 from reference_server.core.response import InferResponse, Timing
 from reference_server.core.tensor import Tensor
 from reference_server.scheduling.ensemble_graph import EnsembleGraph
+
+log = logging.getLogger(__name__)
 
 
 class EnsembleScheduler:
@@ -99,6 +102,10 @@ class _Run:
                 self._ensemble.dispatch(request)
             except ServerError as error:
                 self.fail(error)
+                return
+            except Exception as error:  # a defect of ours must not leave the client waiting
+                log.exception("ensemble %s", self._ensemble.name)
+                self.fail(internal(f"{type(error).__name__}: {error}"))
                 return
 
     def _step_request(self, index: int) -> InferRequest:

@@ -134,13 +134,13 @@ class InstanceScheduler:
         timing = self._recorder.executed(batch, execution, start)
         for request, response in zip(batch, execution.responses, strict=True):
             response.timing = timing
-            request.sink.send(response)
+            _deliver(request, response)
 
     def _fail(self, batch: Batch, start_ns: int, error: ServerError) -> None:
         self._recorder.failed(batch, start_ns)
         name, version = self._model
         for request in batch:
-            request.sink.send(InferResponse(name, version, request.id, error=error))
+            _deliver(request, InferResponse(name, version, request.id, error=error))
 
     def close(self) -> None:
         """Run what waits, without further delay, then close the instances; waits for both."""
@@ -152,6 +152,13 @@ class InstanceScheduler:
             worker.inbox.put(None)
         for worker in self._workers:
             worker.join()
+
+
+def _deliver(request: InferRequest, response: InferResponse) -> None:
+    try:
+        request.sink.send(response)
+    except Exception:  # a defect of whoever takes it must not end the instance
+        log.exception("the response to %s of %s was lost", request.label, request.model_name)
 
 
 class _Worker(threading.Thread):

@@ -100,7 +100,9 @@ def test_options_without_effect_are_named():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--http-port=abc"], "--http-port: invalid int value: 'abc'"),
+        (["--http-port=abc"], "--http-port: Invalid option value. Got abc, expected 1 to 65535"),
+        (["--http-port=65536"], "--http-port: Invalid option value. Got 65536"),
+        (["--model-load-thread-count=0"], "Got 0, expected 1 to 1024"),
         (["--strict-readiness=maybe"], "invalid value for bool option: maybe"),
         (["--model-control-mode=foo"], "--model-control-mode: invalid choice: 'foo'"),
         (["--model-control-mode=poll"], "--model-control-mode: invalid choice: 'poll'"),
@@ -118,6 +120,11 @@ def test_a_bad_option_exits_with_1(capsys, arguments, said):
     shown = capsys.readouterr().err
     assert shown.startswith("usage: reference_server")
     assert said in shown
+
+
+def test_a_log_file_that_cannot_be_written_is_told(capsys, tmp_path):
+    assert cli.main([*HERE, f"--log-file={tmp_path / 'no' / 'log'}"]) == 1
+    assert "/no/log': No such file or directory" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------ runs

@@ -2,12 +2,14 @@
 
 import asyncio
 import errno
+import json
 import logging
+import sys
 import threading
 
 import pytest
 from server.support.configs import ensemble, step
-from server.support.http import MemoryTransport, post
+from server.support.http import MemoryTransport, get, post
 from server.support.model_folders import BROKEN, VECTOR, write_ensemble, write_model
 
 from reference_server.core.errors import Code, ServerError
@@ -16,6 +18,15 @@ from reference_server.server import Server
 
 CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "mid"}), step("m", {"X": "mid"}, {"Y": "O"}))
 BODY = b'{"inputs":[{"name":"I","datatype":"FP32","shape":[2],"data":[1,2]}]}'
+
+
+HANGING = """
+    import released_by_test
+
+    class TritonPythonModel:
+        def finalize(self):
+            released_by_test.wait()
+"""
 
 
 class Port:
@@ -110,10 +121,11 @@ def test_each_step_is_counted_in_its_own_model(tmp_path):
 
     async def scenario(server, port):
         await asked(port, post("/v2/models/e/infer", BODY))
-        counted = server._gateway.statistics()
-        return {entry.name: entry.success.count for entry in counted}
+        return await asked(port, get("/v2/models/stats"))
 
-    assert serving(ServerOptions((tmp_path,)), scenario) == {"e": 1, "m": 2}
+    reply = serving(ServerOptions((tmp_path,)), scenario)
+    counted = json.loads(reply.partition(b"\r\n\r\n")[2])["model_stats"]
+    assert {entry["name"]: entry["inference_count"] for entry in counted} == {"e": 1, "m": 2}
 
 
 #: Answers only after the test has let it go on.
@@ -148,6 +160,25 @@ def test_requests_in_flight_are_answered_before_it_ends(tmp_path, monkeypatch):
         return await reply
 
     assert serving(ServerOptions((tmp_path,)), scenario).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_it_does_not_wait_longer_than_it_may_for_requests(tmp_path, monkeypatch, caplog):
+    write_model(tmp_path, "m", VECTOR, SLOW)
+    go_on = threading.Event()
+    monkeypatch.setattr(threading, "slow_model_of_this_test", go_on, raising=False)
+
+    async def scenario(server, port):
+        request = post("/v2/models/m/infer", BODY.replace(b'"I"', b'"X"'))
+        reply = asyncio.ensure_future(asked(port, request))
+        await asyncio.sleep(0)
+        server.stop()
+        while not port.is_closed:
+            await asyncio.sleep(0)
+        go_on.set()  # the models are closed in any case, and that does wait
+        await reply
+
+    serving(ServerOptions((tmp_path,), exit_timeout_s=0), scenario)
+    assert "Exit timeout of 0 s expired with requests in flight" in caplog.messages
 
 
 def test_a_port_that_is_taken_ends_the_start_and_the_models(tmp_path, caplog):
@@ -193,3 +224,18 @@ def test_the_table_tells_what_became_of_each_model(tmp_path, caplog):
     ]
     assert shown[3][:2] == ["typo", "-"]
     assert shown[3][2].startswith("UNAVAILABLE: Internal: failed to read text proto from")
+
+
+def test_a_model_that_hangs_at_the_end_does_not_keep_the_server(tmp_path, monkeypatch, caplog):
+    released = threading.Event()
+    monkeypatch.setitem(sys.modules, "released_by_test", released)
+    write_model(tmp_path, "m", source=HANGING)
+
+    async def scenario(server, port):
+        return None
+
+    try:
+        serving(ServerOptions((tmp_path,), exit_timeout_s=0), scenario)
+    finally:
+        released.set()
+    assert "Exit timeout expired. Exiting immediately." in caplog.messages

@@ -308,6 +308,26 @@ def test_batch_size(model, request_, rows):
     assert admitted(model, request_).batch_size == rows
 
 
+CUT_CONTENT = wire(b"a") + b"\x09\0\0\0ab"
+
+
+def test_rules_that_do_not_read_strings_admit_one_that_is_cut():
+    RequestRules(WORDS, reads_strings=False).admit(a_request(words(CUT_CONTENT, 2)))
+
+
+@pytest.mark.parametrize(
+    ("raw", "count", "text"),
+    [
+        (CUT_CONTENT, 3, "expected 3 string elements"),
+        (CUT_CONTENT, 1, "unexpected number of string elements 2"),
+        (wire(b"a") + b"\1\0", 1, "incomplete string length indicator"),
+    ],
+)
+def test_rules_that_do_not_read_strings_still_count_them(raw, count, text):
+    with pytest.raises(ServerError, match=text):
+        RequestRules(WORDS, reads_strings=False).admit(a_request(words(raw, count)))
+
+
 # ------------------------------------------------------------------------------------ batch keys
 
 FREE = signature({"X": (FP32, [-1]), "N": (FP32, [2])}, max_batch_size=8)

@@ -102,6 +102,24 @@ def test_all_lists_by_name_then_version(models, load):
     assert listed == [("a", 1), ("b", 9), ("b", 10)]
 
 
+LABELLED_OUTPUT = 'output { name: "O" data_type: TYPE_FP32 dims: [-1] label_filename: "own" }'
+
+
+@pytest.mark.parametrize(
+    ("outputs", "more", "labels"),
+    [
+        pytest.param("O", "", {"O": ("cat", "dog")}, id="of the model that makes the output"),
+        pytest.param("", LABELLED_OUTPUT, {"O": ("own",)}, id="of its own, if it has any"),
+    ],
+)
+def test_an_ensemble_has_labels(models, load, outputs, more, labels):
+    labelled = VECTOR.replace('name: "Y"', 'name: "Y" label_filename: "labels.txt"')
+    write_model(models, "m", labelled, files={"labels.txt": "cat\ndog"})
+    config = ensemble(step("m", {"X": "I"}, {"Y": "O"}), outputs=outputs, more=more)
+    write_ensemble(models, "e", config, files={"own": "own"})
+    assert load().find("e").labels == labels
+
+
 # ----------------------------------------------------------------------------------------- finding
 
 
@@ -200,6 +218,12 @@ UNLOADABLE = {
         (1,),
         "Invalid argument: circular dependency between ensembles: x -> ... -> x -> x",
     ),
+    "an ensemble with a bad tensor": (
+        ensemble(step("m", {"X": "I"}, {"Y": "O"}), inputs="") + 'input { name: "I" dims: [-1] }',
+        None,
+        (1,),
+        "Invalid argument: model input 'I' must specify 'data_type' for x",
+    ),
     "an ensemble without version": (
         ensemble(step("m", {"X": "I"}, {"Y": "O"})),
         None,
@@ -281,6 +305,18 @@ def test_close_finalizes_every_instance(models, load):
     folder = write_model(models, "m", VECTOR + "instance_group { count: 3 }", FINALIZING)
     load().close()
     assert (folder / "finalized").read_text() == "xxx"
+
+
+def test_ensembles_are_closed_before_what_they_use(models, load, caplog):
+    write_model(models, "m")
+    write_ensemble(models, "z", CHAIN)
+    repository = load()
+    with caplog.at_level(logging.INFO, "reference_server.repository"):
+        repository.close()
+    assert caplog.messages == [
+        "successfully unloaded 'z' version 1",
+        "successfully unloaded 'm' version 1",
+    ]
 
 
 def test_a_closed_repository_refuses(models, load):

@@ -304,6 +304,16 @@ def test_nothing_is_answered_behind_a_closing_request(client):
     assert client.is_closed
 
 
+def test_nothing_waits_behind_a_closing_request(waiting_client, held):
+    closing = post("/2", LARGE, "Connection: close")  # its body is read past the parser
+    waiting_client.send(get("/1") + closing + get("/3"))
+    held.answer(b"one")
+    held.answer(b"two")
+    assert bodies(waiting_client) == [b"one", b"two"]
+    assert waiting_client.is_closed
+    assert held.requests == []
+
+
 @pytest.mark.parametrize(
     "garbage",
     [
