@@ -87,7 +87,8 @@ def listens(address: str) -> bool:
     """Tell whether anybody answers there."""
     try:
         connect(address).close()
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):
+        # Reset: the port was given up between the system's answer and the server's.
         return False
     return True
 
