@@ -29,13 +29,6 @@ class ResponseSink(Protocol):
         """Take one response; the last has `final` set. Called from any thread; never blocks."""
 
 
-class NullSink:
-    """A sink that drops what it is given."""
-
-    def send(self, response: InferResponse) -> None:
-        """Drop `response`."""
-
-
 @dataclass(slots=True)
 class InferRequest:
     """One request. Belongs to one holder at a time: front, scheduler, instance.

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from server.support.requests import NullSink
 
 from reference_server.backends.python_host.inline import InlineInstance, InstanceSpec
 from reference_server.core import dtypes
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.request import InferRequest, NullSink
+from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from server.backends.kit import request
+from server.support.requests import NullSink
 from triton_python_backend_utils import InferenceRequest
 
-from reference_server.core.request import InferRequest, NullSink, SequenceFlag
+from reference_server.core.request import InferRequest, SequenceFlag
 
 DECLARED = ("OUT", "TEXT")
 

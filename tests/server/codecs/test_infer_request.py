@@ -5,13 +5,13 @@ import struct
 
 import numpy as np
 import pytest
-from server.support.requests import signature
+from server.support.requests import NullSink, signature
 
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
 from reference_server.codecs.infer_request import InferRequestDecoder, json_length
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.request import NullSink, SequenceFlag
+from reference_server.core.request import SequenceFlag
 
 MODEL = signature({"X": (DataType.FP32, [-1])}, name="m")
 BINARY = OutputForm(binary=True)
