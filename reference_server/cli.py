@@ -15,7 +15,7 @@ except ImportError:  # no uvloop on this platform: the same server, slower
 
 from reference_server.core.errors import ServerError
 from reference_server.observability import logs
-from reference_server.options import HttpOptions, LogOptions, ServerOptions
+from reference_server.options import HttpOptions, LogOptions, MetricsOptions, ServerOptions
 from reference_server.server import Server
 
 #: Options of tritonserver that this server knows of, but does nothing about. They are accepted
@@ -24,11 +24,7 @@ _WITHOUT_EFFECT = (
     "allow-grpc",
     "grpc-port",
     "grpc-address",
-    "allow-metrics",
-    "metrics-port",
-    "metrics-address",
     "allow-gpu-metrics",
-    "allow-cpu-metrics",
     "http-thread-count",
     "backend-directory",
     "cache-directory",
@@ -100,6 +96,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BOOL",
         help="let several servers listen on the same HTTP port (false)",
     )
+    add("--allow-metrics", type=_boolean, default=True, metavar="BOOL",
+        help="serve metrics (true)")  # fmt: skip
+    add("--metrics-address", metavar="ADDRESS", help="address of the metrics (that of HTTP)")
+    add("--metrics-port", type=_within(1, 65535), default=8002, metavar="PORT",
+        help="port of the metrics (8002)")  # fmt: skip
+    add("--metrics-interval-ms", type=_within(0, 2**63 - 1), default=2000, metavar="MS",
+        help="how old the machine's metrics may become (2000)")  # fmt: skip
+    add("--allow-cpu-metrics", type=_boolean, default=True, metavar="BOOL",
+        help="tell of CPU and memory in the metrics (true)")  # fmt: skip
     add("--exit-on-error", type=_boolean, default=True, metavar="BOOL",
         help="end when a model cannot be loaded at start (true)")  # fmt: skip
     add("--strict-readiness", type=_boolean, default=True, metavar="BOOL",
@@ -127,17 +132,34 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
 
     Exits with code 1 on a bad option, as tritonserver does.
     """
-    given = _parser().parse_args(arguments)
+    parser = _parser()
+    given = parser.parse_args(arguments)
     ignored = [
         f"--{name}"
         for name in _WITHOUT_EFFECT
         if getattr(given, name.replace("-", "_")) is not None
     ]
     http = HttpOptions(given.http_address, given.http_port, given.reuse_http_port)
+    metrics = MetricsOptions(
+        given.http_address if given.metrics_address is None else given.metrics_address,
+        given.metrics_port,
+        given.metrics_interval_ms,
+        given.allow_cpu_metrics,
+    )
+    if (
+        given.allow_http
+        and given.allow_metrics
+        and (http.address, http.port) == (metrics.address, metrics.port)
+    ):
+        parser.error(
+            "The server cannot listen to HTTP requests and metrics requests at the same address "
+            f"and port {http.address}:{http.port}"
+        )
     options = ServerOptions(
         model_repositories=tuple(given.model_repository or ()),
         server_id=given.id,
         http=http if given.allow_http else None,
+        metrics=metrics if given.allow_metrics else None,
         log=LogOptions(
             given.log_verbose,
             given.log_info,

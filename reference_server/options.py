@@ -28,12 +28,26 @@ class HttpOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """The metrics port: where it listens, and how old the machine's gauges may become.
+
+    Without `cpu` there are no gauges of CPU and memory.
+    """
+
+    address: str = "0.0.0.0"
+    port: int = 8002
+    interval_ms: int = 2000
+    cpu: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Everything that the composition root needs to build a server."""
 
     model_repositories: tuple[Path, ...]
     server_id: str = "triton"
     http: HttpOptions | None = field(default_factory=HttpOptions)
+    metrics: MetricsOptions | None = field(default_factory=MetricsOptions)
     log: LogOptions = field(default_factory=LogOptions)
     exit_on_error: bool = True
     strict_readiness: bool = True

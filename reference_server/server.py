@@ -10,16 +10,23 @@ import contextlib
 import logging
 import signal
 import threading
+from collections.abc import Sequence
 
 from reference_server.core.clock import Clock, SystemClock
+from reference_server.fronts.http.handlers import HttpHandlers
 from reference_server.fronts.http.listener import HttpListener
+from reference_server.fronts.metrics.handlers import MetricsHandlers
 from reference_server.gateway.gateway import Gateway
+from reference_server.gateway.metrics import MetricsGateway, new_registry
 from reference_server.observability import tables
-from reference_server.options import ServerOptions
+from reference_server.observability.host_metrics import HostMetrics
+from reference_server.options import HttpOptions, MetricsOptions, ServerOptions
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository, check_all_loaded
 
 log = logging.getLogger(__name__)
+
+_NS_PER_MS = 1_000_000
 
 
 class Server:
@@ -28,8 +35,10 @@ class Server:
     def __init__(self, options: ServerOptions, clock: Clock | None = None) -> None:
         self._options = options
         self._clock = clock or SystemClock()
+        self._registry = new_registry()
         loader = ModelLoader(
             self._clock,
+            self._registry,
             # The gateway stands on the repository, which needs it only once requests come.
             lambda request: self._gateway.dispatch(request),
             auto_complete_config=options.auto_complete_config,
@@ -50,17 +59,21 @@ class Server:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
         await asyncio.to_thread(self._repository.load)
-        listener: HttpListener | None = None
+        listeners: list[HttpListener] = []
         try:
             log.info("%s", tables.models(self._rows()), extra={"verbatim": True})
             if self._options.exit_on_error:
                 check_all_loaded(self._repository)
+            # Metrics first: whoever finds the server ready finds them too.
+            if self._options.metrics is not None:
+                listeners.append(self._metrics_listener(self._options.metrics))
             if self._options.http is not None:
-                listener = HttpListener(self._options.http, self._gateway, self._clock)
+                listeners.append(self._http_listener(self._options.http, loop))
+            for listener in listeners:
                 await listener.open()
             await self._stopping.wait()
         finally:
-            await self._shut_down(listener)
+            await self._shut_down(listeners)
 
     def stop(self) -> None:
         """Begin the shutdown; on the loop's thread."""
@@ -70,6 +83,21 @@ class Server:
         log.info("Signal (%d) received.", number)
         self.stop()
 
+    def _http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
+        handlers = HttpHandlers(self._gateway, loop, self._clock)
+        return HttpListener(
+            "HTTPService",
+            options.address,
+            options.port,
+            handlers.handle,
+            reuse_port=options.reuse_port,
+        )
+
+    def _metrics_listener(self, options: MetricsOptions) -> HttpListener:
+        host = HostMetrics(self._clock, options.interval_ms * _NS_PER_MS, cpu=options.cpu)
+        handlers = MetricsHandlers(MetricsGateway(self._repository, self._registry, host))
+        return HttpListener("Metrics Service", options.address, options.port, handlers.handle)
+
     def _rows(self) -> list[tuple[str, str, str]]:
         rows: list[tuple[str, str, str]] = []
         for status in self._repository.statuses():
@@ -78,17 +106,19 @@ class Server:
             rows.append((status.model, version, shown))
         return rows
 
-    async def _shut_down(self, listener: HttpListener | None) -> None:
+    async def _shut_down(self, listeners: Sequence[HttpListener]) -> None:
         """Answer what is in flight, within the exit timeout, then finalize the models."""
-        if listener is not None:
+        for listener in listeners:
             listener.stop_accepting()
-            try:
-                await asyncio.wait_for(listener.drained(), self._options.exit_timeout_s)
-            except asyncio.TimeoutError:
-                log.error(
-                    "Exit timeout of %g s expired with requests in flight",
-                    self._options.exit_timeout_s,
-                )
+        drained = asyncio.gather(*(listener.drained() for listener in listeners))
+        try:
+            await asyncio.wait_for(drained, self._options.exit_timeout_s)
+        except asyncio.TimeoutError:
+            log.error(
+                "Exit timeout of %g s expired with requests in flight",
+                self._options.exit_timeout_s,
+            )
+        for listener in listeners:
             listener.close()
         await self._close_models()
 

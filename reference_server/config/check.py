@@ -13,6 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelInput, ModelInstanceGroup, M
 
 from reference_server.config import schema
 from reference_server.core.errors import invalid_arg, unsupported
+from reference_server.core.metrics import is_label_name
 
 
 def check_polled(config: ConfigProto, directory_name: str) -> None:
@@ -99,6 +100,13 @@ def check_loaded(config: ConfigProto) -> None:
             raise invalid_arg(f"model input NHWC/NCHW require 3 dims for {name}")
     for wanted in config.output:
         _check_tensor("output", wanted, config)
+    for tag in config.metric_tags:
+        # Triton's metrics show it with this underscore, and take no other names; it ends there.
+        if not is_label_name(f"_{tag}"):
+            raise invalid_arg(
+                f"metric tag '{tag}' of model {name} must consist of letters, digits and "
+                "underscores, and not begin with an underscore"
+            )
     if config.platform == "ensemble":
         return
     if config.backend != "python":

@@ -60,6 +60,7 @@ class ModelConfig:
     dynamic_batching: DynamicBatching | None
     ensemble: tuple[EnsembleStep, ...]
     decoupled: bool
+    metric_tags: tuple[tuple[str, str], ...]
     json: str
 
     @property
@@ -110,6 +111,7 @@ class ModelConfig:
                 for step in config.ensemble_scheduling.step
             ),
             decoupled=config.model_transaction_policy.decoupled,
+            metric_tags=tuple(sorted(config.metric_tags.items())),
             json=render.as_json(config),
         )
 

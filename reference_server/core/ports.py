@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from reference_server.core.metrics import MetricKind
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, Timing
 
@@ -28,6 +29,10 @@ class ModelInstance(Protocol):
 
 class Scheduler(Protocol):
     """Decides when a request runs, and on which instance."""
+
+    @property
+    def pending(self) -> int:
+        """How many requests wait for an instance; any thread."""
 
     def submit(self, request: InferRequest) -> None:
         """Take the request; its sink will be answered. Does not wait for it; any thread.
@@ -54,11 +59,54 @@ class Recorder(Protocol):
 class EnsembleRecorder(Protocol):
     """Counts what became of an ensemble's requests. Any thread."""
 
-    def composed(self, request: InferRequest, steps: Sequence[Timing]) -> Timing:
-        """The ensemble answered `request`; `steps` are the timings of the steps that ran."""
+    def composed(self, request: InferRequest, began_ns: int, steps: Sequence[Timing]) -> Timing:
+        """The ensemble answered `request`.
+
+        `began_ns` is when it sent its first steps, `steps` are the timings of all that ran.
+        """
 
     def refused(self, request: InferRequest) -> None:
         """The ensemble answered `request` with an error."""
+
+
+class MetricSeries(Protocol):
+    """One value of a metric family. Any thread.
+
+    Raises ServerError for what its kind cannot do, and for amounts that it refuses.
+    """
+
+    def increment(self, amount: float) -> None:
+        """Add `amount`."""
+
+    def set(self, value: float) -> None:
+        """Replace the value."""
+
+    def observe(self, value: float) -> None:
+        """Count one value of a distribution."""
+
+    def value(self) -> float:
+        """The value now."""
+
+
+class MetricFamilyHold(Protocol):
+    """What keeps the series of one family object on show, until it is released. Any thread."""
+
+    @property
+    def is_held(self) -> bool:
+        """False once it has been released."""
+
+    def series(self, labels: Mapping[str, str], bounds: Sequence[float]) -> MetricSeries:
+        """The family's series with these labels; `bounds` are a histogram's. Raises ServerError."""
+
+    def release(self) -> None:
+        """Let go of the series; those that nobody else holds are shown no more."""
+
+
+class Metrics(Protocol):
+    """Where models get the families of their own metrics. Any thread."""
+
+    def hold(self, name: str, description: str, kind: MetricKind) -> MetricFamilyHold:
+        """A hold on the family of that name, which is made if there is none. Raises ServerError."""
 
 
 #: Sends a request of the server's own (an ensemble's step) the way a client's goes:

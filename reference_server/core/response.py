@@ -11,9 +11,8 @@ from reference_server.core.tensor import Tensor
 
 @dataclass(slots=True, frozen=True)
 class Timing:
-    """When an execution began (monotonic ns) and how long its three parts took (ns)."""
+    """How long the three parts of an execution took, in nanoseconds."""
 
-    start_ns: int
     input_ns: int
     infer_ns: int
     output_ns: int

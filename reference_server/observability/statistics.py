@@ -29,7 +29,6 @@ class ModelStatistics:
         """An instance ran `batch`, from `start_ns` on, and answers it now."""
         now = self._clock.monotonic_ns()
         timing = Timing(
-            start_ns,
             execution.input_end_ns - start_ns,
             execution.output_start_ns - execution.input_end_ns,
             now - execution.output_start_ns,
@@ -60,13 +59,15 @@ class ModelStatistics:
         with self._lock:
             self._totals.fail.add(sum(now - request.received_ns for request in batch), len(batch))
             rows = sum(request.batch_size for request in batch)
-            self._count_batch(rows, Timing(start_ns, 0, now - start_ns, 0))
+            self._count_batch(rows, Timing(0, now - start_ns, 0))
 
-    def composed(self, request: InferRequest, steps: Sequence[Timing]) -> Timing:
-        """An ensemble answered `request` after `steps`; returns their sums."""
+    def composed(self, request: InferRequest, began_ns: int, steps: Sequence[Timing]) -> Timing:
+        """An ensemble answered `request` after `steps`, which began at `began_ns`.
+
+        Returns the sums of the steps. Where a step waited is told by its own model.
+        """
         now = self._clock.monotonic_ns()
         timing = Timing(
-            min((step.start_ns for step in steps), default=now),
             sum(step.input_ns for step in steps),
             sum(step.infer_ns for step in steps),
             sum(step.output_ns for step in steps),
@@ -75,7 +76,7 @@ class ModelStatistics:
             totals = self._totals
             totals.inference_count += request.batch_size
             totals.success.add(now - request.received_ns)
-            totals.queue.add(timing.start_ns - request.queued_ns)
+            totals.queue.add(began_ns - request.queued_ns)
             totals.compute_input.add(timing.input_ns)
             totals.compute_infer.add(timing.infer_ns)
             totals.compute_output.add(timing.output_ns)

@@ -14,7 +14,7 @@ from reference_server.config import check, complete, pbtxt, render
 from reference_server.config.schema import ModelConfig
 from reference_server.core.clock import Clock
 from reference_server.core.errors import internal, invalid_arg
-from reference_server.core.ports import Dispatch, Scheduler
+from reference_server.core.ports import Dispatch, Metrics, Scheduler
 from reference_server.core.rules import RequestRules
 from reference_server.observability.statistics import ModelStatistics
 from reference_server.repository.scan import ModelFolder
@@ -32,11 +32,15 @@ Find = Callable[[str, int], ServedModel]
 class ModelLoader:
     """Turns a model's folder into a ServedModel.
 
-    `dispatch` takes the requests that ensembles send to their steps.
+    `metrics` is where models get families of their own, `dispatch` takes the requests that
+    ensembles send to their steps.
     """
 
-    def __init__(self, clock: Clock, dispatch: Dispatch, *, auto_complete_config: bool) -> None:
+    def __init__(
+        self, clock: Clock, metrics: Metrics, dispatch: Dispatch, *, auto_complete_config: bool
+    ) -> None:
         self._clock = clock
+        self._metrics = metrics
         self._dispatch = dispatch
         self._auto_completes = auto_complete_config
 
@@ -90,7 +94,9 @@ class ModelLoader:
             return EnsembleScheduler(config, version, self._dispatch, statistics, self._clock)
         instances = [
             with_reshaped_outputs(
-                InlineInstance(_spec(config, folder, version_folder, version, name), self._clock),
+                InlineInstance(
+                    _spec(config, folder, version_folder, version, name), self._clock, self._metrics
+                ),
                 config.signature,
             )
             for name in config.instance_names

@@ -38,7 +38,7 @@ class EnsembleScheduler:
         self.graph = EnsembleGraph(config.ensemble, self.outputs)
         self.dispatch = dispatch
         self.recorder = recorder
-        self._clock = clock
+        self.clock = clock
         self._closing = False
         self._running = 0
         self._changed = threading.Condition()
@@ -46,9 +46,14 @@ class EnsembleScheduler:
     def __repr__(self) -> str:
         return f"EnsembleScheduler({self.name} version {self.version}: {self._running} running)"
 
+    @property
+    def pending(self) -> int:
+        """None: a request is with its steps at once, and waits there."""
+        return 0
+
     def submit(self, request: InferRequest) -> None:
         """Start the steps that need nothing but the request's inputs."""
-        request.queued_ns = self._clock.monotonic_ns()
+        request.queued_ns = self.clock.monotonic_ns()
         with self._changed:
             if self._closing:
                 raise unavailable(
@@ -83,6 +88,7 @@ class _Run:
         self._started: set[int] = set()
         self._finished: set[int] = set()
         self._timings: list[Timing] = []
+        self._began_ns = 0
         self._answered = False
 
     def advance(self) -> None:
@@ -95,6 +101,8 @@ class _Run:
             requests = [self._step_request(index) for index in ready]
             done = self._finished >= self._needed
             self._answered = done
+            # The first steps are started within `submit`, before any other call of this.
+            self._began_ns = self._began_ns or self._ensemble.clock.monotonic_ns()
         if done:
             self._answer()
         for request in requests:
@@ -169,7 +177,7 @@ class _Run:
             for name in ensemble.outputs
             if name in wanted and name in self._tensors
         ]
-        timing = ensemble.recorder.composed(request, self._timings)
+        timing = ensemble.recorder.composed(request, self._began_ns, self._timings)
         self._send(
             InferResponse(
                 ensemble.name,

@@ -58,6 +58,12 @@ class InstanceScheduler:
             f"{len(self._idle)} of {len(self._workers)} instances idle)"
         )
 
+    @property
+    def pending(self) -> int:
+        """How many requests no instance has begun to execute."""
+        with self._lock:
+            return len(self._work)
+
     def open(self) -> None:
         """Open all instances, side by side. If one fails, close the others and raise its error."""
         for worker in self._workers:

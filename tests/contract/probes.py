@@ -16,7 +16,7 @@ MODELS = Path(__file__).with_name("probe_models")
 GE_CLASSIFIER = ROOT / "model_repository" / "ge_classifier"
 
 # One input of each type, all optional, so that a request says which type it is about. BF16 has no
-# NumPy type: it is there to be refused.
+# NumPy type: it is there to be refused, and has a probe of its own that knows what to do.
 TYPES = [
     *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
     *("FP16", "BF16", "FP32", "FP64", "STRING"),
@@ -26,6 +26,11 @@ TYPES_CONFIG = "\n".join(
     output {{ name: "{name}_OUT" data_type: TYPE_{name} dims: [-1] }}"""
     for name in TYPES
 )
+
+METER_CONFIG = """
+    input { name: "what" data_type: TYPE_STRING dims: [1] }
+    output { name: "told" data_type: TYPE_STRING dims: [1] }
+"""
 
 IDENTITY = MODELS / "identity.py"
 
@@ -110,6 +115,15 @@ PROBES = {
         output { name: "again" data_type: TYPE_STRING dims: [1] }
         """,
         MODELS / "mirror.py",
+    ),
+    "bf16": Probe(
+        """
+        input { name: "X" data_type: TYPE_BF16 dims: [-1, -1] }
+        output { name: "same" data_type: TYPE_BF16 dims: [-1, -1] }
+        output { name: "again" data_type: TYPE_BF16 dims: [-1, -1] }
+        output { name: "more" data_type: TYPE_BF16 dims: [-1, -1] }
+        """,
+        MODELS / "bf16.py",
     ),
     "faults": Probe(
         """
@@ -236,6 +250,16 @@ PROBES = {
         }
         """,
         None,
+    ),
+    # What the metrics show: of the models' own making, and of requests that wait.
+    "meter": Probe(METER_CONFIG, MODELS / "meter.py"),
+    "meter_too": Probe(METER_CONFIG, MODELS / "meter.py"),
+    "held": Probe(
+        """
+        input { name: "X" data_type: TYPE_FP32 dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+        """,
+        MODELS / "held.py",
     ),
     # Nothing but the statistics' own scripts may send these a request.
     "counted": Probe("""

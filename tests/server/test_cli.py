@@ -8,8 +8,9 @@ import pytest
 from server.support.model_folders import BROKEN, VECTOR, write_model
 
 from reference_server import cli
-from reference_server.options import HttpOptions, LogOptions, ServerOptions
+from reference_server.options import HttpOptions, LogOptions, MetricsOptions, ServerOptions
 
+WITHOUT_PORTS = ["--allow-http=false", "--allow-metrics=false"]
 HERE = ["--model-repository", "models"]
 
 
@@ -39,6 +40,7 @@ def test_defaults_are_those_of_triton():
     options, ignored = cli.parse(HERE)
     assert options == ServerOptions((Path("models"),))
     assert options.http == HttpOptions("0.0.0.0", 8000, reuse_port=False)
+    assert options.metrics == MetricsOptions("0.0.0.0", 8002, 2000, cpu=True)
     assert options.log == LogOptions(0, True, True, True, False, "")
     assert (options.server_id, options.exit_timeout_s, options.model_load_threads) == (
         "triton",
@@ -58,6 +60,11 @@ OPTIONS = {
     "--http-address=::1": ("http", HttpOptions("::1")),
     "--http-port=9000": ("http", HttpOptions(port=9000)),
     "--reuse-http-port=true": ("http", HttpOptions(reuse_port=True)),
+    "--allow-metrics=false": ("metrics", None),
+    "--metrics-address=::1": ("metrics", MetricsOptions("::1")),
+    "--metrics-port=9002": ("metrics", MetricsOptions(port=9002)),
+    "--metrics-interval-ms=0": ("metrics", MetricsOptions(interval_ms=0)),
+    "--allow-cpu-metrics=false": ("metrics", MetricsOptions(cpu=False)),
     "--exit-on-error=false": ("exit_on_error", False),
     "--strict-readiness=0": ("strict_readiness", False),
     "--disable-auto-complete-config": ("auto_complete_config", False),
@@ -80,6 +87,18 @@ def test_an_option(argument, setting, separate):
     assert getattr(cli.parse([*HERE, *given])[0], name) == value
 
 
+def test_the_metrics_are_where_http_is_unless_told_otherwise():
+    assert cli.parse([*HERE, "--http-address=::1"])[0].metrics == MetricsOptions("::1")
+    both = [*HERE, "--http-address=::1", "--metrics-address=::2"]
+    assert cli.parse(both)[0].metrics == MetricsOptions("::2")
+
+
+@pytest.mark.parametrize("front", ["http", "metrics"])
+def test_one_port_may_be_named_twice_if_it_is_used_once(front):
+    arguments = [*HERE, "--http-port=7", "--metrics-port=7", f"--allow-{front}=false"]
+    assert getattr(cli.parse(arguments)[0], front) is None
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -92,9 +111,9 @@ def test_booleans_have_many_words(text, value):
 
 
 def test_options_without_effect_are_named():
-    arguments = [*HERE, "--grpc-port=1", "--allow-metrics=false", "--http-thread-count", "4"]
+    arguments = [*HERE, "--grpc-port=1", "--allow-gpu-metrics=false", "--http-thread-count", "4"]
     ignored = cli.parse(arguments)[1]
-    assert sorted(ignored) == ["--allow-metrics", "--grpc-port", "--http-thread-count"]
+    assert sorted(ignored) == ["--allow-gpu-metrics", "--grpc-port", "--http-thread-count"]
 
 
 @pytest.mark.parametrize(
@@ -102,6 +121,14 @@ def test_options_without_effect_are_named():
     [
         (["--http-port=abc"], "--http-port: Invalid option value. Got abc, expected 1 to 65535"),
         (["--http-port=65536"], "--http-port: Invalid option value. Got 65536"),
+        (["--metrics-port=0"], "--metrics-port: Invalid option value. Got 0, expected 1 to 65535"),
+        (["--metrics-interval-ms=-1"], "--metrics-interval-ms: Invalid option value. Got -1"),
+        (["--allow-metrics=maybe"], "invalid value for bool option: maybe"),
+        (
+            ["--http-port=7", "--metrics-port=7"],
+            "The server cannot listen to HTTP requests and metrics requests at the same address "
+            "and port 0.0.0.0:7",
+        ),
         (["--model-load-thread-count=0"], "Got 0, expected 1 to 1024"),
         (["--strict-readiness=maybe"], "invalid value for bool option: maybe"),
         (["--model-control-mode=foo"], "--model-control-mode: invalid choice: 'foo'"),
@@ -132,7 +159,7 @@ def test_a_log_file_that_cannot_be_written_is_told(capsys, tmp_path):
 
 def ran(capsys, *arguments):
     """The exit code, and the last line of stderr."""
-    code = cli.main(["--allow-http=false", *arguments])
+    code = cli.main([*WITHOUT_PORTS, *arguments])
     lines = capsys.readouterr().err.splitlines()
     return code, lines[-1] if lines else ""
 
@@ -186,11 +213,11 @@ def test_a_signal_stops_the_server_with_0(capsys, tmp_path, broken):
 
 def test_the_table_of_models_is_shown(capsys, tmp_path):
     write_model(tmp_path, "m", VECTOR, STOPPING)
-    cli.main(["--allow-http=false", f"--model-repository={tmp_path}"])
+    cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"])
     assert "| m     | 1       | READY  |" in capsys.readouterr().err
 
 
 def test_options_without_effect_are_warned_of(capsys, tmp_path):
     write_model(tmp_path, "m", VECTOR, STOPPING)
-    cli.main(["--allow-http=false", f"--model-repository={tmp_path}", "--grpc-port=1"])
+    cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}", "--grpc-port=1"])
     assert '"no effect in the reference server: --grpc-port"' in capsys.readouterr().err

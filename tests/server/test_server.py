@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from server.support.configs import ensemble, step
@@ -29,23 +30,29 @@ HANGING = """
 """
 
 
-class Port:
-    """A port in memory, that tells when it is open."""
+HTTP, METRICS = 8000, 8002
 
-    def __init__(self, fault=None):
+
+class Ports:
+    """Ports in memory, that tell when that of HTTP is open. `faulty` is taken by someone else."""
+
+    def __init__(self, faulty=None):
         self.opened = asyncio.Event()
-        self.is_closed = False
-        self._fault = fault
+        self.factories = {}
+        self.closed = []
+        self._faulty = faulty
 
     async def create_server(self, factory, address, port, **more):
-        if self._fault is not None:
-            raise self._fault
-        self.connect = factory
-        self.opened.set()
-        return self
+        if port == self._faulty:
+            raise OSError(errno.EADDRINUSE, "in use")
+        self.factories[port] = factory
+        if port == HTTP:
+            self.opened.set()
+        return SimpleNamespace(close=lambda: self.closed.append(port))
 
-    def close(self):
-        self.is_closed = True
+    @property
+    def are_closed(self):
+        return sorted(self.closed) == sorted(self.factories)
 
 
 class WaitableTransport(MemoryTransport):
@@ -66,32 +73,32 @@ class WaitableTransport(MemoryTransport):
             asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
 
 
-def serving(options, scenario, *, fault=None):
-    """Run a server over a port in memory, and `scenario(server, port)` once it is open."""
+def serving(options, scenario, *, faulty=None):
+    """Run a server over ports in memory, and `scenario(server, ports)` once they are open."""
 
     async def run():
-        port = Port(fault)
-        asyncio.get_running_loop().create_server = port.create_server
+        ports = Ports(faulty)
+        asyncio.get_running_loop().create_server = ports.create_server
         server = Server(options)
         task = asyncio.ensure_future(server.serve())
-        opened = asyncio.ensure_future(port.opened.wait())
+        opened = asyncio.ensure_future(ports.opened.wait())
         await asyncio.wait([task, opened], return_when=asyncio.FIRST_COMPLETED)
         opened.cancel()
-        if opened.cancelled() or not port.opened.is_set():
+        if opened.cancelled() or not ports.opened.is_set():
             return await task
         try:
-            return await scenario(server, port)
+            return await scenario(server, ports)
         finally:
             server.stop()
             await task
-            assert port.is_closed
+            assert ports.are_closed
 
     return asyncio.run(run())
 
 
-async def asked(port, request):
+async def asked(ports, request, port=HTTP):
     """Send one request over a connection of its own; returns the reply's bytes."""
-    connection = port.connect()
+    connection = ports.factories[port]()
     transport = WaitableTransport(connection)
     connection.connection_made(transport)
     connection.get_buffer(-1)[: len(request)] = request
@@ -104,8 +111,8 @@ def test_a_request_goes_all_the_way(tmp_path):
     write_model(tmp_path, "m")
     write_ensemble(tmp_path, "e", CHAIN)
 
-    async def scenario(server, port):
-        return await asked(port, post("/v2/models/e/infer", BODY))
+    async def scenario(server, ports):
+        return await asked(ports, post("/v2/models/e/infer", BODY))
 
     reply = serving(ServerOptions((tmp_path,)), scenario)
     assert reply.endswith(
@@ -119,13 +126,59 @@ def test_each_step_is_counted_in_its_own_model(tmp_path):
     write_model(tmp_path, "m")
     write_ensemble(tmp_path, "e", CHAIN)
 
-    async def scenario(server, port):
-        await asked(port, post("/v2/models/e/infer", BODY))
-        return await asked(port, get("/v2/models/stats"))
+    async def scenario(server, ports):
+        await asked(ports, post("/v2/models/e/infer", BODY))
+        return await asked(ports, get("/v2/models/stats"))
 
     reply = serving(ServerOptions((tmp_path,)), scenario)
     counted = json.loads(reply.partition(b"\r\n\r\n")[2])["model_stats"]
     assert {entry["name"]: entry["inference_count"] for entry in counted} == {"e": 1, "m": 2}
+
+
+#: Counts its executions in a metric of its own.
+COUNTING = """
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.family = pb_utils.MetricFamily("calls", "", pb_utils.MetricFamily.COUNTER)
+            self.calls = self.family.Metric({"model": args["model_name"]})
+
+        def execute(self, requests):
+            self.calls.increment(len(requests))
+            return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+
+
+def test_the_metrics_show_what_was_served_and_what_models_count(tmp_path):
+    write_model(tmp_path, "m", source=COUNTING)
+
+    async def scenario(server, ports):
+        await asked(ports, post("/v2/models/m/infer", BODY.replace(b'"I"', b'"X"')))
+        return await asked(ports, get("/metrics"), METRICS)
+
+    page = serving(ServerOptions((tmp_path,)), scenario)
+    assert b'\nnv_inference_count{model="m",version="1"} 1\n' in page
+    assert b'\n# TYPE calls counter\ncalls{model="m"} 1\n# HELP nv_inference_pending' in page
+
+
+def test_who_finds_the_server_finds_its_metrics(tmp_path):
+    async def scenario(server, ports):
+        return list(ports.factories)
+
+    assert serving(ServerOptions((tmp_path,)), scenario) == [METRICS, HTTP]
+
+
+def test_without_metrics_models_count_all_the_same(tmp_path):
+    write_model(tmp_path, "m", source=COUNTING)
+
+    async def scenario(server, ports):
+        reply = await asked(ports, post("/v2/models/m/infer", BODY.replace(b'"I"', b'"X"')))
+        return reply, list(ports.factories)
+
+    reply, opened = serving(ServerOptions((tmp_path,), metrics=None), scenario)
+    assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert opened == [HTTP]
 
 
 #: Answers only after the test has let it go on.
@@ -150,9 +203,9 @@ def test_requests_in_flight_are_answered_before_it_ends(tmp_path, monkeypatch):
     go_on = threading.Event()
     monkeypatch.setattr(threading, "slow_model_of_this_test", go_on, raising=False)
 
-    async def scenario(server, port):
+    async def scenario(server, ports):
         request = post("/v2/models/m/infer", BODY.replace(b'"I"', b'"X"'))
-        reply = asyncio.ensure_future(asked(port, request))
+        reply = asyncio.ensure_future(asked(ports, request))
         await asyncio.sleep(0)
         server.stop()
         await asyncio.sleep(0)
@@ -167,12 +220,12 @@ def test_it_does_not_wait_longer_than_it_may_for_requests(tmp_path, monkeypatch,
     go_on = threading.Event()
     monkeypatch.setattr(threading, "slow_model_of_this_test", go_on, raising=False)
 
-    async def scenario(server, port):
+    async def scenario(server, ports):
         request = post("/v2/models/m/infer", BODY.replace(b'"I"', b'"X"'))
-        reply = asyncio.ensure_future(asked(port, request))
+        reply = asyncio.ensure_future(asked(ports, request))
         await asyncio.sleep(0)
         server.stop()
-        while not port.is_closed:
+        while not ports.are_closed:
             await asyncio.sleep(0)
         go_on.set()  # the models are closed in any case, and that does wait
         await reply
@@ -181,16 +234,16 @@ def test_it_does_not_wait_longer_than_it_may_for_requests(tmp_path, monkeypatch,
     assert "Exit timeout of 0 s expired with requests in flight" in caplog.messages
 
 
-def test_a_port_that_is_taken_ends_the_start_and_the_models(tmp_path, caplog):
+@pytest.mark.parametrize("taken", [HTTP, METRICS])
+def test_a_port_that_is_taken_ends_the_start_and_the_models(tmp_path, caplog, taken):
     write_model(tmp_path, "m")
-    fault = OSError(errno.EADDRINUSE, "in use")
     with (
         caplog.at_level(logging.INFO, "reference_server"),
         pytest.raises(ServerError) as caught,
     ):
-        serving(ServerOptions((tmp_path,)), None, fault=fault)
+        serving(ServerOptions((tmp_path,)), None, faulty=taken)
     assert caught.value.code is Code.UNAVAILABLE
-    assert caught.value.message == "Socket '0.0.0.0:8000' already in use "
+    assert caught.value.message == f"Socket '0.0.0.0:{taken}' already in use "
     assert "successfully unloaded 'm' version 1" in caplog.messages
 
 
@@ -209,7 +262,7 @@ def test_the_table_tells_what_became_of_each_model(tmp_path, caplog):
     write_model(tmp_path, "good", VECTOR + "version_policy { all { } }", versions=(1, 10))
     write_model(tmp_path, "typo", "max_batch_sise: 8")
 
-    async def nothing(server, port):
+    async def nothing(server, ports):
         return None
 
     with caplog.at_level(logging.INFO, "reference_server"):
@@ -231,7 +284,7 @@ def test_a_model_that_hangs_at_the_end_does_not_keep_the_server(tmp_path, monkey
     monkeypatch.setitem(sys.modules, "released_by_test", released)
     write_model(tmp_path, "m", source=HANGING)
 
-    async def scenario(server, port):
+    async def scenario(server, ports):
         return None
 
     try:

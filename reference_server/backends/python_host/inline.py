@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from reference_server.backends.python_host.api.metrics import InstanceMetrics, bound_family
 from reference_server.backends.python_host.api.model_config import ModelConfig
 from reference_server.backends.python_host.api.request import InferenceRequest
 from reference_server.backends.python_host.api.response import InferenceResponse
@@ -23,6 +24,7 @@ from reference_server.backends.python_host.loading import load
 from reference_server.backends.python_host.modules import ModelModules
 from reference_server.core.clock import Clock
 from reference_server.core.errors import ServerError, internal
+from reference_server.core.ports import Metrics
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, InferResponse
 
@@ -75,9 +77,11 @@ class InlineInstance:
     answered with changes that answer.
     """
 
-    def __init__(self, spec: InstanceSpec, clock: Clock) -> None:
+    def __init__(self, spec: InstanceSpec, clock: Clock, metrics: Metrics) -> None:
         self._spec = spec
         self._clock = clock
+        self._registry = metrics
+        self._metrics: InstanceMetrics  # one for each time that the instance is open
         self._modules: ModelModules | None = None
         self._model: Any = None
         self._coroutines = CoroutineRunner()
@@ -103,12 +107,14 @@ class InlineInstance:
             spec.kind,
             spec.device_id,
         )
-        modules, module = load(spec.model_file)
+        self._metrics = InstanceMetrics(self._registry, spec.name)
+        modules, module = load(spec.model_file, bound_family(self._metrics))
         try:
             model = module.TritonPythonModel()
             if hasattr(model, "initialize"):
                 model.initialize(spec.arguments())
         except BaseException as error:
+            self._metrics.keeps = True
             modules.close()
             raise internal(describe(error)) from error
         self._modules, self._model = modules, model
@@ -134,6 +140,7 @@ class InlineInstance:
                 self._model.finalize()
         except BaseException as error:
             log.info("%s", describe(error))
+        self._metrics.keeps = True
         self._modules.close()
         self._modules = self._model = None
 

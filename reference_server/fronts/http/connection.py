@@ -66,10 +66,6 @@ class Request:
         """
         self._connection.reply(self, status, parts, headers, content_type)
 
-    def drop(self) -> None:
-        """Answer by closing the connection, without a byte."""
-        self._connection.drop()
-
     def reply_error(self, status: bytes, message: str, *, as_json: bool) -> None:
         """Send an error body. Triton types some of them as JSON and leaves others plain."""
         self.reply(
@@ -122,12 +118,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Take no more requests; close as soon as those in flight are answered."""
         self._closing = True
         if self.is_idle and self._transport is not None:
-            self._transport.close()
-
-    def drop(self) -> None:
-        """Close at once, whatever waits."""
-        self._waiting.clear()
-        if self._transport is not None:
             self._transport.close()
 
     # -- asyncio's calls
@@ -281,7 +271,16 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _start(self, request: Request) -> None:
         self._current = request
+        if request.method == "CONNECT" or request.url == b"*":
+            self._drop()  # neither names anything that is here; Triton's library does the same
+            return
         self._handle(request)
+
+    def _drop(self) -> None:
+        """Close at once, without a byte, whatever waits."""
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.close()
 
     def _with_refused_method(self, data: bytes | memoryview) -> bytes:
         """`data` with a known method in place of one that llhttp stops at; Triton answers both.

@@ -51,9 +51,6 @@ class HttpHandlers:
 
     def handle(self, request: Request) -> None:
         """Answer `request`, now or when its model has answered."""
-        if request.method == "CONNECT" or request.url == b"*":
-            request.drop()  # neither names anything that is here; Triton's library does the same
-            return
         route = routes.match(request.url)
         if route is None:
             request.reply_error(errors.NOT_FOUND, "Not Found", as_json=False)

@@ -1,17 +1,14 @@
-"""The HTTP port: accepts connections, and drains them when the server stops."""
+"""A port that speaks HTTP: accepts connections, and drains them when the server stops."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import logging
+from collections.abc import Callable
 
-from reference_server.core.clock import Clock
 from reference_server.core.errors import unavailable
-from reference_server.fronts.http.connection import HttpConnection
-from reference_server.fronts.http.handlers import HttpHandlers
-from reference_server.gateway.gateway import Gateway
-from reference_server.options import HttpOptions
+from reference_server.fronts.http.connection import HttpConnection, Request
 
 log = logging.getLogger(__name__)
 
@@ -20,39 +17,50 @@ _BACKLOG = 1024
 
 
 class HttpListener:
-    """Serves the gateway over HTTP. `open`, then `stop_accepting` and `drained`, then `close`."""
+    """Gives the requests of one port to `handle`, on the loop's thread.
 
-    def __init__(self, options: HttpOptions, gateway: Gateway, clock: Clock) -> None:
-        self._options = options
-        self._gateway = gateway
-        self._clock = clock
+    `open`, then `stop_accepting` and `drained`, then `close`. `service` is its name in the log.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        address: str,
+        port: int,
+        handle: Callable[[Request], None],
+        *,
+        reuse_port: bool = False,
+    ) -> None:
+        self._service = service
+        self._address = address
+        self._port = port
+        self._handle = handle
+        self._reuse_port = reuse_port
         self._connections: set[HttpConnection] = set()
         self._server: asyncio.Server | None = None
         self._empty = asyncio.Event()
+        self._empty.set()
         self._accepting = True
 
     async def open(self) -> None:
         """Listen. Raises ServerError UNAVAILABLE if the port is taken."""
         loop = asyncio.get_running_loop()
-        handlers = HttpHandlers(self._gateway, loop, self._clock)
         scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        options = self._options
-        self._empty.set()
         try:
             self._server = await loop.create_server(
-                lambda: HttpConnection(handlers.handle, scratch, self._opened, self._closed),
-                options.address,
-                options.port,
+                lambda: HttpConnection(self._handle, scratch, self._opened, self._closed),
+                self._address,
+                self._port,
                 backlog=_BACKLOG,
-                reuse_port=options.reuse_port or None,
+                reuse_port=self._reuse_port or None,
             )
         except OSError as error:
             raise unavailable(
-                f"Socket '{options.address}:{options.port}' already in use "
+                f"Socket '{self._address}:{self._port}' already in use "
                 if error.errno == errno.EADDRINUSE
-                else f"cannot listen on '{options.address}:{options.port}': {error}"
+                else f"cannot listen on '{self._address}:{self._port}': {error}"
             ) from error
-        log.info("Started HTTPService at %s:%d", options.address, options.port)
+        log.info("Started %s at %s:%d", self._service, self._address, self._port)
 
     def stop_accepting(self) -> None:
         """Refuse new connections, close idle ones; the others close after their answers."""

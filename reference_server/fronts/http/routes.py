@@ -74,13 +74,18 @@ _VERBS = {
 }
 
 
+def path_of(url: bytes) -> str:
+    """The path of a request target, without the query; of an absolute URL the path counts.
+
+    Percent-encoding is left as it is, as Triton leaves it.
+    """
+    return _ORIGIN.sub("", url.partition(b"?")[0].decode("latin-1"))
+
+
 @functools.lru_cache(maxsize=1024)
 def match(url: bytes) -> Route | None:
-    """The route of a request target; None if there is nothing. A query is ignored.
-
-    Percent-encoding is left as it is, as Triton leaves it; of an absolute URL the path counts.
-    """
-    path = _ORIGIN.sub("", url.partition(b"?")[0].decode("latin-1"))
+    """The route of a request target; None if there is nothing."""
+    path = path_of(url)
     fixed = _FIXED.get(path)
     if fixed is not None:
         return Route(fixed)

@@ -197,6 +197,21 @@ CASES: list[Case] = [
             for name, size in SIZES.items()
         ),
         case(
+            "BF16 both ways",
+            infer_binary(
+                "bf16", bytes(range(1, 13)), binary("X", "BF16", [3, 2], 12), **ALL_BINARY
+            ),
+            200,
+            # As it came, once more, and with one added to the bits of each element.
+            bytes(range(1, 13)).decode() * 2 + bytes(n + n % 2 for n in range(1, 13)).decode(),
+        ),
+        case(
+            "BF16 out in JSON",
+            infer_binary("bf16", bytes(12), binary("X", "BF16", [3, 2], 12)),
+            400,
+            "sending BF16 data via JSON is not supported",
+        ),
+        case(
             "BOOL out in JSON",
             infer_binary("types", b"\x00\x01\x02\xff", binary("BOOL", "BOOL", [4], 4)),
             200,

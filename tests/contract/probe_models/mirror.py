@@ -16,6 +16,7 @@ class TritonPythonModel:
             "correlation": request.correlation_id(),
             "flags": request.flags(),
             "timeout": request.timeout(),
+            "cancelled": request.is_cancelled(),
             "parameters": json.loads(request.parameters() or "{}"),
             "outputs": sorted(request.requested_output_names()),
             "inputs": sorted(tensor.name() for tensor in request.inputs()),

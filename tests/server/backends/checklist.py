@@ -311,6 +311,76 @@ ROWS = [
         "(message: str) -> None\n\nInvoked with: 5",
     ),
     Row(
+        52,
+        "metrics",
+        """
+        make = pb_utils.MetricFamily
+        counter = make("checklist_counter", "d", make.COUNTER)
+        gauge = make(name="checklist_gauge", description="d", kind=make.GAUGE)
+        count, level = counter.Metric({"a": "1"}), gauge.Metric(labels=None)
+        count.increment(2)
+        counter.Metric({"a": "1"}).increment(0.5)
+        level.set(4)
+        level.increment(-6)
+        return tell([count.value(), level.value(), repr(make.GAUGE), str(make.HISTOGRAM)])
+        """,
+        tells="[2.5, -2.0, '<MetricKind.GAUGE: 1>', 'MetricKind.HISTOGRAM']",
+    ),
+    Row(
+        52,
+        "metrics of other arguments",
+        """
+        make = pb_utils.MetricFamily
+        counter = make("checklist_counter", "d", make.COUNTER)
+        hist = make("checklist_hist", "d", make.HISTOGRAM)
+        return tell("\\n".join(refusal(*call) for call in [
+            (counter.Metric, ["a"]), (counter.Metric, {}, [1]), (counter.Metric, {}, (1,)),
+            (hist.Metric,), (hist.Metric, "a", (1,)), (hist.Metric, {}, ["a"]),
+            (counter.Metric, {"a": b"x"}), (counter.Metric().increment, "1"),
+        ]).partition("Invoked")[0])
+        """,
+        tells="TritonModelException: Failed to create metric. Labels must be a dictionary.\n"
+        "TritonModelException: Failed to create metric. Unexpected buckets found.\n"
+        "TritonModelException: Failed to create metric. Buckets must be a list.\n"
+        "TritonModelException: Failed to create metric. Missing required buckets.\n"
+        "TritonModelException: Failed to create metric. Labels must be a dictionary.\n"
+        "RuntimeError: Unable to cast Python instance to C++ type "
+        "(#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)\n"
+        "TypeError: Object of type bytes is not JSON serializable\n"
+        f"TypeError: increment(): incompatible function {INCOMPATIBLE}"
+        "(self: c_python_backend_utils.Metric, arg0: float) -> None\n\n",
+    ),
+    Row(
+        52,
+        "MetricFamily of a number",
+        "return tell(refusal(pb_utils.MetricFamily, 'x', 'd', 1))",
+        tells=f"TypeError: __init__(): incompatible constructor {INCOMPATIBLE}"
+        "c_python_backend_utils.MetricFamily(name: str, description: str, "
+        "kind: c_python_backend_utils.MetricKind)\n\nInvoked with: 'x', 'd', 1",
+    ),
+    Row(
+        52,
+        "a metric whose family is gone",
+        """
+        family = pb_utils.MetricFamily("checklist_gone", "d", pb_utils.MetricFamily.COUNTER)
+        metric = family.Metric()
+        del family
+        return tell([refusal(metric.increment, -1), refusal(metric.value)[:57]])
+        """,
+        tells='["TritonModelException: Failed to increment metric value: Invalid metric operation '
+        "as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should be "
+        "deleted AFTER its corresponding 'Metric' objects have been deleted.\", "
+        "'TritonModelException: Failed to get metric value: Invalid']",
+    ),
+    Row(
+        52,
+        "a name that no family can have",
+        "return tell(refusal(pb_utils.MetricFamily, '', 'd', pb_utils.MetricFamily.GAUGE))",
+        tells="TritonModelException: Error when creating MetricFamily: Failed to process the "
+        "request for model 'm_0_0', message: Invalid metric name",
+        ours_alone="a call that fails in the real server sometimes aborts it",
+    ),
+    Row(
         62,
         "names of the module",
         "return tell([__name__, __package__, __file__ == pb_utils.get_model_dir() + '/model.py'])",

@@ -16,6 +16,7 @@ from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
+from reference_server.observability.metrics import MetricRegistry
 
 FAILED = "Failed to process the request(s) for model 'm_0_0', message: "
 
@@ -114,7 +115,9 @@ def model_file(
     return write(root / name / str(version) / filename, source)
 
 
-def instance(file: Path, *, name: str = "m_0_0", **changes: object) -> InlineInstance:
+def instance(
+    file: Path, *, name: str = "m_0_0", metrics: MetricRegistry | None = None, **changes: object
+) -> InlineInstance:
     """An instance of the model in `file`, not open yet."""
     settings: dict[str, object] = {
         "name": name,
@@ -126,7 +129,9 @@ def instance(file: Path, *, name: str = "m_0_0", **changes: object) -> InlineIns
         "config_json": "{}",
         "output_names": frozenset({"OUT", "TEXT"}),
     }
-    return InlineInstance(InstanceSpec(**(settings | changes)), Ticks())
+    return InlineInstance(
+        InstanceSpec(**(settings | changes)), Ticks(), metrics or MetricRegistry()
+    )
 
 
 def request(*outputs: str, id: str = "", **arrays: object) -> InferRequest:

@@ -39,6 +39,7 @@ def test_the_public_names_are_tritons():
         "InferenceRequest",
         "InferenceResponse",
         "Logger",
+        "MetricFamily",
         "ModelConfig",
         "TRITONSERVER_MEMORY_CPU",
         "TRITONSERVER_MEMORY_GPU",

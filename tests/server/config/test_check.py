@@ -188,6 +188,16 @@ LOADED = {
         "unable to find backend library for backend 'tensorrt_plan', try specifying runtime on the "
         "model configuration.",
     ),
+    "a tag that is no label": (
+        'metric_tags { key: "a-b" value: "x" }',
+        "metric tag 'a-b' of model m must consist of letters, digits and underscores, and not "
+        "begin with an underscore",
+    ),
+    "a tag with an underscore in front": (
+        'metric_tags { key: "_a" value: "x" }',
+        "metric tag '_a' of model m must consist of letters, digits and underscores, and not "
+        "begin with an underscore",
+    ),
     "GPU": (
         "instance_group { kind: KIND_GPU }",
         "instance group m_0 of model m has kind KIND_GPU but no GPUs are available",
@@ -216,6 +226,7 @@ def test_refused_when_loaded(text, said):
         given(FP32 + "dims: [1]") * 2,
         "instance_group { kind: KIND_MODEL }",
         'platform: "any" backend: "python"',
+        'metric_tags { key: "1a_" value: "any text" }',
         ensemble(A_TO_O),
     ],
 )

@@ -92,7 +92,7 @@ def test_batches_are_counted_by_their_rows_in_ascending_order(statistics):
 
 
 def test_executed_gives_the_timing_of_the_batch(statistics):
-    assert statistics.executed([arrived()], EXECUTION, 300) == Timing(300, 20, 400, 280)
+    assert statistics.executed([arrived()], EXECUTION, 300) == Timing(20, 400, 280)
 
 
 def test_a_failed_batch_counts_as_an_execution_and_not_as_inference(statistics):
@@ -105,9 +105,9 @@ def test_a_failed_batch_counts_as_an_execution_and_not_as_inference(statistics):
 
 
 def test_an_ensemble_sums_up_its_steps(statistics):
-    steps = [Timing(300, 1, 10, 100), Timing(250, 2, 20, 200)]
-    timing = statistics.composed(arrived(4), steps)
-    assert timing == Timing(250, 3, 30, 300)
+    steps = [Timing(1, 10, 100), Timing(2, 20, 200)]
+    timing = statistics.composed(arrived(4), 250, steps)
+    assert timing == Timing(3, 30, 300)
     snapshot = statistics.snapshot()
     assert (snapshot.inference_count, snapshot.execution_count) == (4, 1)
     nothing_but(
@@ -121,8 +121,8 @@ def test_an_ensemble_sums_up_its_steps(statistics):
     assert snapshot.batches[4].compute_infer == Duration(1, 30)
 
 
-def test_an_ensemble_without_steps_waited_until_its_answer(statistics):
-    statistics.composed(arrived(), [])
+def test_an_ensemble_without_steps_is_counted_as_one_of_quick_steps(statistics):
+    statistics.composed(arrived(), 1000, [])
     nothing_but(
         statistics.snapshot(),
         success=(1, 900),

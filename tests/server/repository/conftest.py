@@ -3,6 +3,7 @@
 import pytest
 from server.support.clock import ManualClock
 
+from reference_server.observability.metrics import MetricRegistry
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
 
@@ -24,7 +25,9 @@ def load(models):
         def dispatch(request):
             repository.find(request.model_name, request.model_version).infer(request)
 
-        loader = ModelLoader(ManualClock(), dispatch, auto_complete_config=auto_complete)
+        loader = ModelLoader(
+            ManualClock(), MetricRegistry(), dispatch, auto_complete_config=auto_complete
+        )
         repository = Repository([models], loader, load_threads=2)
         loaded.append(repository)
         repository.load()

@@ -9,6 +9,7 @@ from server.support.model_folders import VECTOR, write_ensemble, write_model
 from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.core.errors import Code, ServerError
+from reference_server.observability.metrics import MetricRegistry
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.scan import ModelFolder
 from reference_server.scheduling.ensemble import EnsembleScheduler
@@ -31,7 +32,9 @@ def load():
     loaded = []
 
     def load_one(path, version=1):
-        loader = ModelLoader(ManualClock(), lambda request: None, auto_complete_config=True)
+        loader = ModelLoader(
+            ManualClock(), MetricRegistry(), lambda request: None, auto_complete_config=True
+        )
         folder = ModelFolder(path.name, path)
         served = loader.load(folder, loader.read_config(folder), version, unlabelled)
         loaded.append(served)

@@ -28,14 +28,14 @@ SEQUENCE_VALUES = [("sequence_id", 0), ("sequence_start", False), ("sequence_end
 class NotedCompositions:
     """A recorder that keeps the timings of what was composed, and the ids of what failed."""
 
-    TIMING = Timing(9, 9, 9, 9)
+    TIMING = Timing(9, 9, 9)
 
     def __init__(self):
         self.composed_of = []
         self.failed = []
 
-    def composed(self, request, steps):
-        self.composed_of.append(list(steps))
+    def composed(self, request, began_ns, steps):
+        self.composed_of.append((began_ns, list(steps)))
         return self.TIMING
 
     def refused(self, request):
@@ -265,11 +265,18 @@ def test_an_output_that_was_not_made_is_left_out():
 def test_the_timings_of_the_steps_are_recorded():
     bench = Bench(CHAIN)
     answers = bench.submit()
-    one, two = Timing(1, 2, 3, 4), Timing(5, 6, 7, 8)
+    one, two = Timing(2, 3, 4), Timing(6, 7, 8)
+    bench.clock.advance(ns=100)
     bench.answer("a", ("Y", 3), timing=one)
     bench.answer("b", ("Y", 4), timing=two)
     assert answers.wait().timing == NotedCompositions.TIMING
-    assert bench.outcomes.composed_of == [[one, two]]
+    assert bench.outcomes.composed_of == [(5, [one, two])]
+
+
+def test_no_request_is_pending_as_they_wait_in_the_steps():
+    bench = Bench(CHAIN)
+    bench.submit()
+    assert (bench.running(), bench.scheduler.pending) == (["a"], 0)
 
 
 def test_a_request_is_stamped_when_it_is_queued():

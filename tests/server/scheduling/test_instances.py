@@ -84,6 +84,18 @@ def test_an_instance_lives_on_one_thread_of_its_name(bench):
     assert thread.name == "m_0"
 
 
+@pytest.mark.parametrize("work", [None, DynamicBatcher(8, (), 0)], ids=["alone", "batched"])
+def test_requests_are_pending_until_an_instance_begins_them(bench, work):
+    two = bench(work, count=2)
+    seen = []
+    for id in "abcd":
+        two.submit(id)
+        seen.append(two.scheduler.pending)
+    assert seen == [0, 0, 1, 2]
+    for _ in "abcd":  # one instance may run all but the other's first
+        two.finish_all()
+
+
 def test_what_comes_while_busy_is_one_batch(bench):
     one = bench(DynamicBatcher(8, (), 0))
     for id in "abcd":

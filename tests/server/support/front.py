@@ -44,6 +44,8 @@ def failing(error: Exception) -> Answer:
 class AnsweringScheduler:
     """A scheduler that answers at once, and keeps what it was given."""
 
+    pending = 0
+
     def __init__(self, answer: Answer) -> None:
         self.requests: list[InferRequest] = []
         self._answer = answer

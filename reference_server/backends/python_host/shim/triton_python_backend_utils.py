@@ -35,6 +35,7 @@ from reference_server.backends.python_host.api.helpers import (
     using_decoupled_model_transaction_policy,
 )
 from reference_server.backends.python_host.api.logger import Logger
+from reference_server.backends.python_host.api.metrics import MetricFamily
 from reference_server.backends.python_host.api.model_config import ModelConfig
 from reference_server.backends.python_host.api.request import InferenceRequest
 from reference_server.backends.python_host.api.response import InferenceResponse
@@ -52,6 +53,7 @@ __all__ = [
     "InferenceRequest",
     "InferenceResponse",
     "Logger",
+    "MetricFamily",
     "ModelConfig",
     "Tensor",
     "TritonError",

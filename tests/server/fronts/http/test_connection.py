@@ -384,12 +384,14 @@ def test_a_busy_connection_closes_after_its_answers(waiting_client, held):
     assert held.requests == []
 
 
-def test_a_request_may_be_dropped(waiting_client, held):
-    waiting_client.send(get("/1") + get("/2"))
-    held.requests[0].drop()
+@pytest.mark.parametrize(
+    "request_", [get("/1", method="CONNECT"), get("*", method="OPTIONS"), get("*")]
+)
+def test_what_names_nothing_is_dropped(waiting_client, held, request_):
+    waiting_client.send(request_ + get("/2"))
     assert waiting_client.received() == b""
     assert waiting_client.is_closed
-    assert len(held.requests) == 1
+    assert held.requests == []
 
 
 def test_opened_and_closed_are_told():

@@ -4,6 +4,7 @@ import gzip
 import json
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +27,16 @@ REPLY = (
     b'{"model_name":"m","model_version":"1",'
     b'"outputs":[{"name":"Y","datatype":"FP32","shape":[2],"data":[1.0,2.0]}]}'
 )
+
+
+class HoldingScheduler:
+    """A scheduler that only keeps what it is given."""
+
+    def __init__(self):
+        self.requests = []
+
+    def submit(self, request):
+        self.requests.append(request)
 
 
 @pytest.fixture
@@ -223,14 +234,6 @@ def test_refused(front, request_, expected):
     assert shown(front.ask(request_)) == expected
 
 
-@pytest.mark.parametrize(
-    "request_", [get("/v2", method="CONNECT"), get("*", method="OPTIONS"), get("*")]
-)
-def test_what_names_nothing_here_is_dropped(front, request_):
-    assert front.ask_all(request_) == []
-    assert front.client.is_closed
-
-
 def test_an_unsupported_encoding_is_told_which_are_supported(front):
     reply = front.ask(post(INFER, BODY, "Content-Encoding: br"))
     assert reply.header("Accept-Encoding") == "gzip, deflate"
@@ -394,6 +397,18 @@ def test_the_header_length_of_a_compressed_reply_counts_plain_bytes(front):
 )
 def test_nothing_but_an_answer_is_compressed(front, request_):
     assert front.ask(request_).header("Content-Encoding") is None
+
+
+def test_a_client_that_leaves_cancels_nothing():
+    model = served(VECTOR)
+    waiting = replace(model, scheduler=HoldingScheduler())
+    front = Front(waiting)
+    front.client.send(post(INFER, BODY))
+    front.client.leave()
+    (request,) = waiting.scheduler.requests
+    assert not request.cancelled
+    request.sink.send(answering(Y=ONE_TWO)(request))
+    assert front.ask_all(b"") == []
 
 
 def test_requests_of_one_client_are_answered_in_order(front):

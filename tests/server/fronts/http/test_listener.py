@@ -5,15 +5,11 @@ import errno
 import logging
 
 import pytest
-from server.support.clock import ManualClock
-from server.support.front import gateway
 from server.support.http import MemoryTransport, get
 
 from reference_server.core.errors import Code, ServerError
+from reference_server.fronts.http.errors import OK
 from reference_server.fronts.http.listener import HttpListener
-from reference_server.options import HttpOptions
-
-OPTIONS = HttpOptions("127.0.0.1", 8123)
 
 
 class Port:
@@ -41,13 +37,18 @@ class Port:
         return connection, transport
 
 
-def opened(scenario, *, port=None, options=OPTIONS):
+def on_port(**more):
+    """A listener that answers every request alike."""
+    return HttpListener("Service", "127.0.0.1", 8123, lambda request: request.reply(OK), **more)
+
+
+def opened(scenario, *, port=None, **more):
     """Run `scenario(listener, port)` on a loop whose port is in memory."""
     port = port or Port()
 
     async def run():
         asyncio.get_running_loop().create_server = port.create_server
-        listener = HttpListener(options, gateway(), ManualClock())
+        listener = on_port(**more)
         await listener.open()
         return await scenario(listener, port)
 
@@ -62,10 +63,10 @@ async def nothing(listener, port):
 def test_it_listens_where_it_is_told(reuse, passed, caplog):
     port = Port()
     with caplog.at_level(logging.INFO, "reference_server"):
-        opened(nothing, port=port, options=HttpOptions("127.0.0.1", 8123, reuse))
+        opened(nothing, port=port, reuse_port=reuse)
     address, number, more = port.asked
     assert (address, number, more["reuse_port"]) == ("127.0.0.1", 8123, passed)
-    assert caplog.messages == ["Started HTTPService at 127.0.0.1:8123"]
+    assert caplog.messages == ["Started Service at 127.0.0.1:8123"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_a_port_that_cannot_be_had(fault, said):
 def test_connections_are_answered():
     async def scenario(listener, port):
         connection, transport = port.connect()
-        request = get("/v2/health/live")
+        request = get("/")
         connection.get_buffer(-1)[: len(request)] = request
         connection.buffer_updated(len(request))
         return bytes(transport.sent)
@@ -149,4 +150,4 @@ def test_close_gives_up_the_port():
 
 
 def test_what_never_opened_can_be_closed():
-    HttpListener(OPTIONS, gateway(), ManualClock()).close()
+    on_port().close()

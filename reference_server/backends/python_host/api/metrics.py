@@ -1,0 +1,249 @@
+"""`MetricFamily` and its metrics: what models count, shown on the server's metrics port.
+
+A family belongs to the server: models that use one name and one set of labels move one value. Its
+series are shown for as long as the family object lives that they were made through, or for ever
+if it still does when its instance closes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from reference_server.backends.python_host.api.errors import TritonModelException
+from reference_server.backends.python_host.api.native import (
+    MODULE,
+    Native,
+    NativeEnum,
+    NotConstructible,
+    incompatible_constructor,
+    incompatible_function,
+)
+from reference_server.core import metrics as core
+from reference_server.core.errors import ServerError, invalid_arg
+from reference_server.core.ports import MetricFamilyHold, Metrics, MetricSeries
+
+_DELETED = (
+    "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The "
+    "'MetricFamily' object should be deleted AFTER its corresponding 'Metric' objects have been "
+    "deleted."
+)
+_NO_NUMBER = (
+    "Unable to cast Python instance to C++ type "
+    "(#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)"
+)
+
+
+class MetricKind(NativeEnum):
+    """What a family's values are."""
+
+    __module__ = MODULE
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+@dataclass(slots=True)
+class InstanceMetrics:
+    """One instance's way to the server's metrics; errors name the instance.
+
+    With `keeps` set, families that its model drops stay as they are: the instance is closing.
+    """
+
+    metrics: Metrics
+    instance_name: str
+    keeps: bool = False
+
+    def failure(self, action: str, error: ServerError) -> TritonModelException:
+        """What the model is told of an error that the server found in `action`."""
+        return TritonModelException(
+            f"{action}: Failed to process the request for model '{self.instance_name}', "
+            f"message: {error}"
+        )
+
+
+class MetricFamily(Native):
+    """The metrics of one name; several objects may stand for one family.
+
+    The description is the first object's. Raises TritonModelException if Prometheus does not let
+    a family have the name, or another kind of family has it already.
+    """
+
+    __slots__ = ("_hold", "_kind", "_server")
+    __module__ = MODULE
+
+    COUNTER = MetricKind.COUNTER
+    GAUGE = MetricKind.GAUGE
+    HISTOGRAM = MetricKind.HISTOGRAM
+
+    #: None outside an instance; see `bound_family`.
+    _instance: ClassVar[InstanceMetrics | None] = None
+    _server: InstanceMetrics
+    _hold: MetricFamilyHold
+    _kind: MetricKind
+
+    def __init__(self, name: str | bytes, description: str | bytes, kind: MetricKind) -> None:
+        if (
+            not isinstance(name, (str, bytes))
+            or not isinstance(description, (str, bytes))
+            or not isinstance(kind, MetricKind)
+        ):
+            raise incompatible_constructor(
+                f"MetricFamily(name: str, description: str, kind: {MODULE}.MetricKind)",
+                name,
+                description,
+                kind,
+            )
+        if self._instance is None:
+            raise TritonModelException(
+                "Error when creating MetricFamily: metrics belong to a server, which is there in "
+                "initialize, execute and finalize only."
+            )
+        self._server = self._instance
+        self._kind = kind
+        try:
+            self._hold = self._server.metrics.hold(
+                _text(name), _text(description), core.MetricKind[kind.name]
+            )
+        except ServerError as error:
+            raise self._server.failure("Error when creating MetricFamily", error) from error
+
+    def Metric(
+        self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
+    ) -> Metric:
+        """The family's metric with these labels: a new object, but the value that is there.
+
+        `buckets` are the upper bounds of a histogram's buckets, ascending and each included; no
+        other kind may have them. Raises TritonModelException if an argument is not as it should be.
+        """
+        if labels is not None and not isinstance(labels, dict):
+            raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+        bounds = self._bounds(buckets)
+        try:
+            series = self._hold.series(_checked_labels(labels or {}), bounds)
+        except ServerError as error:
+            raise self._server.failure("Error when creating Metric", error) from error
+        return Metric._made(self._server, self._hold, series)
+
+    def _bounds(self, buckets: object) -> list[float]:
+        if buckets is None:
+            if self._kind is MetricKind.HISTOGRAM:
+                raise TritonModelException("Failed to create metric. Missing required buckets.")
+            return []
+        if not isinstance(buckets, list):
+            raise TritonModelException("Failed to create metric. Buckets must be a list.")
+        if self._kind is not MetricKind.HISTOGRAM:
+            raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+        bounds: list[float] = []
+        for bucket in buckets:
+            bound = _real(bucket)
+            if bound is None:
+                raise RuntimeError(_NO_NUMBER)
+            bounds.append(bound)
+        return bounds
+
+    def __del__(self) -> None:
+        hold = getattr(self, "_hold", None)  # there is none if the constructor has refused
+        if hold is not None and not self._server.keeps:
+            hold.release()
+
+
+class Metric(NotConstructible):
+    """One value of a family. Any thread.
+
+    Each method raises TritonModelException where the family's kind does not have it, and once the
+    family object that the metric was made through is gone.
+    """
+
+    __slots__ = ("_hold", "_series", "_server")
+    __module__ = MODULE
+
+    _server: InstanceMetrics
+    _hold: MetricFamilyHold
+    _series: MetricSeries
+
+    @classmethod
+    def _made(cls, server: InstanceMetrics, hold: MetricFamilyHold, series: MetricSeries) -> Metric:
+        self = object.__new__(cls)
+        self._server = server
+        self._hold = hold
+        self._series = series
+        return self
+
+    def increment(self, amount: float, /) -> None:
+        """Add `amount`: a counter's may not be negative, a histogram has no increments."""
+        self._move("increment", amount)
+
+    def set(self, value: float, /) -> None:
+        """Replace the value of a gauge."""
+        self._move("set", value)
+
+    def observe(self, value: float, /) -> None:
+        """Count `value` in a histogram."""
+        self._move("observe", value)
+
+    def value(self) -> float:
+        """The value of a counter or gauge now."""
+        try:
+            return self._shown("get").value()
+        except ServerError as error:
+            raise self._failure("get", error) from error
+
+    def _move(self, verb: str, value: object) -> None:
+        number = value if type(value) is float else self._number(verb, value)
+        try:
+            getattr(self._shown(verb), verb)(number)
+        except ServerError as error:
+            raise self._failure(verb, error) from error
+
+    def _shown(self, verb: str) -> MetricSeries:
+        if not self._hold.is_held:
+            raise TritonModelException(f"Failed to {verb} metric value: {_DELETED}")
+        return self._series
+
+    def _number(self, function: str, value: object) -> float:
+        number = _real(value)
+        if number is None:
+            signature = f"(self: {MODULE}.Metric, arg0: float) -> None"
+            raise incompatible_function(function, signature, self, value)
+        return number
+
+    def _failure(self, verb: str, error: ServerError) -> TritonModelException:
+        return self._server.failure(f"Failed to {verb} metric value", error)
+
+
+def bound_family(server: InstanceMetrics) -> type[MetricFamily]:
+    """`MetricFamily` as the model of one instance sees it."""
+
+    class BoundFamily(MetricFamily):
+        __slots__ = ()
+        __module__ = MODULE
+        _instance = server
+
+    BoundFamily.__name__ = BoundFamily.__qualname__ = MetricFamily.__name__
+    return BoundFamily
+
+
+def _checked_labels(labels: dict[Any, Any]) -> dict[str, str]:
+    """The labels as they arrive in Triton's server: by way of JSON, whose keys are text."""
+    sent: dict[str, Any] = json.loads(json.dumps(labels))
+    if not all(isinstance(value, str) for value in sent.values()):
+        raise invalid_arg("attempt to access JSON non-string as string")
+    return sent
+
+
+def _real(value: Any) -> float | None:  # noqa: ANN401 - whatever the model passed
+    """What C++ takes for a `double`: any number that is one or can become one, but no text."""
+    if not hasattr(value, "__float__") and not hasattr(value, "__index__"):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _text(text: str | bytes) -> str:
+    return text.decode() if isinstance(text, bytes) else text

@@ -1,0 +1,278 @@
+"""The metrics of both servers: the same names and texts, moved by the same things.
+
+A page is compared family by family. The series of a family have no order on the real server, which
+keeps them in a hash table; all else has.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from contract.casebook import Case, get, infer, tensor
+from contract.cases import metrics_port
+from contract.differences import COUNTED_OTHERWISE
+from contract.probes import write_probes
+from contract.statistics_scripts import SCRIPTS, SETTLE_SECONDS, Script, chained, play, row
+from contract.wire import exchange
+from support.servers import Flag, Server, start_reference_server, start_tritonserver
+
+pytestmark = pytest.mark.oracle
+
+PROBES = [
+    *("counted", "counted_faults", "counted_chain", "counted_faulty_chain", "counted_step"),
+    *("elaborate", "meter", "meter_too", "held"),
+]
+FLAGS: dict[str, Flag] = {
+    "allow_grpc": False,
+    "model_load_thread_count": 8,
+    "metrics_interval_ms": 100,
+    # Where there is no GPU the real server reports a pool all the same, of the size it was told.
+    "pinned_memory_pool_byte_size": 0,
+}
+Page = list[tuple[list[str], list[str]]]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The probes whose metrics are looked at."""
+    folder = tmp_path_factory.mktemp("metered")
+    write_probes(folder, *PROBES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
+    """The real server, once its metrics are there, which is after it is ready."""
+    with start_tritonserver(repository, **FLAGS) as server:
+        eventually(lambda: listens(server), wanted=True)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def reference(repository: Path) -> Iterator[Server]:
+    """The reference server."""
+    with start_reference_server(repository, **FLAGS) as server:
+        yield server
+
+
+def eventually(read: Callable[[], object], *, wanted: object) -> object:
+    """Read until the answer is the one wanted, or until there was time enough for it."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while (found := read()) != wanted and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def listens(server: Server) -> bool:
+    """Tell whether anybody answers on the metrics port."""
+    try:
+        text(server)
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def text(server: Server) -> str:
+    """The metrics page."""
+    return exchange(server.metrics, get("/metrics")).replies[0].body.decode()
+
+
+def page(server: Server) -> Page:
+    """The families in order: the lines of each one's head, and its series in any order.
+
+    The lines of one histogram stay together.
+    """
+    families: Page = []
+    for line in text(server).splitlines():
+        if line.startswith("#"):
+            if not families or families[-1][1]:
+                families.append(([], []))
+            families[-1][0].append(line)
+        elif re.match(r"\w+_(sum|bucket)[{ ]", line):
+            families[-1][1][-1] += f"\n{line}"
+        else:
+            families[-1][1].append(line)
+    return [(head, sorted(series)) for head, series in families]
+
+
+def custom(families: Page) -> Page:
+    """The families that models have made."""
+    return [family for family in families if "custom_" in family[0][-1]]
+
+
+def measure(server: Server, what: str, model: str = "meter") -> str:
+    """Let a model do something with its metrics, and give what it read of them."""
+    request = infer(model, tensor("what", "BYTES", [1], [what]))
+    content = json.loads(exchange(server.http, request).replies[0].body)
+    return content["outputs"][0]["data"][0]
+
+
+# -------------------------------------------------------------------------- what models count
+
+STEPS = {
+    "nothing": 'custom_counter{model="meter",what="loads"} 1\n',
+    "numbers": 'custom_gauge{number="5"} 0.3\n',
+    "labels": 'custom_counter{C="{}=,",_x="",a="x\\\\y\\"z\\nw é",b="2"} 2\n',
+    "histograms": 'custom_seconds_bucket{of="odd",le="1.5"} 2\n',
+    "share": 'custom_shared{of="all"} 3\n',
+    "drop a metric": 'custom_gauge{dropped="yes"} 4\n',
+    "drop a family": "# HELP custom_again The first text\n"
+    '# TYPE custom_again gauge\ncustom_again{seen="yes"} -2\n',
+    "drop all of a family": "# TYPE custom_counter counter\n",
+    "join the server": 'nv_inference_count{mine="yes"} 7\n',
+}
+
+
+@pytest.mark.parametrize("what", STEPS)
+def test_what_models_count_is_shown_alike(what: str, triton: Server, reference: Server):
+    told = measure(triton, what)
+    assert measure(reference, what) == told
+    real = text(triton)
+    assert STEPS[what] in real
+    assert custom(page(reference)) == custom(page(triton)) != []
+
+
+def test_models_share_a_family(triton: Server, reference: Server):
+    told = [[measure(server, "share", model) for model in ("meter", "meter_too")]
+            for server in (triton, reference)]  # fmt: skip
+    (first, second) = map(float, told[0])
+    assert second == first + 3
+    assert told[1] == told[0]
+
+
+# ----------------------------------------------------------------------------- the server's own
+
+
+def test_the_families_are_the_same_in_the_same_order(triton: Server, reference: Server):
+    real, ours = page(triton), page(reference)
+    assert [head for head, _ in ours] == [head for head, _ in real]
+
+
+def test_the_series_are_the_same(triton: Server, reference: Server):
+    def labelled(server: Server) -> list[str]:
+        built_in = [series for head, series in page(server) if " nv_" in head[0]]
+        names = [line.rpartition(" ")[0] for series in built_in for line in series]
+        return [name for name in names if "mine=" not in name]
+
+    real = labelled(triton)
+    assert 'nv_inference_count{_team="blue",model="elaborate",version="1"}' in real
+    assert labelled(reference) == real
+
+
+def counts(server: Server, model: str) -> dict[str, int]:
+    """The counters of a model that are no durations, by short names."""
+    pattern = rf'nv_inference_(\w+){{model="{model}",(?:reason="(\w+)",)?version="1"}} (\d+)'
+    return {
+        f"{name} {reason}".strip(): int(count)
+        for name, reason, count in re.findall(pattern, text(server))
+        if not name.endswith("_us")
+    }
+
+
+def shown(script: Script) -> dict[str, int]:
+    """What the metrics show of the moves of the statistics."""
+    reason = "OTHER" if script.model.endswith("_chain") else "BACKEND"
+    names = {
+        "success": "request_success",
+        "fail": f"request_failure {reason}",
+        "inference_count": "count",
+        "execution_count": "exec_count",
+    }
+    return {names[name]: count for name, count in script.moves.items() if name in names}
+
+
+def moved(server: Server, script: Script, wanted: dict[str, int]) -> object:
+    """What a script moves in the metrics; a server may count after it has answered."""
+    before = counts(server, script.model)
+    play(server.http, script)
+
+    def differences() -> dict[str, int]:
+        after = counts(server, script.model)
+        return {name: n - before[name] for name, n in after.items() if n != before[name]}
+
+    return eventually(differences, wanted=wanted)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_the_real_counters_move_as_its_statistics_do(script: Script, triton: Server):
+    wanted = shown(script)
+    assert moved(triton, script, wanted) == wanted
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_the_reference_counters_move_as_its_statistics_do(script: Script, reference: Server):
+    script = replace(script, moves=COUNTED_OTHERWISE.get(script.name, script.moves))
+    wanted = shown(script)
+    assert moved(reference, script, wanted) == wanted
+
+
+def test_durations_add_up_where_the_real_ones_do(triton: Server, reference: Server):
+    def durations(server: Server) -> dict[str, bool]:
+        for request in (row(1), chained(1)):
+            for _ in range(5):
+                exchange(server.http, request)
+        pattern = r"(?m)^(nv_inference_\w+_us\{model=\"counted(?:_chain|_step)?\".*) (\d+)$"
+        return {series: int(value) > 0 for series, value in re.findall(pattern, text(server))}
+
+    every = dict.fromkeys(durations(triton), True)
+    assert len(every) == 15
+    assert eventually(lambda: durations(triton), wanted=every) == every
+    assert eventually(lambda: durations(reference), wanted=every) == every
+
+
+@pytest.mark.parametrize("server", ["triton", "reference"])
+def test_requests_are_pending_until_they_run(
+    server: str, repository: Path, request: pytest.FixtureRequest
+):
+    running = request.getfixturevalue(server)
+    line = 'nv_inference_pending_request_count{{model="held",version="1"}} {}\n'.format
+    go = repository / "held" / "go"
+    with ThreadPoolExecutor(4) as clients:
+        try:
+            asked = infer("held", tensor("X", "FP32", [1], [1]))
+            replies = [clients.submit(exchange, running.http, asked) for _ in range(4)]
+            assert eventually(lambda: line(3) in text(running), wanted=True)
+        finally:
+            go.touch()
+        assert [reply.result().replies[0].status for reply in replies] == [200] * 4
+    go.unlink()
+    assert eventually(lambda: line(0) in text(running), wanted=True)
+
+
+def test_both_tell_the_same_of_the_machine(triton: Server, reference: Server):
+    def gauges(server: Server) -> dict[str, float]:
+        found = re.findall(r"(?m)^nv_(cpu|pinned)_(\w+) (.+)$", text(server))
+        return {f"{group} {name}": float(value) for group, name, value in found}
+
+    # The real server reads the machine for the first time when the first interval is over.
+    assert eventually(lambda: gauges(triton)["cpu memory_total_bytes"] > 0, wanted=True)
+    real, ours = gauges(triton), gauges(reference)
+    assert ours["cpu memory_total_bytes"] == real["cpu memory_total_bytes"]
+    for found in (real, ours):
+        assert 0 < found["cpu memory_used_bytes"] < found["cpu memory_total_bytes"]
+        assert 0 <= found["cpu utilization"] <= 1
+    assert {name: value for name, value in ours.items() if "pinned" in name} == {
+        name: value for name, value in real.items() if "pinned" in name
+    }
+
+
+# ------------------------------------------------------------------------------------- the port
+
+
+@pytest.mark.parametrize("case", metrics_port.CASES, ids=str)
+def test_the_ports_answer_alike(case: Case, triton: Server, reference: Server):
+    real, ours = (
+        exchange(server.metrics, case.request, replies=case.replies)
+        for server in (triton, reference)
+    )
+    status = real.replies[-1].status if real.replies else None
+    assert status == case.status
+    assert case.says in str(real)
+    assert str(case.unstable(ours)) == str(case.unstable(real))

@@ -1,0 +1,56 @@
+"""What the metrics port can be asked, over models that are loaded already."""
+
+from server.support.clock import ManualClock
+from server.support.configs import ensemble, step
+from server.support.front import Shelf, served
+from server.support.model_folders import VECTOR
+from server.support.requests import a_request
+
+from reference_server.core.metrics import MetricKind
+from reference_server.gateway.metrics import MetricsGateway, new_registry
+from reference_server.observability.host_metrics import HostMetrics
+
+CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "O"}))
+
+
+def series(registry, *models):
+    """All that a gateway to these models shows: values by family and labels."""
+    host = HostMetrics(ManualClock(), 0, cpu=False)
+    return {
+        (family.head.name, *sample.labels): sample.value
+        for family in MetricsGateway(Shelf(*models), registry, host).families()
+        for sample in family.samples
+    }
+
+
+def failures(name, reason):
+    labels = (("model", name), ("reason", reason), ("version", "1"))
+    return ("nv_inference_request_failure", *labels)
+
+
+def test_it_tells_of_models_of_the_machine_and_of_what_models_count():
+    registry = new_registry()
+    hold = registry.hold("mine", "", MetricKind.COUNTER)
+    hold.series({}).increment(2)
+    model = served(VECTOR, "m", 3)
+    model.scheduler.pending = 4
+    found = series(registry, model)
+    assert found["mine",] == 2
+    assert found["nv_pinned_memory_pool_used_bytes",] == 0
+    assert found["nv_inference_pending_request_count", ("model", "m"), ("version", "3")] == 4
+
+
+def test_a_model_fails_in_its_backend_and_an_ensemble_for_another_reason():
+    models = [served(VECTOR, "m"), served(CHAIN, "e")]
+    for model in models:
+        model.statistics.refused(a_request())
+    found = series(new_registry(), *models)
+    assert {key: count for key, count in found.items() if count} == {
+        failures("m", "BACKEND"): 1,
+        failures("e", "OTHER"): 1,
+    }
+
+
+def test_the_tags_of_a_configuration_are_labels():
+    found = series(new_registry(), served(VECTOR + 'metric_tags { key: "team" value: "x" }', "m"))
+    assert ("nv_inference_count", ("_team", "x"), ("model", "m"), ("version", "1")) in found
