@@ -35,7 +35,43 @@ class PlanFault(RuntimeFault):
 
 
 class EngineFault(RuntimeFault):
-    """The engine failed while it executed a batch; every request of that batch gets it."""
+    """The engine failed while it executed a batch; one of its requests may be to blame."""
+
+
+class EngineLost(RuntimeFault):
+    """The engine or its device is gone: no request is to blame, and none can be executed."""
+
+
+class OutOfMemory(RuntimeFault):
+    """A device, or an engine on it, has not the bytes asked for. Less may still be had."""
+
+
+class DeviceFault(RuntimeFault):
+    """Memory of a device was used in a way that is never right: freed twice, or after its free."""
+
+
+class PoolFault(RuntimeFault):
+    """No lease of workspace; the subclass says why."""
+
+
+class NeverFits(PoolFault):
+    """More than the pool's whole capacity was asked for."""
+
+
+class PoolFull(PoolFault):
+    """As many as may wait for the pool are waiting."""
+
+
+class PoolTimeout(PoolFault):
+    """The deadline passed before the bytes were free."""
+
+
+class PoolCancelled(PoolFault):
+    """Whoever waited for the pool no longer wants the bytes."""
+
+
+class PoolClosed(PoolFault):
+    """The pool was closed, before or while somebody waited."""
 
 
 class RuntimeClosed(RuntimeFault):
@@ -48,3 +84,19 @@ class RequestFault(RuntimeFault):
 
 class ShapeMismatch(RequestFault):
     """A tensor of a request whose shape is not one that the model takes."""
+
+
+class GearOverflow(ShapeMismatch):
+    """A request that no gear holds."""
+
+
+class Departed(RuntimeFault):
+    """The caller of a request no longer waits for its answer: `Expired` or `Cancelled`."""
+
+
+class Expired(Departed):
+    """The request's deadline passed before it was executed."""
+
+
+class Cancelled(Departed):
+    """The caller cancelled the request before it was executed."""

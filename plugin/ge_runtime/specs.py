@@ -1,11 +1,12 @@
 """The words for tensors: element types, dimensions with names, and the two together.
 
-Values only. A dimension is a fixed size, the name of an axis whose size each request brings, or
-UNKNOWN. The batch dimension is never part of a spec.
+Values only. A dimension is a fixed size, the name of an axis whose size each request brings, a
+relation between axes, or UNKNOWN. The batch dimension is never part of a spec.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -14,14 +15,18 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.errors import RuntimeFault
+from ge_runtime.relations import Relation
 
 Array: TypeAlias = NDArray[Any]
 Tensors: TypeAlias = Mapping[str, Array]
-Dim: TypeAlias = int | str
+Dim: TypeAlias = int | str | Relation
+Number: TypeAlias = bool | int | float
 
 UNKNOWN: Final = -1
 """A size that is known only once the graph has run."""
+
+ROWS: Final = "batch"
+"""The word for the rows of a batch where axes are named; no axis has this name."""
 
 
 class DType(Enum):
@@ -49,7 +54,10 @@ class DType(Enum):
 
     @classmethod
     def of_numpy(cls, dtype: np.dtype[Any]) -> DType:
-        """The type whose elements NumPy holds as `dtype`. Raises KeyError if none."""
+        """The type whose elements NumPy holds as `dtype`: UINT16, never BF16, for uint16.
+
+        Raises KeyError if none.
+        """
         return _BY_NUMPY[dtype]
 
     @property
@@ -66,13 +74,35 @@ class DType(Enum):
     def numpy(self) -> np.dtype[Any]:
         """The NumPy type of an array of these elements; BYTES are `bytes` in an object array.
 
-        Raises RuntimeFault for BF16: NumPy has no such type, and a stand-in of the same width
-        would be taken for numbers that it is not.
+        BF16 is uint16, the elements' bits: NumPy has no such type, and laying rows into a batch
+        and taking it apart moves bits without reading them. Nothing may compute with such an
+        array, and its NumPy type does not tell it from UINT16: the spec does.
         """
-        dtype = _NUMPY.get(self)
-        if dtype is None:
-            raise RuntimeFault(f"{self.value} has no NumPy type")
-        return dtype
+        return _NUMPY[self]
+
+    @property
+    def largest(self) -> int | float:
+        """The largest finite number among the elements. Raises KeyError if they are no numbers."""
+        return _LARGEST[self]
+
+    def scalar(self, value: Number) -> np.generic:
+        """`value` as one element, of the type `numpy`; for BF16 its bits. Not for BYTES.
+
+        A BF16 is `value` as FP32, rounded to the nearest, ties to even: what frameworks make of
+        it. value: within the range of the type.
+        """
+        if self is DType.BF16:
+            return _bfloat16(value)
+        scalar: np.generic = self.numpy.type(value)
+        return scalar
+
+
+def _bfloat16(value: float) -> np.uint16:
+    """The upper half of an FP32's bits, rounded to nearest even by what the lower half adds."""
+    if math.isnan(value):  # whose bits must not be rounded up to those of a number
+        return np.uint16(0x7FC0)
+    bits = int(np.float32(value).view(np.uint32))
+    return np.uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
 
 
 _NUMPY: Final[Mapping[DType, np.dtype[Any]]] = {
@@ -89,8 +119,17 @@ _NUMPY: Final[Mapping[DType, np.dtype[Any]]] = {
     DType.FP32: np.dtype(np.float32),
     DType.FP64: np.dtype(np.float64),
     DType.BYTES: np.dtype(np.object_),
+    DType.BF16: np.dtype(np.uint16),
 }
-_BY_NUMPY: Final = {dtype: member for member, dtype in _NUMPY.items()}
+_BY_NUMPY: Final = {dtype: member for member, dtype in _NUMPY.items() if member is not DType.BF16}
+_LARGEST: Final[Mapping[DType, int | float]] = {
+    DType.BF16: 2.0**128 - 2.0**120,  # FP32's exponents, 8 significant bits
+    **{
+        member: int(np.iinfo(dtype).max) if dtype.kind in "iu" else float(np.finfo(dtype).max)
+        for member, dtype in _NUMPY.items()
+        if dtype.kind in "iuf" and member is not DType.BF16
+    },
+}
 _BY_CONFIG_NAME: Final = {member.config_name: member for member in DType}
 
 
@@ -104,12 +143,25 @@ class TensorSpec:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The names among the dimensions, in order."""
-        return tuple(dim for dim in self.dims if isinstance(dim, str))
+        """The names among the dimensions, those in relations included, in order."""
+        names: list[str] = []
+        for dim in self.dims:
+            if isinstance(dim, str):
+                names.append(dim)
+            elif isinstance(dim, Relation):
+                names.extend(dim.axes)
+        return tuple(names)
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The dimensions with each axis replaced by its size. Raises KeyError without one."""
-        return tuple(sizes[dim] if isinstance(dim, str) else dim for dim in self.dims)
+        """The dimensions with each axis replaced by its size, and each relation by its value.
+
+        UNKNOWN stays. Raises KeyError for an axis without a size. Whether the value of a relation
+        is a size at all, 1 or more, is for whoever has the sizes to see to.
+        """
+        return tuple(
+            sizes[dim] if isinstance(dim, str) else dim if isinstance(dim, int) else dim.size(sizes)
+            for dim in self.dims
+        )
 
     def __str__(self) -> str:
         return f"{self.dtype.value}[{','.join(map(str, self.dims))}]"

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from ge_runtime.config.faults import Faults
+from ge_runtime.config.values import read_whole
 from ge_runtime.specs import UNKNOWN, DType, TensorSpec
 
 
-def read_whole(place: str, value: object, faults: Faults, *, least: int) -> int:
-    """A whole number of at least `least`, given as one or as text; else a fault, and `least`."""
-    try:
-        number = int(value) if isinstance(value, str) else value
-    except ValueError:
-        number = None
-    if isinstance(number, int) and not isinstance(number, bool) and number >= least:
-        return number
-    faults.add(place, repr(value), f"a whole number of at least {least}")
-    return least
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A tensor as `input` or `output` lists it; its dims of -1 are UNKNOWN."""
+
+    spec: TensorSpec
+    optional: bool
+    """Requests may lack it. Inputs only."""
 
 
 def read_max_batch_size(model_config: Mapping[str, object], faults: Faults) -> int:
@@ -29,13 +28,8 @@ def read_max_batch_size(model_config: Mapping[str, object], faults: Faults) -> i
 
 def read_instances(model_config: Mapping[str, object], faults: Faults) -> int:
     """How many instances of the model run on this host: at least 1."""
-    groups = model_config.get("instance_group") or []
-    if not _is_list_of_mappings(groups):
-        faults.add("instance_group", repr(groups), "a list of groups")
-        return 1
     instances = 0
-    for index, group in enumerate(groups):
-        place = f"instance_group[{index}]"
+    for place, group in read_entries(model_config, "instance_group", "groups", faults):
         count = read_whole(f"{place}: count", group.get("count", 1), faults, least=1)
         gpus = group.get("gpus") or []
         if not isinstance(gpus, list):
@@ -46,46 +40,58 @@ def read_instances(model_config: Mapping[str, object], faults: Faults) -> int:
 
 
 def read_tensors(
-    model_config: Mapping[str, object], section: str, faults: Faults, *, passed: Collection[str]
-) -> tuple[TensorSpec, ...]:
-    """The tensors declared in `section` ("input" or "output"); their dims of -1 are UNKNOWN.
-
-    passed: those that no graph touches, which may therefore be BYTES.
-    """
-    entries = model_config.get(section) or []
-    if not _is_list_of_mappings(entries):
-        faults.add(section, repr(entries), "a list of tensors")
-        return ()
-    tensors: dict[str, TensorSpec] = {}
-    for index, entry in enumerate(entries):
+    model_config: Mapping[str, object], section: str, faults: Faults
+) -> dict[str, Declared]:
+    """The tensors declared in `section` ("input" or "output"), by name."""
+    tensors: dict[str, Declared] = {}
+    for place, entry in read_entries(model_config, section, "tensors", faults):
         name = entry.get("name")
         if not isinstance(name, str) or not name or name in tensors:
-            faults.add(f"{section}[{index}]: name", repr(name), "a name of its own")
+            faults.add(f"{place}: name", repr(name), "a name of its own")
             continue
-        if entry.get("optional"):
-            faults.add(f"{section} '{name}'", "optional: true", "an input that is always sent")
-        dtype = _read_dtype(f"{section} '{name}'", entry, faults, passed=name in passed)
+        dtype = read_dtype(f"{section} '{name}'", entry, faults)
         dims = _read_dims(f"{section} '{name}'", entry, faults)
-        tensors[name] = TensorSpec(name, dtype, dims)
-    return tuple(tensors.values())
+        optional = entry.get("optional") or False
+        if not isinstance(optional, bool):
+            faults.add(f"{section} '{name}': optional", repr(optional), "true or false")
+        tensors[name] = Declared(TensorSpec(name, dtype, dims), bool(optional))
+    return tensors
 
 
-def _read_dtype(place: str, entry: Mapping[str, object], faults: Faults, *, passed: bool) -> DType:
-    """The declared type; after a fault FP32, so that reading can go on."""
+def without_rows(
+    outputs: Mapping[str, Declared], passed: Container[str], faults: Faults
+) -> dict[str, Declared]:
+    """The outputs without the -1 for rows that their dims begin with; `passed` are left alone."""
+    tensors = dict(outputs)
+    for name, output in outputs.items():
+        dims = output.spec.dims
+        if name not in passed and dims[:1] == (UNKNOWN,):
+            tensors[name] = replace(output, spec=replace(output.spec, dims=dims[1:]))
+        elif name not in passed:
+            faults.add(f"output '{name}': dims", list(dims), "-1 first, for the rows")
+    return tensors
+
+
+def read_entries(
+    model_config: Mapping[str, object], section: str, things: str, faults: Faults
+) -> list[tuple[str, Mapping[str, object]]]:
+    """The mappings listed in `section`, each with its place; things: what they are, in words."""
+    entries = model_config.get(section) or []
+    if not _is_list_of_mappings(entries):
+        faults.add(section, repr(entries), f"a list of {things}")
+        return []
+    return [(f"{section}[{index}]", entry) for index, entry in enumerate(entries)]
+
+
+def read_dtype(place: str, entry: Mapping[str, object], faults: Faults) -> DType:
+    """The `data_type` of an entry; after a fault FP32, so that reading can go on."""
     name = entry.get("data_type")
     try:
-        dtype = DType.of_config(str(name))
+        return DType.of_config(str(name))
     except KeyError:
         known = ", ".join(member.config_name for member in DType)
         faults.add(f"{place}: data_type", repr(name), f"one of: {known}")
         return DType.FP32
-    if dtype is DType.BF16:
-        faults.add(f"{place}: data_type", name, "a type that NumPy has, e.g. TYPE_FP32")
-        return DType.FP32
-    if dtype is DType.BYTES and not passed:
-        faults.add(f"{place}: data_type", name, "numbers, the only elements a graph executes on")
-        return DType.FP32
-    return dtype
 
 
 def _read_dims(place: str, entry: Mapping[str, object], faults: Faults) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ge_runtime.errors import ConfigFault
 
@@ -23,7 +23,8 @@ class Faults:
         """Note a name of some `kind` that is none of `known`, with the nearest of them."""
         names = sorted(known)
         expected = f"one of: {', '.join(names)}" if names else f"none: this model has no {kind}"
-        self.add(place, f"no {kind} '{found}'", expected + did_you_mean(found, names))
+        hint = did_you_mean(found, dict(zip(names, names, strict=True)))
+        self.add(place, f"no {kind} '{found}'", expected + hint)
 
     def raise_any(self) -> None:
         """Raises ConfigFault with all that was added, if anything was."""
@@ -31,10 +32,10 @@ class Faults:
             raise ConfigFault(self._model, self._found)
 
 
-def did_you_mean(found: str, known: Iterable[str], rest: str = "") -> str:
+def did_you_mean(found: str, known: Mapping[str, str]) -> str:
     """The words that offer the name of `known` nearest to `found`, or none if all are far.
 
-    rest: what follows the name where it stood, repeated after the one offered.
+    known: each name, and what is offered for it.
     """
-    near = difflib.get_close_matches(found, list(known), n=1)
-    return f"; did you mean '{near[0]}{rest}'?" if near else ""
+    near = difflib.get_close_matches(found, known, n=1)
+    return f"; did you mean '{known[near[0]]}'?" if near else ""

@@ -1,7 +1,7 @@
 """The words of the language in `parameters { key: "..." value { string_value: "..." } }`.
 
 Keys are told apart here: settings of the whole model, and families of keys that each speak of one
-tensor or axis. What their values mean is in `runtime_config`.
+tensor or axis. What their values mean is in the modules that read them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,32 @@ from typing import Final
 
 from ge_runtime.config.faults import Faults, did_you_mean
 
-ENGINES: Final = ("auto", "onnxruntime", "torch")
-
-_SETTINGS: Final = ("engine", "intra_op_threads")
+_SETTINGS: Final = (
+    "engine",
+    "intra_op_threads",
+    "devices",
+    "stages",
+    "cost",
+    "oversize",
+    "packing",
+    "rows",
+    "histogram",
+    "warmup",
+    "workspace_pool_mib",
+)
 _FAMILIES: Final = {
     "axes": "axes.<input or output>",
     "limit": "limit.<axis>",
     "axis_length": "axis_length.<axis>",
+    "gears": "gears.<axes>",
     "mask": "mask.<graph input>",
     "lengths": "lengths.<graph input>",
+    "positions": "positions.<graph input>",
+    "offsets": "offsets.<graph input>",
     "pad": "pad.<input>",
+    "default": "default.<input>",
+    "pass": "pass.<output>",
+    "prepared": "prepared.<tensor>",
 }
 
 
@@ -48,11 +64,11 @@ class Parameters:
             # Upper case is the server's own, e.g. EXECUTION_ENV_PATH.
             if str(key).isupper():
                 continue
-            family, dot, target = str(key).partition(".")
+            family, _, target = str(key).partition(".")
             value = entry.get("string_value") if isinstance(entry, Mapping) else None
             if key not in _SETTINGS and not (family in _FAMILIES and target):
                 known = ", ".join((*_SETTINGS, *_FAMILIES.values()))
-                hint = did_you_mean(family, (*_SETTINGS, *_FAMILIES), dot + target)
+                hint = did_you_mean(family, _offers(target))
                 faults.add(f"parameter '{key}'", "no such parameter", f"one of: {known}{hint}")
             elif not isinstance(value, str):
                 faults.add(f"parameter '{key}'", repr(entry), 'value { string_value: "..." }')
@@ -63,6 +79,14 @@ class Parameters:
         return cls(settings, families)
 
 
+def _offers(target: str) -> dict[str, str]:
+    """What may have been meant instead of an unknown key that speaks of `target`, if of any."""
+    families = {
+        family: f"{family}.{target}" if target else words for family, words in _FAMILIES.items()
+    }
+    return {**dict(zip(_SETTINGS, _SETTINGS, strict=True)), **families}
+
+
 def split_names(text: str) -> tuple[str, ...]:
-    """The names in a comma-separated value, in order."""
+    """The names in a comma-separated text, in order."""
     return tuple(name.strip() for name in text.split(","))

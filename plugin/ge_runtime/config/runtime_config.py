@@ -1,34 +1,37 @@
-"""RuntimeConfig, and what each parameter means.
+"""RuntimeConfig: all that config.pbtxt says of one model.
 
 Reading never stops at the first fault: all are collected and raised together, each with its
-place, what was found and what was expected.
+place, what was found and what was expected. What each key means is told where it is read.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from itertools import chain
-from typing import Final, TypeAlias
 
-import numpy as np
-
-from ge_runtime.config.declared import (
-    read_instances,
-    read_max_batch_size,
-    read_tensors,
-    read_whole,
-)
+from ge_runtime.config.axes import read_axis_lengths, read_limits
+from ge_runtime.config.batch_inputs import BatchInput, read_batch_inputs
+from ge_runtime.config.declared import read_instances, read_max_batch_size
 from ge_runtime.config.faults import Faults
-from ge_runtime.config.parameters import ENGINES, Parameters, split_names
-from ge_runtime.specs import UNKNOWN, DType, TensorSpec
-
-Pad: TypeAlias = bool | int | float
-
-_AXIS_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
+from ge_runtime.config.filling import read_defaults, read_pads
+from ge_runtime.config.gears import Table, read_gears
+from ge_runtime.config.generated import Generated
+from ge_runtime.config.packing import read_packing
+from ge_runtime.config.parameters import Parameters
+from ge_runtime.config.settings import (
+    read_cost,
+    read_devices,
+    read_engine,
+    read_histogram,
+    read_pool_bytes,
+    read_rows,
+    read_stages,
+    read_threads,
+    read_word,
+)
+from ge_runtime.config.tensors import Tensors
+from ge_runtime.specs import ROWS, Number, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +42,73 @@ class RuntimeConfig:
     engine: str
     """One of ENGINES."""
     max_batch_size: int
-    """0: requests have no batch dimension, and each is executed alone."""
+    """0: requests have no batch dimension."""
+    rows: int
+    """The most rows that one execution takes, at least 1."""
+    batched: bool
+    """Whether executions have a batch dimension: that of the requests, or of prepared tensors.
+
+    Without it each request is executed alone.
+    """
     inputs: tuple[TensorSpec, ...]
-    """What requests bring."""
+    """What requests bring. UNKNOWN dims and BYTES only where the graph need not take them."""
+    defaults: Mapping[str, Number]
+    """Optional request input, all of them: its value where a request lacks it.
+
+    An input that is in `axis_lengths` holds the size of that axis instead.
+    """
+    prepared: tuple[TensorSpec, ...]
+    """What the model's own code makes of `inputs`; if any, the graph takes these instead."""
     outputs: tuple[TensorSpec, ...]
-    """What the graph gives."""
+    """What the graph gives; without the batch dimension, as all specs here."""
     derived: tuple[TensorSpec, ...]
     """What the model's own code makes of the graph's outputs."""
+    passes: Mapping[str, str]
+    """Output: the request input that it is, which the graph need not take."""
     limits: Mapping[str, int]
     """The largest size of each axis."""
     axis_lengths: Mapping[str, str]
-    """Axis: the request input that holds each row's true length along it."""
+    """Axis: the request input or prepared tensor that holds each row's true length along it."""
     masks: Mapping[str, tuple[str, ...]]
     """Graph input: the axes of the mask that is generated for it."""
     lengths: Mapping[str, str]
     """Graph input: the axis whose true lengths are generated for it."""
-    pads: Mapping[str, Pad]
-    """Request input: the value of its padding, where that is not 0."""
+    positions: Mapping[str, str]
+    """Graph input: the axis along which positions are generated for it."""
+    offsets: Mapping[str, str]
+    """Graph input: the axis whose accumulated true lengths are generated for it."""
+    batch_inputs: tuple[BatchInput, ...]
+    """What Triton's own `batch_input` asks to be generated."""
+    pads: Mapping[str, Number]
+    """Request input or prepared tensor: the value of its padding, where that is not 0."""
+    gears: Mapping[tuple[str, ...], Table | int]
+    """Axes, ROWS for the rows among them: their gears, smallest first; or how many to derive."""
+    oversize: str
+    """"error" or "fallback": what becomes of a request that no gear holds."""
+    packing: str | None
+    """The axis along which rows are joined instead of padded."""
+    cost: tuple[float, float, float] | None
+    """Seconds of a launch, of an element of a row, of a squared element; None: to be timed."""
     intra_op_threads: int
+    devices: tuple[str, ...]
+    """Each of DEVICES, one engine and lane each; a device may be there several times."""
+    stages: tuple[str, ...]
+    """The names of the graphs that run in this order; empty: the one artifact."""
+    workspace_pool_bytes: int | None
+    histogram: str | None
+    """Where sizes of requests are recorded, relative to the version folder and inside it."""
+    warmup: str
+    """"gears" or "none"."""
 
     @property
-    def rows(self) -> int:
-        """The most rows that one execution takes."""
-        return max(1, self.max_batch_size)
+    def sources(self) -> tuple[TensorSpec, ...]:
+        """What batches are made of: the prepared tensors if there are any, else the inputs."""
+        return self.prepared or self.inputs
+
+    @property
+    def rows_key(self) -> str:
+        """The key in config.pbtxt that says how many rows an execution takes."""
+        return "rows" if self.batched and not self.max_batch_size else "max_batch_size"
 
     @classmethod
     def parse(
@@ -69,190 +116,78 @@ class RuntimeConfig:
     ) -> RuntimeConfig:
         """The configuration in `model_config`, the JSON that Triton hands to a model, parsed.
 
-        cores: those this process may use; the model's instances share them.
+        cores: those this process may use; the engines of all instances share them.
         derived: the names of the outputs that the model's own code makes.
         Raises ConfigFault with every fault found.
         """
         faults = Faults(str(model_config.get("name", "")))
-        reader = _Reader(model_config, derived, faults)
-        config = reader.read(cores)
+        config = _read(model_config, cores, derived, faults)
         faults.raise_any()
         return config
 
 
-class _Reader:
-    """Gives each parameter its meaning. What it returns counts only if there are no faults."""
-
-    def __init__(
-        self, model_config: Mapping[str, object], derived: Collection[str], faults: Faults
-    ) -> None:
-        self._config = model_config
-        self._faults = faults
-        self._batch = read_max_batch_size(model_config, faults)
-        self._parameters = Parameters.read(model_config, faults)
-        declared = read_tensors(model_config, "output", faults, passed=derived)
-        names = [tensor.name for tensor in declared]
-        for name in derived:
-            if name not in names:
-                faults.add_unknown("derived outputs", "output", name, names)
-        self._derived = tuple(tensor for tensor in declared if tensor.name in derived)
-        outputs = [tensor for tensor in declared if tensor.name not in derived]
-        inputs = read_tensors(model_config, "input", faults, passed=())
-        # Padding needs every size of an input. A size of an output that nobody names could
-        # depend on who shared the batch, so only requests that run alone may leave one open.
-        self._inputs = {tensor.name: self._named(tensor, needed=True) for tensor in inputs}
-        self._outputs = [self._named(tensor, needed=self._batch > 0) for tensor in outputs]
-        self._axes = self._check_axes({*self._inputs, *(tensor.name for tensor in outputs)})
-
-    def read(self, cores: int) -> RuntimeConfig:
-        return RuntimeConfig(
-            model=str(self._config.get("name", "")),
-            engine=self._engine(),
-            max_batch_size=self._batch,
-            inputs=tuple(self._inputs.values()),
-            outputs=tuple(self._outputs),
-            derived=self._derived,
-            limits=self._limits(),
-            axis_lengths=self._axis_lengths(),
-            masks=self._masks(),
-            lengths=self._lengths(),
-            pads=self._pads(),
-            intra_op_threads=self._intra_op_threads(cores),
-        )
-
-    def _engine(self) -> str:
-        engine = self._parameters.settings.get("engine", "auto")
-        if engine not in ENGINES:
-            self._faults.add_unknown("parameter 'engine'", "engine", engine, ENGINES)
-        return engine
-
-    def _intra_op_threads(self, cores: int) -> int:
-        # Each instance that takes all cores is a common cause of slow servers.
-        share = max(1, cores // read_instances(self._config, self._faults))
-        text = self._parameters.settings.get("intra_op_threads", str(share))
-        return read_whole("parameter 'intra_op_threads'", text, self._faults, least=1)
-
-    # -- axes --------------------------------------------------------------------------------
-
-    def _named(self, tensor: TensorSpec, *, needed: bool) -> TensorSpec:
-        """The tensor with its dims of -1 replaced by the names that `axes.<tensor>` gives."""
-        place = f"parameter 'axes.{tensor.name}'"
-        text = self._parameters.families["axes"].get(tensor.name)
-        wanted = tensor.dims.count(UNKNOWN)
-        expected = f"{wanted} name(s), one per -1 of dims {list(tensor.dims)}"
-        if text is None:
-            if wanted and needed:
-                self._faults.add(place, "nothing", expected)
-            return tensor
-        names = split_names(text)
-        if len(names) != wanted or not all(map(_AXIS_NAME.fullmatch, names)):
-            self._faults.add(place, f"'{text}'", expected)
-            return tensor
-        left = iter(names)
-        return replace(
-            tensor, dims=tuple(next(left) if dim == UNKNOWN else dim for dim in tensor.dims)
-        )
-
-    def _check_axes(self, tensors: Collection[str]) -> tuple[str, ...]:
-        """The names of axes whose sizes requests bring.
-
-        Those in a faulty list count too: one slip is one fault, not a fault at every mention.
-        """
-        given = self._parameters.families["axes"]
-        for name in given:
-            if name not in tensors:
-                self._faults.add_unknown(f"parameter 'axes.{name}'", "tensor", name, tensors)
-        lists = [split_names(given[name]) for name in self._inputs if name in given]
-        axes = tuple(dict.fromkeys(chain.from_iterable(lists)))
-        for output in self._outputs:
-            for axis in output.axes:
-                self._known_axis(f"parameter 'axes.{output.name}'", axis, axes)
-        return axes
-
-    def _known_axis(self, place: str, axis: str, axes: Iterable[str]) -> bool:
-        known = axis in axes
-        if not known:
-            self._faults.add_unknown(place, "axis", axis, axes)
-        return known
-
-    def _limits(self) -> dict[str, int]:
-        limits = {}
-        for axis, text in self._parameters.families["limit"].items():
-            place = f"parameter 'limit.{axis}'"
-            if self._known_axis(place, axis, self._axes):
-                limits[axis] = read_whole(place, text, self._faults, least=1)
-        for axis in dict.fromkeys(axis for spec in self._inputs.values() for axis in spec.axes):
-            if axis not in limits:
-                expected = f"the largest size of axis '{axis}': memory is planned from it"
-                self._faults.add(f"parameter 'limit.{axis}'", "nothing", expected)
-        return limits
-
-    def _axis_lengths(self) -> dict[str, str]:
-        given = self._parameters.families["axis_length"]
-        for axis, name in given.items():
-            place = f"parameter 'axis_length.{axis}'"
-            self._known_axis(place, axis, self._axes)
-            if name not in self._inputs:
-                self._faults.add_unknown(place, "input", name, self._inputs)
-                continue
-            spec = self._inputs[name]
-            if not spec.dtype.is_integer or spec.dims not in ((), (1,)):
-                self._faults.add(place, f"input '{name}' {spec}", "integers, one for each row")
-        return dict(given)
-
-    # -- generated graph inputs --------------------------------------------------------------
-
-    def _masks(self) -> dict[str, tuple[str, ...]]:
-        masks = {}
-        for name, text in self._parameters.families["mask"].items():
-            masks[name] = split_names(text)
-            self._check_generated(f"parameter 'mask.{name}'", name, masks[name])
-        return masks
-
-    def _lengths(self) -> dict[str, str]:
-        given = self._parameters.families["lengths"]
-        for name, axis in given.items():
-            place = f"parameter 'lengths.{name}'"
-            self._check_generated(place, name, (axis,))
-            if name in self._parameters.families["mask"]:
-                self._faults.add(place, f"'mask.{name}' as well", "one of the two")
-        return dict(given)
-
-    def _check_generated(self, place: str, name: str, axes: Iterable[str]) -> None:
-        for axis in axes:
-            self._known_axis(place, axis, self._axes)
-        if name in self._inputs:
-            self._faults.add(place, f"'{name}' among the inputs", "a graph input requests lack")
-
-    # -- padding -----------------------------------------------------------------------------
-
-    def _pads(self) -> dict[str, Pad]:
-        pads: dict[str, Pad] = {}
-        for name, text in self._parameters.families["pad"].items():
-            place = f"parameter 'pad.{name}'"
-            if name not in self._inputs:
-                self._faults.add_unknown(place, "input", name, self._inputs)
-                continue
-            spec = self._inputs[name]
-            if all(isinstance(dim, int) and dim != UNKNOWN for dim in spec.dims):
-                self._faults.add(place, f"no -1 in dims {list(spec.dims)}", "an input with axes")
-            pad = _read_pad(text, spec.dtype)
-            if pad is None:
-                self._faults.add(place, f"'{text}'", f"a value of type {spec.dtype.value}")
-            else:
-                pads[name] = pad
-        return pads
-
-
-def _read_pad(text: str, dtype: DType) -> Pad | None:
-    """The value that `text` writes for `dtype`, or None if it is none. Floats may be infinite."""
-    if dtype is DType.BOOL:
-        return _TRUTHS.get(text.lower())
-    try:
-        if dtype.is_integer:
-            whole, range_ = int(text), np.iinfo(dtype.numpy)
-            return whole if range_.min <= whole <= range_.max else None
-        value, largest = float(text), float(np.finfo(dtype.numpy).max)
-    except ValueError:
-        return None
-    return None if largest < abs(value) < math.inf else value
+def _read(
+    model_config: Mapping[str, object], cores: int, derived: Collection[str], faults: Faults
+) -> RuntimeConfig:
+    """The configuration, which counts only if there are no faults."""
+    max_batch_size = read_max_batch_size(model_config, faults)
+    parameters = Parameters.read(model_config, faults)
+    rows = read_rows(parameters, max_batch_size, faults)
+    batched = rows > 0
+    tensors = Tensors.read(
+        model_config,
+        parameters,
+        faults,
+        derived=derived,
+        batched=batched,
+        rows_first=batched and max_batch_size == 0,
+    )
+    engine = read_engine(parameters, faults)
+    devices = read_devices(parameters, faults)
+    # Engines that all take all cores are a common cause of slow servers.
+    share = cores // (read_instances(model_config, faults) * len(devices))
+    limits = read_limits(parameters, tensors, faults)
+    axis_lengths = read_axis_lengths(parameters, tensors, limits, faults)
+    oversize = read_word("oversize", ("error", "fallback"), parameters, faults)
+    gears = read_gears(
+        parameters,
+        tensors,
+        limits,
+        faults,
+        rows=rows,
+        fallback=oversize == "fallback",
+    )
+    geared = set(chain.from_iterable(gears))
+    generated = Generated(parameters, tensors, faults, batched=batched)
+    masks = generated.masks()
+    return RuntimeConfig(
+        model=str(model_config.get("name", "")),
+        engine=engine,
+        max_batch_size=max_batch_size,
+        rows=max(1, rows),
+        batched=batched,
+        inputs=tuple(tensors.inputs.values()),
+        defaults=read_defaults(parameters, tensors, axis_lengths.values(), faults),
+        prepared=tuple(tensors.prepared.values()),
+        outputs=tuple(tensors.outputs.values()),
+        derived=tensors.derived,
+        passes=tensors.passes,
+        limits=limits,
+        axis_lengths=axis_lengths,
+        masks=masks,
+        lengths=generated.lengths(),
+        positions=generated.positions(),
+        offsets=generated.offsets(),
+        batch_inputs=read_batch_inputs(model_config, tensors, limits, generated, faults, rows=rows),
+        pads=read_pads(parameters, tensors, faults, rows=ROWS in geared),
+        gears=gears,
+        oversize=oversize,
+        packing=read_packing(parameters, tensors, masks, geared, faults, batched=batched),
+        cost=read_cost(parameters, faults),
+        intra_op_threads=read_threads(parameters, faults, share=share),
+        devices=devices,
+        stages=read_stages(parameters, faults),
+        workspace_pool_bytes=read_pool_bytes(parameters, faults),
+        histogram=read_histogram(parameters, faults),
+        warmup=read_word("warmup", ("gears", "none"), parameters, faults),
+    )

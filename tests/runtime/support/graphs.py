@@ -197,3 +197,24 @@ def _nonzero_torch():
 
 
 NONZERO = Graph("nonzero", _nonzero_onnx, _nonzero_torch, ((),))
+
+
+def _bfloat16_onnx() -> onnx.ModelProto:
+    return onnx_model(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [("x", TensorProto.BFLOAT16, ["batch", 3])],
+        [("y", TensorProto.BFLOAT16, ["batch", 3])],
+    )
+
+
+def _bfloat16_torch():
+    import torch
+
+    class Copy(torch.nn.Module):
+        def forward(self, x):
+            return x.clone()
+
+    return Copy(), (torch.ones(2, 3, dtype=torch.bfloat16),)
+
+
+BFLOAT16 = Graph("bfloat16", _bfloat16_onnx, _bfloat16_torch, ((1,),))

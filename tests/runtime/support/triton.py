@@ -6,6 +6,7 @@ Only what the adapter may use is here. Contract tests elsewhere meet the real mo
 from __future__ import annotations
 
 import enum
+import re
 
 import numpy as np
 
@@ -29,6 +30,8 @@ class TritonError:
 
     INTERNAL = _ErrorCode.INTERNAL
     INVALID_ARG = _ErrorCode.INVALID_ARG
+    UNAVAILABLE = _ErrorCode.UNAVAILABLE
+    CANCELLED = _ErrorCode.CANCELLED
 
     __slots__ = ("_code", "_message")
 
@@ -58,6 +61,10 @@ class Tensor:
         contiguous = numpy_array.flags.c_contiguous
         self._name, self._array = name, numpy_array if contiguous else numpy_array.copy()
 
+    @staticmethod
+    def from_dlpack(name, source):
+        return Bfloat16Tensor.from_dlpack(name, source)
+
     def name(self):
         return self._name
 
@@ -66,10 +73,17 @@ class Tensor:
 
 
 class Bfloat16Tensor:
-    """An input that NumPy cannot show."""
+    """A tensor that NumPy cannot show; torch keeps it."""
 
-    def __init__(self, name):
-        self._name = name
+    def __init__(self, name, tensor):
+        self._name, self.tensor = name, tensor
+
+    @classmethod
+    def from_dlpack(cls, name, source):
+        """The class's own `Tensor.from_dlpack`; only BF16 needs it."""
+        import torch
+
+        return cls(name, torch.from_dlpack(source))
 
     def name(self):
         return self._name
@@ -80,20 +94,35 @@ class Bfloat16Tensor:
             "Use to_dlpack() and from_dlpack() instead."
         )
 
+    def to_dlpack(self):
+        import torch
+
+        return torch.utils.dlpack.to_dlpack(self.tensor)
+
 
 class InferenceRequest:
     """An incoming request; the real one cannot be made like this."""
 
-    __slots__ = ("_inputs", "_requested")
+    __slots__ = ("_cancelled", "_id", "_inputs", "_requested", "_timeout")
 
-    def __init__(self, inputs, requested):
+    def __init__(self, inputs, requested, request_id="", timeout=0, cancelled=False):
         self._inputs, self._requested = list(inputs), set(requested)
+        self._id, self._timeout, self._cancelled = request_id, timeout, cancelled
 
     def inputs(self):
         return list(self._inputs)
 
     def requested_output_names(self):
         return set(self._requested)
+
+    def request_id(self):
+        return self._id
+
+    def timeout(self):
+        return self._timeout
+
+    def is_cancelled(self):
+        return self._cancelled
 
 
 class InferenceResponse:
@@ -138,8 +167,58 @@ class Logger:
         self._log("error", message)
 
 
+class _Kind(enum.Enum):
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+class Metric:
+    """One series of a family."""
+
+    def __init__(self, kind):
+        self._kind, self.number, self.observed = kind, 0.0, []
+
+    def increment(self, amount):
+        if self._kind is _Kind.COUNTER and amount < 0:
+            raise TritonModelException("can only be incremented monotonically")
+        assert self._kind is not _Kind.HISTOGRAM
+        self.number += amount
+
+    def set(self, value):
+        assert self._kind is _Kind.GAUGE
+        self.number = value
+
+    def observe(self, value):
+        assert self._kind is _Kind.HISTOGRAM
+        self.observed.append(value)
+
+
+def metric_family(series):
+    """A `MetricFamily` whose series are entered in `series` by name and labels."""
+
+    class MetricFamily:
+        COUNTER, GAUGE, HISTOGRAM = _Kind
+
+        def __init__(self, name, description, kind):
+            if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", name) or not isinstance(kind, _Kind):
+                raise TritonModelException("Invalid metric name")
+            assert description
+            self._name, self._kind = name, kind
+
+        def Metric(self, labels=None, buckets=None):
+            if any(not isinstance(value, str) for value in (labels or {}).values()):
+                raise TritonModelException("attempt to access JSON non-string as string")
+            if (buckets is not None) != (self._kind is _Kind.HISTOGRAM):
+                raise TritonModelException("Failed to create metric. Missing required buckets.")
+            key = (self._name, *sorted((labels or {}).items()))
+            return series.setdefault(key, Metric(self._kind))
+
+    return MetricFamily
+
+
 class PbUtils:
-    """The module, with a log of its own."""
+    """The module, with a log and metrics of its own."""
 
     def __init__(self):
         self.Tensor = Tensor
@@ -147,3 +226,14 @@ class PbUtils:
         self.TritonError = TritonError
         self.TritonModelException = TritonModelException
         self.Logger = Logger()
+        self.series = {}
+        self.MetricFamily = metric_family(self.series)
+
+    def metric(self, name, **labels):
+        """The series of this name whose labels include these."""
+        (found,) = (
+            metric
+            for (own, *pairs), metric in self.series.items()
+            if own == f"ge_runtime_{name}" and labels.items() <= dict(pairs).items()
+        )
+        return found

@@ -1,0 +1,225 @@
+import pytest
+from runtime.support.configs import encoder_config, model_config, tensor
+from runtime.support.parsing import assert_fault, faults_of, parse
+
+from ge_runtime.specs import UNKNOWN, DType, TensorSpec
+
+
+def passing(parameters=None, **changes):
+    """A graph from x to y, and a note that is handed back."""
+    return model_config(
+        [tensor("x", "FP32", [4]), tensor("note", "STRING", [-1])],
+        [tensor("y", "FP32", [1]), tensor("back", "STRING", [-1])],
+        {"pass.back": "note", **(parameters or {})},
+        **changes,
+    )
+
+
+def preparing(parameters=None, **changes):
+    """An encoder of texts, whose token ids the model's own code makes."""
+    return model_config(
+        [tensor("text", "STRING", [1])],
+        [tensor("embedding", "FP32", [4])],
+        {
+            "prepared.input_ids": "INT64[tokens]",
+            "prepared.lengths": "INT32[1]",
+            "limit.tokens": "32",
+            "axis_length.tokens": "lengths",
+            "mask.attention_mask": "tokens",
+            **(parameters or {}),
+        },
+        **changes,
+    )
+
+
+def rows_of_one_request(parameters=None, outputs=None):
+    """The same for as many texts as a request brings, without a batch dimension."""
+    config = preparing({"rows": "64", **(parameters or {})}, batch=0)
+    config["input"][0]["dims"] = [-1]
+    config["output"] = outputs or [tensor("embedding", "FP32", [-1, 4])]
+    return config
+
+
+def test_an_output_may_be_an_input_of_any_type_and_size():
+    config = parse(passing())
+    assert config.passes == {"back": "note"}
+    assert [spec.name for spec in config.outputs] == ["y"]
+    assert config.inputs[1] == TensorSpec("note", DType.BYTES, (UNKNOWN,))
+
+
+def test_what_is_passed_may_have_named_sizes_too():
+    config = parse(passing({"axes.note": "words", "limit.words": "9"}))
+    assert config.inputs[1].dims == ("words",)
+
+
+def test_prepared_tensors_are_what_batches_are_made_of():
+    config = parse(preparing({"pad.input_ids": "3", "gears.tokens": "32"}))
+    assert config.prepared == config.sources
+    assert config.prepared == (
+        TensorSpec("input_ids", DType.INT64, ("tokens",)),
+        TensorSpec("lengths", DType.INT32, (1,)),
+    )
+    assert config.inputs == (TensorSpec("text", DType.BYTES, (1,)),)
+    assert (config.axis_lengths, config.pads) == ({"tokens": "lengths"}, {"input_ids": 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("FP32[]", TensorSpec("p", DType.FP32, ())),
+        ("BF16 [ 3, height ]", TensorSpec("p", DType.BF16, (3, "height"))),
+        ("BOOL[tokens,tokens]", TensorSpec("p", DType.BOOL, ("tokens", "tokens"))),
+    ],
+)
+def test_a_prepared_tensor_is_written_as_type_and_dims(text, spec):
+    parameters = {"prepared.p": text, "limit.height": "8"}
+    if "height" not in text:
+        del parameters["limit.height"]
+    assert parse(preparing(parameters)).prepared[-1] == spec
+
+
+def test_without_prepared_tensors_inputs_are_what_batches_are_made_of():
+    config = parse(encoder_config())
+    assert config.sources == config.inputs
+
+
+def test_the_models_code_makes_rows_of_requests_without_a_batch_dimension():
+    config = parse(rows_of_one_request({"gears.batch": "8, 64"}))
+    assert (config.max_batch_size, config.rows, config.batched) == (0, 64, True)
+    assert config.rows_key == "rows"
+    assert config.outputs == (TensorSpec("embedding", DType.FP32, (4,)),)
+    assert config.inputs == (TensorSpec("text", DType.BYTES, (UNKNOWN,)),)
+
+
+def test_derived_outputs_have_those_rows_and_passed_ones_do_not():
+    outputs = [
+        tensor("embedding", "FP32", [-1, 4]),
+        tensor("label", "STRING", [-1, 1]),
+        tensor("back", "STRING", [-1]),
+    ]
+    config = parse(rows_of_one_request({"pass.back": "text"}, outputs), derived=["label"])
+    assert config.derived == (TensorSpec("label", DType.BYTES, (1,)),)
+    assert config.passes == {"back": "text"}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            passing({"pass.back": "nota"}),
+            "parameter 'pass.back': found no input 'nota', expected one of: note, x; did you mean "
+            "'note'?",
+        ),
+        (
+            passing({"pass.bak": "note"}),
+            "parameter 'pass.bak': found no output 'bak', expected one of: back, y; did you mean "
+            "'back'?",
+        ),
+        (
+            passing({"pass.y": "x"}),
+            "parameter 'pass.y': found input 'x' FP32[4], expected FP32[1] as the output is "
+            "declared",
+        ),
+        (passing({"pass.y": "note"}), "found input 'note' BYTES[-1], expected FP32[1]"),
+        (
+            passing({"axes.back": "words"}),
+            "parameter 'axes.back': found names, expected nothing: 'back' is neither taken nor "
+            "given by the graph",
+        ),
+        (
+            preparing({"prepared.text": "INT64[1]"}),
+            "parameter 'prepared.text': found 'text' among the inputs, expected a name that no "
+            "input has",
+        ),
+        (
+            preparing({"prepared.types": "INT65[tokens]"}),
+            "parameter 'prepared.types': found 'INT65[tokens]', expected a type of numbers, sizes "
+            "and axes, e.g. INT64[tokens] or FP32[3,height]",
+        ),
+        (preparing({"prepared.types": "BYTES[1]"}), "parameter 'prepared.types': found 'BYTES[1]'"),
+        (preparing({"prepared.types": "INT8[0]"}), "parameter 'prepared.types': found 'INT8[0]'"),
+        (preparing({"prepared.types": "INT8[-1]"}), "parameter 'prepared.types': found 'INT8[-1]'"),
+        (preparing({"prepared.types": "INT8"}), "parameter 'prepared.types': found 'INT8'"),
+        (preparing({"prepared.types": "INT8[a,]"}), "parameter 'prepared.types': found 'INT8[a,]'"),
+        (
+            preparing({"prepared.types": "INT8[n * 2]"}),
+            "parameter 'prepared.types': found 'INT8[n * 2]'",
+        ),
+        (
+            preparing({"prepared.types": "INT8[words]"}),
+            "parameter 'limit.words': found nothing, expected the largest size of axis 'words'",
+        ),
+        (
+            preparing({"prepared.types": "INT8[batch]", "limit.batch": "8"}),
+            "parameter 'prepared.types': found axis 'batch', expected another name",
+        ),
+        (
+            preparing({"axes.text": "n"}),
+            "parameter 'axes.text': found names, expected nothing: 'text' is neither taken nor "
+            "given by the graph",
+        ),
+        (
+            preparing({"mask.input_ids": "tokens"}),
+            "parameter 'mask.input_ids': found 'input_ids' among the inputs",
+        ),
+        (
+            preparing({"mask.text": "tokens"}),
+            "parameter 'mask.text': found 'text' among the inputs",
+        ),
+        (preparing({"pad.text": "a"}), "parameter 'pad.text': found no input 'text', expected one"),
+        (
+            preparing({"default.text": "a"}),
+            "parameter 'default.text': found 'a', expected nothing: the model's own code sees what "
+            "a request lacks",
+        ),
+        (
+            {
+                **passing(),
+                "input": [
+                    tensor("x", "FP32", [4]),
+                    tensor("note", "STRING", [-1], optional=True),
+                ],
+            },
+            "parameter 'pass.back': found optional input 'note', expected an input that every "
+            "request brings",
+        ),
+        (
+            preparing({"rows": "8"}),
+            "parameter 'rows': found max_batch_size 8, expected 0: otherwise that says how many "
+            "rows a batch has",
+        ),
+        (
+            encoder_config({"rows": "8"}, batch=0),
+            "parameter 'rows': found no 'prepared.<tensor>', expected at least one: only the "
+            "model's own code can make rows of such requests",
+        ),
+        (
+            rows_of_one_request({"rows": "0"}),
+            "parameter 'rows': found '0', expected a whole number",
+        ),
+        (
+            rows_of_one_request(outputs=[tensor("embedding", "FP32", [4])]),
+            "output 'embedding': dims: found [4], expected -1 first, for the rows",
+        ),
+    ],
+)
+def test_what_cannot_stand_beside_the_graph_is_refused(config, expected):
+    assert_fault(config, expected)
+
+
+def test_an_output_is_derived_or_passed_not_both():
+    assert_fault(
+        passing(),
+        "parameter 'pass.back': found 'back' among the derived outputs, expected one of the two",
+        derived=["back"],
+    )
+
+
+def test_one_slip_in_a_prepared_tensor_is_one_fault():
+    assert len(faults_of(preparing({"prepared.input_ids": "INT65[tokens]"}))) == 1
+
+
+def test_optional_inputs_of_a_model_that_prepares_are_its_own_affair():
+    config = preparing()
+    config["input"] = [tensor("text", "STRING", [-1], optional=True)]
+    assert parse(config).defaults == {}

@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+from runtime.support.configs import encoder_config, model_config, tensor
+from runtime.support.parsing import assert_fault, faults_of, parse
+
+
+def padded(data_type, text):
+    return model_config(
+        [tensor("x", data_type, [-1])],
+        [tensor("y", "FP32", [1])],
+        {"axes.x": "n", "limit.n": "4", "pad.x": text},
+    )
+
+
+def optional_types(parameters=None, **changes):
+    """An encoder whose token types a request may lack."""
+    config = encoder_config({"axes.types": "tokens", **(parameters or {})})
+    types = tensor("types", "INT8", [-1], optional=True) | changes
+    config["input"].append(types)
+    return config
+
+
+def optional_lengths(data_type="INT32", parameters=None):
+    config = encoder_config(parameters)
+    config["input"][1] = tensor("lengths", data_type, [1], optional=True)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("data_type", "text", "value"),
+    [
+        ("BOOL", "true", True),
+        ("BOOL", "0", False),
+        ("UINT8", "255", 255),
+        ("INT64", "-7", -7),
+        ("FP16", "-65504", -65504.0),
+        ("BF16", "3.38e38", 3.38e38),
+        ("FP32", "-inf", -np.inf),
+    ],
+)
+def test_pad_is_a_value_of_the_inputs_type(data_type, text, value):
+    pad = parse(padded(data_type, text)).pads["x"]
+    assert (pad, type(pad)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("data_type", "text"),
+    [("BOOL", "2"), ("INT8", "128"), ("INT8", "1.0"), ("FP16", "65520"), ("BF16", "3.4e38")],
+)
+def test_pad_of_another_type_or_beyond_it_is_refused(data_type, text):
+    assert faults_of(padded(data_type, text)) == [
+        f"parameter 'pad.x': found '{text}', expected a value of type {data_type}"
+    ]
+
+
+def test_inputs_without_axes_are_padded_where_batches_have_rows_of_padding():
+    assert parse(encoder_config({"gears.batch": "8", "pad.lengths": "2"})).pads == {"lengths": 2}
+    assert_fault(
+        encoder_config({"gears.tokens": "32", "pad.lengths": "2"}),
+        "parameter 'pad.lengths': found no -1 in dims [1], expected an input with axes",
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "defaults"),
+    [
+        (optional_types(), {"types": 0}),
+        (optional_types({"default.types": "-3"}), {"types": -3}),
+        (optional_types({"default.types": "1.5"}, data_type="TYPE_FP16"), {"types": 1.5}),
+        (optional_lengths(), {"lengths": 0}),
+    ],
+)
+def test_optional_inputs_have_a_default(config, defaults):
+    assert parse(config).defaults == defaults
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            encoder_config({"default.input_ids": "1"}),
+            "parameter 'default.input_ids': found input 'input_ids', which every request brings, "
+            "expected an optional input",
+        ),
+        (encoder_config({"default.types": "1"}), "parameter 'default.types': found no input"),
+        (
+            optional_types({"default.types": "128"}),
+            "parameter 'default.types': found '128', expected a value of type INT8",
+        ),
+        (
+            optional_types({"axes.types": "words", "limit.words": "8"}),
+            "parameter 'axes.types': found axis 'words', expected axes of inputs that every "
+            "request brings: the input is optional",
+        ),
+        (
+            model_config([tensor("x", "FP32", [1], optional=True)], [tensor("y", "FP32", [1])]),
+            "input: found only optional ones, expected one that every request brings",
+        ),
+        (
+            model_config(
+                [tensor("x", "FP32", [1]), tensor("z", "FP32", [-1], optional=True)],
+                [tensor("y", "FP32", [1])],
+            ),
+            "parameter 'axes.z': found nothing, expected 1 name(s), one per -1 of dims [-1]",
+        ),
+        (
+            model_config(
+                [tensor("x", "FP32", [1]), tensor("note", "STRING", [1])],
+                [tensor("y", "FP32", [1]), tensor("back", "STRING", [1])],
+                {"pass.back": "note", "pad.note": "a", "gears.batch": "8"},
+            ),
+            "parameter 'pad.note': found input 'note' BYTES[1], expected an input of numbers",
+        ),
+        (
+            optional_lengths(parameters={"default.lengths": "4"}),
+            "parameter 'default.lengths': found '4', expected nothing: rows without a length have "
+            "their full size",
+        ),
+        (
+            optional_lengths("INT8", {"limit.tokens": "128"}),
+            "parameter 'axis_length.tokens': found input 'lengths' INT8[1], expected a type that "
+            "holds 128 (limit.tokens): it is optional",
+        ),
+        (
+            optional_lengths(parameters={"axis_length.words": "lengths"}),
+            "found 'lengths' for other axes as well, expected one axis: it is optional",
+        ),
+    ],
+)
+def test_fillings_that_cannot_be_made_are_refused(config, expected):
+    assert_fault(config, expected)

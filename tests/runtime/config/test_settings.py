@@ -1,0 +1,99 @@
+import pytest
+from runtime.support.configs import encoder_config
+from runtime.support.parsing import assert_fault, faults_of, parse
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "field", "value"),
+    [
+        ("cost", "calibrate", "cost", None),
+        (
+            "cost",
+            "element_ns = 35.5, launch_us=120,element2_ns=0",
+            "cost",
+            pytest.approx((120e-6, 35.5e-9, 0.0)),
+        ),
+        ("oversize", "fallback", "oversize", "fallback"),
+        ("warmup", "none", "warmup", "none"),
+        ("devices", "cpu, cpu", "devices", ("cpu", "cpu")),
+        ("stages", "encoder, head-2.b", "stages", ("encoder", "head-2.b")),
+        ("stages", "encoder", "stages", ("encoder",)),
+        ("histogram", "./seen//sizes.json", "histogram", "seen/sizes.json"),
+        ("workspace_pool_mib", "512", "workspace_pool_bytes", 512 * 1024 * 1024),
+    ],
+)
+def test_setting_is_read(key, text, field, value):
+    assert getattr(parse(encoder_config({key: text})), field) == value
+
+
+def test_engines_on_several_devices_share_the_cores():
+    config = encoder_config({"devices": "cpu, cpu"}, instance_group=[{"count": 2}])
+    assert parse(config, cores=8).intra_op_threads == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "expected"),
+    [
+        (
+            "cost",
+            "cheap",
+            "parameter 'cost': found 'cheap', expected 'calibrate', or numbers of at least 0 as in "
+            "'launch_us=120, element_ns=35.2, element2_ns=0.01'",
+        ),
+        ("cost", "launch_us=1, element_ns=2", "parameter 'cost': found"),
+        (
+            "cost",
+            "launch_us=1, launch_us=1, element_ns=2, element2_ns=3",
+            "parameter 'cost': found",
+        ),
+        ("cost", "launch_us=1, element_ns=2, element3_ns=3", "parameter 'cost': found"),
+        ("cost", "launch_us=1, element_ns=x, element2_ns=3", "parameter 'cost': found"),
+        ("cost", "launch_us=1, element_ns=-2, element2_ns=3", "parameter 'cost': found"),
+        ("cost", "launch_us=1, element_ns=inf, element2_ns=3", "parameter 'cost': found"),
+        ("cost", "launch_us=1, element_ns=nan, element2_ns=3", "parameter 'cost': found"),
+        ("cost", "launch_us, element_ns, element2_ns", "parameter 'cost': found"),
+        (
+            "oversize",
+            "split",
+            "parameter 'oversize': found 'split', expected 'error' or 'fallback'",
+        ),
+        ("warmup", "all", "parameter 'warmup': found 'all', expected 'gears' or 'none'"),
+        (
+            "devices",
+            "cpu, cuda",
+            "parameter 'devices': found no device 'cuda', expected one of: cpu",
+        ),
+        ("devices", "", "parameter 'devices': found no device ''"),
+        (
+            "stages",
+            "encoder, encoder",
+            "parameter 'stages': found 'encoder, encoder', expected the names of files without "
+            "their endings, each once, e.g. encoder, classifier",
+        ),
+        ("stages", "", "parameter 'stages': found ''"),
+        ("stages", "../encoder", "parameter 'stages': found '../encoder'"),
+        ("stages", ".hidden", "parameter 'stages': found '.hidden'"),
+        (
+            "histogram",
+            "/tmp/sizes.json",
+            "parameter 'histogram': found '/tmp/sizes.json', expected a path inside the version "
+            "folder, e.g. histogram.json",
+        ),
+        ("histogram", "../sizes.json", "parameter 'histogram': found '../sizes.json'"),
+        ("histogram", "seen/../../sizes.json", "parameter 'histogram': found"),
+        ("histogram", "", "parameter 'histogram': found ''"),
+        ("histogram", ".", "parameter 'histogram': found '.'"),
+        (
+            "workspace_pool_mib",
+            "0",
+            "parameter 'workspace_pool_mib': found '0', expected a whole number of at least 1",
+        ),
+        ("workspace_pool_mib", "1.5", "parameter 'workspace_pool_mib': found '1.5'"),
+    ],
+)
+def test_setting_that_means_nothing_is_refused(key, text, expected):
+    assert_fault(encoder_config({key: text}), expected)
+
+
+def test_a_device_that_is_unknown_is_told_once():
+    assert len(faults_of(encoder_config({"devices": "cuda, cuda"}))) == 1

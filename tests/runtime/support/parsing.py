@@ -1,0 +1,22 @@
+"""Configurations read, or the faults found in them."""
+
+import pytest
+
+from ge_runtime.config import RuntimeConfig
+from ge_runtime.errors import ConfigFault
+
+
+def parse(config, cores=4, derived=()):
+    return RuntimeConfig.parse(config, cores=cores, derived=derived)
+
+
+def faults_of(config, derived=()):
+    with pytest.raises(ConfigFault) as raised:
+        parse(config, derived=derived)
+    return list(raised.value.faults)
+
+
+def assert_fault(config, expected, derived=()):
+    """One of the faults holds the text `expected`."""
+    faults = faults_of(config, derived)
+    assert any(expected in fault for fault in faults), faults

@@ -1,0 +1,142 @@
+"""Windows of requests as values: blocks of one tensor `x`, drawn with what lays them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ge_runtime.batching.admission import Block
+from ge_runtime.batching.ragged import Layout
+from ge_runtime.specs import DType, TensorSpec
+
+AXES = ("a", "b", "c")
+FIXED_SIZE = [dtype for dtype in DType if dtype is not DType.BYTES]
+GUARD = 64
+
+
+@dataclass(frozen=True)
+class Window:
+    spec: TensorSpec
+    blocks: list[Block]
+    pad: np.generic
+    answered: frozenset[str] = frozenset()
+    rows: int = 0
+    extents: tuple[tuple[str, int], ...] = ()
+    packed: str | None = None
+
+    @property
+    def layout(self):
+        return Layout.of(
+            self.blocks,
+            self.answered,
+            rows=self.rows,
+            extents=dict(self.extents),
+            packed=self.packed,
+        )
+
+    def but(self, **changes):
+        return replace(self, **changes)
+
+    def data(self):
+        """Each row as an array without what lies past its ends."""
+        for block in self.blocks:
+            for row in range(block.rows):
+                sizes = ends_of(block, row)
+                ends = (sizes[dim] if isinstance(dim, str) else dim for dim in self.spec.dims)
+                yield block.tensors["x"][(row, *map(slice, ends), ...)]
+
+
+def ends_of(block, row):
+    """Axis: where the data of this row ends."""
+    return {
+        axis: block.lengths[axis][row] if axis in block.lengths else size
+        for axis, size in block.sizes.items()
+    }
+
+
+def poisoned(shape, dtype):
+    """The same array twice in memory that is all ones and all zeros, with guards around it.
+
+    Whatever is expected, at least one of the two differs from it where nothing is written. Yields
+    an array and a function that fails if a byte beside it was touched.
+    """
+    nbytes = int(np.prod(shape)) * dtype.itemsize
+    for byte in (1 if dtype == np.bool_ else 255, 0):
+        memory = np.full(nbytes + 2 * GUARD, byte, np.uint8)
+
+        def untouched(memory=memory, byte=byte):
+            assert (memory[:GUARD] == byte).all()
+            assert (memory[-GUARD:] == byte).all()
+
+        yield memory[GUARD:-GUARD].view(dtype).reshape(shape), untouched
+
+
+def written(write, shape, dtype):
+    """What `write` makes of an array; fails if it leaves an element, or touches another."""
+    results = []
+    for array, untouched in poisoned(shape, dtype):
+        write(array)
+        untouched()
+        results.append(array)
+    np.testing.assert_array_equal(*results)
+    return results[0]
+
+
+def _values(rng, shape, dtype, memory):
+    """Any bits but those of bools, in memory that is contiguous, turned, or a single element."""
+    match memory:
+        case "turned":
+            return _values(rng, shape[::-1], dtype, "contiguous").T
+        case "repeated":
+            return np.broadcast_to(_values(rng, (), dtype, "contiguous"), shape)
+    bits = rng.integers(0, 256, (*shape, dtype.itemsize), np.uint8)
+    return (bits & 1 if dtype == np.bool_ else bits).view(dtype)[..., 0]
+
+
+def _window(dims, dtype, drawn, alike, own, answered, gear, seed):
+    spec, rng = TensorSpec("x", dtype, tuple(dims)), np.random.default_rng(seed)
+    blocks = []
+    for axis_sizes, row_ends, memory in drawn:
+        sizes = dict(zip(AXES, drawn[0][0] if alike else axis_sizes, strict=True))
+        ends = {
+            axis: [1 + end[place] % sizes[axis] for end in row_ends]
+            for place, axis in enumerate(AXES)
+            if axis in own
+        }
+        rows = len(row_ends)
+        values = _values(rng, (rows, *spec.shape(sizes)), dtype.numpy, memory)
+        blocks.append(Block(rows, sizes, ends, {"x": values}))
+    pad = _values(rng, (), dtype.numpy, "contiguous")[()]
+    rows, extents = gear
+    return Window(spec, blocks, pad, answered, rows, tuple(extents.items()))
+
+
+_AXIS = st.sampled_from(AXES)
+_SIZES = st.tuples(*[st.integers(1, 6)] * len(AXES))
+_BLOCKS = st.lists(
+    st.tuples(
+        _SIZES,
+        st.lists(_SIZES, min_size=1, max_size=3),
+        st.sampled_from(["contiguous", "turned", "repeated"]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def windows(first=None, lengths=True):
+    """first: the axis of the first dimension, if it must be a certain one."""
+    dims = st.lists(st.integers(1, 3) | _AXIS, max_size=3)
+    return st.builds(
+        _window,
+        dims.map(lambda drawn: [first, *drawn]) if first else dims,
+        st.sampled_from(FIXED_SIZE),
+        _BLOCKS,
+        st.booleans(),
+        st.frozensets(_AXIS) if lengths else st.just(frozenset()),
+        st.frozensets(_AXIS),
+        st.tuples(st.integers(0, 18), st.dictionaries(_AXIS, st.integers(1, 20))),
+        st.integers(0, 99),
+    )

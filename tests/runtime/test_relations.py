@@ -1,0 +1,112 @@
+import itertools
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ge_runtime.relations import Relation
+
+SIZES = {"height": 7, "width": 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "normal", "size"),
+    [
+        ("height", "height", 7),
+        ("width*2", "width * 2", 10),
+        (" ( height+1 ) // 2 ", "(height + 1) // 2", 4),
+        ("(height - 3) // 2 + 1", "(height - 3) // 2 + 1", 3),
+        ("height * width + (4 - 1)", "height * width + (4 - 1)", 38),
+        ("2 * (height + width)", "2 * (height + width)", 24),
+        ("height - 9", "height - 9", -2),
+        ("(width - 9) * 2", "(width - 9) * 2", -8),
+        ("(height\n + 1)", "height + 1", 8),
+    ],
+)
+def test_value_follows_from_the_sizes_of_axes(text, normal, size):
+    relation = Relation.parse(text)
+    assert relation.size(SIZES) == size
+    assert str(relation) == normal
+
+
+def test_what_it_shows_is_read_as_the_same_relation():
+    relation = Relation.parse("((height+1))//(2)")
+    assert Relation.parse(str(relation)) == relation
+    assert hash(Relation.parse(str(relation))) == hash(relation)
+
+
+def test_axes_are_named_once_in_order():
+    assert Relation.parse("width * (height + width)").axes == ("width", "height")
+
+
+def test_an_axis_without_a_size_is_a_key_error():
+    with pytest.raises(KeyError):
+        Relation.parse("depth + 1").size(SIZES)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "axes and whole numbers with"),
+        ("height,width", "axes and whole numbers with"),
+        ("height width", "axes and whole numbers with"),
+        ("height / 2", "axes and whole numbers with"),
+        ("height ** 2", "axes and whole numbers with"),
+        ("height % 2", "axes and whole numbers with"),
+        ("-height", "axes and whole numbers with"),
+        ("height + -1", "axes and whole numbers with"),
+        ("height + 1.5", "axes and whole numbers with"),
+        ("height + 0x10", "axes and whole numbers with"),
+        ("1if height", "axes and whole numbers with"),
+        ("max(height)", "axes and whole numbers with"),
+        ("True + height", "axes and whole numbers with"),
+        ("hohe + 1é", "axes and whole numbers with"),
+        ("(" * 101 + "height" + ")" * 101, "axes and whole numbers with"),
+        ("7", "an expression with an axis"),
+        ("2 * (3 + 4)", "an expression with an axis"),
+        ("height - width", "no axis to be subtracted"),
+        ("9 - (4 + height)", "no axis to be subtracted"),
+        ("9 - (4 - height)", "no axis to be subtracted"),
+        ("9 // height", "divisors that are fixed and at least 1"),
+        ("height // 0", "divisors that are fixed and at least 1"),
+        ("height // (1 - 2)", "divisors that are fixed and at least 1"),
+        ("(2 - 3) * height", "no factor below 0"),
+        ("height * (2 - 3)", "no factor below 0"),
+        ("height * (height - 9)", "no factor below 0"),
+        ("(width - 2) * height", "no factor below 0"),
+    ],
+)
+def test_what_could_fall_or_is_no_size_is_refused(text, expected):
+    with pytest.raises(ValueError, match=expected):
+        Relation.parse(text)
+
+
+@pytest.mark.parametrize("text", ["1if height", "0xfor x in height", "1or height"])
+def test_python_does_not_warn_of_what_is_refused(text):
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match="axes and whole numbers"):
+            Relation.parse(text)
+    assert warned == []
+
+
+operators = st.sampled_from(["+", "-", "*", "//"])
+expressions = st.recursive(
+    st.sampled_from(["a", "b"]) | st.integers(0, 12).map(str),
+    lambda inner: st.builds("({} {} {})".format, inner, operators, inner),
+    max_leaves=6,
+)
+
+
+@given(expressions)
+def test_an_admitted_relation_never_falls_when_an_axis_grows(text):
+    try:
+        relation = Relation.parse(text)
+    except ValueError:
+        return
+    for a, b in itertools.product(range(1, 7), repeat=2):
+        size = relation.size({"a": a, "b": b})
+        assert size == eval(text, {"a": a, "b": b})
+        assert relation.size({"a": a + 1, "b": b}) >= size
+        assert relation.size({"a": a, "b": b + 1}) >= size
