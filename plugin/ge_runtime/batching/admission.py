@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ge_runtime.errors import RequestFault, ShapeMismatch
-from ge_runtime.specs import Array, Tensors, TensorSpec
+from ge_runtime.batching.defaults import Default
+from ge_runtime.batching.gears import Gears
+from ge_runtime.batching.overflow import Key, explain, most_rows
+from ge_runtime.errors import GearOverflow, RequestFault, ShapeMismatch
+from ge_runtime.relations import Relation
+from ge_runtime.specs import ROWS, UNKNOWN, Array, Number, Tensors, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,16 @@ class Block:
     tensors: Tensors
     """Each [rows, ...]."""
 
+    def need(self, axis: str, answered: Collection[str]) -> int:
+        """The size that a batch must have along `axis` to hold this block.
+
+        answered: the axes that outputs carry. Along these the answer has the request's own size;
+        along others nothing that counts lies beyond the longest row.
+        """
+        if axis in answered or axis not in self.lengths:
+            return self.sizes[axis]
+        return max(self.lengths[axis])
+
 
 class Admission:
     """The rules that a request of one model must keep. Immutable; safe from any thread."""
@@ -32,101 +46,194 @@ class Admission:
         limits: Mapping[str, int],
         axis_lengths: Mapping[str, str],
         max_batch_size: int,
+        *,
+        rows_key: str = "max_batch_size",
+        defaults: Mapping[str, Number] | None = None,
+        outputs: Iterable[TensorSpec] = (),
+        gears: Gears | None = None,
+        gear_keys: Collection[Key] = (),
     ) -> None:
         """limits: axis to largest size; axis_lengths: axis to the input with its lengths.
 
         max_batch_size: the most rows of a request; 0 if requests have no batch dimension.
+        rows_key: the key in config.pbtxt that says so. defaults: of each input that a request may
+        lack, the value of all its elements; an input in axis_lengths has the axis' size instead.
+        outputs: what is answered. gears, gear_keys: those that a request must fit, and the axes
+        of each table; None if any size will do.
         """
-        self._inputs = tuple((spec, spec.dtype.numpy) for spec in inputs)
-        self._names = {spec.name for spec in inputs}
-        self._limits = limits
-        self._axis_lengths = axis_lengths
+        most = max(1, max_batch_size)
+        outputs = tuple(outputs)
         self._max_batch_size = max_batch_size
+        self._rows_key = rows_key
+        self._axis_lengths = axis_lengths
+        self._inputs = tuple(_Input(spec, limits) for spec in inputs)
+        self._names = {spec.name for spec in inputs}
+        axis_of = {name: axis for axis, name in axis_lengths.items()}
+        self._defaults = {
+            spec.name: Default(spec, limits, most, defaults[spec.name], axis_of.get(spec.name))
+            for spec in inputs
+            if defaults and spec.name in defaults
+        }
+        self._answered = {axis for spec in outputs for axis in spec.axes}
+        # Relations never fall when an axis grows: most have a size wherever axes do.
+        self._relations = tuple(
+            (spec.name, dim)
+            for spec in outputs
+            for dim in spec.dims
+            if isinstance(dim, Relation) and dim.size(dict.fromkeys(dim.axes, 1)) < 1
+        )
+        self._gears = gears
+        self._gear_keys = tuple(gear_keys)
+        # What is smaller fits too: requests of no more rows than this need not be asked about.
+        self._fitting = most if gears is None else most_rows(gears, limits)
 
-    def admit(self, tensors: Tensors) -> Block:
+    def admit(self, tensors: Tensors, request_id: str = "") -> Block:
         """The request as a block of rows; its tensors are kept by reference.
 
-        tensors: every input, [rows, *dims] with one number of rows, or [*dims] without a batch
-        dimension, which makes a block of one row. Raises ShapeMismatch for a shape that the
-        model does not take, RequestFault for all else; the text names the input.
+        tensors: every input that has no default, [rows, *dims] with one number of rows, or [*dims]
+        without a batch dimension, which makes a block of one row. Inputs that are not there become
+        views of one element, of the request's own rows and sizes.
+        Raises ShapeMismatch for a shape that the model does not take, GearOverflow for one that no
+        gear holds, RequestFault for all else; the text names the input, and the request if
+        it has an id.
         """
+        try:
+            return self._judge(tensors)
+        except RequestFault as fault:
+            if not request_id:
+                raise
+            raise type(fault)(f"[request id: {request_id}] {fault}") from None
+
+    def _judge(self, tensors: Tensors) -> Block:
+        inputs = self._inputs
+        missing: Collection[str] = ()
         if tensors.keys() != self._names:
-            self._refuse_names(tensors)
+            missing = self._missing(tensors)
+            inputs = tuple(own for own in inputs if own.name not in missing)
         if not self._max_batch_size:
             tensors = {name: tensor[None] for name, tensor in tensors.items()}
-        rows = self._rows(tensors)
+        rows = self._rows(inputs[0].spec, tensors[inputs[0].name].shape)
         sizes: dict[str, int] = {}
-        for spec, dtype in self._inputs:
-            tensor = tensors[spec.name]
-            if tensor.dtype != dtype:
+        for own in inputs:
+            tensor = tensors[own.name]
+            if tensor.dtype is not own.dtype and tensor.dtype != own.dtype:
                 raise RequestFault(
-                    f"input '{spec.name}': found elements of NumPy type {tensor.dtype}, "
-                    f"expected {spec.dtype.value}"
+                    f"input '{own.name}': found elements of NumPy type {tensor.dtype}, "
+                    f"expected {own.spec.dtype.value}"
                 )
-            self._measure(spec, tensor.shape, rows, sizes)
+            self._measure(own, tensor.shape, rows, sizes)
+        if missing:
+            made = {name: self._defaults[name].of(rows, sizes) for name in missing}
+            tensors = {**tensors, **made}
         lengths = {
             axis: _lengths(axis, name, tensors[name], sizes[axis])
             for axis, name in self._axis_lengths.items()
         }
-        return Block(rows, sizes, lengths, tensors)
+        block = Block(rows, sizes, lengths, tensors)
+        if rows > self._fitting:
+            self._check_fits(block)
+        for output, relation in self._relations:
+            if relation.size(sizes) < 1:
+                self._refuse_sizes(output, relation, block)
+        return block
 
-    def _refuse_names(self, tensors: Tensors) -> NoReturn:
-        missing = [f"no input '{name}'" for name in sorted(self._names - tensors.keys())]
-        surplus = [f"input '{name}'" for name in sorted(tensors.keys() - self._names)]
-        raise RequestFault(
-            f"found {', '.join(missing + surplus)}, expected {', '.join(sorted(self._names))}"
+    def _missing(self, tensors: Tensors) -> set[str]:
+        """The inputs that are not there, all of which have a default; anything else is refused."""
+        missing = self._names - tensors.keys()
+        if missing <= self._defaults.keys() and tensors.keys() <= self._names:
+            return missing
+        faults = [f"no input '{name}'" for name in sorted(missing - self._defaults.keys())]
+        faults += [f"input '{name}'" for name in sorted(tensors.keys() - self._names)]
+        expected = (
+            f"{name} (optional)" if name in self._defaults else name for name in sorted(self._names)
         )
+        raise RequestFault(f"found {', '.join(faults)}, expected {', '.join(expected)}")
 
-    def _rows(self, tensors: Tensors) -> int:
-        """The rows of the first input, which the others must share."""
-        spec, _ = self._inputs[0]
-        shape = tensors[spec.name].shape
+    def _rows(self, spec: TensorSpec, shape: tuple[int, ...]) -> int:
+        """The rows of one input, which the others must share."""
         if not shape:
             self._refuse_shape(spec, shape, "rows")
         most = max(1, self._max_batch_size)
         if not 1 <= shape[0] <= most:
             raise ShapeMismatch(
                 f"input '{spec.name}': found {shape[0]} rows in shape {list(shape)}, "
-                f"expected 1 to {most} (max_batch_size)"
+                f"expected 1 to {most} ({self._rows_key})"
             )
-        rows: int = shape[0]
-        return rows
+        return shape[0]
 
     def _measure(
-        self, spec: TensorSpec, shape: tuple[int, ...], rows: int, sizes: dict[str, int]
+        self, own: _Input, shape: tuple[int, ...], rows: int, sizes: dict[str, int]
     ) -> None:
         """Checks one tensor's shape, and adds the sizes of its axes to those known."""
-        if len(shape) != len(spec.dims) + 1 or shape[0] != rows:
-            self._refuse_shape(spec, shape, rows)
-        for found, dim in zip(shape[1:], spec.dims, strict=True):
-            if isinstance(dim, int):
-                if found != dim:
-                    self._refuse_shape(spec, shape, rows)
-            elif not 1 <= found <= self._limits[dim]:
+        if len(shape) != own.rank or shape[0] != rows:
+            self._refuse_shape(own.spec, shape, rows)
+        for position, size in own.fixed:
+            if shape[position] != size:
+                self._refuse_shape(own.spec, shape, rows)
+        for position, axis, limit in own.axes:
+            found = shape[position]
+            if not 1 <= found <= limit:
                 raise ShapeMismatch(
-                    f"input '{spec.name}': found {dim} {found} in shape {self._shown(shape)}, "
-                    f"expected 1 to {self._limits[dim]} (limit.{dim})"
+                    f"input '{own.name}': found {axis} {found} in shape {self._shown(shape)}, "
+                    f"expected 1 to {limit} (limit.{axis})"
                 )
-            elif sizes.setdefault(dim, found) != found:
+            if sizes.setdefault(axis, found) != found:
                 raise ShapeMismatch(
-                    f"input '{spec.name}': found {dim} {found} in shape {self._shown(shape)}, "
-                    f"expected {sizes[dim]}, the size of axis '{dim}' elsewhere in the request"
+                    f"input '{own.name}': found {axis} {found} in shape {self._shown(shape)}, "
+                    f"expected {sizes[axis]}, the size of axis '{axis}' elsewhere in the request"
                 )
 
+    def _check_fits(self, block: Block) -> None:
+        """Refuses a request that no gear holds."""
+        extents = {axis: block.need(axis, self._answered) for axis in block.sizes}
+        if self._gears is None or self._gears.fit(block.rows, extents) is not None:
+            return
+        axis, found, expected = explain(self._gears, self._gear_keys, block.rows, extents)
+        own = next(own for own in self._inputs if axis == ROWS or axis in own.spec.axes)
+        shape = self._shown(block.tensors[own.name].shape)
+        raise GearOverflow(
+            f"input '{own.name}': found {found} in shape {shape}, expected {expected}"
+        )
+
+    def _refuse_sizes(self, output: str, relation: Relation, block: Block) -> NoReturn:
+        own = next(own for own in self._inputs if {*own.spec.axes} & {*relation.axes})
+        sizes = ", ".join(f"{axis} {block.sizes[axis]}" for axis in relation.axes)
+        raise ShapeMismatch(
+            f"input '{own.name}': found {sizes} in shape "
+            f"{self._shown(block.tensors[own.name].shape)}, expected sizes of which "
+            f"'{relation}', a size of output '{output}', is at least 1"
+        )
+
     def _refuse_shape(self, spec: TensorSpec, shape: tuple[int, ...], rows: int | str) -> NoReturn:
-        expected = ", ".join(map(str, self._shown((rows, *spec.dims))))
+        dims = ("*" if dim == UNKNOWN else dim for dim in spec.dims)
+        expected = ", ".join(map(str, self._shown((rows, *dims))))
         raise ShapeMismatch(
             f"input '{spec.name}': found shape {self._shown(shape)}, expected [{expected}]"
         )
 
-    def _shown(self, shape: tuple[int | str, ...]) -> list[int | str]:
+    def _shown(self, shape: Sequence[object]) -> list[object]:
         """A shape as the caller knows it: with rows only if requests have them."""
         return list(shape if self._max_batch_size else shape[1:])
 
 
+class _Input:
+    """An input with all that judging its shape needs at hand."""
+
+    __slots__ = ("axes", "dtype", "fixed", "name", "rank", "spec")
+
+    def __init__(self, spec: TensorSpec, limits: Mapping[str, int]) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.dtype = spec.dtype.numpy
+        self.rank = 1 + len(spec.dims)
+        dims = list(enumerate(spec.dims, start=1))
+        self.fixed = [(at, dim) for at, dim in dims if isinstance(dim, int) and dim != UNKNOWN]
+        self.axes = [(at, dim, limits[dim]) for at, dim in dims if isinstance(dim, str)]
+
+
 def _lengths(axis: str, name: str, tensor: Array, size: int) -> list[int]:
     # Python's integers, because most requests have a row or two: NumPy's calls cost more.
-    lengths: list[int] = tensor.ravel().tolist()
+    lengths: list[int] = [tensor.item()] if tensor.size == 1 else tensor.ravel().tolist()
     if min(lengths) < 1 or max(lengths) > size:
         row = next(row for row, length in enumerate(lengths) if not 1 <= length <= size)
         raise RequestFault(

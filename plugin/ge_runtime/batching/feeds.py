@@ -1,7 +1,7 @@
 """The graph inputs that a batch consists of: joined from requests, or generated for them.
 
-A feed knows the tensor that the graph takes and how to write it for one batch. Frozen values,
-safe from any thread.
+A feed knows the tensor that the graph takes, its shape in a batch, and how to write it. Frozen
+values, safe from any thread. Those that Triton's `batch_input` names are in `batch_inputs`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ge_runtime.batching.ragged import Layout, fill_mask, gather
+from ge_runtime.batching.packing import fill_packed_mask, fill_packed_positions, pack
+from ge_runtime.batching.ragged import Geometry, Layout, fill_mask, fill_positions, gather
 from ge_runtime.specs import Array, TensorSpec
 
 
@@ -22,21 +23,31 @@ class Feed(Protocol):
     def spec(self) -> TensorSpec:
         """The tensor that the graph takes, without the batch dimension."""
 
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """The tensor's shape in a batch, batch dimension included.
+
+        Exact for a Layout. For a mere Geometry no batch of this size has a larger one.
+        """
+
     def write(self, layout: Layout, batch: Array) -> None:
-        """Write all of `batch`, [rows, *spec's dims at the layout's extents]."""
+        """Write all of `batch`, of the spec's type and of `shape(layout)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The rows of a request input, padded with `pad`."""
+    """The rows of a request input, padded with `pad`; or packed, if it has the packed axis."""
 
     spec: TensorSpec
     pad: np.generic
-    """Of the spec's type."""
+    """Of the spec's type; for BF16 its bits."""
+
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """See Feed: [rows, *dims], packed [*dims]."""
+        return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
         """See Feed."""
-        gather(layout, self.spec, self.pad, batch)
+        (pack if layout.packs(self.spec) else gather)(layout, self.spec, self.pad, batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +56,32 @@ class Mask:
 
     spec: TensorSpec
 
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """See Feed: [rows, *axes], packed [total]."""
+        return geometry.shape(self.spec)
+
     def write(self, layout: Layout, batch: Array) -> None:
         """See Feed."""
-        fill_mask(layout, self.spec.axes, batch)
+        if layout.packs(self.spec):
+            fill_packed_mask(layout, self.spec.axes[0], batch)
+        else:
+            fill_mask(layout, self.spec.axes, batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """0, 1, 2, ... along the spec's one axis from the start of each row, 0 in padding."""
+
+    spec: TensorSpec
+
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """See Feed: [rows, axis], packed [total]."""
+        return geometry.shape(self.spec)
+
+    def write(self, layout: Layout, batch: Array) -> None:
+        """See Feed."""
+        fill = fill_packed_positions if layout.packs(self.spec) else fill_positions
+        fill(layout, self.spec.axes[0], batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +91,29 @@ class Lengths:
     spec: TensorSpec
     axis: str
 
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """See Feed: [rows] or [rows, 1]."""
+        return geometry.shape(self.spec)
+
     def write(self, layout: Layout, batch: Array) -> None:
         """See Feed."""
         batch[...] = layout.lengths[self.axis].reshape(batch.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Where each row begins along `axis` if rows lie one after the other, and where all end.
+
+    The spec's dims are ().
+    """
+
+    spec: TensorSpec
+    axis: str
+
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """See Feed: [rows + 1]."""
+        return (geometry.rows + 1,)
+
+    def write(self, layout: Layout, batch: Array) -> None:
+        """See Feed."""
+        batch[...] = layout.offsets(self.axis)

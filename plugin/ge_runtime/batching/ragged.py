@@ -1,116 +1,211 @@
 """Rows of many sizes laid into one batch, and its answers taken apart again.
 
-A batch is [rows, *dims]. Along each axis it is as large as the largest row needs; where a row
-has no data there is padding. Elements are copied once, from the request straight into the batch.
+A batch is [rows, *dims]. Along each axis it is at least as large as its longest row, and it may
+have more rows than its requests: what is no data is padding. Elements are copied once, from the
+request straight into the batch. `Geometry` is a batch's size, `Layout` also says whose rows it
+holds; `packing` is the other way to lay a batch out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.batching.admission import Block
-from ge_runtime.specs import Array, TensorSpec
+from ge_runtime.specs import UNKNOWN, Array, TensorSpec
+
+Carve: TypeAlias = Callable[["np.dtype[Any]", tuple[int, ...]], Array]
+"""An array of this type and shape, C-contiguous, in memory that outlives the batch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The geometry of one batch: whose rows lie where, and how far their data reaches."""
+class Geometry:
+    """The size of a batch: all that the shapes of its tensors are made from."""
+
+    rows: int
+    """Of the batch, rows of padding included."""
+    extents: Mapping[str, int]
+    """Axis: its size in the batch; of the packed axis: the sum over rows."""
+    packed: str | None = field(default=None, kw_only=True)
+    """The axis along which rows lie one after the other instead of one below the other."""
+
+    @property
+    def requests(self) -> int:
+        """The requests of the batch: at most one per row."""
+        return self.rows
+
+    def packs(self, spec: TensorSpec) -> bool:
+        """Whether this tensor has the packed axis first, and so no dimension for rows."""
+        return self.packed is not None and spec.dims[:1] == (self.packed,)
+
+    def shape(self, spec: TensorSpec) -> tuple[int, ...]:
+        """The tensor's shape in the batch: [rows, *dims], or [*dims] where it is packed."""
+        dims = spec.shape(self.extents)
+        return dims if self.packs(spec) else (self.rows, *dims)
+
+    def most_elements(self, spec: TensorSpec) -> int:
+        """The elements of the largest request: no more than the batch has."""
+        return math.prod(self.shape(spec))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout(Geometry):
+    """The geometry of one batch, whose rows lie where, and how far their data reaches.
+
+    The rows of requests come first. Rows of padding have length 1 along every axis: the least
+    row that is valid, so that no graph divides by a length of 0.
+    """
 
     blocks: Sequence[Block]
     spans: Sequence[slice]
     """The rows of each block."""
-    extents: Mapping[str, int]
-    """Axis: its size in the batch."""
     lengths: Mapping[str, NDArray[np.int64]]
     """Axis: where the data of each row ends, [rows]."""
-    cut_short: Collection[str]
-    """The axes along which some row's data ends before its request's tensor does."""
-
-    @property
-    def rows(self) -> int:
-        """The rows of the batch."""
-        rows: int = self.spans[-1].stop
-        return rows
 
     @classmethod
-    def of(cls, blocks: Sequence[Block], answered: Collection[str]) -> Layout:
+    def of(
+        cls,
+        blocks: Sequence[Block],
+        answered: Collection[str],
+        *,
+        rows: int = 0,
+        extents: Mapping[str, int] | None = None,
+        packed: str | None = None,
+    ) -> Layout:
         """The geometry of a batch of `blocks`, at least one, all of the same model.
 
         answered: the axes that outputs carry. Along these the batch must be as large as the
         largest request, whose answer has that size; along others the longest row is enough.
+        rows, extents: the gear. The batch is that large, or as large as its data if that is more.
+        packed: the axis that is packed; its size in `extents` is the sum over rows.
         """
-        rows = [block.rows for block in blocks]
-        extents: dict[str, int] = {}
+        counts = [block.rows for block in blocks]
+        spans = [slice(start, end) for start, end in pairwise(accumulate(counts, initial=0))]
+        rows = max(rows, spans[-1].stop)
+        padding = [1] * (rows - spans[-1].stop)
+        least = extents or {}
+        sizes: dict[str, int] = {}
         lengths: dict[str, NDArray[np.int64]] = {}
-        cut_short = set()
         for axis in blocks[0].sizes:
-            sizes = np.array([block.sizes[axis] for block in blocks], np.int64).repeat(rows)
-            ends = sizes
-            if axis in blocks[0].lengths:
-                own = chain.from_iterable(block.lengths[axis] for block in blocks)
-                ends = np.fromiter(own, np.int64, len(sizes))
-                if (ends < sizes).any():
-                    cut_short.add(axis)
-            lengths[axis] = ends
-            extents[axis] = int((sizes if axis in answered else ends).max())
-        spans = [slice(start, end) for start, end in pairwise(accumulate(rows, initial=0))]
-        return cls(blocks, spans, extents, lengths, cut_short)
+            ends: list[int] = []
+            for block in blocks:
+                ends += block.lengths.get(axis) or [block.sizes[axis]] * block.rows
+            ends += padding
+            if axis == packed:
+                needed = sum(ends)
+            else:
+                needed = max(block.need(axis, answered) for block in blocks)
+            sizes[axis] = max(needed, least.get(axis, 0))
+            lengths[axis] = np.array(ends, np.int64)
+        return cls(rows, sizes, blocks, spans, lengths, packed=packed)
 
-    def inside(self, axis: str) -> NDArray[np.bool_]:
-        """[rows, extent of the axis]: True where a row has data."""
-        result: NDArray[np.bool_] = np.arange(self.extents[axis]) < self.lengths[axis][:, None]
+    @property
+    def filled(self) -> int:
+        """The rows of requests; those from here on are padding."""
+        filled: int = self.spans[-1].stop
+        return filled
+
+    @property
+    def requests(self) -> int:
+        """The requests of the batch; a row of padding counts as a request of one row."""
+        return len(self.blocks) + self.rows - self.filled
+
+    def ends(self, axes: Sequence[str]) -> list[tuple[int, ...]]:
+        """For each row, where its data ends along each of `axes`."""
+        if not axes:
+            return [()] * self.rows
+        return list(zip(*(self.lengths[axis].tolist() for axis in axes), strict=True))
+
+    def offsets(self, axis: str) -> NDArray[np.int64]:
+        """The lengths of the rows before each row, and of all rows: [rows + 1], from 0."""
+        result = np.zeros(self.rows + 1, np.int64)
+        np.cumsum(self.lengths[axis], out=result[1:])
         return result
+
+    def element_counts(self, spec: TensorSpec) -> NDArray[np.int64]:
+        """The elements of data that each request has in this tensor: [requests]."""
+        fixed = math.prod(dim for dim in spec.dims if isinstance(dim, int))
+        counts = np.full(self.rows, fixed, np.int64)
+        for axis in spec.axes:
+            counts *= self.lengths[axis]
+        starts = [span.start for span in self.spans]
+        return np.add.reduceat(counts, [*starts, *range(self.filled, self.rows)])
+
+    def most_elements(self, spec: TensorSpec) -> int:
+        """The elements of data of the largest request."""
+        return int(self.element_counts(spec).max())
 
 
 def gather(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> None:
     """Write the rows of all blocks' tensor `spec.name` into `batch`, and `pad` where none reach.
 
     batch: [rows, *dims at the layout's extents], of the spec's type. What a tensor holds past a
-    row's end is not data and becomes padding too.
+    row's end is not data and becomes padding too. Each element of the batch is written once.
     """
     parts = [block.tensors[spec.name] for block in layout.blocks]
-    if all(part.shape[1:] == batch.shape[1:] for part in parts):
-        np.concatenate(parts, out=batch)
+    ends = layout.ends(spec.axes)
+    full = tuple(layout.extents[axis] for axis in spec.axes)
+    if all(row == full for row in ends[: layout.filled]) and all(
+        part.shape[1:] == batch.shape[1:] for part in parts
+    ):
+        np.concatenate(parts, out=batch[: layout.filled])
     else:
-        for rows, part in zip(layout.spans, parts, strict=True):
-            _place(part, pad, batch[rows])
-    for position, axis in enumerate(spec.dims, start=1):
-        if axis in layout.cut_short:
-            outside = ~layout.inside(str(axis))
-            np.copyto(batch, pad, where=_along(outside, position, batch.ndim))
+        positions = positions_of(spec)
+        for span, part in zip(layout.spans, parts, strict=True):
+            own, target = ends[span], batch[span]
+            if own.count(own[0]) == len(own):
+                place(part, positions, own[0], pad, target)
+            else:
+                for row in range(len(own)):
+                    at = slice(row, row + 1)
+                    place(part[at], positions, own[row], pad, target[at])
+    batch[layout.filled :] = pad
 
 
-def _place(part: Array, pad: np.generic, target: Array) -> None:
-    """Copy `part` to the low corner of `target` and fill the rest, each element once.
+def positions_of(spec: TensorSpec) -> tuple[int, ...]:
+    """Where the axes of a tensor are among its dimensions, counted after those for rows."""
+    return tuple(at for at, dim in enumerate(spec.dims, start=1) if not isinstance(dim, int))
 
-    Dimension by dimension, what lies beyond `part` is filled and then left out of sight. Data
-    beyond the target is cut: no row of the batch reaches that far.
+
+def place(
+    source: Array, positions: Sequence[int], ends: Sequence[int], pad: np.generic, target: Array
+) -> None:
+    """Copy the low corner of `source`, up to `ends`, to that of `target`; fill the rest with pad.
+
+    source, target: of one rank and of equal sizes except at `positions`, for each of which there
+    is an end within both. Dimension by dimension, what lies beyond the end is filled and then
+    left out of sight, so that each element of the target is written once.
     """
-    for position in range(1, target.ndim):
-        size, extent = part.shape[position], target.shape[position]
-        if size != extent:
-            before = (slice(None),) * position
-            beyond, within = (*before, slice(size, None)), (*before, slice(size))
-            cut = (*before, slice(extent))
-            target[beyond] = pad
-            target, part = target[within], part[cut]
-    target[...] = part
+    index = [slice(None)] * target.ndim
+    for position, end in zip(positions, ends, strict=True):
+        if end < target.shape[position]:
+            index[position] = slice(end, None)
+            target[tuple(index)] = pad
+        index[position] = slice(end)
+    within = tuple(index)
+    target[within] = source[within]
 
 
 def fill_mask(layout: Layout, axes: Sequence[str], mask: Array) -> None:
-    """Write 1 where a row has data along all `axes` and 0 elsewhere.
+    """Write 1 where a row has data along all `axes`, at least one, and 0 elsewhere.
 
     mask: [rows, *extents of the axes], of any numeric type or bool.
     """
-    parts = [
-        _along(layout.inside(axis), position, mask.ndim)
-        for position, axis in enumerate(axes, start=1)
-    ]
+    if len(axes) == 1:
+        np.less(np.arange(mask.shape[1]), layout.lengths[axes[0]][:, None], out=mask)
+        return
+    parts = []
+    for position, axis in enumerate(axes, start=1):
+        inside = np.arange(mask.shape[position]) < layout.lengths[axis][:, None]
+        shape = [1] * mask.ndim
+        shape[0], shape[position] = inside.shape
+        parts.append(inside.reshape(shape))
     joint = parts[0]
     for part in parts[1:-1]:
         joint = joint & part
@@ -119,26 +214,49 @@ def fill_mask(layout: Layout, axes: Sequence[str], mask: Array) -> None:
     np.logical_and(joint, parts[-1], out=mask)
 
 
-def _along(values: NDArray[np.bool_], position: int, ndim: int) -> NDArray[np.bool_]:
-    """[rows, size] as a view that broadcasts with [rows, ...] along dimension `position`."""
-    shape = [1] * ndim
-    shape[0], shape[position] = values.shape
-    return values.reshape(shape)
+def fill_positions(layout: Layout, axis: str, positions: Array) -> None:
+    """Write 0, 1, 2, ... where a row has data along `axis`, and 0 where there is padding.
 
-
-def scatter(layout: Layout, spec: TensorSpec, batch: Array) -> list[Array]:
-    """Each block's rows of an output, cut to the block's own size along named axes.
-
-    batch: [rows, *dims at the layout's extents]. Returns contiguous copies, one per block: the
-    batch may be overwritten while they are in use, and none keeps more memory than its own.
+    positions: [rows, extent of the axis], of any numeric type that holds its extent.
     """
-    answers = []
-    ragged = bool(spec.axes)
-    for block, rows in zip(layout.blocks, layout.spans, strict=True):
-        own = batch[rows]
-        if ragged:
-            sizes = (block.sizes[dim] if isinstance(dim, str) else None for dim in spec.dims)
-            crop = (slice(None), *map(slice, sizes))
-            own = own[crop]
-        answers.append(own.copy())
-    return answers
+    fill_mask(layout, (axis,), positions)
+    positions *= np.arange(positions.shape[1], dtype=positions.dtype)
+
+
+def scatter(
+    layout: Layout, spec: TensorSpec, batch: Array, carve: Carve | None = None
+) -> list[Array]:
+    """Each block's rows of an output, cut to the block's own size along its axes.
+
+    batch: [rows, *dims at the layout's extents]. carve: given where the batch is never written
+    again while answers are in use: an answer that is one piece of it is a view of it, any other
+    is copied once into carved memory. Without it, all are copies of their own.
+    Returns one C-contiguous array per block, [block's rows, *dims at the block's sizes].
+    """
+    if all(isinstance(dim, int) for dim in spec.dims):
+        return [lasting(batch[span], carve) for span in layout.spans]
+    return [
+        lasting(batch[span][corner((block.rows, *spec.shape(block.sizes)))], carve)
+        for block, span in zip(layout.blocks, layout.spans, strict=True)
+    ]
+
+
+def corner(shape: Sequence[int]) -> tuple[slice, ...]:
+    """The index of the low corner of this shape; UNKNOWN takes all there is."""
+    return tuple(slice(None if size == UNKNOWN else size) for size in shape)
+
+
+def fresh(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """A Carve that allocates: an array that is nobody else's."""
+    return np.empty(shape, dtype)
+
+
+def lasting(own: Array, carve: Carve | None) -> Array:
+    """The answer that `own`, a part of a batch, becomes; see `scatter`."""
+    if carve is None:
+        return own.copy()
+    if own.flags.c_contiguous:
+        return own
+    answer = carve(own.dtype, own.shape)
+    answer[...] = own
+    return answer

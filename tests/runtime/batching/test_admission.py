@@ -1,9 +1,15 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ge_runtime.batching.admission import Admission
-from ge_runtime.errors import RequestFault, ShapeMismatch
-from ge_runtime.specs import DType, TensorSpec
+from ge_runtime.batching.admission import Admission, Block
+from ge_runtime.batching.feeds import Joined
+from ge_runtime.batching.gears import Gears
+from ge_runtime.batching.ragged import Layout
+from ge_runtime.errors import GearOverflow, RequestFault, ShapeMismatch
+from ge_runtime.relations import Relation
+from ge_runtime.specs import UNKNOWN, DType, TensorSpec
 
 IDS = TensorSpec("ids", DType.INT64, ("tokens",))
 TYPES = TensorSpec("types", DType.INT8, ("tokens",))
@@ -149,3 +155,245 @@ def test_unsigned_lengths_beyond_all_others_are_refused():
     request = {"ids": np.zeros((1, 5), np.int64), "lengths": np.array([2**64 - 1], np.uint64)}
     with pytest.raises(RequestFault, match="found length 18446744073709551615"):
         admission.admit(request)
+
+
+# -- inputs that a request may lack -----------------------------------------------------------
+
+SCALES = TensorSpec("scales", DType.FP32, (2,))
+OPTIONAL = Admission(
+    (TYPES, IDS, SCALES, LENGTHS),
+    {"tokens": 8},
+    {"tokens": "lengths"},
+    4,
+    defaults={"types": 7, "scales": 0.5, "lengths": 0},
+)
+
+
+def ids(rows=2, tokens=5):
+    return {"ids": np.zeros((rows, tokens), np.int64)}
+
+
+def test_inputs_that_are_not_there_have_their_default_at_the_requests_own_size():
+    block = OPTIONAL.admit(ids(rows=2, tokens=5))
+    np.testing.assert_array_equal(block.tensors["types"], np.full((2, 5), 7, np.int8))
+    assert block.tensors["types"].dtype == np.int8
+    assert block.tensors["scales"].tolist() == [[0.5, 0.5]] * 2
+
+
+def test_rows_without_lengths_are_as_long_as_the_request():
+    block = OPTIONAL.admit(ids(rows=2, tokens=5))
+    assert block.lengths == {"tokens": [5, 5]}
+    np.testing.assert_array_equal(block.tensors["lengths"], np.full((2, 1), 5, np.int32))
+    assert OPTIONAL.admit(ids(rows=1, tokens=8)).lengths == {"tokens": [8]}
+
+
+def test_inputs_that_are_there_are_taken_as_they_are():
+    request = {**ids(), "types": np.ones((2, 5), np.int8)}
+    block = OPTIONAL.admit(request)
+    assert block.tensors["types"] is request["types"]
+    assert request.keys() == {"ids", "types"}
+
+
+def test_defaults_take_no_memory_of_their_own():
+    block = OPTIONAL.admit(ids(rows=4, tokens=8))
+    assert block.tensors["types"].strides == (0, 0)
+    assert not block.tensors["types"].flags.writeable
+
+
+def test_requests_without_batch_dimension_have_defaults_too():
+    alone = Admission((IDS, TYPES), {"tokens": 8}, {}, 0, defaults={"types": 1})
+    block = alone.admit({"ids": np.zeros(3, np.int64)})
+    np.testing.assert_array_equal(block.tensors["types"], np.ones((1, 3), np.int8))
+
+
+def test_defaults_join_batches_like_what_requests_bring():
+    admission = Admission((IDS, TYPES), {"tokens": 8}, {}, 4, defaults={"types": 7})
+    there = {**ids(1, 3), "types": np.array([[1, 2, 3]], np.int8)}
+    layout = Layout.of([admission.admit(there), admission.admit(ids(2, 2))], answered=())
+    batch = np.empty((3, 3), np.int8)
+    Joined(TYPES, np.int8(-1)).write(layout, batch)
+    np.testing.assert_array_equal(batch, [[1, 2, 3], [7, 7, -1], [7, 7, -1]])
+
+
+def test_bf16_defaults_are_bits():
+    scale = TensorSpec("scale", DType.BF16, ())
+    admission = Admission((IDS, scale), {"tokens": 8}, {}, 4, defaults={"scale": 1})
+    assert admission.admit(ids(2)).tensors["scale"].tolist() == [0x3F80, 0x3F80]
+
+
+def test_what_is_missing_and_has_no_default_is_told_with_what_may_be_missing():
+    with pytest.raises(RequestFault) as raised:
+        OPTIONAL.admit({"types": np.zeros((1, 1), np.int8), "idz": np.zeros((1, 1))})
+    assert str(raised.value) == (
+        "found no input 'ids', input 'idz', expected ids, lengths (optional), scales (optional), "
+        "types (optional)"
+    )
+
+
+# -- types and sizes of any kind --------------------------------------------------------------
+
+
+def test_sizes_that_are_unknown_may_be_any_and_elements_anything():
+    admission = Admission((IDS, TensorSpec("text", DType.BYTES, (UNKNOWN,))), {"tokens": 8}, {}, 4)
+    for count in (0, 3, 1000):
+        text = np.full((2, count), b"a", object)
+        assert admission.admit({**ids(2), "text": text}).tensors["text"] is text
+    with pytest.raises(ShapeMismatch) as raised:
+        admission.admit({**ids(2), "text": np.full((1, 3), b"a", object)})
+    assert str(raised.value) == "input 'text': found shape [1, 3], expected [2, *]"
+    with pytest.raises(RequestFault, match="found elements of NumPy type int64, expected BYTES"):
+        admission.admit({**ids(2), "text": np.zeros((2, 3), np.int64)})
+
+
+def test_bf16_comes_as_bits_and_is_called_by_its_name():
+    admission = Admission((TensorSpec("x", DType.BF16, (2,)),), {}, {}, 4)
+    assert admission.admit({"x": np.zeros((1, 2), np.uint16)}).rows == 1
+    with pytest.raises(RequestFault, match="found elements of NumPy type float32, expected BF16"):
+        admission.admit({"x": np.zeros((1, 2), np.float32)})
+
+
+# -- what a batch must hold -------------------------------------------------------------------
+
+
+def test_a_batch_is_as_large_as_the_longest_row_or_the_answer():
+    block = Block(2, {"tokens": 5, "words": 4}, {"tokens": [1, 3]}, {})
+    assert block.need("tokens", answered=()) == 3
+    assert block.need("tokens", answered={"tokens"}) == 5
+    assert block.need("words", answered=()) == 4
+
+
+def admission_with(tables, *, inputs=(IDS, LENGTHS), limits=None, outputs=(), rows=8):
+    limits = limits or {"tokens": 512}
+    return Admission(
+        inputs,
+        limits,
+        {"tokens": "lengths"} if LENGTHS in inputs else {},
+        rows,
+        outputs=outputs,
+        gears=Gears(list(limits), limits, rows, tables),
+        gear_keys=tables,
+    )
+
+
+def rows_of(rows, tokens, length=None):
+    lengths = np.full((rows, 1), length or tokens, np.int32)
+    return {"ids": np.zeros((rows, tokens), np.int64), "lengths": lengths}
+
+
+BY_TOKENS = admission_with({("tokens",): [(64,), (256,)]})
+BY_ROWS = admission_with({("batch",): [(1,), (4,)]})
+JOINT = admission_with({("batch", "tokens"): [(8, 64), (2, 512)]})
+SHAPES = admission_with(
+    {("height", "width"): [(16, 32), (32, 16)]},
+    inputs=(IMAGE,),
+    limits={"height": 32, "width": 32},
+)
+HIDDEN = TensorSpec("hidden", DType.FP32, ("tokens", 4))
+BY_TOKENS_ANSWERED = admission_with({("tokens",): [(256,)]}, outputs=(HIDDEN,))
+
+
+@pytest.mark.parametrize(
+    ("admission", "request_"),
+    [
+        (BY_TOKENS, rows_of(8, 256)),
+        (BY_TOKENS, rows_of(1, 300, length=256)),
+        (BY_ROWS, rows_of(4, 512)),
+        (JOINT, rows_of(8, 64)),
+        (JOINT, rows_of(8, 512, length=64)),
+        (JOINT, rows_of(2, 512)),
+        (SHAPES, image(8, 1, 16, 32)),
+        (SHAPES, image(8, 1, 32, 16)),
+    ],
+)
+def test_requests_that_a_gear_holds_are_admitted(admission, request_):
+    assert admission.admit(request_).rows
+
+
+@pytest.mark.parametrize(
+    ("admission", "request_", "text"),
+    [
+        (
+            BY_TOKENS,
+            rows_of(1, 300),
+            "input 'ids': found tokens 300 in shape [1, 300], expected 1 to 256 (the largest of "
+            "gears.tokens)",
+        ),
+        (BY_TOKENS, rows_of(2, 512, length=257), "found tokens 257 in shape [2, 512], expected 1"),
+        (BY_TOKENS_ANSWERED, rows_of(1, 300, length=3), "found tokens 300 in shape [1, 300]"),
+        (
+            BY_ROWS,
+            rows_of(5, 12),
+            "input 'ids': found 5 rows in shape [5, 12], expected 1 to 4 (the largest of "
+            "gears.batch)",
+        ),
+        (
+            JOINT,
+            rows_of(3, 65),
+            "input 'ids': found 3 rows of tokens 65 in shape [3, 65], expected at most 2 of that "
+            "size: no gear of gears.batch,tokens holds more",
+        ),
+        (
+            SHAPES,
+            image(1, 1, 17, 17),
+            "input 'image': found height 17, width 17 in shape [1, 1, 17, 17], expected sizes that "
+            "one gear of gears.height,width holds together",
+        ),
+    ],
+)
+def test_requests_that_no_gear_holds_are_refused(admission, request_, text):
+    with pytest.raises(GearOverflow) as raised:
+        admission.admit(request_)
+    assert text in str(raised.value)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 8)), min_size=1, max_size=3, unique=True),
+    st.integers(1, 4),
+    st.integers(1, 8),
+)
+def test_admitted_are_exactly_those_that_a_gear_holds(table, rows, tokens):
+    gears = Gears(["tokens"], {"tokens": 8}, 4, {("batch", "tokens"): table})
+    admission = Admission(
+        (IDS,), {"tokens": 8}, {}, 4, gears=gears, gear_keys=[("batch", "tokens")]
+    )
+    if any(rows <= gear[0] and tokens <= gear[1] for gear in table):
+        assert admission.admit(ids(rows, tokens)).rows == rows
+    else:
+        with pytest.raises(GearOverflow):
+            admission.admit(ids(rows, tokens))
+
+
+# -- sizes of outputs -------------------------------------------------------------------------
+
+
+def test_requests_that_leave_an_output_without_a_size_are_refused():
+    edges = TensorSpec("edges", DType.FP32, (Relation.parse("height - 2"), "width"))
+    admission = Admission((IMAGE,), {"height": 16, "width": 32}, {}, 4, outputs=(edges,))
+    assert admission.admit(image(1, 1, 3, 1)).sizes == {"height": 3, "width": 1}
+    with pytest.raises(ShapeMismatch) as raised:
+        admission.admit(image(1, 1, 2, 9))
+    assert str(raised.value) == (
+        "input 'image': found height 2 in shape [1, 1, 2, 9], expected sizes of which "
+        "'height - 2', a size of output 'edges', is at least 1"
+    )
+
+
+# -- which request ----------------------------------------------------------------------------
+
+
+def test_faults_name_the_request_if_it_has_an_id():
+    with pytest.raises(ShapeMismatch) as raised:
+        IMAGES.admit(image(5, 1, 4, 4), request_id="abc")
+    assert str(raised.value).startswith("[request id: abc] input 'image': found 5 rows in shape")
+    with pytest.raises(RequestFault) as raised:
+        IMAGES.admit({}, request_id="abc")
+    assert type(raised.value) is RequestFault
+    assert str(raised.value) == "[request id: abc] found no input 'image', expected image"
+
+
+def test_the_key_that_limits_rows_is_named():
+    admission = Admission((IDS,), {"tokens": 8}, {}, 4, rows_key="rows")
+    with pytest.raises(
+        ShapeMismatch, match=r"found 5 rows in shape \[5, 5\], expected 1 to 4 \(rows"
+    ):
+        admission.admit(ids(5))

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.batching.grouping import group
+from ge_runtime.batching.grouping import runs
 
 windows = st.integers(1, 20).flatmap(
     lambda capacity: st.tuples(st.lists(st.integers(1, capacity)), st.just(capacity))
@@ -11,18 +11,18 @@ windows = st.integers(1, 20).flatmap(
 @given(windows)
 def test_every_request_is_in_one_run_in_order(window):
     rows, capacity = window
-    assert [index for run in group(rows, capacity) for index in run] == list(range(len(rows)))
+    assert [index for run in runs(rows, capacity) for index in run] == list(range(len(rows)))
 
 
 @given(windows)
 def test_no_run_exceeds_the_capacity_or_could_take_the_next_request(window):
     rows, capacity = window
-    runs = group(rows, capacity)
-    for run in runs:
+    cut = runs(rows, capacity)
+    for run in cut:
         assert 0 < sum(rows[index] for index in run) <= capacity
-    for run in runs[:-1]:
+    for run in cut[:-1]:
         assert sum(rows[index] for index in run) + rows[run.stop] > capacity
 
 
 def test_an_empty_window_has_no_runs():
-    assert group([], 4) == []
+    assert runs([], 4) == []

@@ -1,147 +1,107 @@
-"""Against the definitions, element by element, for requests of any sizes and types."""
-
-from dataclasses import dataclass
+"""Against the definitions, row by row, for requests of any sizes and types in any gear."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from runtime.support.windows import AXES, ends_of, windows, written
 
 from ge_runtime.batching.admission import Block
-from ge_runtime.batching.feeds import Joined, Lengths, Mask
-from ge_runtime.batching.ragged import Layout, fill_mask, gather, scatter
-from ge_runtime.specs import DType, TensorSpec
-
-AXES = ("a", "b", "c")
-FIXED_SIZE = [d for d in DType if d not in (DType.BYTES, DType.BF16)]
-POISON = 77  # in batches before they are written; no data and no pad is ever this
+from ge_runtime.batching.ragged import Geometry, Layout, gather, scatter
+from ge_runtime.relations import Relation
+from ge_runtime.specs import UNKNOWN, DType, TensorSpec
 
 
-@dataclass(frozen=True)
-class Window:
-    """Blocks of one tensor `x`, and what is drawn with them."""
-
-    spec: TensorSpec
-    blocks: list[Block]
-    answered: set[str]
-    pad: np.generic
-
-    @property
-    def layout(self):
-        return Layout.of(self.blocks, self.answered)
-
-    def batch(self):
-        layout = self.layout
-        shape = (layout.rows, *self.spec.shape(layout.extents))
-        return np.full(shape, POISON).astype(self.spec.dtype.numpy)
-
-    def rows(self):
-        """(block, the row's tensor, each axis' true length), row by row."""
-        for block in self.blocks:
-            for row in range(block.rows):
-                ends = {
-                    axis: block.lengths[axis][row] if axis in block.lengths else size
-                    for axis, size in block.sizes.items()
-                }
-                yield block, block.tensors["x"][row, ...], ends
-
-
-@st.composite
-def windows(draw, with_lengths=True):
-    dims = tuple(draw(st.lists(st.integers(1, 3) | st.sampled_from(AXES), max_size=3)))
-    spec = TensorSpec("x", draw(st.sampled_from(FIXED_SIZE)), dims)
-    own = draw(st.sets(st.sampled_from(AXES))) if with_lengths else set()
-    blocks = []
-    for _ in range(draw(st.integers(1, 5))):
-        rows = draw(st.integers(1, 3))
-        sizes = {axis: draw(st.integers(1, 6)) for axis in AXES}
-        ends = {
-            axis: draw(st.lists(st.integers(1, sizes[axis]), min_size=rows, max_size=rows))
-            for axis in own
-        }
-        shape = (rows, *spec.shape(sizes))
-        values = np.random.default_rng(draw(st.integers(0, 9))).integers(2, 70, shape)
-        blocks.append(Block(rows, sizes, ends, {"x": values.astype(spec.dtype.numpy)}))
-    answered = draw(st.sets(st.sampled_from(AXES)))
-    return Window(spec, blocks, answered, spec.dtype.numpy.type(draw(st.integers(0, 1))))
-
-
-@given(windows())
-def test_layout_measures_rows_and_extents(window):
-    layout = window.layout
-    ends = [row_ends for _, _, row_ends in window.rows()]
-    assert layout.rows == len(ends)
-    for axis in AXES:
-        assert layout.lengths[axis].tolist() == [row_ends[axis] for row_ends in ends]
-        sizes = [block.sizes[axis] for block in window.blocks]
-        longest = max(sizes) if axis in window.answered else max(e[axis] for e in ends)
-        assert layout.extents[axis] == longest
-
-
-@given(windows())
-def test_gather_writes_data_where_rows_have_it_and_pad_elsewhere(window):
-    batch = window.batch()
-    gather(window.layout, window.spec, window.pad, batch)
-    for written, (_, source, ends) in zip(batch, window.rows(), strict=True):
-        expected = np.full_like(written, window.pad)
-        inside = tuple(
-            slice(ends[dim]) if isinstance(dim, str) else slice(None) for dim in window.spec.dims
-        )
-        expected[inside] = source[inside]
-        np.testing.assert_array_equal(written, expected)
-
-
-@given(windows(with_lengths=False))
-def test_scatter_after_gather_gives_each_request_its_own_back(window):
-    window.answered.update(AXES)
-    batch = window.batch()
-    gather(window.layout, window.spec, window.pad, batch)
-    answers = scatter(window.layout, window.spec, batch)
-    for answer, block in zip(answers, window.blocks, strict=True):
-        np.testing.assert_array_equal(answer, block.tensors["x"])
-        assert answer.flags.c_contiguous
-        assert not np.shares_memory(answer, batch)
-
-
-@given(windows())
-def test_scatter_cuts_answers_to_the_requests_size_not_to_true_lengths(window):
-    window.answered.update(AXES)
-    for answer, block in zip(
-        scatter(window.layout, window.spec, window.batch()), window.blocks, strict=True
-    ):
-        assert answer.shape == (block.rows, *window.spec.shape(block.sizes))
-
-
-@given(windows(), st.lists(st.sampled_from(AXES), min_size=1, max_size=3))
-def test_mask_is_one_exactly_where_a_row_has_data_along_all_axes(window, axes):
-    layout = window.layout
-    shape = [layout.extents[axis] for axis in axes]
-    mask = np.full((layout.rows, *shape), POISON).astype(window.spec.dtype.numpy)
-    fill_mask(layout, axes, mask)
-    for row, (_, _, ends) in zip(mask, window.rows(), strict=True):
-        expected = np.zeros_like(row)
-        expected[tuple(slice(ends[axis]) for axis in axes)] = 1
-        np.testing.assert_array_equal(row, expected)
-
-
-@given(windows())
-def test_poison_past_a_rows_end_never_reaches_the_batch(window):
-    clean, poisoned = window.batch(), window.batch()
-    gather(window.layout, window.spec, window.pad, clean)
-    for _, tensor, ends in window.rows():
-        kept = tensor.copy()
-        tensor[...] = POISON
-        inside = tuple(
-            slice(ends[dim]) if isinstance(dim, str) else slice(None) for dim in window.spec.dims
-        )
-        tensor[inside] = kept[inside]
-    gather(window.layout, window.spec, window.pad, poisoned)
-    np.testing.assert_array_equal(clean, poisoned)
+def gathered(window):
+    layout, spec = window.layout, window.spec
+    return written(
+        lambda batch: gather(layout, spec, window.pad, batch),
+        layout.shape(spec),
+        spec.dtype.numpy,
+    )
 
 
 def block(sizes, lengths=None, **tensors):
     rows = len(next(iter(tensors.values())))
     return Block(rows, sizes, lengths or {}, tensors)
+
+
+# -- layout ----------------------------------------------------------------------------------
+
+
+@given(windows())
+def test_layout_measures_rows_and_their_ends(window):
+    layout = window.layout
+    ends = [ends_of(block, row) for block in window.blocks for row in range(block.rows)]
+    assert layout.filled == len(ends)
+    assert layout.rows == max(len(ends), window.rows)
+    padding = [1] * (layout.rows - len(ends))
+    for axis in AXES:
+        assert layout.lengths[axis].tolist() == [own[axis] for own in ends] + padding
+        assert layout.offsets(axis).tolist() == [
+            layout.lengths[axis][:row].sum() for row in range(layout.rows + 1)
+        ]
+
+
+@given(windows())
+def test_batch_is_as_large_as_its_rows_its_answers_and_its_gear(window):
+    layout = window.layout
+    for axis in AXES:
+        sizes = [block.sizes[axis] for block in window.blocks]
+        longest = max(sizes) if axis in window.answered else layout.lengths[axis].max()
+        assert layout.extents[axis] == max(longest, dict(window.extents).get(axis, 0))
+
+
+@given(windows(), st.sampled_from(AXES))
+def test_packed_axis_is_as_large_as_all_rows_together_or_its_gear(window, axis):
+    layout = window.but(packed=axis).layout
+    total = layout.lengths[axis].sum()
+    assert layout.extents[axis] == max(total, dict(window.extents).get(axis, 0))
+
+
+def test_a_client_that_pads_too_far_costs_nothing_where_no_output_shows_it():
+    padded = np.zeros((1, 512), np.int64)
+    layout = Layout.of([block({"t": 512}, {"t": [3]}, x=padded)], answered=[])
+    assert layout.extents == {"t": 3}
+
+
+@pytest.mark.parametrize(
+    ("packed", "dims", "shape"),
+    [
+        (None, ("t", 2), (5, 30, 2)),
+        ("t", ("t", 2), (30, 2)),
+        ("t", (2, "t"), (5, 2, 30)),
+        ("t", (), (5,)),
+    ],
+)
+def test_only_tensors_with_the_packed_axis_first_have_no_rows(packed, dims, shape):
+    geometry = Geometry(5, {"t": 30}, packed=packed)
+    assert geometry.shape(TensorSpec("x", DType.FP32, dims)) == shape
+
+
+# -- gather ----------------------------------------------------------------------------------
+
+
+@given(windows())
+def test_gather_writes_data_where_rows_have_it_and_pad_elsewhere(window):
+    batch = gathered(window)
+    expected = np.full(batch.shape, window.pad)
+    for row, data in enumerate(window.data()):
+        expected[(row, *map(slice, data.shape))] = data
+    np.testing.assert_array_equal(batch, expected)
+
+
+@given(windows())
+def test_poison_past_a_rows_end_never_reaches_the_batch(window):
+    clean = gathered(window)
+    for block_ in window.blocks:
+        block_.tensors["x"] = block_.tensors["x"].copy()
+    kept = [data.copy() for data in window.data()]
+    for block_ in window.blocks:
+        block_.tensors["x"][...] = window.spec.dtype.numpy.type(1)
+    for data, own in zip(window.data(), kept, strict=True):
+        data[...] = own
+    np.testing.assert_array_equal(gathered(window), clean)
 
 
 def test_nan_in_a_tail_becomes_padding():
@@ -152,34 +112,66 @@ def test_nan_in_a_tail_becomes_padding():
     assert batch.tolist() == [[1, -1, -1], [1, 2, -1]]
 
 
-def test_a_client_that_pads_too_far_costs_nothing_where_no_output_shows_it():
-    padded = np.zeros((1, 512), np.int64)
-    layout = Layout.of([block({"t": 512}, {"t": [3]}, x=padded)], answered=[])
-    assert layout.extents == {"t": 3}
+# -- scatter ---------------------------------------------------------------------------------
 
 
-def test_non_contiguous_requests_are_joined_too():
-    turned = np.arange(6, dtype=np.float32).reshape(1, 3, 2).transpose(0, 2, 1)
-    layout = Layout.of([block({"h": 2, "w": 3}, x=turned)] * 2, ["h", "w"])
-    batch = np.empty((2, 2, 3), np.float32)
-    gather(layout, TensorSpec("x", DType.FP32, ("h", "w")), np.float32(0), batch)
-    np.testing.assert_array_equal(batch, np.concatenate([turned, turned]))
+@given(windows(lengths=False))
+def test_scatter_after_gather_gives_each_request_its_own_back(window):
+    window = window.but(answered=frozenset(AXES))
+    batch = gathered(window)
+    for answer, block_ in zip(
+        scatter(window.layout, window.spec, batch), window.blocks, strict=True
+    ):
+        np.testing.assert_array_equal(answer, block_.tensors["x"])
+        assert answer.flags.c_contiguous
+        assert not np.shares_memory(answer, batch)
 
 
-@pytest.mark.parametrize(("dims", "shape"), [((), (3,)), ((1,), (3, 1))])
-def test_lengths_feed_writes_true_lengths(dims, shape):
-    two = block({"t": 9}, {"t": [2, 9]}, x=np.zeros((2, 9)))
-    one = block({"t": 4}, {"t": [4]}, x=np.zeros((1, 4)))
-    feed = Lengths(TensorSpec("count", DType.INT32, dims), "t")
-    batch = np.empty(shape, np.int32)
-    feed.write(Layout.of([two, one], []), batch)
-    assert batch.ravel().tolist() == [2, 9, 4]
+@given(windows())
+def test_answers_that_last_are_views_where_they_are_one_piece_and_else_carved(window):
+    window = window.but(answered=frozenset(AXES))
+    batch, carved = gathered(window), []
+
+    def carve(dtype, shape):
+        carved.append(np.empty(shape, dtype))
+        return carved[-1]
+
+    copies = scatter(window.layout, window.spec, batch)
+    answers = scatter(window.layout, window.spec, batch, carve)
+    for answer, copy in zip(answers, copies, strict=True):
+        np.testing.assert_array_equal(answer, copy)
+        assert answer.flags.c_contiguous
+        assert np.shares_memory(answer, batch) != any(answer is own for own in carved)
+    whole = [
+        block_.rows == 1 or window.spec.shape(block_.sizes) == batch.shape[1:]
+        for block_ in window.blocks
+    ]
+    if len(window.spec.dims) <= 1:  # then a row is one piece however long it is
+        assert len(carved) == whole.count(False)
 
 
-def test_joined_and_mask_feeds_write_their_tensor():
-    layout = Layout.of([block({"t": 2}, x=np.ones((1, 2))), block({"t": 3}, x=np.ones((1, 3)))], [])
-    joined, mask = np.empty((2, 3)), np.empty((2, 3), np.int64)
-    Joined(TensorSpec("x", DType.FP64, ("t",)), np.float64(9)).write(layout, joined)
-    Mask(TensorSpec("m", DType.INT64, ("t",))).write(layout, mask)
-    assert joined.tolist() == [[1, 1, 9], [1, 1, 1]]
-    assert mask.tolist() == [[1, 1, 0], [1, 1, 1]]
+@given(windows())
+def test_scatter_cuts_answers_to_the_requests_size_not_to_true_lengths(window):
+    window = window.but(answered=frozenset(AXES))
+    for answer, block_ in zip(
+        scatter(window.layout, window.spec, gathered(window)), window.blocks, strict=True
+    ):
+        assert answer.shape == (block_.rows, *window.spec.shape(block_.sizes))
+
+
+def test_scatter_cuts_to_what_a_relation_makes_of_the_requests_size():
+    spec = TensorSpec("half", DType.FP32, (Relation.parse("(t + 1) // 2"), 2))
+    small, large = block({"t": 3}, x=np.zeros((2, 3))), block({"t": 8}, x=np.zeros((1, 8)))
+    layout = Layout.of([small, large], ["t"])
+    batch = np.arange(24.0, dtype=np.float32).reshape(layout.shape(spec))
+    first, second = scatter(layout, spec, batch)
+    np.testing.assert_array_equal(first, batch[:2, :2])
+    np.testing.assert_array_equal(second, batch[2:])
+
+
+def test_scatter_leaves_a_size_that_nobody_named():
+    spec = TensorSpec("found", DType.INT64, ("t", UNKNOWN))
+    layout = Layout.of([block({"t": 2}, x=np.zeros((1, 2)))], [], extents={"t": 4})
+    batch = np.arange(20).reshape(1, 4, 5)
+    (answer,) = scatter(layout, spec, batch)
+    np.testing.assert_array_equal(answer, batch[:, :2])

@@ -1,0 +1,195 @@
+"""Gears: the sizes that executions are prepared for, and which of them holds a batch.
+
+A table declares sizes of one axis, or of several axes together. What is in no table is free: an
+execution has exactly the size that its batch needs. Numbers only; frozen, safe from any thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.specs import ROWS
+
+Ints: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Gear:
+    """The size of one execution."""
+
+    rows: int
+    extents: Mapping[str, int]
+    """Axis: its size; every axis of the model."""
+
+    def __str__(self) -> str:
+        axes = (f"{axis} {extent}" for axis, extent in self.extents.items())
+        return ", ".join((f"{self.rows} row(s)", *axes))
+
+
+class Fitted(NamedTuple):
+    """The gears of many batches, as arrays that broadcast with each other."""
+
+    rows: Ints
+    extents: dict[str, Ints]
+    held: NDArray[np.bool_]
+    """False where no gear holds the batch; rows and extents mean nothing there."""
+
+
+class Gears:
+    """The sizes that a model may be executed at."""
+
+    def __init__(
+        self,
+        axes: Sequence[str],
+        limits: Mapping[str, int],
+        rows: int,
+        tables: Mapping[tuple[str, ...], Sequence[tuple[int, ...]]],
+    ) -> None:
+        """axes: all of the model; limits: the largest size of each; rows: the most of a batch.
+
+        tables: axes, ROWS among them or not, to their declared sizes, at least one tuple of
+        positive numbers each. Every axis is in one table at most.
+        """
+        self._limits = {ROWS: rows, **{axis: limits[axis] for axis in axes}}
+        self._tables = tuple(_Table(key, points) for key, points in tables.items())
+        self._free = tuple(axis for axis in self._limits if not any(axis in key for key in tables))
+
+    @property
+    def rows(self) -> int:
+        """The most rows that are asked for."""
+        return self._limits[ROWS]
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Axis: the largest size that is asked for."""
+        return {axis: limit for axis, limit in self._limits.items() if axis != ROWS}
+
+    @property
+    def fixed(self) -> bool:
+        """True if nothing is free: `every` lists all sizes that there are."""
+        return not self._free
+
+    def fit(self, rows: int, extents: Mapping[str, int]) -> Gear | None:
+        """The gear of least elements that holds `rows` rows of `extents`, None if there is none.
+
+        extents: every axis. Elements are rows times all extents. What is free has the size asked
+        for, if that is within its limit. Of gears of equally many elements the one with the
+        smaller extents is taken, the table's first axis counting most.
+        """
+        sizes = {ROWS: rows, **extents}
+        for axis in self._free:
+            if sizes[axis] > self._limits[axis]:
+                return None
+        # Axes are in one table only, so the product is least when each table's part of it is.
+        for table in self._tables:
+            point = table.find([sizes[axis] for axis in table.axes])
+            if point is None:
+                return None
+            sizes.update(zip(table.axes, point, strict=True))
+        rows = sizes.pop(ROWS)
+        return Gear(rows, sizes)
+
+    def fit_many(self, rows: Ints, extents: Mapping[str, Ints]) -> Fitted:
+        """`fit` for many batches at once; all arrays broadcast with each other.
+
+        The results are as small as the tables allow: extents of shape [1, n] whose axis is in a
+        table of its own stay [1, n], whatever the shape of `rows`.
+        """
+        sizes = {ROWS: rows, **extents}
+        held: NDArray[np.bool_] = np.ones(1, np.bool_)
+        for axis in self._free:
+            held = held & (sizes[axis] <= self._limits[axis])
+        for table in self._tables:
+            points, within = table.find_many([sizes[axis] for axis in table.axes])
+            sizes.update(zip(table.axes, points, strict=True))
+            held = held & within
+        rows = sizes.pop(ROWS)
+        return Fitted(rows, sizes, held)
+
+    def every(self) -> tuple[Gear, ...]:
+        """All combinations of declared sizes, what is free at its limit; growing in elements."""
+        combinations = product(*(table.points for table in self._tables))
+        gears = []
+        for points in combinations:
+            sizes = dict(self._limits)
+            for table, point in zip(self._tables, points, strict=True):
+                sizes.update(zip(table.axes, point, strict=True))
+            rows = sizes.pop(ROWS)
+            gears.append(Gear(rows, sizes))
+        return tuple(sorted(gears, key=lambda gear: gear.rows * math.prod(gear.extents.values())))
+
+    def label(self, gear: Gear) -> str | None:
+        """The declared sizes of a gear, e.g. "batch 8, tokens 64"; None if it has none.
+
+        None as well for sizes of its own, which no table has.
+        """
+        sizes = {ROWS: gear.rows, **gear.extents}
+        parts = []
+        for table in self._tables:
+            point = tuple(sizes[axis] for axis in table.axes)
+            if point not in table.points:
+                return None
+            parts += [f"{axis} {size}" for axis, size in zip(table.axes, point, strict=True)]
+        return ", ".join(parts) or None
+
+    def __repr__(self) -> str:
+        tables = (
+            f"{','.join(table.axes)} = {', '.join('x'.join(map(str, p)) for p in table.points)}"
+            for table in self._tables
+        )
+        return f"<Gears {'; '.join((*tables, *(f'{axis} free' for axis in self._free)))}>"
+
+
+class _Table:
+    """Declared sizes of some axes; for any size asked for, the one of least elements.
+
+    Along an axis it only matters which declared sizes a size lies between: its rank. So there is
+    one cell for every combination of ranks, and it says which point is best.
+    """
+
+    def __init__(self, axes: tuple[str, ...], points: Iterable[tuple[int, ...]]) -> None:
+        def preference(point: tuple[int, ...]) -> tuple[int, ...]:
+            extents = (size for axis, size in zip(axes, point, strict=True) if axis != ROWS)
+            return (math.prod(point), *extents)
+
+        self.axes = axes
+        self.points = sorted(set(points), key=preference)
+        columns = np.array(self.points, np.int64).T
+        declared = [np.unique(column) for column in columns]
+        shape = [len(sizes) + 1 for sizes in declared]
+        cells = np.full(shape, len(self.points), np.int64)
+        ranks = [np.searchsorted(*pair) for pair in zip(declared, columns, strict=True)]
+        # The best point is written last: it has all cells up to its own.
+        for index, corner in reversed(list(enumerate(zip(*ranks, strict=True)))):
+            cells[tuple(slice(rank + 1) for rank in corner)] = index
+        self._cells = cells.ravel()
+        # Of each axis, from a size to its part of the cell's place. The last entry stands for all
+        # sizes that are larger than every declared one.
+        self._places = [
+            np.searchsorted(sizes, np.arange(sizes[-1] + 2)) * math.prod(shape[position:])
+            for position, sizes in enumerate(declared, start=1)
+        ]
+        self._columns = [np.append(column, 1) for column in columns]
+
+    def find(self, sizes: Sequence[int]) -> tuple[int, ...] | None:
+        """The best point that holds `sizes`, one per axis; None if no point does."""
+        cell = 0
+        for places, size in zip(self._places, sizes, strict=True):
+            cell += places.item(min(size, len(places) - 1))
+        index = self._cells.item(cell)
+        return self.points[index] if index < len(self.points) else None
+
+    def find_many(self, sizes: Sequence[Ints]) -> tuple[list[Ints], NDArray[np.bool_]]:
+        """The sizes of the best points, one array per axis, and where there is such a point."""
+        cell = self._places[0].take(sizes[0], mode="clip")
+        for places, size in zip(self._places[1:], sizes[1:], strict=True):
+            cell = cell + places.take(size, mode="clip")
+        index = self._cells.take(cell)
+        return [column.take(index) for column in self._columns], index < len(self.points)

@@ -1,0 +1,111 @@
+"""Triton's kinds: its own examples, then against the definitions."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runtime.support.windows import AXES, windows, written
+
+from ge_runtime.batching.admission import Block
+from ge_runtime.batching.batch_inputs import (
+    AccumulatedElementCount,
+    AccumulatedElementCountWithZero,
+    ElementCount,
+    ItemShape,
+    ItemShapeFlattened,
+    MaxElementCountAsShape,
+)
+from ge_runtime.batching.ragged import Geometry, Layout
+from ge_runtime.specs import DType, TensorSpec
+
+windows = st.builds(
+    lambda window, packed: window.but(packed=packed), windows(), st.sampled_from([None, *AXES])
+)
+dtypes = st.sampled_from([DType.INT32, DType.FP32, DType.INT64])
+
+
+def fed(kind, layout, source, dtype=DType.INT32):
+    feed = kind(TensorSpec("target", dtype, ()), source)
+    shape = feed.shape(layout)
+    planned = feed.shape(Geometry(layout.rows, layout.extents, packed=layout.packed))
+    assert all(size <= most for size, most in zip(shape, planned, strict=True))
+    return written(lambda batch: feed.write(layout, batch), shape, dtype.numpy)
+
+
+def layout_of(dims, *shapes):
+    """Requests of these shapes, rows first, in which all dims are ragged."""
+    source = TensorSpec("x", DType.FP32, dims)
+    blocks = [
+        Block(shape[0], dict(zip(dims, shape[1:], strict=True)), {}, {"x": np.zeros(shape)})
+        for shape in shapes
+    ]
+    return Layout.of(blocks, dims), source
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (ElementCount, [2, 2]),
+        (AccumulatedElementCount, [2, 4]),
+        (AccumulatedElementCountWithZero, [0, 2, 4]),
+        (MaxElementCountAsShape, [0, 0]),
+        (ItemShape, [[2], [2]]),
+        (ItemShapeFlattened, [2, 2]),
+    ],
+)
+def test_two_requests_of_two_elements(kind, expected):
+    layout, source = layout_of(("n",), (1, 2), (1, 2))
+    assert fed(kind, layout, source).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (ElementCount, [6, 4]),
+        (AccumulatedElementCount, [6, 10]),
+        (AccumulatedElementCountWithZero, [0, 6, 10]),
+        (MaxElementCountAsShape, [0] * 6),
+        (ItemShape, [[3, 1], [3, 1], [2, 2]]),
+        (ItemShapeFlattened, [3, 1, 3, 1, 2, 2]),
+    ],
+)
+def test_a_request_of_two_rows_and_one_of_one(kind, expected):
+    layout, source = layout_of(("h", "w"), (2, 3, 1), (1, 2, 2))
+    assert fed(kind, layout, source).tolist() == expected
+
+
+@given(windows, dtypes)
+def test_counts_are_of_the_data_of_each_request(window, dtype):
+    layout, data = window.layout, window.data()
+    counts = [sum(next(data).size for _ in range(block.rows)) for block in window.blocks]
+    fixed = np.prod([dim for dim in window.spec.dims if isinstance(dim, int)], dtype=int)
+    counts += [fixed] * (layout.rows - layout.filled)
+    total = np.cumsum(counts).tolist()
+    expected = {
+        ElementCount: counts,
+        AccumulatedElementCount: total,
+        AccumulatedElementCountWithZero: [0, *total],
+        MaxElementCountAsShape: [0] * max(counts),
+    }
+    for kind, values in expected.items():
+        assert fed(kind, layout, window.spec, dtype).tolist() == values
+
+
+@given(windows, dtypes)
+def test_shapes_are_of_the_data_of_each_row(window, dtype):
+    layout = window.layout
+    least = [dim if isinstance(dim, int) else 1 for dim in window.spec.dims]
+    shapes = [list(data.shape) for data in window.data()]
+    shapes += [least] * (layout.rows - layout.filled)
+    assert fed(ItemShape, layout, window.spec, dtype).tolist() == shapes
+    flat = fed(ItemShapeFlattened, layout, window.spec, dtype)
+    assert flat.tolist() == [size for shape in shapes for size in shape]
+
+
+def test_accumulated_counts_are_the_offsets_of_a_packed_batch():
+    block = Block(2, {"t": 5}, {"t": [3, 2]}, {"x": np.zeros((2, 5))})
+    other = Block(1, {"t": 4}, {"t": [4]}, {"x": np.zeros((1, 4))})
+    layout = Layout.of([block, other], [], packed="t")
+    source = TensorSpec("x", DType.INT64, ("t",))
+    assert fed(AccumulatedElementCountWithZero, layout, source).tolist() == [0, 5, 9]
+    assert layout.extents["t"] == 9

@@ -1,0 +1,113 @@
+"""Generated inputs against their definitions, row by row."""
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from runtime.support.windows import AXES, windows, written
+
+from ge_runtime.batching.admission import Block
+from ge_runtime.batching.feeds import Joined, Lengths, Mask, Offsets, Positions
+from ge_runtime.batching.ragged import Geometry, Layout
+from ge_runtime.specs import DType, TensorSpec
+
+NUMBERS = [d for d in DType if d not in (DType.BYTES, DType.BF16, DType.BOOL)]
+axes = st.sampled_from(AXES)
+numbers = st.sampled_from(NUMBERS)
+packed_windows = st.builds(lambda window, axis: window.but(packed=axis), windows(), axes)
+
+
+def fed(feed, layout):
+    """What the feed writes, after holding its shape against what the geometry promises."""
+    shape = feed.shape(layout)
+    planned = feed.shape(Geometry(layout.rows, layout.extents, packed=layout.packed))
+    assert all(size <= most for size, most in zip(shape, planned, strict=True))
+    return written(lambda batch: feed.write(layout, batch), shape, feed.spec.dtype.numpy)
+
+
+def rows_of(layout, *axes):
+    """Where the data of each row ends along `axes`, row by row."""
+    return zip(*(layout.lengths[axis].tolist() for axis in axes), strict=True)
+
+
+@given(windows(), st.lists(axes, min_size=1, max_size=3), numbers | st.just(DType.BOOL))
+def test_mask_is_one_exactly_where_a_row_has_data_along_all_axes(window, names, dtype):
+    layout = window.layout
+    mask = fed(Mask(TensorSpec("m", dtype, tuple(names))), layout)
+    for row, ends in zip(mask, rows_of(layout, *names), strict=True):
+        expected = np.zeros_like(row)
+        expected[tuple(map(slice, ends))] = 1
+        np.testing.assert_array_equal(row, expected)
+
+
+@given(windows(), axes, numbers)
+def test_positions_count_from_the_start_of_each_row_and_are_zero_in_padding(window, axis, dtype):
+    layout = window.layout
+    positions = fed(Positions(TensorSpec("p", dtype, (axis,))), layout)
+    for row, (end,) in zip(positions, rows_of(layout, axis), strict=True):
+        assert row.tolist() == [*range(end), *[0] * (len(row) - end)]
+
+
+@given(packed_windows, numbers | st.just(DType.BOOL))
+def test_packed_mask_is_one_where_rows_lie(window, dtype):
+    layout = window.layout
+    mask = fed(Mask(TensorSpec("m", dtype, (window.packed,))), layout)
+    total = layout.lengths[window.packed].sum()
+    assert mask.tolist() == [1] * total + [0] * (len(mask) - total)
+
+
+@given(packed_windows, numbers)
+def test_packed_positions_begin_anew_with_each_row(window, dtype):
+    layout = window.layout
+    positions = fed(Positions(TensorSpec("p", dtype, (window.packed,))), layout).tolist()
+    for (end,) in rows_of(layout, window.packed):
+        assert positions[:end] == list(range(end))
+        del positions[:end]
+    assert not any(positions)
+
+
+@given(windows(), axes, numbers, st.sampled_from([(), (1,)]))
+def test_lengths_are_true_lengths(window, axis, dtype, dims):
+    layout = window.layout
+    lengths = fed(Lengths(TensorSpec("n", dtype, dims), axis), layout)
+    assert lengths.shape == (layout.rows, *dims)
+    assert lengths.ravel().tolist() == [end for (end,) in rows_of(layout, axis)]
+
+
+@given(windows(), axes, numbers)
+def test_offsets_are_where_rows_begin_and_where_the_last_ends(window, axis, dtype):
+    layout = window.layout
+    offsets = fed(Offsets(TensorSpec("o", dtype, ()), axis), layout).tolist()
+    assert offsets[0] == 0
+    ends = [end for (end,) in rows_of(layout, axis)]
+    assert [after - before for before, after in pairwise(offsets)] == ends
+
+
+@given(windows())
+def test_joined_rows_are_gathered(window):
+    batch = fed(Joined(window.spec, window.pad), window.layout)
+    for row, data in zip(batch, window.data(), strict=False):
+        np.testing.assert_array_equal(row[tuple(map(slice, data.shape))], data)
+
+
+@given(windows(first="a"))
+def test_joined_rows_with_the_packed_axis_are_packed(window):
+    window = window.but(packed="a")
+    batch = fed(Joined(window.spec, window.pad), window.layout)
+    for data in window.data():
+        own, batch = batch[: len(data)], batch[len(data) :]
+        np.testing.assert_array_equal(own[tuple(map(slice, data.shape))], data)
+
+
+def test_rows_of_padding_are_the_least_that_is_valid():
+    """One position each, so that no graph divides by a length of 0."""
+    block = Block(1, {"t": 3}, {}, {"x": np.full((1, 3), 7)})
+    ids, mask = TensorSpec("x", DType.INT64, ("t",)), TensorSpec("m", DType.INT64, ("t",))
+    padded = Layout.of([block], [], rows=3)
+    assert fed(Joined(ids, np.int64(-1)), padded).tolist() == [[7, 7, 7], [-1] * 3, [-1] * 3]
+    assert fed(Mask(mask), padded).tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
+    packed = Layout.of([block], [], rows=3, extents={"t": 6}, packed="t")
+    assert fed(Joined(ids, np.int64(-1)), packed).tolist() == [7, 7, 7, -1, -1, -1]
+    assert fed(Mask(mask), packed).tolist() == [1, 1, 1, 1, 1, 0]
+    assert fed(Offsets(TensorSpec("o", DType.INT32, ()), "t"), packed).tolist() == [0, 3, 4, 5]

@@ -1,0 +1,147 @@
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runtime.batching.gear_sets import LIMIT, ROW_LIMIT, tables
+
+from ge_runtime.batching.gears import ROWS, Gear, Gears
+
+AXES = ("a", "b")
+# One more than the limits: nothing may hold these.
+sizes = st.tuples(st.integers(1, ROW_LIMIT + 1), *(st.integers(1, LIMIT + 1) for _ in AXES))
+
+
+def gears_of(drawn):
+    return Gears(AXES, dict.fromkeys(AXES, LIMIT), ROW_LIMIT, drawn)
+
+
+def elements(gear):
+    return gear.rows * math.prod(gear.extents.values())
+
+
+def all_that_hold(drawn, rows, extents):
+    """By the definition: every combination of points, what is free as asked for."""
+    limits = {ROWS: ROW_LIMIT, **dict.fromkeys(AXES, LIMIT)}
+    asked = {ROWS: rows, **extents}
+    for points in product(*drawn.values()):
+        declared = {
+            axis: size
+            for key, point in zip(drawn, points, strict=True)
+            for axis, size in zip(key, point, strict=True)
+        }
+        if all(size <= declared.get(axis, limits[axis]) for axis, size in asked.items()):
+            chosen = {**asked, **declared}
+            yield Gear(chosen.pop(ROWS), chosen)
+
+
+@given(tables(AXES), sizes)
+def test_fit_is_of_least_elements_among_all_gears_that_hold(drawn, size):
+    rows, *own = size
+    extents = dict(zip(AXES, own, strict=True))
+    fitted = gears_of(drawn).fit(rows, extents)
+    holding = list(all_that_hold(drawn, rows, extents))
+    assert (fitted in holding) if holding else (fitted is None)
+    if holding:
+        assert elements(fitted) == min(map(elements, holding))
+
+
+@given(tables(AXES), st.lists(sizes, min_size=1, max_size=5), st.lists(sizes, min_size=1))
+def test_fit_many_agrees_with_fit_for_arrays_that_broadcast(drawn, across, down):
+    gears = gears_of(drawn)
+    rows = np.array([[size[0]] for size in down])
+    extents = {
+        "a": np.array([[size[1] for size in across]]),
+        "b": np.array([[size[2]] for size in down]),
+    }
+    fitted = gears.fit_many(rows, extents)
+    shape = (len(down), len(across))
+    held = np.broadcast_to(fitted.held, shape)
+    found = [np.broadcast_to(part, shape) for part in (fitted.rows, *fitted.extents.values())]
+    for i, j in np.ndindex(shape):
+        gear = gears.fit(down[i][0], {"a": across[j][1], "b": down[i][2]})
+        assert held[i, j] == (gear is not None)
+        if gear is not None:
+            assert [part[i, j] for part in found] == [gear.rows, *gear.extents.values()]
+
+
+@given(tables(AXES), st.randoms(use_true_random=False))
+def test_the_order_of_declaration_does_not_matter(drawn, random):
+    shuffled = {key: random.sample(drawn[key], len(drawn[key])) for key in drawn}
+    one, other = gears_of(drawn), gears_of(shuffled)
+    for rows, a, b in product((1, 3, 7), (1, 4, 8), (2, 9)):
+        assert one.fit(rows, {"a": a, "b": b}) == other.fit(rows, {"a": a, "b": b})
+
+
+@given(tables(AXES))
+def test_every_lists_all_combinations_and_each_fits_itself(drawn):
+    gears = gears_of(drawn)
+    every = gears.every()
+    assert len(every) == math.prod(len(set(points)) for points in drawn.values())
+    assert [elements(gear) for gear in every] == sorted(map(elements, every))
+    for gear in every:
+        fitted = gears.fit(gear.rows, gear.extents)
+        assert fitted is not None
+        assert elements(fitted) == elements(gear)
+
+
+@given(tables(AXES))
+def test_gears_are_fixed_when_tables_name_rows_and_all_axes(drawn):
+    named = {axis for key in drawn for axis in key}
+    assert gears_of(drawn).fixed == (named == {ROWS, *AXES})
+
+
+def test_without_tables_every_size_within_limits_is_its_own_gear():
+    gears = Gears(("tokens",), {"tokens": 512}, 64, {})
+    assert gears.fit(3, {"tokens": 17}) == Gear(3, {"tokens": 17})
+    assert gears.fit(65, {"tokens": 17}) is None
+    assert gears.fit(3, {"tokens": 513}) is None
+    assert gears.every() == (Gear(64, {"tokens": 512}),)
+
+
+def test_a_joint_table_couples_rows_with_sizes():
+    table = {(ROWS, "tokens"): [(32, 16), (8, 64), (2, 512)]}
+    gears = Gears(("tokens",), {"tokens": 512}, 32, table)
+    assert gears.fit(20, {"tokens": 12}) == Gear(32, {"tokens": 16})
+    assert gears.fit(2, {"tokens": 65}) == Gear(2, {"tokens": 512})
+    assert gears.fit(3, {"tokens": 65}) is None
+    assert gears.fixed
+
+
+def test_of_equally_many_elements_the_smaller_extents_are_taken():
+    gears = Gears(("tokens",), {"tokens": 64}, 32, {(ROWS, "tokens"): [(8, 64), (32, 16)]})
+    assert gears.fit(4, {"tokens": 16}) == Gear(32, {"tokens": 16})
+
+
+def test_a_model_without_axes_has_gears_of_rows():
+    gears = Gears((), {}, 8, {(ROWS,): [(1,), (4,), (8,)]})
+    assert gears.fit(3, {}) == Gear(4, {})
+    assert gears.every() == (Gear(1, {}), Gear(4, {}), Gear(8, {}))
+
+
+def test_a_hundred_joint_gears_of_large_axes():
+    random = np.random.default_rng(0)
+    points = [(int(h), int(w)) for h, w in random.integers(1, 4097, (100, 2))]
+    gears = Gears(("h", "w"), {"h": 4096, "w": 4096}, 64, {("h", "w"): points})
+    asked = random.integers(1, 4097, (500, 2))
+    fitted = gears.fit_many(np.ones(500, np.int64), {"h": asked[:, 0], "w": asked[:, 1]})
+    for index, (h, w) in enumerate(asked.tolist()):
+        areas = [point[0] * point[1] for point in points if point[0] >= h and point[1] >= w]
+        assert fitted.held[index] == bool(areas)
+        if areas:
+            assert fitted.extents["h"][index] * fitted.extents["w"][index] == min(areas)
+
+
+def test_gears_and_their_sets_are_shown_for_people():
+    table = {(ROWS, "tokens"): [(8, 64), (32, 16)]}
+    gears = Gears(("tokens", "width"), {"tokens": 64, "width": 5}, 32, table)
+    assert repr(gears) == "<Gears batch,tokens = 32x16, 8x64; width free>"
+    assert str(Gear(8, {"tokens": 64, "width": 5})) == "8 row(s), tokens 64, width 5"
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_limits_and_rows_are_what_was_given(rows):
+    gears = Gears(AXES, {"a": 5, "b": 6}, rows, {})
+    assert (gears.rows, gears.limits) == (rows, {"a": 5, "b": 6})

@@ -1,0 +1,92 @@
+"""Packed tensors against their definition, and against padded ones."""
+
+import numpy as np
+from hypothesis import given
+from runtime.support.windows import AXES, windows, written
+
+from ge_runtime.batching.admission import Block
+from ge_runtime.batching.packing import pack, unpack
+from ge_runtime.batching.ragged import Layout, gather, scatter
+from ge_runtime.specs import DType, TensorSpec
+
+packed_windows = windows(first="a").map(
+    lambda window: window.but(packed="a", answered=frozenset(AXES))
+)
+
+
+def packed(window):
+    layout, spec = window.layout, window.spec
+    return written(
+        lambda batch: pack(layout, spec, window.pad, batch),
+        layout.shape(spec),
+        spec.dtype.numpy,
+    )
+
+
+@given(packed_windows)
+def test_rows_lie_one_after_the_other_with_pad_elsewhere(window):
+    batch = packed(window)
+    expected = np.full(batch.shape, window.pad)
+    start = 0
+    for data in window.data():
+        end = start + len(data)
+        expected[(slice(start, end), *map(slice, data.shape[1:]))] = data
+        start = end
+    np.testing.assert_array_equal(batch, expected)
+
+
+@given(packed_windows)
+def test_packed_and_padded_batches_are_answered_alike(window):
+    zeros = window.but(pad=window.spec.dtype.numpy.type(0))
+    layout, spec = zeros.but(packed=None).layout, window.spec
+    padded = np.empty(layout.shape(spec), spec.dtype.numpy)
+    gather(layout, spec, zeros.pad, padded)
+    answers = unpack(zeros.layout, spec, packed(zeros))
+    for answer, expected in zip(answers, scatter(layout, spec, padded), strict=True):
+        np.testing.assert_array_equal(answer, expected)
+        assert answer.flags.c_contiguous
+
+
+@given(packed_windows)
+def test_zeros_and_nothing_of_a_neighbour_follow_a_shorter_row(window):
+    answers = unpack(window.layout, window.spec, packed(window))
+    data = window.data()
+    for block, answer in zip(window.blocks, answers, strict=True):
+        assert answer.shape == (block.rows, *window.spec.shape(block.sizes))
+        for row, own in zip(answer, data, strict=False):
+            np.testing.assert_array_equal(row[tuple(map(slice, own.shape))], own)
+            assert not row[len(own) :].any()
+
+
+@given(packed_windows)
+def test_answers_that_last_are_views_or_carved_and_the_others_copies(window):
+    batch, carved = packed(window), []
+
+    def carve(dtype, shape):
+        carved.append(np.empty(shape, dtype))
+        return carved[-1]
+
+    copies = unpack(window.layout, window.spec, batch)
+    answers = unpack(window.layout, window.spec, batch, carve)
+    for answer, copy in zip(answers, copies, strict=True):
+        np.testing.assert_array_equal(answer, copy)
+        assert not np.shares_memory(copy, batch)
+        assert np.shares_memory(answer, batch) != any(answer is own for own in carved)
+
+
+def test_rows_as_long_as_their_tensor_are_answered_without_a_copy():
+    spec = TensorSpec("x", DType.FP32, ("t", 2))
+    full = Block(3, {"t": 4}, {"t": [4, 4, 4]}, {"x": np.zeros((3, 4, 2), np.float32)})
+    short = Block(2, {"t": 4}, {"t": [4, 3]}, {"x": np.zeros((2, 4, 2), np.float32)})
+    layout = Layout.of([full, short], ["t"], packed="t")
+    batch, carved = np.ones(layout.shape(spec), np.float32), []
+
+    def carve(dtype, shape):
+        carved.append(shape)
+        return np.empty(shape, dtype)
+
+    whole, spread = unpack(layout, spec, batch, carve)
+    assert np.shares_memory(whole, batch)
+    assert whole.shape == (3, 4, 2)
+    assert carved == [(2, 4, 2)]
+    assert spread[:, :, 0].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]

@@ -1,0 +1,363 @@
+"""Against brute force: every partition of small windows, every plan of the deadlines' family."""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise, permutations
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from runtime.batching.gear_sets import LIMIT, ROW_LIMIT, costs, gear_sets
+
+from ge_runtime.batching.cost import CostModel
+from ge_runtime.batching.gears import ROWS, Gear, Gears
+from ge_runtime.batching.regroup import Launch, Regrouper
+
+TOKENS = ("tokens",)
+SAME = pytest.approx
+
+
+@dataclass(frozen=True)
+class Window:
+    """Requests, and all that their plan depends on."""
+
+    gears: Gears
+    cost: CostModel
+    capacity: int
+    rows: list[int]
+    sizes: dict[str, list[int]]
+
+    @property
+    def n(self):
+        return len(self.rows)
+
+    def plan(self, **deadlines):
+        return Regrouper(self.gears, self.cost, self.capacity).plan(
+            self.rows, self.sizes, **deadlines
+        )
+
+    def size(self, members):
+        extents = {axis: max(own[m] for m in members) for axis, own in self.sizes.items()}
+        return sum(self.rows[m] for m in members), extents
+
+    def held(self, members):
+        rows, extents = self.size(members)
+        return rows <= self.capacity and self.gears.fit(rows, extents) is not None
+
+    def seconds(self, members):
+        """What one launch of the members costs; inf if it may not be."""
+        if len(members) > 1 and not self.held(members):
+            return math.inf
+        rows, extents = self.size(members)
+        gear = self.gears.fit(rows, extents) or Gear(rows, extents)
+        return self.cost.seconds(gear.rows, gear.extents)
+
+    def total(self, partition):
+        return sum(map(self.seconds, partition))
+
+
+def windows(axes, terms, *, most_rows=3):
+    request = st.tuples(st.integers(1, most_rows), *(st.integers(1, LIMIT) for _ in axes))
+
+    def build(gears, cost, capacity, requests):
+        counts, *columns = (list(column) for column in zip(*requests, strict=True))
+        return Window(gears, cost, capacity, counts, dict(zip(axes, columns, strict=True)))
+
+    return st.builds(
+        build,
+        gear_sets(axes),
+        costs(*terms),
+        st.integers(1, ROW_LIMIT),
+        st.lists(request, min_size=1, max_size=6) | st.lists(request, min_size=6, max_size=6),
+    )
+
+
+# Rows and axes of all kinds of gears.
+any_windows = st.one_of(
+    windows((), ()),
+    windows(TOKENS, (TOKENS, ())),
+    windows(("h", "w"), (("h", "w"),)),
+    windows(("h", "w", "t"), (("h", "w"), ("t",))),
+)
+one_row_windows = st.one_of(
+    windows(TOKENS, (TOKENS,), most_rows=1),
+    windows(TOKENS, (TOKENS, ("tokens", "tokens")), most_rows=1),
+)
+
+
+def set_partitions(items):
+    """All partitions of a list into sets, as lists of lists."""
+    if not items:
+        yield []
+        return
+    first, *others = items
+    for count in range(len(others) + 1):
+        for friends in combinations(others, count):
+            rest = [item for item in others if item not in friends]
+            for partition in set_partitions(rest):
+                yield [[first, *friends], *partition]
+
+
+def run_partitions(items):
+    """All cuts of a list into runs of neighbours."""
+    inner = range(1, len(items))
+    for count in range(len(items)):
+        for cuts in combinations(inner, count):
+            yield [items[a:b] for a, b in pairwise((0, *cuts, len(items)))]
+
+
+def seconds_of(plan):
+    return sum(launch.seconds for launch in plan)
+
+
+@given(any_windows)
+def test_every_request_is_in_one_launch_that_holds_it(window):
+    plan = window.plan()
+    assert sorted(m for launch in plan for m in launch.members) == list(range(window.n))
+    for launch in plan:
+        rows, extents = window.size(launch.members)
+        assert list(launch.members) == sorted(launch.members)
+        assert launch.gear.rows >= rows
+        assert all(launch.gear.extents[axis] >= extents[axis] for axis in window.sizes)
+        assert launch.seconds == SAME(window.seconds(launch.members))
+        assert launch.seconds == window.cost.seconds(launch.gear.rows, launch.gear.extents)
+
+
+@given(any_windows)
+def test_launches_of_several_keep_the_capacity_and_are_at_gears(window):
+    for launch in window.plan():
+        rows, extents = window.size(launch.members)
+        assert window.held(launch.members) or len(launch.members) == 1
+        expected = window.gears.fit(rows, extents) or Gear(rows, extents)
+        assert launch.gear == expected
+
+
+@given(one_row_windows)
+def test_one_axis_and_one_row_each_is_the_optimum_over_all_sets(window):
+    optimum = min(map(window.total, set_partitions(list(range(window.n)))))
+    assert seconds_of(window.plan()) == SAME(optimum, rel=1e-9)
+
+
+def orders_of(window, members):
+    """The documented orders: by size; with several axes by work, and by each axis."""
+
+    def own(member):
+        sizes = [sizes[member] for sizes in reversed(window.sizes.values())]
+        return [*sizes, window.rows[member]]
+
+    if len(window.sizes) <= 1:
+        return [sorted(members, key=own)]
+    alone = {m: window.gears.fit(*window.size([m])).extents for m in members}
+    by_work = sorted(members, key=lambda m: [window.cost.elements(alone[m]), *own(m)])
+    by_axis = [sorted(members, key=lambda m: [alone[m][a], *own(m)]) for a in window.sizes]
+    return [by_work, *by_axis]
+
+
+def images(launch_s, heights, widths):
+    """A window of four one-row requests where an element of the image costs a second."""
+    gears = Gears(("h", "w"), {"h": LIMIT, "w": LIMIT}, ROW_LIMIT, {})
+    cost = CostModel(launch_s, 1.0, 0.0, (("h", "w"),))
+    return Window(gears, cost, ROW_LIMIT, [1] * 4, {"h": heights, "w": widths})
+
+
+@given(any_windows)
+@example(images(20.0, [8, 7, 7, 2], [4, 8, 3, 4]))  # found by work only
+@example(images(30.0, [7, 3, 3, 5], [3, 8, 3, 4]))  # by height only
+@example(images(20.0, [5, 4, 5, 7], [6, 3, 2, 2]))  # by width only
+def test_any_window_is_the_optimum_over_the_runs_of_its_orders(window):
+    alone = [m for m in range(window.n) if not window.held([m])]
+    shared = [m for m in range(window.n) if window.held([m])]
+    optimum = sum(window.seconds([m]) for m in alone)
+    if shared:
+        orders = orders_of(window, shared)
+        optimum += min(window.total(cut) for order in orders for cut in run_partitions(order))
+    assert seconds_of(window.plan()) == SAME(optimum, rel=1e-9)
+
+
+def moved(window, places):
+    rows = [window.rows[place] for place in places]
+    sizes = {axis: [own[place] for place in places] for axis, own in window.sizes.items()}
+    return replace(window, rows=rows, sizes=sizes)
+
+
+@given(any_windows, st.randoms(use_true_random=False))
+def test_the_order_of_arrival_does_not_change_the_total(window, random):
+    shuffled = moved(window, random.sample(range(window.n), window.n))
+    assert seconds_of(shuffled.plan()) == SAME(seconds_of(window.plan()), rel=1e-9)
+
+
+@pytest.mark.parametrize("axes", [("h",), ("h", "w")])
+def test_neither_does_it_among_requests_of_one_size(axes):
+    gears = Gears(axes, dict.fromkeys(axes, LIMIT), ROW_LIMIT, {})
+    sizes = {"h": [3, 3, 7], "w": [1, 1, 1]}
+    cost = CostModel(20.0, 1.0, 0.0, (axes,))
+    window = Window(gears, cost, 4, [3, 2, 2], {axis: sizes[axis] for axis in axes})
+    totals = {seconds_of(moved(window, places).plan()) for places in permutations(range(3))}
+    assert len(totals) == 1
+
+
+@given(any_windows)
+def test_plans_are_deterministic(window):
+    assert window.plan() == window.plan()
+
+
+@given(any_windows)
+def test_without_deadlines_the_longest_launch_runs_first(window):
+    times = [launch.seconds for launch in window.plan()]
+    assert times == sorted(times, reverse=True)
+
+
+@given(any_windows)
+def test_deadlines_that_the_optimum_meets_change_only_the_order(window):
+    late = [1000.0 - member for member in range(window.n)]
+    plan = window.plan(now=1.0, deadlines=late)
+    assert seconds_of(plan) == SAME(seconds_of(window.plan()), rel=1e-9)
+    earliest = [min(late[m] for m in launch.members) for launch in plan]
+    assert earliest == sorted(earliest)
+
+
+def outcome(window, launches, now, due):
+    """How many deadlines are missed, and when the last launch ends."""
+    missed = 0
+    for members in launches:
+        now += window.seconds(members)
+        missed += sum(due[m] < now for m in members)
+    return missed, now
+
+
+def earliest_first(window, partition, due):
+    return sorted(partition, key=lambda run: (min(due[m] for m in run), -window.seconds(run)))
+
+
+def only_optimum(window, members):
+    """The one best partition into sets; examples with several of equal time are left out."""
+    ranked = sorted(set_partitions(members), key=window.total)
+    totals = [window.total(partition) for partition in ranked[:2]]
+    assume(len(totals) < 2 or totals[0] < totals[1] * (1 - 1e-9))
+    return ranked[0]
+
+
+def family(window, now, due):
+    """Every plan of the documented family."""
+    alone = [now + window.seconds([m]) for m in range(window.n)]
+    due = [d if end <= d else math.inf for d, end in zip(due, alone, strict=True)]
+    order = sorted(range(window.n), key=lambda m: due[m])
+    urgent = window.n - due.count(math.inf)
+    for k in {0, 1, 2, 4, 8, urgent} & set(range(urgent + 1)):
+        parts = [only_optimum(window, part) for part in (order[:k], order[k:])]
+        yield [run for part in parts for run in earliest_first(window, part, due)]
+
+
+@given(one_row_windows, st.lists(st.just(1.0) | st.floats(0, 1), min_size=6, max_size=6))
+def test_missed_deadlines_are_the_fewest_of_the_family_and_then_the_time(window, shares):
+    assume(len(set(window.sizes["tokens"])) == window.n)
+    everyone = only_optimum(window, list(range(window.n)))
+    now, total = 50.0, window.total(everyone)
+    # Up to the time that the optimum takes, or none.
+    due = [now + share * total if share < 1 else math.inf for share in shares][: window.n]
+    unhurried = outcome(window, earliest_first(window, everyone, due), now, due)
+    if unhurried[0]:
+        best = min(outcome(window, launches, now, due) for launches in family(window, now, due))
+    else:
+        best = unhurried
+    plan = window.plan(now=now, deadlines=due)
+    missed, end = outcome(window, [launch.members for launch in plan], now, due)
+    assert (missed, end) == (best[0], SAME(best[1], rel=1e-9))
+
+
+def regrouper(launch_s=0.0, element_s=0.001, tables=None, capacity=64):
+    gears = Gears(TOKENS, {"tokens": 512}, 64, tables or {})
+    return Regrouper(gears, CostModel(launch_s, element_s, 0.0, (TOKENS,)), capacity)
+
+
+def members_of(plan):
+    return [launch.members for launch in plan]
+
+
+def test_an_empty_window_has_no_launches():
+    assert regrouper().plan([], {"tokens": []}) == []
+
+
+def test_one_request_is_one_launch():
+    plan = regrouper(launch_s=1.0).plan([3], {"tokens": [7]})
+    assert plan == [Launch((0,), Gear(3, {"tokens": 7}), SAME(1.021))]
+
+
+def test_dear_launches_make_one_batch():
+    plan = regrouper(launch_s=100.0).plan([1] * 5, {"tokens": [5, 500, 7, 80, 6]})
+    assert plan == [Launch((0, 1, 2, 3, 4), Gear(5, {"tokens": 500}), SAME(102.5))]
+
+
+def test_free_launches_never_pad_and_never_split_without_gain():
+    # Ten times 0.003 s added up in pieces is less than at once, by rounding.
+    plan = regrouper().plan([1] * 12, {"tokens": [3, 30] * 2 + [3] * 8})
+    assert members_of(plan) == [(1, 3), (0, 2, *range(4, 12))]
+
+
+def test_a_batch_gear_is_filled_with_what_is_near_in_size():
+    fours = regrouper(launch_s=0.1, tables={(ROWS,): [(1,), (4,)]})
+    plan = fours.plan([1] * 5, {"tokens": [10, 11, 100, 12, 13]})
+    assert [(launch.members, launch.gear.rows) for launch in plan] == [((2,), 1), ((0, 1, 3, 4), 4)]
+
+
+def test_requests_of_one_gear_are_neighbours_when_there_are_several_axes():
+    kinds = [(32, 32), (32, 128), (128, 32), (128, 128)]
+    gears = Gears(("h", "w"), {"h": 128, "w": 128}, 64, {("h", "w"): kinds})
+    cost = CostModel(1e-3, 1e-6, 0.0, (("h", "w"),))
+    # By height small and wide ones alternate, by width small and tall, by area wide and tall.
+    sizes = {"h": [20, 30, 25, 31, 100, 90], "w": [30, 20, 100, 90, 25, 31]}
+    plan = Regrouper(gears, cost, 64).plan([1] * 6, sizes)
+    assert sorted(members_of(plan)) == [(0, 1), (2, 3), (4, 5)]
+
+
+def test_a_request_that_no_gear_holds_runs_alone_at_its_size():
+    plan = regrouper(launch_s=100.0, tables={TOKENS: [(16,), (64,)]}).plan(
+        [1, 2, 1], {"tokens": [9, 65, 60]}
+    )
+    assert sorted(members_of(plan)) == [(0, 2), (1,)]
+    assert next(launch for launch in plan if launch.members == (1,)).gear == Gear(2, {"tokens": 65})
+
+
+def test_a_request_of_more_rows_than_the_capacity_runs_alone():
+    tables = {(ROWS,): [(4,), (8,)]}
+    plan = regrouper(launch_s=100.0, tables=tables, capacity=4).plan(
+        [5, 2, 2], {"tokens": [9, 9, 9]}
+    )
+    assert [(launch.members, launch.gear.rows) for launch in plan] == [((0,), 8), ((1, 2), 4)]
+
+
+def test_an_urgent_request_leaves_the_batch_that_would_make_it_late():
+    dear = regrouper(launch_s=1.0)
+    rows, sizes = [1, 1, 1], {"tokens": [500, 400, 10]}
+    assert members_of(dear.plan(rows, sizes)) == [(0, 1, 2)]
+    plan = dear.plan(rows, sizes, now=7.0, deadlines=[math.inf, math.inf, 8.1])
+    assert members_of(plan) == [(2,), (0, 1)]
+
+
+def test_as_many_urgent_requests_come_first_as_meet_their_deadlines_together():
+    dear = regrouper(launch_s=2.0)
+    rows, sizes = [1] * 5, {"tokens": [500, 10, 10, 10, 400]}
+    assert len(dear.plan(rows, sizes)) == 1
+    plan = dear.plan(rows, sizes, deadlines=[math.inf, 2.05, 2.06, 2.07, math.inf])
+    assert members_of(plan) == [(1, 2, 3), (0, 4)]
+
+
+def test_of_plans_that_meet_all_deadlines_the_one_that_ends_first_is_taken():
+    dear = regrouper(launch_s=1.2)
+    # The first alone and the others together would do as well, and end at 3.4 s.
+    plan = dear.plan([1] * 3, {"tokens": [10, 11, 500]}, deadlines=[1.3, 5.0, math.inf])
+    assert members_of(plan) == [(0, 1), (2,)]
+
+
+def test_a_deadline_lost_anyway_makes_nobody_else_late():
+    plan = regrouper().plan([1, 1], {"tokens": [500, 100]}, deadlines=[0.01, 0.15])
+    assert members_of(plan) == [(1,), (0,)]
+
+
+def test_launch_of_takes_any_members_together():
+    window = [1, 2, 3], {"tokens": [9, 20, 70]}
+    tables = {TOKENS: [(16,), (64,)]}
+    launch = regrouper(tables=tables).launch_of([1, 0], *window)
+    assert launch == Launch((0, 1), Gear(3, {"tokens": 64}), SAME(0.192))
+    beyond = regrouper(tables=tables).launch_of([2, 0], *window)
+    assert beyond == Launch((0, 2), Gear(4, {"tokens": 70}), SAME(0.28))
