@@ -1,75 +1,226 @@
-"""Where each tensor of the largest batch lies in one arena: integers only, no byte is touched."""
+"""What a model takes, in bytes, before any is allocated: integers only.
+
+One gear is executed at a time, so gears share: the workspace, the memory for inputs and each slot
+for answers are as large as for the gear that needs most of it, and serve the others too.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
-from ge_runtime.specs import DType, TensorSpec
+from ge_runtime.errors import PlanFault
+from ge_runtime.memory.lifetimes import Intermediates, pack
+from ge_runtime.memory.table import aligned, in_units
+from ge_runtime.specs import DType
 
 ALIGNMENT: Final = 64
 """Bytes. A cache line, and the widest vector register of the CPUs that engines use."""
 
+ANSWER_SLOTS: Final = 3
+"""Executions whose answers there is room for: one is written, one is sent, one is between."""
 
-@dataclass(frozen=True, slots=True)
-class Region:
-    """The bytes [offset, offset + nbytes) of an arena, set aside for one tensor."""
+TypedShape: TypeAlias = tuple[DType, tuple[int, ...]]
+"""A tensor's element type, of a fixed size, and its whole shape."""
 
-    label: str
-    dtype: DType
-    shape: tuple[int, ...]
-    """The largest shape that is ever asked for, rows first."""
-    offset: int
-    nbytes: int
+_MOST_ROWS: Final = 12
+"""Gears in a table: nobody reads more."""
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPlan:
-    """Disjoint aligned regions for the inputs and outputs of a graph, by tensor name."""
+class Need:
+    """What an execution at one gear takes, apart from weights."""
 
-    inputs: Mapping[str, Region]
-    outputs: Mapping[str, Region]
-    total_bytes: int
+    sizes: Mapping[str, int]
+    """The gear: the size of each axis, rows among them."""
+    inputs: Mapping[str, TypedShape]
+    outputs: Mapping[str, TypedShape]
+    """Those that are written where they are planned."""
+    intermediates: Intermediates | None
+    """None if they are not known."""
+    copies: Mapping[str, int] = field(default_factory=dict)
+    """Output: the most parts of it that are copied, for each to be in one piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class GearPlan:
+    """Bytes for one gear alone. Each tensor and copy counts rounded up to ALIGNMENT."""
+
+    sizes: Mapping[str, int]
+    inputs_bytes: int
+    answers_bytes: int
+    """The outputs of one execution, and the copies of their parts."""
+    workspace_bytes: int
+    """Intermediates, of which those that are not live together share bytes."""
+    workspace_bound: int
+    """The intermediates of the busiest step: no workspace can be smaller."""
+    unsized: int
+    """Intermediates whose size only an execution tells: not planned."""
 
     @classmethod
-    def of(
-        cls,
-        inputs: Iterable[TensorSpec],
-        outputs: Iterable[TensorSpec],
-        *,
-        rows: int,
-        limits: Mapping[str, int],
-    ) -> MemoryPlan:
-        """The plan for batches of up to `rows` rows with axes of up to `limits`.
-
-        All specs: numbers, and no UNKNOWN dims. All regions are live during an execution, so
-        none share bytes; the total is the sum of their sizes, each rounded up to ALIGNMENT.
-        """
-        end = 0
-
-        def place(kind: str, spec: TensorSpec) -> Region:
-            nonlocal end
-            shape = (rows, *spec.shape(limits))
-            nbytes = math.prod(shape) * spec.dtype.numpy.itemsize
-            region = Region(f"{kind} {spec.name}", spec.dtype, shape, end, nbytes)
-            end += -(-nbytes // ALIGNMENT) * ALIGNMENT
-            return region
-
+    def of(cls, need: Need) -> GearPlan:
+        """The plan for this need."""
+        intermediates = need.intermediates or Intermediates(())
+        packing = pack(intermediates.lifetimes, ALIGNMENT)
+        outputs = {name: _aligned_bytes(output) for name, output in need.outputs.items()}
+        copied = sum(outputs[name] + ALIGNMENT * parts for name, parts in need.copies.items())
         return cls(
-            inputs={spec.name: place("input", spec) for spec in inputs},
-            outputs={spec.name: place("output", spec) for spec in outputs},
-            total_bytes=end,
+            need.sizes,
+            inputs_bytes=sum(map(_aligned_bytes, need.inputs.values())),
+            answers_bytes=sum(outputs.values()) + copied,
+            workspace_bytes=packing.peak,
+            workspace_bound=packing.lower_bound,
+            unsized=intermediates.unsized,
         )
 
+    @property
+    def total_bytes(self) -> int:
+        """One execution and its answers."""
+        return self.inputs_bytes + self.answers_bytes + self.workspace_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one instance of a model takes on one device."""
+
+    weights_bytes: int
+    gears: tuple[GearPlan, ...]
+    """At least one."""
+    answer_slots: int
+    """How many executions' answers there is room for."""
+    workspace_known: bool
+    """False if nobody could tell the intermediates: then they are in no total."""
+
+    @classmethod
+    def of(cls, needs: Iterable[Need], *, weights_bytes: int, answer_slots: int) -> Plan:
+        """The plan for executions at these gears, at least one, one at a time."""
+        needs = tuple(needs)
+        known = all(need.intermediates is not None for need in needs)
+        return cls(weights_bytes, tuple(map(GearPlan.of, needs)), answer_slots, known)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The intermediates of any gear."""
+        return max(gear.workspace_bytes for gear in self.gears)
+
+    def workspace_at(self, sizes: Mapping[str, int]) -> int:
+        """The intermediates of an execution: those of the least gear that is nowhere smaller.
+
+        sizes: of each axis, rows among them. The most of any gear where none is as large.
+        """
+        holding = (
+            gear.workspace_bytes
+            for gear in self.gears
+            if all(gear.sizes[axis] >= size for axis, size in sizes.items())
+        )
+        return min(holding, default=self.workspace_bytes)
+
+    @property
+    def inputs_bytes(self) -> int:
+        """The inputs of any gear."""
+        return max(gear.inputs_bytes for gear in self.gears)
+
+    @property
+    def answers_bytes(self) -> int:
+        """One slot, for the answers of any gear."""
+        return max(gear.answers_bytes for gear in self.gears)
+
+    @property
+    def io_bytes(self) -> int:
+        """Inputs, and all slots for answers."""
+        return self.inputs_bytes + self.answer_slots * self.answers_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """All that is planned."""
+        return self.weights_bytes + self.workspace_bytes + self.io_bytes
+
+    @property
+    def unshared_bytes(self) -> int:
+        """The total if each gear had workspace, inputs and slots of its own."""
+        others = self.answer_slots - 1
+        return self.weights_bytes + sum(
+            gear.total_bytes + others * gear.answers_bytes for gear in self.gears
+        )
+
+    @property
+    def lower_bound(self) -> int:
+        """The least total there can be: one gear has to run, and all slots may be full."""
+        execution = max(gear.workspace_bound + gear.inputs_bytes for gear in self.gears)
+        return self.weights_bytes + execution + self.answer_slots * self.answers_bytes
+
+    @property
+    def unsized(self) -> int:
+        """The intermediates that are not planned, of the gear that has most of them."""
+        return max(gear.unsized for gear in self.gears)
+
+    def ensure_fits(self, free_bytes: int, place: str) -> None:
+        """Raises PlanFault with the table if more is planned than is free in `place`."""
+        if self.total_bytes > free_bytes:
+            table = "\n".join(self.table())
+            raise PlanFault(
+                f"{place}: found {free_bytes:,} bytes free, expected the {self.total_bytes:,} "
+                f"that are planned:\n{table}"
+            )
+
     def table(self) -> list[str]:
-        """The plan for people: one line per region, then the total."""
-        regions = [*self.inputs.values(), *self.outputs.values()]
-        cells = [
-            (region.label, f"{region.dtype.value}{list(region.shape)}", f"{region.nbytes:,}")
-            for region in regions
+        """The plan for people, line by line: the gears that need most, then the sums."""
+        return [*self._gear_lines(), "", *self._sum_lines()]
+
+    def _gear_lines(self) -> list[str]:
+        header = (*self.gears[0].sizes, "inputs", "answers", "workspace", "peak/bound")
+        by_need = sorted(self.gears, key=lambda gear: gear.total_bytes, reverse=True)
+        rows = [
+            (
+                *map(str, gear.sizes.values()),
+                f"{gear.inputs_bytes:,}",
+                f"{gear.answers_bytes:,}",
+                f"{gear.workspace_bytes:,}" if self.workspace_known else "unknown",
+                _ratio(gear.workspace_bytes, gear.workspace_bound),
+            )
+            for gear in by_need[:_MOST_ROWS]
         ]
-        cells.append(("total, aligned", "", f"{self.total_bytes:,}"))
-        left, middle, right = (max(map(len, column)) for column in zip(*cells, strict=True))
-        return [f"{a:<{left}}  {b:<{middle}}  {c:>{right}} bytes" for a, b, c in cells]
+        lines = aligned([header, *rows], ">" * len(header))
+        more = len(by_need) - len(rows)
+        return [*lines, f"and {more} gear(s) that need less"] if more else lines
+
+    def _sum_lines(self) -> list[str]:
+        shared = f"one for all {len(self.gears)} gears" if len(self.gears) > 1 else ""
+        answers = self.answer_slots * self.answers_bytes
+        bound = _ratio(self.total_bytes, self.lower_bound)
+        sums = [
+            ("weights", self.weights_bytes, ""),
+            ("workspace", self.workspace_bytes, self._lack() or shared),
+            ("inputs", self.inputs_bytes, shared),
+            ("answers", answers, f"{self.answer_slots} slot(s) of {self.answers_bytes:,}"),
+            ("staging", 0, "none: the device works in the host's memory"),
+            ("total", self.total_bytes, f"{bound} of the lower bound, {self.lower_bound:,}"),
+        ]
+        if shared:
+            sums.append(("not shared", self.unshared_bytes, "if each gear had memory of its own"))
+        whole = max(1, self.total_bytes)
+        rows = [
+            (name, f"{nbytes:,}", in_units(nbytes), f"{nbytes / whole:.1%}", note)
+            for name, nbytes, note in sums
+        ]
+        return aligned(rows, "<>>><")
+
+    def _lack(self) -> str:
+        """What is missing in the workspace, in words; empty if nothing is."""
+        if not self.workspace_known:
+            return "unknown: `pip install 'ge-runtime[plan]'` has it planned"
+        if self.unsized:
+            return f"at least: {self.unsized} result(s) have sizes that only an execution tells"
+        return ""
+
+
+def _aligned_bytes(tensor: TypedShape) -> int:
+    dtype, shape = tensor
+    nbytes = math.prod(shape) * dtype.numpy.itemsize
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _ratio(part: int, whole: int) -> str:
+    return f"{part / whole:.2f}" if whole else "-"

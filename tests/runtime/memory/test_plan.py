@@ -1,70 +1,159 @@
-import math
-
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.memory.plan import ALIGNMENT, MemoryPlan
-from ge_runtime.specs import DType, TensorSpec
-
-AXES = ("a", "b")
-dtypes = st.sampled_from([d for d in DType if d not in (DType.BYTES, DType.BF16)])
-dims = st.lists(st.integers(1, 7) | st.sampled_from(AXES), max_size=3).map(tuple)
-specs = st.lists(st.tuples(dtypes, dims), max_size=5).map(
-    lambda drawn: [TensorSpec(f"t{i}", *spec) for i, spec in enumerate(drawn)]
-)
-plans = st.builds(
-    lambda inputs, outputs, rows, a, b: MemoryPlan.of(
-        inputs, outputs, rows=rows, limits={"a": a, "b": b}
-    ),
-    specs,
-    specs,
-    st.integers(1, 9),
-    st.integers(1, 30),
-    st.integers(1, 30),
-)
+from ge_runtime.errors import PlanFault
+from ge_runtime.memory.lifetimes import Intermediates, Lifetime
+from ge_runtime.memory.plan import GearPlan, Need, Plan
+from ge_runtime.specs import DType
 
 
-def regions_of(plan):
-    return [*plan.inputs.values(), *plan.outputs.values()]
-
-
-@given(plans)
-def test_regions_are_aligned_inside_and_apart(plan):
-    end = 0
-    for region in sorted(regions_of(plan), key=lambda region: region.offset):
-        assert region.offset % ALIGNMENT == 0
-        assert region.offset >= end
-        end = region.offset + region.nbytes
-    assert end <= plan.total_bytes
-
-
-@given(plans)
-def test_nothing_but_alignment_is_added(plan):
-    needed = sum(region.nbytes for region in regions_of(plan))
-    assert needed <= plan.total_bytes < needed + ALIGNMENT * max(1, len(regions_of(plan)))
-
-
-@given(plans)
-def test_each_region_holds_its_largest_shape(plan):
-    for region in regions_of(plan):
-        assert region.nbytes == math.prod(region.shape) * region.dtype.numpy.itemsize
-
-
-def test_an_input_and_an_output_may_share_a_name():
-    spec = TensorSpec("x", DType.FP32, (4,))
-    plan = MemoryPlan.of([spec], [spec], rows=2, limits={})
-    assert plan.inputs["x"].offset != plan.outputs["x"].offset
-
-
-def test_table_shows_regions_and_total_for_people():
-    plan = MemoryPlan.of(
-        [TensorSpec("input_ids", DType.INT64, ("tokens",))],
-        [TensorSpec("embedding", DType.FP32, (3,))],
-        rows=8,
-        limits={"tokens": 512},
+def encoder_need(rows, tokens, intermediates=None):
+    """Ids in, embeddings out; two intermediates that are live one after the other."""
+    held = 400 * rows * tokens
+    return Need(
+        sizes={"batch": rows, "tokens": tokens},
+        inputs={"input_ids": (DType.INT64, (rows, tokens))},
+        outputs={"embedding": (DType.FP32, (rows, 3))},
+        intermediates=intermediates
+        or Intermediates((Lifetime("a", held, 0, 1), Lifetime("b", held, 2, 3))),
     )
-    assert plan.table() == [
-        "input input_ids   INT64[8, 512]  32,768 bytes",
-        "output embedding  FP32[8, 3]         96 bytes",
-        "total, aligned                   32,896 bytes",
+
+
+def encoder_plan(*gears, weights_bytes=90_000, answer_slots=3):
+    needs = [encoder_need(*gear) for gear in gears]
+    return Plan.of(needs, weights_bytes=weights_bytes, answer_slots=answer_slots)
+
+
+def test_gear_is_planned_from_its_own_shapes():
+    need = encoder_need(8, 16)
+    assert GearPlan.of(need) == GearPlan(
+        sizes={"batch": 8, "tokens": 16},
+        inputs_bytes=8 * 16 * 8,
+        answers_bytes=128,  # 96, aligned
+        workspace_bytes=51_200,
+        workspace_bound=51_200,
+        unsized=0,
+    )
+
+
+def test_every_tensor_and_copy_is_aligned():
+    need = Need(
+        sizes={"batch": 2},
+        inputs={"x": (DType.UINT8, (2, 1)), "y": (DType.UINT8, (2, 33))},
+        outputs={"z": (DType.BF16, (2, 50))},
+        intermediates=Intermediates((Lifetime("t", 1, 0, 0),)),
+        copies={"z": 2},
+    )
+    gear = GearPlan.of(need)
+    assert gear.inputs_bytes == 64 + 128
+    # The output, and as many bytes again in two parts, each of which may begin anew.
+    assert gear.answers_bytes == 256 + (256 + 2 * 64)
+    assert gear.workspace_bytes == 64
+
+
+def test_memory_is_that_of_the_gear_that_needs_most_of_it():
+    wide, long = encoder_need(64, 16), encoder_need(2, 1024)
+    plan = Plan.of([wide, long], weights_bytes=1000, answer_slots=2)
+    assert plan.inputs_bytes == 2 * 1024 * 8
+    assert plan.answers_bytes == 64 * 3 * 4
+    assert plan.workspace_bytes == 400 * 2 * 1024
+    assert plan.io_bytes == plan.inputs_bytes + 2 * plan.answers_bytes
+    assert plan.total_bytes == 1000 + plan.workspace_bytes + plan.io_bytes
+
+
+def test_tensors_of_different_gears_do_not_add_up():
+    """Room for the largest sum of inputs, not for the largest of each input."""
+    gears = [(1000, 10), (10, 1000)]
+    needs = [
+        Need(
+            sizes={"a": a, "b": b},
+            inputs={"a": (DType.UINT8, (a * 64,)), "b": (DType.UINT8, (b * 64,))},
+            outputs={},
+            intermediates=Intermediates(()),
+        )
+        for a, b in gears
     ]
+    assert Plan.of(needs, weights_bytes=0, answer_slots=1).inputs_bytes == 1010 * 64
+
+
+def test_gears_that_do_not_share_take_their_sum():
+    gears = [(1, 16), (8, 16), (8, 512)]
+    plan, alone = encoder_plan(*gears), [encoder_plan(gear) for gear in gears]
+    assert plan.unshared_bytes == sum(each.total_bytes for each in alone) - 2 * 90_000
+    assert all(each.unshared_bytes == each.total_bytes for each in alone)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(1, 512)), min_size=1, max_size=6))
+def test_total_lies_between_the_bound_and_what_it_is_without_sharing(gears):
+    plan = encoder_plan(*gears)
+    assert plan.lower_bound <= plan.total_bytes <= plan.unshared_bytes
+
+
+def test_total_is_the_bound_if_one_gear_needs_most_of_everything():
+    plan = encoder_plan((1, 16), (8, 16), (8, 512))
+    assert plan.total_bytes == plan.lower_bound
+
+
+def test_plan_that_fits_is_no_fault():
+    plan = encoder_plan((8, 512))
+    plan.ensure_fits(plan.total_bytes, "cpu")
+
+
+def test_plan_that_does_not_fit_is_a_fault_with_its_table():
+    plan = encoder_plan((8, 512))
+    with pytest.raises(PlanFault) as raised:
+        plan.ensure_fits(plan.total_bytes - 1, "npu:0")
+    first, *table = str(raised.value).splitlines()
+    assert first == "npu:0: found 1,761,551 bytes free, expected the 1,761,552 that are planned:"
+    assert table == plan.table()
+
+
+def test_table_shows_gears_and_sums_for_people():
+    assert encoder_plan((1, 16), (64, 512)).table() == [
+        "batch  tokens   inputs  answers   workspace  peak/bound",
+        "   64     512  262,144      768  13,107,200        1.00",
+        "    1      16      128       64       6,400        1.00",
+        "",
+        "weights         90,000   87.9 KiB    0.7%",
+        "workspace   13,107,200   12.5 MiB   97.4%  one for all 2 gears",
+        "inputs         262,144  256.0 KiB    1.9%  one for all 2 gears",
+        "answers          2,304    2.2 KiB    0.0%  3 slot(s) of 768",
+        "staging              0               0.0%  none: the device works in the host's memory",
+        "total       13,461,648   12.8 MiB  100.0%  1.00 of the lower bound, 13,461,648",
+        "not shared  13,468,368   12.8 MiB  100.0%  if each gear had memory of its own",
+    ]
+
+
+def test_table_of_one_gear_speaks_of_no_others():
+    assert not any("gears" in line or "shared" in line for line in encoder_plan((8, 16)).table())
+
+
+def test_table_leaves_out_small_gears_where_there_are_many():
+    plan = encoder_plan(*[(rows, 16) for rows in range(1, 65)])
+    lines = plan.table()
+    shown = [line.split()[0] for line in lines[1:13]]
+    assert shown == [str(rows) for rows in range(64, 52, -1)]
+    assert lines[13:15] == ["and 52 gear(s) that need less", ""]
+
+
+def test_packing_above_the_bound_shows():
+    gear = GearPlan({"batch": 1}, 64, 64, workspace_bytes=150, workspace_bound=100, unsized=0)
+    assert Plan(0, (gear,), 1, workspace_known=True).table()[1].endswith(" 1.50")
+
+
+def test_workspace_that_nobody_knows_is_said_to_be_unknown():
+    need = Need({"batch": 1}, {"x": (DType.FP32, (1,))}, {}, intermediates=None)
+    plan = Plan.of([need], weights_bytes=100, answer_slots=1)
+    lines = plan.table()
+    assert not plan.workspace_known
+    assert lines[1].split() == ["1", "64", "0", "unknown", "-"]
+    (line,) = (line for line in lines if line.startswith("workspace"))
+    assert line.endswith("unknown: `pip install 'ge-runtime[plan]'` has it planned")
+
+
+def test_results_without_a_size_make_the_workspace_a_least_one():
+    held = Intermediates((Lifetime("a", 64, 0, 0),), unsized=2)
+    plan = Plan.of([encoder_need(1, 1, held)], weights_bytes=0, answer_slots=1)
+    (line,) = (line for line in plan.table() if line.startswith("workspace"))
+    assert line.endswith("at least: 2 result(s) have sizes that only an execution tells")

@@ -1,0 +1,37 @@
+"""Time as a parameter: whoever waits or has deadlines is given one of these."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Monotonic time, and waiting for it. Safe from any thread."""
+
+    def now(self) -> float:
+        """Seconds since some fixed moment; never goes back."""
+
+    def wait(self, condition: threading.Condition, until: float) -> None:
+        """Block until the condition is notified, or `now()` is `until` or later.
+
+        The caller holds the condition's lock; as with `Condition.wait` it is let go meanwhile and
+        held again on return. `until` may be `math.inf`. May return early for no reason: callers
+        look again at what they waited for.
+        """
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    now = staticmethod(time.monotonic)
+
+    @staticmethod
+    def wait(condition: threading.Condition, until: float) -> None:
+        """See Clock."""
+        if until == math.inf:
+            condition.wait()
+        else:
+            condition.wait(min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX))

@@ -1,0 +1,160 @@
+"""What a device promises, and the books that every device keeps of its memory."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from threading import Lock
+from typing import ClassVar, Generic, TypeVar
+
+from ge_runtime.errors import DeviceFault, OutOfMemory
+
+Memory_co = TypeVar("Memory_co", covariant=True)
+"""What a device gives for bytes: an array on the host, elsewhere an address."""
+
+_log = logging.getLogger(__name__)
+
+
+class Buffer(Generic[Memory_co]):
+    """Bytes of a device under a label. Made by `Device.allocate`."""
+
+    __slots__ = ("_device", "_memory", "label", "nbytes")
+
+    def __init__(
+        self, device: Device[Memory_co], label: str, nbytes: int, memory: Memory_co
+    ) -> None:
+        self._device = device
+        self._memory: tuple[Memory_co] | None = (memory,)  # None once freed
+        self.label = label
+        self.nbytes = nbytes
+
+    @property
+    def memory(self) -> Memory_co:
+        """What the device gave. Raises DeviceFault once the buffer is freed."""
+        if self._memory is None:
+            raise DeviceFault(f"{self!r}: found a use after its free, expected none")
+        return self._memory[0]
+
+    def free(self) -> None:
+        """Give the bytes back. Raises DeviceFault if they were given back before."""
+        self._device._take_back(self)
+
+    def __repr__(self) -> str:
+        state = "freed" if self._memory is None else "live"
+        return f"<Buffer '{self.label}': {self.nbytes:,} bytes on {self._device.name}, {state}>"
+
+
+class Device(ABC, Generic[Memory_co]):
+    """Memory that is allocated at load, under labels, and never while serving.
+
+    After `freeze` an allocation still succeeds, since a request must not suffer for a defect in
+    the plan, but it is counted and, once per label, logged. Safe from any thread.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, name: str, capacity_bytes: int | None) -> None:
+        """name: for people, e.g. "cpu". capacity_bytes: None where nobody knows."""
+        self.name = name
+        self.capacity_bytes = capacity_bytes
+        self._allocated: dict[str, int] = {}  # label -> bytes of live buffers
+        self._used_bytes = 0
+        self._frozen = False
+        self._late_labels: set[str] = set()
+        self._late = 0
+        self._lock = Lock()
+
+    @abstractmethod
+    def _obtain(self, nbytes: int) -> Memory_co:
+        """The bytes themselves. Raises MemoryError if there are not as many."""
+
+    def allocate(self, label: str, nbytes: int) -> Buffer[Memory_co]:
+        """`nbytes` (0 or more) bytes of undefined content; `label` says what for.
+
+        Raises OutOfMemory with the label, what was wanted and what is available, ValueError for
+        negative sizes.
+        """
+        if nbytes < 0:
+            raise ValueError(f"'{label}': found {nbytes} bytes, expected 0 or more")
+        with self._lock:
+            available = self._available()
+            if available is not None and nbytes > available:
+                raise OutOfMemory(
+                    f"{self.name}: '{label}': found {nbytes:,} bytes wanted, expected at most "
+                    f"{available:,}, what is free of {self.capacity_bytes:,}"
+                )
+            try:
+                buffer = Buffer(self, label, nbytes, self._obtain(nbytes))
+            except MemoryError as error:
+                raise OutOfMemory(
+                    f"{self.name}: '{label}': found {nbytes:,} bytes wanted, expected no more "
+                    f"than the machine gives beside the {self._used_bytes:,} in use"
+                ) from error
+            self._book(label, nbytes)
+            if self._frozen:
+                self._note_late(label, nbytes)
+            return buffer
+
+    def freeze(self) -> None:
+        """From now on an allocation is a defect. Safe to call twice."""
+        self._frozen = True
+
+    @property
+    def frozen(self) -> bool:
+        """Whether `freeze` was called."""
+        return self._frozen
+
+    @property
+    def allocations_after_freeze(self) -> int:
+        """Defects so far."""
+        return self._late
+
+    @property
+    def allocated_bytes(self) -> dict[str, int]:
+        """Bytes of the live buffers by label: a copy."""
+        with self._lock:
+            return dict(self._allocated)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all live buffers."""
+        return self._used_bytes
+
+    @property
+    def free_bytes(self) -> int | None:
+        """What can still be allocated; None where nobody knows."""
+        with self._lock:
+            return self._available()
+
+    def _available(self) -> int | None:
+        return None if self.capacity_bytes is None else self.capacity_bytes - self._used_bytes
+
+    def _take_back(self, buffer: Buffer[object]) -> None:
+        with self._lock:
+            if buffer._memory is None:
+                raise DeviceFault(f"{buffer!r}: found a second free, expected one")
+            buffer._memory = None
+            self._book(buffer.label, -buffer.nbytes)
+
+    def _book(self, label: str, nbytes: int) -> None:
+        self._used_bytes += nbytes
+        total = self._allocated.pop(label, 0) + nbytes
+        if total:
+            self._allocated[label] = total
+
+    def _note_late(self, label: str, nbytes: int) -> None:
+        self._late += 1
+        if label not in self._late_labels:
+            self._late_labels.add(label)
+            _log.warning(
+                "%s: '%s': %s bytes allocated while serving, where all memory was planned; "
+                "more of this label are counted, not logged",
+                self.name,
+                label,
+                f"{nbytes:,}",
+            )
+
+    def __repr__(self) -> str:
+        of = "" if self.capacity_bytes is None else f" of {self.capacity_bytes:,}"
+        frozen = f", frozen, {self._late} allocation(s) since" if self._frozen else ""
+        return f"<{type(self).__name__} {self.name}: {self._used_bytes:,}{of} bytes in use{frozen}>"

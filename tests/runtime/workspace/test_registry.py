@@ -1,0 +1,70 @@
+import pytest
+
+from ge_runtime.errors import ConfigFault, PoolClosed
+from ge_runtime.testing import ManualClock
+from ge_runtime.workspace import PROCESS_POOLS, PoolRegistry
+
+MIB = 2**20
+
+
+@pytest.fixture
+def pools():
+    return PoolRegistry(ManualClock())
+
+
+def test_models_of_a_device_share_one_pool(pools):
+    first, second = (pools.join("npu:0", 12 * MIB, model) for model in ("a", "b"))
+    assert first.pool is second.pool
+    assert first.pool.capacity_bytes == 12 * MIB
+    assert repr(second) == (
+        "<Membership of b in <WorkspacePool workspace of npu:0: open, 0 of 12,582,912 bytes in 0 "
+        "lease(s), 0 waiting>>"
+    )
+
+
+def test_devices_have_pools_of_their_own(pools):
+    first, second = pools.join("npu:0", 12 * MIB, "a"), pools.join("npu:1", 6 * MIB, "a")
+    assert first.pool is not second.pool
+
+
+def test_another_capacity_is_a_fault_that_names_both_models(pools):
+    for model in ("b", "a", "a"):
+        pools.join("npu:0", 12 * MIB, model)
+    with pytest.raises(ConfigFault) as raised:
+        pools.join("npu:0", int(6.5 * MIB), "c")
+    assert str(raised.value) == (
+        "1 fault in the configuration of model 'c':\n"
+        "  - parameter 'workspace_pool_mib': found 6.5, expected 12: device 'npu:0' has one pool "
+        "in this process, and that is its capacity for 'a', 'b'"
+    )
+
+
+def test_the_last_one_out_closes_the_pool(pools):
+    first, second = (pools.join("npu:0", 12 * MIB, model) for model in ("a", "b"))
+    first.leave()
+    first.leave()
+    with second.pool.lease(MIB, owner="b"):
+        pass
+    second.leave()
+    with pytest.raises(PoolClosed):
+        second.pool.lease(MIB, owner="b")
+
+
+def test_after_the_last_one_has_left_another_capacity_is_welcome(pools):
+    gone = pools.join("npu:0", 12 * MIB, "a")
+    gone.leave()
+    new = pools.join("npu:0", 6 * MIB, "a")
+    gone.leave()
+    assert pools.join("npu:0", 6 * MIB, "b").pool is new.pool
+    assert new.pool.capacity_bytes == 6 * MIB
+    with new.pool.lease(MIB, owner="a"):
+        pass
+
+
+def test_a_process_has_a_registry():
+    membership = PROCESS_POOLS.join("test_registry", MIB, "a")
+    try:
+        with membership.pool.lease(MIB, owner="a") as lease:
+            assert lease.nbytes == MIB
+    finally:
+        membership.leave()
