@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
 
@@ -17,6 +18,12 @@ class GraphTensor:
     dtype: DType
     dims: tuple[int | None, ...] | None
     """None for a size that varies; None in place of all where not even the rank is known."""
+    symbols: tuple[str | None, ...] = field(default=(), compare=False)
+    """The graph's own name for each size that varies, None where it is fixed or has no name.
+
+    Sizes of one name are equal in one execution of that graph; other graphs know nothing of it.
+    As long as `dims`, or empty where the graph names no size.
+    """
 
     def __str__(self) -> str:
         dims = ("*" if dim is None else str(dim) for dim in self.dims or ())
@@ -46,6 +53,16 @@ class Engine(Protocol):
         the type and shape of the result; for None the engine allocates.
         Returns the wanted outputs; those given as arrays are the same objects.
         Raises EngineFault, after which the content of given arrays is undefined.
+        """
+
+    def weights_bytes(self) -> int:
+        """Bytes of the graph's weights and constants, counted in its file."""
+
+    def intermediates(self, shapes: Mapping[str, tuple[int, ...]]) -> Intermediates | None:
+        """What the graph holds while it runs on inputs of these shapes; all inputs, by name.
+
+        From the graph alone: nothing is executed, and no tensor memory allocated. None where a
+        package is missing that reads the graph.
         """
 
     def close(self) -> None:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from ge_runtime.batching.feeds import Feed, Joined, Lengths, Mask
-from ge_runtime.config import Faults, RuntimeConfig
+from ge_runtime.batching.batch_inputs import (
+    AccumulatedElementCount,
+    AccumulatedElementCountWithZero,
+    ElementCount,
+    ItemShape,
+    ItemShapeFlattened,
+    MaxElementCountAsShape,
+)
+from ge_runtime.batching.feeds import Feed, Joined, Lengths, Mask, Offsets, Positions
+from ge_runtime.config import BatchInputKind, Faults, RuntimeConfig
 from ge_runtime.engines.base import GraphTensor, Signature
-from ge_runtime.specs import UNKNOWN, Dim, DType, TensorSpec
+from ge_runtime.relations import Relation
+from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, TensorSpec
 
-_ROWS: Final = "*"
-"""The batch dimension among the axes; no axis can have this name."""
+_BATCH_FEEDS: Final[Mapping[BatchInputKind, Callable[[TensorSpec, TensorSpec], Feed]]] = {
+    BatchInputKind.ELEMENT_COUNT: ElementCount,
+    BatchInputKind.ACCUMULATED_ELEMENT_COUNT: AccumulatedElementCount,
+    BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO: AccumulatedElementCountWithZero,
+    BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE: MaxElementCountAsShape,
+    BatchInputKind.ITEM_SHAPE: ItemShape,
+    BatchInputKind.ITEM_SHAPE_FLATTEN: ItemShapeFlattened,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,40 +37,103 @@ class Contract:
     feeds: tuple[Feed, ...]
     outputs: tuple[TensorSpec, ...]
 
+    @property
+    def answered(self) -> frozenset[str]:
+        """The axes that outputs carry: an answer has the request's own size of each."""
+        return frozenset(axis for spec in self.outputs for axis in spec.axes)
+
     @classmethod
     def between(cls, config: RuntimeConfig, signature: Signature) -> Contract:
         """The contract between `config` and the graph of `signature`.
 
-        Every input and generated input of the configuration must be the graph's and the other
-        way round, save length inputs that the graph does not ask for. Every output must be the
-        graph's; results that config.pbtxt does not declare are not asked for. Types, ranks and
-        sizes must be equal. Raises ConfigFault with all that is not so.
+        Every input, prepared tensor and generated input of the configuration must be the graph's
+        and the other way round, save inputs that are used otherwise: for their lengths, or as an
+        output. Every output must be the graph's; results that config.pbtxt does not declare are
+        not asked for. Types, ranks and sizes must be equal. Raises ConfigFault with all that is
+        not so.
         """
         faults = Faults(config.model)
-        for section, specs in {"input": config.inputs, "output": config.outputs}.items():
+        for section, specs in {"input": config.sources, "output": config.outputs}.items():
             if not specs:
                 faults.add(section, "nothing", "at least one tensor of the graph")
         inputs = _Ports("graph input", signature.inputs, config, faults)
-        feeds: list[Feed] = []
-        for spec in config.inputs:
-            if spec.name in inputs or spec.name not in config.axis_lengths.values():
-                inputs.match(f"input '{spec.name}'", spec)
-                pad = spec.dtype.numpy.type(config.pads.get(spec.name, 0))
-                feeds.append(Joined(spec, pad))
-        for name, axes in config.masks.items():
-            spec = TensorSpec(name, inputs.mask_dtype(name), axes)
-            inputs.match(f"parameter 'mask.{name}'", spec)
-            feeds.append(Mask(spec))
-        for name, axis in config.lengths.items():
-            spec = TensorSpec(name, inputs.lengths_dtype(name, axis), inputs.lengths_dims(name))
-            inputs.match(f"parameter 'lengths.{name}'", spec)
-            feeds.append(Lengths(spec, axis))
+        feeds = (
+            *_joined(config, inputs, faults),
+            *_generated(config, inputs),
+            *_batch_inputs(config, inputs),
+        )
         inputs.refuse_unmatched()
         outputs = _Ports("graph output", signature.outputs, config, faults)
         for spec in config.outputs:
             outputs.match(f"output '{spec.name}'", spec)
         faults.raise_any()
-        return cls(tuple(feeds), config.outputs)
+        return cls(feeds, config.outputs)
+
+
+def _joined(config: RuntimeConfig, inputs: _Ports, faults: Faults) -> Iterator[Feed]:
+    """The feeds of what requests bring, or the model's code prepares, and the graph takes."""
+    lengths = {*config.axis_lengths.values()}
+    elsewhere = lengths if config.prepared else lengths.union(config.passes.values())
+    for spec in config.sources:
+        if spec.name in elsewhere and spec.name not in inputs:
+            continue
+        if spec.dtype is DType.BYTES:
+            expected = "a graph input of another name: BYTES are not laid into batches"
+            faults.add(f"input '{spec.name}'", "a graph input of its name", expected)
+            inputs.skip(spec.name)
+            continue
+        if UNKNOWN in spec.dims:
+            expected = "a name for each -1, since the graph has an input of that name"
+            faults.add(f"parameter 'axes.{spec.name}'", "nothing", expected)
+        inputs.match(f"input '{spec.name}'", spec)
+        # Rows of padding have length 1, so that no graph divides by 0.
+        pad = config.pads.get(spec.name, 1 if spec.name in lengths else 0)
+        yield Joined(spec, spec.dtype.scalar(pad))
+
+
+def _generated(config: RuntimeConfig, inputs: _Ports) -> Iterator[Feed]:
+    """The feeds of what config.pbtxt asks to be generated, of the graph's own types."""
+    for name, axes in config.masks.items():
+        spec = TensorSpec(name, inputs.mask_dtype(name), axes)
+        inputs.match(f"parameter 'mask.{name}'", spec)
+        yield Mask(spec)
+    for name, axis in config.lengths.items():
+        dtype = inputs.integer_dtype(name, config.limits[axis])
+        spec = TensorSpec(name, dtype, inputs.lengths_dims(name))
+        inputs.match(f"parameter 'lengths.{name}'", spec)
+        yield Lengths(spec, axis)
+    for name, axis in config.positions.items():
+        spec = TensorSpec(name, inputs.integer_dtype(name, config.limits[axis]), (axis,))
+        inputs.match(f"parameter 'positions.{name}'", spec)
+        yield Positions(spec)
+    for name, axis in config.offsets.items():
+        spec = TensorSpec(name, inputs.integer_dtype(name, config.rows * config.limits[axis]), ())
+        inputs.match(f"parameter 'offsets.{name}'", spec, (Relation.parse(f"{ROWS} + 1"),))
+        yield Offsets(spec, axis)
+
+
+def _batch_inputs(config: RuntimeConfig, inputs: _Ports) -> Iterator[Feed]:
+    """The feeds that Triton's own `batch_input` asks for."""
+    sources = {spec.name: spec for spec in config.sources}
+    for index, batch_input in enumerate(config.batch_inputs):
+        source = sources[batch_input.source]
+        for name in batch_input.targets:
+            spec = TensorSpec(name, batch_input.dtype, ())
+            dims = _batch_dims(batch_input.kind, source, config.rows)
+            inputs.match(f"batch_input[{index}]", spec, dims)
+            yield _BATCH_FEEDS[batch_input.kind](spec, source)
+
+
+def _batch_dims(kind: BatchInputKind, source: TensorSpec, rows: int) -> tuple[Dim, ...]:
+    """The dims of a graph input of this kind; UNKNOWN where requests of several rows decide."""
+    if kind is BatchInputKind.ITEM_SHAPE:
+        return (ROWS, len(source.dims))
+    if kind is BatchInputKind.ITEM_SHAPE_FLATTEN:
+        return (Relation.parse(f"{ROWS} * {len(source.dims)}"),)
+    if rows > 1 or kind is BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE:
+        return (UNKNOWN,)
+    zero = kind is BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO
+    return (2 if zero else 1,)
 
 
 class _Ports:
@@ -69,26 +145,40 @@ class _Ports:
         self._kind = kind
         self._tensors = {tensor.name: tensor for tensor in tensors}
         self._unmatched = dict(self._tensors)
-        self._batch: tuple[Dim, ...] = (_ROWS,) if config.max_batch_size else ()
-        self._limits = {**config.limits, _ROWS: config.rows}
+        self._batch: tuple[Dim, ...] = (ROWS,) if config.batched else ()
+        self._packed = config.packing
+        self._only = _only_sizes(config)
         self._faults = faults
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
-    def match(self, place: str, spec: TensorSpec) -> None:
-        """A fault unless the graph has a tensor of this name, type, rank and size."""
+    def match(self, place: str, spec: TensorSpec, dims: tuple[Dim, ...] | None = None) -> None:
+        """A fault unless the graph has a tensor of this name, type, rank and size.
+
+        dims: with the batch dimension; the default is the spec's behind it, or without it where
+        the spec is packed.
+        """
+        if dims is None:
+            packed = self._packed is not None and spec.dims[:1] == (self._packed,)
+            dims = spec.dims if packed else (*self._batch, *spec.dims)
         tensor = self._unmatched.pop(spec.name, None)
-        expected = TensorSpec(spec.name, spec.dtype, (*self._batch, *spec.dims))
         if tensor is None:
             self._faults.add_unknown(place, self._kind, spec.name, self._tensors)
-        elif tensor.dtype is not spec.dtype or not self._fit(tensor.dims, expected.dims):
+        elif tensor.dtype is not spec.dtype or not self._fit(tensor.dims, dims):
+            expected = TensorSpec(spec.name, spec.dtype, dims)
             self._faults.add(place, f"{tensor} in the graph", str(expected))
+
+    def skip(self, name: str) -> None:
+        """Expect nothing of this tensor."""
+        self._unmatched.pop(name, None)
 
     def refuse_unmatched(self) -> None:
         """A fault for each tensor that was never matched."""
+        families = ("mask", "lengths", "positions", "offsets", "prepared")
         for name, tensor in self._unmatched.items():
-            cure = f"an input in config.pbtxt, or a parameter 'mask.{name}' or 'lengths.{name}'"
+            keys = ", ".join(f"'{family}.{name}'" for family in families)
+            cure = f"an input in config.pbtxt, one of the parameters {keys}, or a batch_input"
             self._faults.add(f"{self._kind} '{name}' {tensor}", "nothing that feeds it", cure)
 
     def mask_dtype(self, name: str) -> DType:
@@ -96,11 +186,10 @@ class _Ports:
         dtype = self._tensors[name].dtype if name in self else DType.FP32
         return DType.FP32 if dtype in (DType.BYTES, DType.BF16) else dtype
 
-    def lengths_dtype(self, name: str, axis: str) -> DType:
-        """The graph's own type, or what to expect instead if it cannot hold all lengths."""
+    def integer_dtype(self, name: str, largest: int) -> DType:
+        """The graph's own type, or what to expect instead if it cannot hold `largest`."""
         dtype = self._tensors[name].dtype if name in self else DType.INT64
-        holds = dtype.is_integer and np.iinfo(dtype.numpy).max >= self._limits[axis]
-        return dtype if holds else DType.INT64
+        return dtype if dtype.is_integer and dtype.largest >= largest else DType.INT64
 
     def lengths_dims(self, name: str) -> tuple[int, ...]:
         """One length per row, in a dimension of its own if the graph has one for it."""
@@ -119,6 +208,22 @@ class _Ports:
 
     def _only_size(self, dim: Dim) -> int | None:
         """The one size that a dimension can have; None if there are more."""
-        if isinstance(dim, str):
-            return 1 if self._limits[dim] == 1 else None
-        return None if dim == UNKNOWN else dim
+        if isinstance(dim, Relation):
+            known = self._only.keys() >= {*dim.axes}
+            return dim.size(self._only) if known else None
+        return self._only.get(dim) if isinstance(dim, str) else None if dim == UNKNOWN else dim
+
+
+def _only_sizes(config: RuntimeConfig) -> dict[str, int]:
+    """The axes that have one size only in all batches, ROWS among them, and that size."""
+    only = {axis: 1 for axis, limit in config.limits.items() if limit == 1}
+    if config.oversize == "error":
+        for axes, table in config.gears.items():
+            columns = zip(*table, strict=True) if isinstance(table, tuple) else ()
+            sizes = dict(zip(axes, map(set, columns), strict=False))
+            only.update((axis, own.pop()) for axis, own in sizes.items() if len(own) == 1)
+    if config.rows == 1:
+        only[ROWS] = 1
+    elif config.packing in only:  # [total], and so as large as there are rows
+        del only[config.packing]
+    return only

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from ge_runtime.engines.analysis.onnx_file import OnnxFile
+from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
 from ge_runtime.engines.base import GraphTensor, Signature
-from ge_runtime.errors import ArtifactFault, EngineFault
+from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
+from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
 # onnxruntime's own objects, which come without types.
@@ -32,14 +37,24 @@ _DTYPES: Final[Mapping[str, DType]] = {
     "tensor(bfloat16)": DType.BF16,
 }
 _FATAL: Final = 4
+_BFLOAT16: Final = 16
+"""TensorProto.DataType.BFLOAT16: NumPy, which names all other types, has none."""
+_NO_MEMORY: Final = re.compile(r"Failed to allocate memory|bad_?\s?alloc", re.IGNORECASE)
+"""What ONNX Runtime's arena and its standard library say; it has no type of error for it."""
 
 
 class OnnxEngine:
     """See `base.Engine`."""
 
-    def __init__(self, session: Session, signature: Signature) -> None:
+    def __init__(self, session: Session, signature: Signature, path: Path) -> None:
         self._session = session
         self._signature = signature
+        self._bfloat16 = {
+            tensor.name
+            for tensor in (*signature.inputs, *signature.outputs)
+            if tensor.dtype is DType.BF16
+        }
+        self._path = path
 
     @classmethod
     def open(cls, path: Path, threads: int) -> OnnxEngine:
@@ -72,7 +87,7 @@ class OnnxEngine:
             inputs=tuple(_tensor(path, value) for value in session.get_inputs()),
             outputs=tuple(_tensor(path, value) for value in session.get_outputs()),
         )
-        return cls(session, signature)
+        return cls(session, signature, path)
 
     @property
     def signature(self) -> Signature:
@@ -84,21 +99,44 @@ class OnnxEngine:
         binding = self._session.io_binding()
         try:
             for name, array in inputs.items():
-                binding.bind_cpu_input(name, array)
+                if name in self._bfloat16:
+                    address = array.ctypes.data
+                    binding.bind_input(name, "cpu", 0, _BFLOAT16, array.shape, address)
+                else:
+                    binding.bind_cpu_input(name, array)
             for name, target in outputs.items():
                 if target is None:
                     binding.bind_output(name, "cpu")
                 else:
+                    element = _BFLOAT16 if name in self._bfloat16 else target.dtype.type
                     address = target.ctypes.data
-                    binding.bind_output(name, "cpu", 0, target.dtype.type, target.shape, address)
+                    binding.bind_output(name, "cpu", 0, element, target.shape, address)
             self._session.run_with_iobinding(binding)
-            values = binding.get_outputs()
+            return {
+                name: value.numpy() if target is None else target
+                for (name, target), value in zip(
+                    outputs.items(), binding.get_outputs(), strict=True
+                )
+            }
         except Exception as error:
-            raise EngineFault(f"onnxruntime: {error}") from error
-        return {
-            name: value.numpy() if target is None else target
-            for (name, target), value in zip(outputs.items(), values, strict=True)
-        }
+            short = isinstance(error, MemoryError) or _NO_MEMORY.search(str(error))
+            raise (OutOfMemory if short else EngineFault)(f"onnxruntime: {error}") from error
+
+    def weights_bytes(self) -> int:
+        """See Engine."""
+        return self._file.weights_bytes
+
+    def intermediates(self, shapes: Mapping[str, tuple[int, ...]]) -> Intermediates | None:
+        """See Engine. Needs the package onnx, for its shape inference."""
+        return self._graph.intermediates(shapes) if self._graph else None
+
+    @cached_property
+    def _file(self) -> OnnxFile:
+        return OnnxFile.read(self._path)
+
+    @cached_property
+    def _graph(self) -> OnnxGraph | None:
+        return OnnxGraph.read(self._file)
 
     def close(self) -> None:
         """See Engine."""
@@ -114,4 +152,5 @@ def _tensor(path: Path, value: NodeArg) -> GraphTensor:
         )
     # ONNX Runtime gives an empty shape for a scalar and for an unknown rank alike.
     dims = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
-    return GraphTensor(value.name, dtype, dims or None)
+    symbols = tuple(dim if isinstance(dim, str) else None for dim in value.shape)
+    return GraphTensor(value.name, dtype, dims or None, symbols)

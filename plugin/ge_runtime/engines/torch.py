@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from ge_runtime.engines.analysis.torch_graph import TorchGraph, weights_bytes
 from ge_runtime.engines.base import GraphTensor, Signature
-from ge_runtime.errors import ArtifactFault, EngineFault
+from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
+from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
 # torch's own objects. Its types cannot be named without importing it.
@@ -33,6 +35,10 @@ _DTYPES: Final[Mapping[str, DType]] = {
 }
 
 
+_NO_MEMORY: Final = "not enough memory"
+"""What torch's allocator for the CPU says; those of other devices raise OutOfMemoryError."""
+
+
 class TorchEngine:
     """See `base.Engine`."""
 
@@ -42,6 +48,8 @@ class TorchEngine:
         self._torch = torch
         self._module = program.module()
         self._arguments = program.call_spec.in_spec
+        self._graph = TorchGraph(program)
+        self._weights_bytes = weights_bytes(program)
         self._signature = signature
         self._threads = threads
 
@@ -76,17 +84,25 @@ class TorchEngine:
         try:
             # torch keeps this number per thread, and the thread may serve other models. 0.1 us.
             torch.set_num_threads(self._threads)
-            flat = [torch.from_numpy(inputs[tensor.name]) for tensor in self._signature.inputs]
+            flat = [self._shown(tensor, inputs[tensor.name]) for tensor in self._signature.inputs]
             args, kwargs = self._arguments.unflatten(flat)
             with torch.inference_mode():
                 results = self._module(*args, **kwargs)
         except Exception as error:
-            raise EngineFault(f"torch: {error}") from error
+            short = isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY in str(error)
+            raise (OutOfMemory if short else EngineFault)(f"torch: {error}") from error
         if not isinstance(results, dict):
             results = {self._signature.outputs[0].name: results}
         return {name: self._deliver(name, results[name], outputs[name]) for name in outputs}
 
+    def _shown(self, tensor: GraphTensor, array: Array) -> TorchTensor:
+        """An array as the tensor that it is, in the same memory."""
+        shown = self._torch.from_numpy(array)
+        return shown.view(self._torch.bfloat16) if tensor.dtype is DType.BF16 else shown
+
     def _deliver(self, name: str, result: TorchTensor, target: Array | None) -> Array:
+        if result.dtype is self._torch.bfloat16:
+            result = result.view(self._torch.uint16)  # its bits
         if target is None:
             array: Array = result.numpy()
             return array
@@ -97,6 +113,14 @@ class TorchEngine:
             )
         self._torch.from_numpy(target).copy_(result)
         return target
+
+    def weights_bytes(self) -> int:
+        """See Engine."""
+        return self._weights_bytes
+
+    def intermediates(self, shapes: Mapping[str, tuple[int, ...]]) -> Intermediates | None:
+        """See Engine."""
+        return self._graph.intermediates(shapes)
 
     def close(self) -> None:
         """See Engine."""
@@ -128,4 +152,6 @@ def _tensor(path: Path, name: str, value: TorchTensor) -> GraphTensor:
             "expected a tensor of a type that Triton has"
         )
     # Sizes that vary are symbols, which look like integers but are none.
-    return GraphTensor(name, dtype, tuple(dim if type(dim) is int else None for dim in value.shape))
+    dims = tuple(dim if type(dim) is int else None for dim in value.shape)
+    symbols = tuple(None if type(dim) is int else str(dim) for dim in value.shape)
+    return GraphTensor(name, dtype, dims, symbols)

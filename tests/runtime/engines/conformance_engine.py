@@ -9,6 +9,7 @@ from runtime.support.graphs import ENCODER, NONZERO, PIXELS, TABLE, copy_of, enc
 
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.errors import EngineFault
+from ge_runtime.memory.lifetimes import pack
 from ge_runtime.specs import DType
 
 FIXED_SIZE = [d for d in DType if d not in (DType.BYTES, DType.BF16)]
@@ -106,6 +107,21 @@ class EngineConformance:
         assert raised.value.__cause__ is not None
         results = engine.run(inputs, {"embedding": None})
         np.testing.assert_allclose(results["embedding"], expected, rtol=1e-5)
+
+    def test_weights_are_counted(self, opened):
+        # A graph may hold a few axes beside them.
+        assert 0 <= opened(ENCODER).weights_bytes() - TABLE.nbytes < 64
+        assert opened(copy_of(np.float32)).weights_bytes() == 0
+
+    @pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (8, 32)])
+    def test_intermediates_are_told_for_any_sizes(self, opened, rows, tokens):
+        shapes = dict.fromkeys(("input_ids", "attention_mask"), (rows, tokens))
+        found = opened(ENCODER).intermediates(shapes)
+        assert found.unsized == 0
+        # The embeddings, before and after the mask, are live at the same time.
+        embeddings = rows * tokens * 4 * 4
+        assert max(lifetime.nbytes for lifetime in found.lifetimes) == embeddings
+        assert pack(found.lifetimes, 1).lower_bound >= 2 * embeddings
 
     def test_closing_twice_is_harmless(self, opened):
         engine = opened(copy_of(np.float32))

@@ -1,7 +1,13 @@
 import pytest
 
 from ge_runtime.config import ENGINES
-from ge_runtime.engines.artifact import FILES, Artifact, find_artifact, is_installed
+from ge_runtime.engines.artifact import (
+    SUFFIXES,
+    Artifact,
+    find_artifact,
+    find_artifacts,
+    is_installed,
+)
 from ge_runtime.errors import ArtifactFault
 
 
@@ -21,11 +27,11 @@ def only(*engines):
     return lambda engine: engine in engines
 
 
-ALL = only(*FILES)
+ALL = only(*SUFFIXES)
 
 
 def test_every_engine_of_the_language_has_its_artifact():
-    assert set(ENGINES) == {"auto", *FILES}
+    assert set(ENGINES) == {"auto", *SUFFIXES}
 
 
 def test_auto_prefers_onnxruntime_and_says_what_else_would_do(folder):
@@ -90,6 +96,39 @@ def test_artifact_without_its_engine_is_a_fault_with_the_cure(folder):
         find_artifact(path, "auto", only("onnxruntime"))
     assert str(raised.value) == (
         f"{path}: found model.pt2, but torch is not installed; run `pip install torch`"
+    )
+
+
+def test_without_stages_the_model_is_one_artifact(folder):
+    path = folder("model.onnx")
+    assert find_artifacts(path, "auto", (), ALL) == (find_artifact(path, "auto", ALL),)
+
+
+def test_every_stage_has_its_artifact_and_reason(folder):
+    path = folder("encoder.onnx", "head.pt2", "head.onnx", "model.onnx")
+    encoder, head = find_artifacts(path, "auto", ("encoder", "head"), ALL)
+    assert encoder == Artifact(
+        path / "encoder.onnx",
+        "onnxruntime",
+        "encoder.onnx is there and onnxruntime is installed; encoder.pt2 is not there",
+    )
+    assert (head.path, head.engine) == (path / "head.onnx", "onnxruntime")
+    assert head.reason.endswith("; head.pt2 would do too, but onnxruntime is preferred")
+
+
+def test_stages_are_looked_for_one_by_one(folder):
+    artifacts = find_artifacts(folder("a.onnx", "b.pt2"), "auto", ("b", "a"), ALL)
+    assert [artifact.engine for artifact in artifacts] == ["torch", "onnxruntime"]
+
+
+def test_all_stages_that_lack_their_artifact_are_told(folder):
+    path = folder("b.onnx", "c.pt2")
+    with pytest.raises(ArtifactFault) as raised:
+        find_artifacts(path, "auto", ("a", "b", "c"), only("onnxruntime"))
+    assert str(raised.value) == (
+        f"{path}: found b.onnx, c.pt2, expected a.onnx (for onnxruntime) or a.pt2 (for torch); "
+        "`make models` builds the artifacts\n"
+        f"{path}: found c.pt2, but torch is not installed; run `pip install torch`"
     )
 
 

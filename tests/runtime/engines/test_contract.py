@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 from runtime.support.configs import encoder_config, model_config, pixels_config, tensor, without
 
-from ge_runtime.batching.feeds import Joined, Lengths, Mask
+from ge_runtime.batching.batch_inputs import (
+    AccumulatedElementCount,
+    AccumulatedElementCountWithZero,
+    ElementCount,
+    ItemShape,
+    ItemShapeFlattened,
+    MaxElementCountAsShape,
+)
+from ge_runtime.batching.feeds import Joined, Lengths, Mask, Offsets, Positions
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.engines.contract import Contract
@@ -23,6 +31,20 @@ def faults_of(config, inputs, outputs=(EMBEDDING,)):
     with pytest.raises(ConfigFault) as raised:
         between(config, inputs, outputs)
     return list(raised.value.faults)
+
+
+def graph(name, dtype, *dims):
+    return GraphTensor(name, DType(dtype), dims)
+
+
+def with_batch_input(kind, **more):
+    batch_input = {
+        "kind": kind,
+        "target_name": ["a", "b"],
+        "data_type": "TYPE_INT32",
+        "source_input": ["input_ids"],
+    }
+    return encoder_config(batch_input=[batch_input], **more)
 
 
 def test_every_graph_input_has_its_feed():
@@ -91,6 +113,184 @@ def test_graph_without_declared_inputs_or_outputs_is_refused():
     ]
 
 
+# -- what else a graph may be fed --------------------------------------------------------------
+
+SOURCE = TensorSpec("input_ids", DType.INT64, ("tokens",))
+
+
+def test_positions_and_offsets_have_the_graphs_own_type():
+    config = encoder_config({"positions.at": "tokens", "offsets.cu": "tokens"})
+    inputs = [IDS, MASK, graph("at", "INT8", None, None), graph("cu", "INT32", None)]
+    assert between(config, inputs).feeds[2:] == (
+        Positions(TensorSpec("at", DType.INT8, ("tokens",))),
+        Offsets(TensorSpec("cu", DType.INT32, ()), "tokens"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "dims", "feed"),
+    [
+        ("BATCH_ELEMENT_COUNT", [None], ElementCount),
+        ("BATCH_ACCUMULATED_ELEMENT_COUNT", [None], AccumulatedElementCount),
+        ("BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", [None], AccumulatedElementCountWithZero),
+        ("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", [None], MaxElementCountAsShape),
+        ("BATCH_ITEM_SHAPE", [None, 1], ItemShape),
+        ("BATCH_ITEM_SHAPE_FLATTEN", [None], ItemShapeFlattened),
+    ],
+)
+def test_each_target_of_a_batch_input_has_its_feed(kind, dims, feed):
+    contract = between(
+        with_batch_input(kind), [IDS, MASK, graph("a", "INT32", *dims), graph("b", "INT32", *dims)]
+    )
+    assert contract.feeds[2:] == (
+        feed(TensorSpec("a", DType.INT32, ()), SOURCE),
+        feed(TensorSpec("b", DType.INT32, ()), SOURCE),
+    )
+
+
+def test_batch_inputs_of_single_rows_have_fixed_sizes():
+    config = with_batch_input("BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", batch=1)
+    assert between(config, [IDS, MASK, graph("a", "INT32", 2), graph("b", "INT32", None)])
+    assert faults_of(config, [IDS, MASK, graph("a", "INT32", 1), graph("b", "INT32", 2)]) == [
+        "batch_input[0]: found INT32[1] in the graph, expected INT32[2]"
+    ]
+    counts = with_batch_input("BATCH_ELEMENT_COUNT", batch=1)
+    assert between(counts, [IDS, MASK, graph("a", "INT32", 1), graph("b", "INT32", 1)])
+
+
+def test_packed_inputs_and_outputs_have_no_batch_dimension():
+    config = encoder_config(
+        {
+            "packing": "tokens",
+            "positions.at": "tokens",
+            "offsets.cu": "tokens",
+            "axes.hidden": "tokens",
+        }
+    )
+    config["output"].append(tensor("hidden", "FP32", [-1, 2]))
+    inputs = [
+        graph("input_ids", "INT64", None),
+        graph("attention_mask", "BOOL", None),
+        graph("at", "INT64", None),
+        graph("cu", "INT64", None),
+    ]
+    contract = between(config, inputs, [EMBEDDING, graph("hidden", "FP32", None, 2)])
+    assert contract.answered == {"tokens"}
+    assert faults_of(
+        config, [IDS, *inputs[1:]], [EMBEDDING, graph("hidden", "FP32", 1, None, 2)]
+    ) == [
+        "input 'input_ids': found INT64[*,*] in the graph, expected INT64[tokens]",
+        "output 'hidden': found FP32[1,*,2] in the graph, expected FP32[tokens,2]",
+    ]
+
+
+def test_what_a_packed_graph_has_many_of_is_not_one():
+    config = encoder_config({"packing": "tokens", "limit.tokens": "1"})
+    inputs = [graph("input_ids", "INT64", 1), graph("attention_mask", "INT64", None)]
+    assert faults_of(config, inputs) == [
+        "input 'input_ids': found INT64[1] in the graph, expected INT64[tokens]"
+    ]
+
+
+def test_a_row_of_padding_has_length_one():
+    config = encoder_config({"gears.batch": "8"})
+    contract = between(config, [IDS, MASK, graph("lengths", "INT32", None, 1)])
+    assert Joined(TensorSpec("lengths", DType.INT32, (1,)), np.int32(1)) in contract.feeds
+
+
+def test_pads_of_bf16_are_bits():
+    config = model_config(
+        [tensor("x", "BF16", [-1])],
+        [tensor("y", "BF16", [1])],
+        {"axes.x": "n", "limit.n": "4", "pad.x": "-1"},
+    )
+    (feed,) = between(config, [graph("x", "BF16", None, None)], [graph("y", "BF16", None, 1)]).feeds
+    assert (feed.pad, type(feed.pad)) == (0xBF80, np.uint16)
+
+
+# -- inputs and outputs beside the graph -------------------------------------------------------
+
+
+def passing(parameters=None):
+    return model_config(
+        [tensor("x", "FP32", [4]), tensor("extra", "FP32", [-1])],
+        [tensor("y", "FP32", [1]), tensor("back", "FP32", [-1])],
+        {"pass.back": "extra", **(parameters or {})},
+    )
+
+
+X, Y = GraphTensor("x", DType.FP32, (None, 4)), GraphTensor("y", DType.FP32, (None, 1))
+
+
+def test_what_is_passed_is_neither_fed_nor_asked_for():
+    contract = between(passing(), [X], [Y])
+    assert [feed.spec.name for feed in contract.feeds] == ["x"]
+    assert [spec.name for spec in contract.outputs] == ["y"]
+
+
+def test_what_is_passed_is_fed_to_a_graph_that_has_it():
+    config = passing({"axes.extra": "n", "limit.n": "4"})
+    contract = between(config, [X, graph("extra", "FP32", None, None)], [Y])
+    assert [feed.spec.name for feed in contract.feeds] == ["x", "extra"]
+
+
+def test_prepared_tensors_are_fed_instead_of_inputs():
+    config = model_config(
+        [tensor("text", "STRING", [1])],
+        [tensor("embedding", "FP32", [4])],
+        {"prepared.input_ids": "INT64[tokens]", "limit.tokens": "8", "prepared.lengths": "INT32[]"}
+        | {"axis_length.tokens": "lengths", "mask.attention_mask": "tokens"},
+    )
+    contract = between(config, [IDS, MASK])
+    assert [feed.spec.name for feed in contract.feeds] == ["input_ids", "attention_mask"]
+
+
+def test_rows_that_the_models_code_makes_are_the_graphs():
+    config = model_config(
+        [tensor("text", "STRING", [-1])],
+        [tensor("embedding", "FP32", [-1, 4])],
+        {"rows": "64", "prepared.input_ids": "INT64[tokens]", "limit.tokens": "8"},
+        batch=0,
+    )
+    assert between(config, [IDS]).outputs == (TensorSpec("embedding", DType.FP32, (4,)),)
+
+
+# -- graphs of fixed sizes ---------------------------------------------------------------------
+
+ONE_GEAR = {"gears.batch": "8", "gears.tokens": "32"}
+FIXED = [GraphTensor(name, DType.INT64, (8, 32)) for name in ("input_ids", "attention_mask")]
+
+
+def test_graph_fixed_to_the_only_gear_agrees():
+    assert between(encoder_config(ONE_GEAR), FIXED, [graph("embedding", "FP32", 8, 4)])
+    joint = {"gears.batch,tokens": "8x32", "offsets.cu": "tokens"}
+    cu = graph("cu", "INT64", 9)
+    assert between(encoder_config(joint), [*FIXED, cu], [graph("embedding", "FP32", 8, 4)])
+
+
+def test_relations_of_fixed_sizes_are_fixed():
+    config = encoder_config({**ONE_GEAR, "axes.pooled": "tokens // 2"})
+    config["output"].append(tensor("pooled", "FP32", [-1]))
+    outputs = [graph("embedding", "FP32", 8, 4), graph("pooled", "FP32", 8, 16)]
+    assert between(config, FIXED, outputs).answered == {"tokens"}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"gears.batch": "4, 8", "gears.tokens": "32"},
+        {"gears.batch": "8", "gears.tokens": "16, 32"},
+        {**ONE_GEAR, "oversize": "fallback"},
+        {"gears.batch": "auto 1", "gears.tokens": "32"},
+    ],
+)
+def test_graph_fixed_to_one_of_several_sizes_is_refused(parameters):
+    faults = faults_of(encoder_config(parameters), FIXED)
+    assert (
+        "input 'input_ids': found INT64[8,32] in the graph, expected INT64[batch,tokens]" in faults
+    )
+
+
 def changed(graph_tensor, **changes):
     kept = {"name": graph_tensor.name, "dtype": graph_tensor.dtype, "dims": graph_tensor.dims}
     return GraphTensor(**(kept | changes))
@@ -107,26 +307,27 @@ def changed(graph_tensor, **changes):
                 "input 'input_ids': found no graph input 'input_ids', expected one of: "
                 "attention_mask, ids",
                 "graph input 'ids' INT64[*,*]: found nothing that feeds it, expected an input in "
-                "config.pbtxt, or a parameter 'mask.ids' or 'lengths.ids'",
+                "config.pbtxt, one of the parameters 'mask.ids', 'lengths.ids', 'positions.ids', "
+                "'offsets.ids', 'prepared.ids', or a batch_input",
             ],
         ),
         (
             encoder_config(),
             [changed(IDS, dtype=DType.INT32), MASK],
             [EMBEDDING],
-            ["input 'input_ids': found INT32[*,*] in the graph, expected INT64[*,tokens]"],
+            ["input 'input_ids': found INT32[*,*] in the graph, expected INT64[batch,tokens]"],
         ),
         (
             encoder_config(),
             [changed(IDS, dims=(None, 128)), MASK],
             [EMBEDDING],
-            ["input 'input_ids': found INT64[*,128] in the graph, expected INT64[*,tokens]"],
+            ["input 'input_ids': found INT64[*,128] in the graph, expected INT64[batch,tokens]"],
         ),
         (
             encoder_config(),
             [changed(IDS, dims=(1, None)), MASK],
             [EMBEDDING],
-            ["input 'input_ids': found INT64[1,*] in the graph, expected INT64[*,tokens]"],
+            ["input 'input_ids': found INT64[1,*] in the graph, expected INT64[batch,tokens]"],
         ),
         (
             encoder_config(),
@@ -134,7 +335,7 @@ def changed(graph_tensor, **changes):
             [EMBEDDING],
             [
                 "parameter 'mask.attention_mask': found INT64[*,1,*] in the graph, expected "
-                "INT64[*,tokens]"
+                "INT64[batch,tokens]"
             ],
         ),
         (
@@ -143,20 +344,96 @@ def changed(graph_tensor, **changes):
             [EMBEDDING],
             [
                 "parameter 'mask.attention_mask': found BF16[*,*] in the graph, expected "
-                "FP32[*,tokens]"
+                "FP32[batch,tokens]"
             ],
         ),
         (
             encoder_config({"limit.tokens": "300", "lengths.count": "tokens"}),
             [IDS, MASK, GraphTensor("count", DType.UINT8, (None,))],
             [EMBEDDING],
-            ["parameter 'lengths.count': found UINT8[*] in the graph, expected INT64[*]"],
+            ["parameter 'lengths.count': found UINT8[*] in the graph, expected INT64[batch]"],
         ),
         (
             encoder_config({"lengths.count": "tokens"}),
             [IDS, MASK, GraphTensor("count", DType.FP32, (None, 1))],
             [EMBEDDING],
-            ["parameter 'lengths.count': found FP32[*,1] in the graph, expected INT64[*,1]"],
+            ["parameter 'lengths.count': found FP32[*,1] in the graph, expected INT64[batch,1]"],
+        ),
+        (
+            encoder_config({"limit.tokens": "129", "positions.at": "tokens"}),
+            [IDS, MASK, graph("at", "INT8", None, None)],
+            [EMBEDDING],
+            [
+                "parameter 'positions.at': found INT8[*,*] in the graph, expected "
+                "INT64[batch,tokens]"
+            ],
+        ),
+        (
+            encoder_config({"limit.tokens": "16", "offsets.cu": "tokens"}),
+            [IDS, MASK, graph("cu", "INT8", None)],
+            [EMBEDDING],
+            ["parameter 'offsets.cu': found INT8[*] in the graph, expected INT64[batch + 1]"],
+        ),
+        (
+            encoder_config({"offsets.cu": "tokens"}),
+            [IDS, MASK, graph("cu", "INT32", None, 1)],
+            [EMBEDDING],
+            ["parameter 'offsets.cu': found INT32[*,1] in the graph, expected INT32[batch + 1]"],
+        ),
+        (
+            with_batch_input("BATCH_ITEM_SHAPE"),
+            [IDS, MASK, graph("a", "INT32", None, 2), graph("b", "FP32", None, 1)],
+            [EMBEDDING],
+            [
+                "batch_input[0]: found INT32[*,2] in the graph, expected INT32[batch,1]",
+                "batch_input[0]: found FP32[*,1] in the graph, expected INT32[batch,1]",
+            ],
+        ),
+        (
+            with_batch_input("BATCH_ITEM_SHAPE_FLATTEN"),
+            [IDS, MASK, graph("a", "INT32", 8), graph("b", "INT32", None, None)],
+            [EMBEDDING],
+            [
+                "batch_input[0]: found INT32[8] in the graph, expected INT32[batch * 1]",
+                "batch_input[0]: found INT32[*,*] in the graph, expected INT32[batch * 1]",
+            ],
+        ),
+        (
+            passing({"axes.extra": "n", "limit.n": "4"}),
+            [X, graph("extra", "FP16", None, None)],
+            [Y],
+            ["input 'extra': found FP16[*,*] in the graph, expected FP32[batch,n]"],
+        ),
+        (
+            passing(),
+            [X, graph("extra", "FP32", None, None)],
+            [Y],
+            [
+                "parameter 'axes.extra': found nothing, expected a name for each -1, since the "
+                "graph has an input of that name"
+            ],
+        ),
+        (
+            model_config(
+                [tensor("x", "FP32", [4]), tensor("note", "STRING", [1])],
+                [tensor("y", "FP32", [1]), tensor("back", "STRING", [1])],
+                {"pass.back": "note"},
+            ),
+            [X, graph("note", "BYTES", None, 1)],
+            [Y],
+            [
+                "input 'note': found a graph input of its name, expected a graph input of another "
+                "name: BYTES are not laid into batches"
+            ],
+        ),
+        (
+            encoder_config(),
+            [changed(IDS, dtype=DType.BYTES), MASK],
+            [changed(EMBEDDING, dtype=DType.BF16)],
+            [
+                "input 'input_ids': found BYTES[*,*] in the graph, expected INT64[batch,tokens]",
+                "output 'embedding': found BF16[*,4] in the graph, expected FP32[batch,4]",
+            ],
         ),
         (
             encoder_config({"mask.mask": "tokens", "lengths.count": "tokens"}),
@@ -182,7 +459,7 @@ def changed(graph_tensor, **changes):
             encoder_config(),
             [IDS, MASK],
             [changed(EMBEDDING, dims=(None, 384))],
-            ["output 'embedding': found FP32[*,384] in the graph, expected FP32[*,4]"],
+            ["output 'embedding': found FP32[*,384] in the graph, expected FP32[batch,4]"],
         ),
         (
             pixels_config(),

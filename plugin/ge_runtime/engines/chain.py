@@ -1,0 +1,184 @@
+"""Several graphs, executed one after another as one engine: the stages of a pipeline.
+
+What one stage gives and a later one takes is handed over as the same array. Where such tensors
+lie is planned here; the bytes are the caller's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ge_runtime.engines.base import Engine, Signature
+from ge_runtime.engines.wiring import Shape, Wiring, foresee
+from ge_runtime.errors import EngineFault, EngineLost, OutOfMemory
+from ge_runtime.memory.lifetimes import Intermediates, Lifetime, Packing, pack
+from ge_runtime.specs import Array, DType, Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """Where the tensors between stages lie in one arena."""
+
+    packing: Packing
+    sizes: Mapping[str, int]
+    """Tensor: the bytes set aside for it."""
+    unforeseen: tuple[str, ...]
+    """Tensors whose sizes only an execution tells; their engines allocate them each time."""
+
+
+_NOTHING: Final = Handover(Packing({}, 0, 0), {}, ())
+
+
+class ChainEngine:
+    """See `base.Engine`. Its inputs and outputs are wired by name, as `Wiring.of` says.
+
+    Call `plan` and `bind` before the first execution: what is handed over without an arena, or
+    is larger than planned, is allocated by the engine that gives it, and counted.
+    """
+
+    def __init__(
+        self, stages: Mapping[str, Engine], wiring: Wiring, asked: Collection[str]
+    ) -> None:
+        self._stages = dict(stages)
+        self._wiring = wiring
+        self._asked = frozenset(asked)
+        self._handover = _NOTHING
+        self._arena: Array = np.empty(0, np.uint8)
+        self._allocations = 0
+
+    @classmethod
+    def of(cls, stages: Mapping[str, Engine], asked: Collection[str]) -> ChainEngine:
+        """The chain of open engines, by stage, in order of execution; it closes them.
+
+        asked: the outputs that executions will want; their arrays are the caller's.
+        Raises ArtifactFault if the stages do not fit together; then they stay open.
+        """
+        signatures = {stage: engine.signature for stage, engine in stages.items()}
+        return cls(stages, Wiring.of(signatures, asked), asked)
+
+    @property
+    def signature(self) -> Signature:
+        """See Engine. The outputs are those of all stages."""
+        return self._wiring.signature
+
+    @property
+    def allocations(self) -> int:
+        """How many arrays between stages the engines have allocated so far: 0 if all is planned."""
+        return self._allocations
+
+    def plan(self, largest: Iterable[Mapping[str, Shape]]) -> Handover:
+        """Where tensors between stages lie, for executions on inputs up to these shapes.
+
+        largest: shapes by input; an execution fits if one of them is as large in every size.
+        Tensors that no stage needs at the same time share bytes. Counts from the next `bind` on.
+        """
+        sizes: dict[str, int] = {}
+        unforeseen: dict[str, None] = {}
+        for inputs in largest:
+            for name, nbytes in self._handed_over(self._wiring.shapes(inputs)).items():
+                if nbytes is None:
+                    unforeseen[name] = None
+                else:
+                    sizes[name] = max(nbytes, sizes.get(name, 0))
+        spans = self._wiring.spans
+        packing = pack(
+            Lifetime(name, nbytes, spans[name].first, spans[name].last)
+            for name, nbytes in sizes.items()
+        )
+        return Handover(packing, sizes, tuple(unforeseen))
+
+    def bind(self, handover: Handover, arena: Array) -> None:
+        """Use these bytes for what is handed over, until the next `bind`.
+
+        handover: made by `plan`. arena: uint8, one-dimensional, of at least the packing's peak,
+        starting at a multiple of 64; its content is undefined before and after each execution.
+        """
+        self._handover, self._arena = handover, arena
+
+    def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
+        """See Engine. Executes the stages that the wanted outputs need, and no others."""
+        arrays = dict(inputs)
+        for step in self._wiring.steps(outputs):
+            engine = self._stages[step.stage]
+            taken = {tensor.name: arrays[tensor.name] for tensor in engine.signature.inputs}
+            shapes = foresee(engine.signature, {name: a.shape for name, a in taken.items()})
+            targets = {
+                name: outputs[name] if name in outputs else self._place(name, shapes.get(name))
+                for name in step.gives
+            }
+            try:
+                given = engine.run(taken, targets)
+            except (EngineFault, EngineLost, OutOfMemory) as fault:
+                raise type(fault)(f"stage '{step.stage}': {fault}") from fault
+            # Only what an engine allocated may lie otherwise; a later stage needs C order.
+            arrays.update((name, np.asarray(array, order="C")) for name, array in given.items())
+        return {name: arrays[name] for name in outputs}
+
+    def _handed_over(self, shapes: Mapping[str, Shape]) -> dict[str, int | None]:
+        """Bytes of each tensor that only stages see; None where its size is not foreseen."""
+        sizes: dict[str, int | None] = {}
+        for name, span in self._wiring.spans.items():
+            if name in self._asked:
+                continue
+            foreseen = name in shapes and span.tensor.dtype is not DType.BYTES
+            dtype = span.tensor.dtype.numpy
+            sizes[name] = math.prod(shapes[name]) * dtype.itemsize if foreseen else None
+        return sizes
+
+    def _place(self, name: str, shape: Shape | None) -> Array | None:
+        """The planned array for a tensor between stages; None if its engine must allocate it."""
+        offset = self._handover.packing.offsets.get(name)
+        if shape is not None and offset is not None:
+            dtype = self._wiring.spans[name].tensor.dtype.numpy
+            nbytes = math.prod(shape) * dtype.itemsize
+            if nbytes <= self._handover.sizes[name]:
+                return self._arena[offset : offset + nbytes].view(dtype).reshape(shape)
+        self._allocations += 1
+        return None
+
+    def weights_bytes(self) -> int:
+        """See Engine."""
+        return sum(engine.weights_bytes() for engine in self._stages.values())
+
+    def intermediates(self, shapes: Mapping[str, Shape]) -> Intermediates | None:
+        """See Engine. What each stage holds in its turn, and what they hand over.
+
+        What a stage holds whose input sizes only an execution tells counts as one unsized result.
+        """
+        known = self._wiring.shapes(shapes)
+        lifetimes: list[Lifetime] = []
+        unsized = 0
+        turns: list[tuple[int, int]] = []  # the first and last step of each stage
+        step = 0
+        for stage, engine in self._stages.items():
+            names = [tensor.name for tensor in engine.signature.inputs]
+            own: Intermediates | None = Intermediates((), unsized=1)
+            if known.keys() >= set(names):
+                own = engine.intermediates({name: known[name] for name in names})
+            if own is None:
+                return None
+            unsized += own.unsized
+            for one in own.lifetimes:
+                name = f"{stage}/{one.name}"
+                lifetimes.append(Lifetime(name, one.nbytes, step + one.first, step + one.last))
+            last = max((one.last for one in own.lifetimes), default=0)
+            turns.append((step, step + last))
+            step += last + 1
+        for name, nbytes in self._handed_over(known).items():
+            if nbytes is None:
+                unsized += 1
+            else:
+                span = self._wiring.spans[name]
+                first, last = turns[span.first][0], turns[span.last][1]
+                lifetimes.append(Lifetime(name, nbytes, first, last))
+        return Intermediates(tuple(lifetimes), unsized)
+
+    def close(self) -> None:
+        """See Engine."""
+        for engine in self._stages.values():
+            engine.close()

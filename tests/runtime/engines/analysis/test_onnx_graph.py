@@ -1,0 +1,223 @@
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from runtime.support.graphs import ENCODER, NONZERO, PIXELS, onnx_model
+
+from ge_runtime.engines.analysis.onnx_file import OnnxFile
+from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
+from ge_runtime.memory.lifetimes import Intermediates, Lifetime, pack
+
+REPOSITORY = Path(__file__).parents[4] / "model_repository"
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+node = helper.make_node
+
+
+def graph_of(model):
+    return OnnxGraph(onnx, OnnxFile(model.SerializeToString(), 0))
+
+
+def tiny(nodes, constants=None, y=("n", 4)):
+    """x [n, 4] to y, through `nodes`."""
+    return onnx_model(nodes, [("x", FLOAT, ["n", 4])], [("y", FLOAT, list(y))], constants)
+
+
+def held(model, **shapes):
+    """Of what a graph holds: name to (bytes, first step, last step)."""
+    found = graph_of(model).intermediates(shapes)
+    assert not found.unsized
+    return {each.name: (each.nbytes, each.first, each.last) for each in found.lifetimes}
+
+
+def test_results_have_the_bytes_and_lifetimes_of_the_graph():
+    assert held(ENCODER.onnx(), input_ids=(2, 5), attention_mask=(2, 5)) == {
+        "tokens": (2 * 5 * 4 * 4, 0, 3),
+        "mask": (2 * 5 * 4, 1, 5),  # `column` shows its bytes, and is read in step 3
+        "kept": (2 * 5 * 4 * 4, 3, 4),
+        "sum": (2 * 4 * 4, 4, 6),
+        "count": (2 * 4, 5, 6),
+    }
+
+
+def test_one_graph_is_asked_for_any_sizes():
+    graph = graph_of(PIXELS.onnx())
+    for rows, height, width in [(1, 3, 5), (64, 256, 128), (1, 3, 5)]:
+        shapes = {"image": (rows, 1, height, width), "mask": (rows, height, width)}
+        sizes = {each.name: each.nbytes for each in graph.intermediates(shapes).lifetimes}
+        assert sizes == {"kept": 4 * rows * height * width, "sum": 4 * rows, "count": 4 * rows}
+
+
+@pytest.mark.parametrize(
+    ("view", "constants"),
+    [
+        (node("Reshape", ["a", "shape"], ["b"]), {"shape": np.array([-1])}),
+        (node("Flatten", ["a"], ["b"]), {}),
+        (node("Identity", ["a"], ["b"]), {}),
+        (node("Unsqueeze", ["a", "axis"], ["b"]), {"axis": np.array([0])}),
+        (node("Squeeze", ["a", "axis"], ["b"]), {"axis": np.array([0])}),
+    ],
+    ids=lambda value: getattr(value, "op_type", ""),
+)
+def test_view_takes_no_bytes_of_its_own(view, constants):
+    nodes = [node("Relu", ["x"], ["a"]), view, node("Neg", ["x"], ["c"]), node("Exp", ["b"], ["y"])]
+    rows = 1 if view.op_type == "Squeeze" else 3
+    model = tiny(nodes, constants, y=[None] * 2)
+    assert held(model, x=(rows, 4)) == {"a": (rows * 16, 0, 3), "c": (rows * 16, 2, 2)}
+
+
+def test_view_of_an_input_takes_nothing():
+    nodes = [node("Flatten", ["x"], ["a"]), node("Relu", ["a"], ["y"])]
+    assert held(tiny(nodes), x=(3, 4)) == {}
+
+
+def test_view_that_is_an_output_is_a_copy_into_the_callers_memory():
+    nodes = [node("Relu", ["x"], ["a"]), node("Flatten", ["a"], ["y"]), node("Neg", ["a"], ["b"])]
+    assert held(tiny(nodes[:2]), x=(3, 4)) == {"a": (48, 0, 1)}
+    assert held(tiny(nodes), x=(3, 4)) == {"a": (48, 0, 2), "b": (48, 2, 2)}
+
+
+def test_outputs_are_not_held_even_if_they_are_read():
+    nodes = [node("Relu", ["x"], ["y"]), node("Neg", ["y"], ["a"]), node("Exp", ["a"], ["b"])]
+    assert held(tiny(nodes), x=(2, 4)) == {"a": (32, 1, 2), "b": (32, 2, 2)}
+
+
+def test_constants_are_weights():
+    constant = node("Constant", [], ["one"], value_float=1.0)
+    nodes = [node("Relu", ["x"], ["a"]), constant, node("Add", ["a", "one"], ["y"])]
+    assert held(tiny(nodes), x=(2, 4)) == {"a": (32, 0, 1)}
+
+
+def test_sizes_that_are_computed_from_shapes_are_found():
+    """positions[:tokens], which shape inference alone does not follow to the end of the slice."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Slice", ["shape", "zero", "one", "zero"], ["tokens"]),
+        node("Slice", ["positions", "zero", "tokens", "zero"], ["own"]),
+        node("Add", ["x", "own"], ["y"]),
+    ]
+    constants = {
+        "positions": np.zeros((512, 4), np.float32),
+        "zero": np.array([0]),
+        "one": np.array([1]),
+    }
+    model = tiny(nodes, constants)
+    expected = {"shape": (16, 0, 1), "tokens": (8, 1, 2)}
+    assert held(model, x=(7, 4)) == {**expected, "own": (7 * 16, 2, 3)}
+    assert held(model, x=(9, 4)) == {**expected, "own": (9 * 16, 2, 3)}
+
+
+def test_sizes_that_follow_from_each_other_are_all_found():
+    """The second slice's end is the size of the first."""
+    ends = [
+        node("Shape", ["x"], ["shape"]),
+        node("Slice", ["shape", "zero", "one", "zero"], ["end"]),
+        node("Slice", ["table", "zero", "end", "zero"], ["first"]),
+        node("Shape", ["first"], ["first_shape"]),
+        node("Slice", ["first_shape", "zero", "one", "zero"], ["first_end"]),
+        node("Sub", ["first_end", "one"], ["less"]),
+        node("Slice", ["table", "zero", "less", "zero"], ["second"]),
+        node("ReduceSum", ["second"], ["y"]),
+    ]
+    constants = {"table": np.zeros(999, np.float32), "zero": np.array([0]), "one": np.array([1])}
+    sizes = held(tiny(ends, constants, y=[1, 1]), x=(50, 4))
+    assert sizes["first"] == (200, 2, 3)
+    assert sizes["second"] == (196, 6, 7)
+
+
+def test_large_results_are_not_computed_to_find_sizes():
+    """A terabyte of zeros, whose shape is told, beside a result that is not."""
+    nodes = [
+        node("ConstantOfShape", ["huge"], ["zeros"]),
+        node("NonZero", ["x"], ["found"]),
+        node("Relu", ["x"], ["y"]),
+    ]
+    found = graph_of(tiny(nodes, {"huge": np.array([2**20, 2**18])})).intermediates({"x": (2, 4)})
+    assert found == Intermediates((Lifetime("zeros", 2**40, 0, 0),), unsized=1)
+
+
+def test_names_of_input_sizes_hold_for_what_the_file_says_of_results():
+    """An operator that onnx does not know; the file declares its result's shape."""
+    model = tiny([node("Own", ["x"], ["a"], domain="own"), node("Relu", ["a"], ["y"])])
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    assert graph_of(model).intermediates({"x": (3, 4)}) == Intermediates((), unsized=1)
+    model.graph.value_info.append(helper.make_tensor_value_info("a", FLOAT, ["n", 8]))
+    assert held(model, x=(3, 4)) == {"a": (96, 0, 1)}
+
+
+def test_graph_that_onnx_refuses_has_no_sizes():
+    """onnxruntime needs no opset_import for its own operators; onnx does for all."""
+    model = tiny([node("Gelu", ["x"], ["a"], domain="com.microsoft"), node("Relu", ["a"], ["y"])])
+    assert graph_of(model).intermediates({"x": (3, 4)}) == Intermediates((), unsized=1)
+
+
+def test_size_that_only_the_data_tells_is_counted():
+    nodes = [node("NonZero", ["x"], ["a"]), node("Neg", ["a"], ["y"])]
+    model = onnx_model(nodes, [("x", FLOAT, ["n"])], [("y", INT64, [1, None])])
+    assert graph_of(model).intermediates({"x": (9,)}) == Intermediates((), unsized=1)
+    assert graph_of(NONZERO.onnx()).intermediates({"x": (9,)}) == Intermediates(())
+
+
+def test_optional_results_that_are_left_out_do_not_count():
+    nodes = [node("Dropout", ["x"], ["a", ""]), node("Relu", ["a"], ["y"])]
+    assert held(tiny(nodes), x=(2, 4)) == {"a": (32, 0, 1)}
+
+
+def test_branches_read_outer_values_and_have_results_without_a_size():
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [node(operator, ["a"], [f"{name}_inner"]), node("Neg", [f"{name}_inner"], [name])],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, FLOAT, ["n", 4])],
+        )
+        for name, operator in {"then": "Relu", "else": "Exp"}.items()
+    }
+    nodes = [
+        node("Abs", ["x"], ["a"]),
+        node("Neg", ["x"], ["b"]),
+        node("If", ["c"], ["y"], **branches),
+    ]
+    model = tiny(nodes)
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    found = graph_of(model).intermediates({"x": (2, 4), "c": ()})
+    lifetimes = (Lifetime("a", 32, 0, 2), Lifetime("b", 32, 1, 1))
+    assert found == Intermediates(lifetimes, unsized=4)
+
+
+def test_without_the_package_onnx_nothing_is_known(monkeypatch):
+    file = OnnxFile(ENCODER.onnx().SerializeToString(), 0)
+    assert OnnxGraph.read(file) is not None
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert OnnxGraph.read(file) is None
+
+
+# -- the repository's own models --------------------------------------------------------------
+
+
+def packed(model, shapes):
+    path = REPOSITORY / model / "1" / "model.onnx"
+    if not path.is_file():
+        pytest.skip(f"{path} is not built: make models")
+    found = OnnxGraph.read(OnnxFile.read(path)).intermediates(shapes)
+    assert found.unsized == 0
+    assert len(found.lifetimes) > 100
+    return pack(found.lifetimes)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 16), (3, 77), (8, 128), (64, 512)])
+def test_encoder_is_packed_into_its_lower_bound(shape):
+    packing = packed("text_encoder", {"input_ids": shape, "attention_mask": shape})
+    assert packing.peak == packing.lower_bound
+    # Attention scores, 12 heads of them, before and after one step of their softmax.
+    assert packing.peak >= 2 * 12 * math.prod(shape) * shape[1] * 4
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 28, 28), (5, 37, 200), (64, 256, 256)])
+def test_image_classifier_is_packed_into_its_lower_bound(shape):
+    rows, *sides = shape
+    packing = packed("ge_classifier", {"image": (rows, 1, *sides), "mask": shape})
+    assert packing.peak == packing.lower_bound
