@@ -8,21 +8,26 @@ from ge_runtime.errors import (
     ArtifactFault,
     ConfigFault,
     EngineFault,
+    EngineLost,
     PlanFault,
     RequestFault,
     RuntimeClosed,
     RuntimeFault,
     ShapeMismatch,
 )
-from ge_runtime.runtime import Answer, Runtime
+from ge_runtime.runtime import Runtime
+from ge_runtime.scheduling.callers import Caller
+from ge_runtime.scheduling.window import Answer
 from ge_runtime.specs import DType, TensorSpec
 
 __all__ = [
     "Answer",
     "ArtifactFault",
+    "Caller",
     "ConfigFault",
     "DType",
     "EngineFault",
+    "EngineLost",
     "PlanFault",
     "RequestFault",
     "Runtime",

@@ -1,55 +1,49 @@
-"""The composition root: one open graph that answers windows of requests of any sizes."""
+"""One open graph that answers windows of requests of any sizes."""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from threading import Condition
 
-from ge_runtime.batching.admission import Admission, Block
-from ge_runtime.batching.grouping import group
-from ge_runtime.batching.ragged import Layout, scatter
+from ge_runtime.assembly import Assembly, assemble
+from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.engines.artifact import find_artifact
-from ge_runtime.engines.base import Engine
-from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.loader import open_engine
-from ge_runtime.errors import EngineFault, RequestFault, RuntimeClosed, RuntimeFault
-from ge_runtime.memory.buffers import PlannedBuffers
-from ge_runtime.memory.plan import MemoryPlan
-from ge_runtime.specs import UNKNOWN, Array, Tensors, TensorSpec
+from ge_runtime.errors import GearOverflow, RequestFault, RuntimeClosed, RuntimeFault
+from ge_runtime.memory.plan import Plan
+from ge_runtime.metrics import Counts, Metrics
+from ge_runtime.planning.histogram import Histogram
+from ge_runtime.scheduling.callers import ANYONE, Caller
+from ge_runtime.scheduling.dispatch import Dispatcher
+from ge_runtime.scheduling.pooled import Pooled
+from ge_runtime.scheduling.window import Answer, Job, Unmanaged, Window, Workspace
+from ge_runtime.specs import ROWS, Tensors
 
-Answer: TypeAlias = dict[str, Array] | RuntimeFault
+_log = logging.getLogger(__name__)
 
 
 class Runtime:
-    """One instance of a model: its graph, opened, and the memory of its largest batch.
+    """One instance of a model: its graph, opened, and all memory that it will ever need.
 
-    Made by `open`. Safe from any thread; executions of one runtime take turns.
+    Made by `open`. Safe from any thread; executions on one device take turns.
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: RuntimeConfig,
-        engine: Engine,
-        contract: Contract,
-        buffers: PlannedBuffers,
-        report: Sequence[str],
-    ) -> None:
+    def __init__(self, name: str, version_dir: Path, parts: Assembly, clock: Clock) -> None:
         self._name = name
-        self._config = config
-        self._contract = contract
-        self._buffers = buffers
-        self._report = tuple(report)
-        self._admission = Admission(
-            config.inputs, config.limits, config.axis_lengths, config.max_batch_size
-        )
-        self._answered = {axis for spec in contract.outputs for axis in spec.axes}
-        self._lock = threading.Lock()
-        self._engine: Engine | None = engine  # None once closed; guarded by the lock
+        self._version_dir = version_dir
+        self._parts = parts
+        self._clock = clock
+        self._dispatcher = Dispatcher(parts.lanes, name)
+        self._metrics = Metrics()
+        self._workspace = _workspace(name, parts, self._metrics)
+        self._recorded = Histogram((ROWS, *parts.config.limits))
+        self._lost = False
+        self._open = True  # these two guarded by the condition
+        self._windows = 0
+        self._idle = Condition()
 
     @classmethod
     def open(
@@ -59,135 +53,174 @@ class Runtime:
         *,
         instance_name: str,
         derived: Collection[str] = (),
+        clock: Clock | None = None,
     ) -> Runtime:
-        """Read the configuration, open the artifact, hold both together, allocate all memory.
+        """Read the configuration, open the artifact, plan and allocate all memory, warm up.
 
         version_dir: the folder with the artifact. model_config: Triton's JSON, parsed.
         instance_name: for people. derived: the outputs that the model's own code makes.
+        clock: of the callers' deadlines.
         Raises ConfigFault, ArtifactFault or PlanFault; then nothing stays open.
         """
-        cores = _cores()
-        config = RuntimeConfig.parse(model_config, cores=cores, derived=derived)
-        artifact = find_artifact(version_dir, config.engine)
-        engine = open_engine(
-            artifact,
-            threads=config.intra_op_threads,
-            outputs=[spec.name for spec in config.outputs],
-        )
-        try:
-            contract = Contract.between(config, engine.signature)
-            plan = MemoryPlan.of(
-                [feed.spec for feed in contract.feeds],
-                [spec for spec in contract.outputs if UNKNOWN not in spec.dims],
-                rows=config.rows,
-                limits=config.limits,
-            )
-            buffers = PlannedBuffers(plan)
-        except RuntimeFault:
-            engine.close()
-            raise
-        report = (
-            f"{instance_name}: engine {artifact.engine}, because {artifact.reason}",
-            f"{instance_name}: {config.intra_op_threads} intra-op thread(s) on {cores} core(s)",
-            f"{instance_name}: memory planned for batches of up to {config.rows} row(s):",
-            *(f"{instance_name}:   {line}" for line in plan.table()),
-        )
-        return cls(instance_name, config, engine, contract, buffers, report)
+        parts = assemble(version_dir, model_config, instance_name=instance_name, derived=derived)
+        return cls(instance_name, version_dir, parts, clock or SystemClock())
 
     @property
     def config(self) -> RuntimeConfig:
         """What config.pbtxt says."""
-        return self._config
+        return self._parts.config
+
+    @property
+    def plan(self) -> Plan:
+        """What was planned for each device."""
+        return self._parts.plan
 
     @property
     def report(self) -> tuple[str, ...]:
-        """What was decided at load, line by line: the engine and why, threads, the memory plan."""
-        return self._report
+        """What was decided at load, line by line: engines and why, threads, gears, memory, cost."""
+        return self._parts.report
 
-    def infer(self, requests: Sequence[Tensors]) -> list[Answer]:
+    def infer(
+        self,
+        requests: Sequence[Tensors],
+        callers: Sequence[Caller] | None = None,
+        *,
+        originals: Sequence[Tensors] | None = None,
+    ) -> list[Answer]:
         """One answer per request, in order: its outputs by name, or its own fault.
 
-        requests: each all inputs by name, [rows, *dims]. Each is checked by itself; the sound
-        ones are executed together, in as few executions as max_batch_size allows. When an
-        execution fails, the requests in it share its fault. Outputs are [rows, *dims], with the
-        request's own sizes, in memory of their own.
-        Raises RuntimeClosed after `close`. Blocks until all is executed; from any thread.
+        requests: each all inputs by name, [rows, *dims]; where config.pbtxt declares prepared
+        tensors, those instead. callers: of each request, if anything is known of them.
+        originals: the requests as they came, if tensors were prepared from them.
+
+        Each request is checked by itself. The sound ones are executed in the launches of least
+        predicted time; one that makes its launch fail is found, and alone gets the fault. Those
+        whose callers have left are not executed. Outputs are [rows, *dims], with the request's
+        own sizes, in memory that is not written again while they are in use.
+        Raises RuntimeClosed after `close`. Blocks until all are answered; from any thread.
         """
-        verdicts = [self._judge(request) for request in requests]
-        with self._lock:
-            if self._engine is None:
-                raise RuntimeClosed(f"{self._name} is closed")
-            answers = iter(
-                self._execute(self._engine, [v for v in verdicts if isinstance(v, Block)])
+        callers = [ANYONE] * len(requests) if callers is None else callers
+        with self._serving():
+            verdicts = [
+                self._judge(request, caller)
+                for request, caller in zip(requests, callers, strict=True)
+            ]
+            window = Window(
+                [verdict for verdict in verdicts if isinstance(verdict, Job)],
+                gears=self._parts.gears,
+                grouping=self._parts.grouping,
+                workspace=self._workspace,
+                metrics=self._metrics,
+                clock=self._clock,
             )
-        return [next(answers) if isinstance(v, Block) else v for v in verdicts]
+            self._dispatcher.run_all(
+                [(launch.gear.rows, partial(window.run, launch)) for launch in window.plan()]
+            )
+            self._lost = self._lost or window.lost
+        executed = iter(window.results())
+        answers = [next(executed) if isinstance(verdict, Job) else verdict for verdict in verdicts]
+        self._pass(answers, requests if originals is None else originals)
+        return answers
+
+    def is_ready(self) -> bool:
+        """Whether requests would be executed: the runtime is open and no engine was lost."""
+        return self._open and not self._lost
+
+    def counts(self) -> Counts:
+        """All that was counted since the runtime was opened."""
+        counts = self._metrics.snapshot()
+        counts.answers_spilled = sum(lane.spilled for lane in self._parts.lanes)
+        return counts
+
+    def gauges(self) -> dict[str, float]:
+        """Values at this moment, by the names that `adapters.metrics` has for them."""
+        parts, plan = self._parts, self._parts.plan
+        gauges: dict[str, float] = {
+            "weights_bytes": plan.weights_bytes,
+            "workspace_bytes": plan.workspace_bytes,
+            "io_bytes": plan.io_bytes,
+            "total_bytes": plan.total_bytes,
+            "allocations_after_freeze": sum(
+                device.allocations_after_freeze for device in parts.devices
+            ),
+        }
+        if parts.pool is not None:
+            gauges["workspace_leased_bytes"] = parts.pool.pool.stats().leased
+        if parts.planned is not None:
+            gauges["size_drift"] = self._recorded.drift(parts.planned)
+        return gauges
+
+    def memory_usage(self) -> list[dict[str, object]]:
+        """What is planned per device, in the form of Triton's model statistics."""
+        return [
+            {"type": device.kind.upper(), "id": index, "byte_size": self._parts.plan.total_bytes}
+            for index, device in enumerate(self._parts.devices)
+        ]
 
     def close(self) -> None:
-        """Free the graph, after the execution in progress. Safe to call twice."""
-        with self._lock:
-            if self._engine is not None:
-                self._engine.close()
-                self._engine = None
+        """Free the graph, after the executions in progress. Safe to call twice."""
+        with self._idle:
+            if not self._open:
+                return
+            self._open = False
+            self._idle.wait_for(lambda: not self._windows)
+        self._dispatcher.close()
+        for lane in self._parts.lanes:
+            lane.close()
+        if self._parts.pool is not None:
+            self._parts.pool.leave()
+        if self.config.histogram is not None:
+            self._record(self._version_dir / self.config.histogram)
 
-    def _judge(self, request: Tensors) -> Block | RequestFault:
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
+        with self._idle:
+            if not self._open:
+                raise RuntimeClosed(f"{self._name} is closed")
+            self._windows += 1
         try:
-            return self._admission.admit(request)
+            yield
+        finally:
+            with self._idle:
+                self._windows -= 1
+                self._idle.notify_all()
+
+    def _judge(self, request: Tensors, caller: Caller) -> Job | RequestFault:
+        try:
+            block = self._parts.admission.admit(request, caller.request_id)
         except RequestFault as fault:
+            missed = isinstance(fault, GearOverflow)
+            self._metrics.add(Counts(refused=1, gear_misses=missed))
             return fault
+        needs = {axis: block.need(axis, self._parts.rules.answered) for axis in block.sizes}
+        if self.config.histogram is not None:
+            self._recorded.add((block.rows, *(needs[axis] for axis in self.config.limits)))
+        return Job(block, caller, needs)
 
-    def _execute(self, engine: Engine, blocks: Sequence[Block]) -> list[Answer]:
-        answers: list[Answer] = []
-        for run in group([block.rows for block in blocks], self._config.rows):
-            members = blocks[run.start : run.stop]
-            try:
-                answers.extend(self._execute_batch(engine, members))
-            except RuntimeFault as fault:
-                answers.extend([fault] * len(members))
-        return answers
+    def _pass(self, answers: Sequence[Answer], originals: Sequence[Tensors]) -> None:
+        """Add the outputs that are inputs."""
+        passes = self.config.passes
+        if passes:
+            for answer, original in zip(answers, originals, strict=True):
+                if not isinstance(answer, RuntimeFault):
+                    answer.update({name: original[source] for name, source in passes.items()})
 
-    def _execute_batch(self, engine: Engine, blocks: Sequence[Block]) -> list[dict[str, Array]]:
-        plan, layout = self._buffers.plan, Layout.of(blocks, self._answered)
-        inputs: dict[str, Array] = {}
-        for feed in self._contract.feeds:
-            shape = (layout.rows, *feed.spec.shape(layout.extents))
-            batch = self._buffers.view(plan.inputs[feed.spec.name], shape)
-            feed.write(layout, batch)
-            inputs[feed.spec.name] = self._bare(batch)
-        outputs: dict[str, Array | None] = {}
-        for spec in self._contract.outputs:
-            outputs[spec.name] = None
-            if region := plan.outputs.get(spec.name):
-                shape = (layout.rows, *spec.shape(layout.extents))
-                outputs[spec.name] = self._bare(self._buffers.view(region, shape))
-        results = engine.run(inputs, outputs)
-        answers: list[dict[str, Array]] = [{} for _ in blocks]
-        for spec in self._contract.outputs:
-            batch = self._with_rows(spec, results[spec.name])
-            for answer, own in zip(answers, scatter(layout, spec, batch), strict=True):
-                answer[spec.name] = self._bare(own)
-        return answers
-
-    def _bare(self, batch: Array) -> Array:
-        """A batch as the graph and callers know it: without rows if requests have none."""
-        return batch if self._config.max_batch_size else batch.reshape(batch.shape[1:])
-
-    def _with_rows(self, spec: TensorSpec, result: Array) -> Array:
-        """The opposite of `_bare`, for a result of the graph."""
-        batch = result if self._config.max_batch_size else result[None]
-        if batch.ndim != len(spec.dims) + 1:  # only where the engine chose the shape
-            raise EngineFault(
-                f"output '{spec.name}': found shape {list(result.shape)}, expected {spec}"
-            )
-        return batch
+    def _record(self, path: Path) -> None:
+        """Add the sizes of this run to those of the runs before it."""
+        if self._parts.planned is not None:
+            self._recorded.merge(self._parts.planned)
+        try:
+            self._recorded.save(path)
+        except OSError as error:
+            _log.warning("%s: the histogram cannot be written: %s", self._name, error)
 
     def __repr__(self) -> str:
-        state = "closed" if self._engine is None else "open"
-        planned = f"{self._buffers.plan.total_bytes:,} bytes planned"
-        return f"<Runtime {self._name}: {state}, up to {self._config.rows} row(s), {planned}>"
+        state = "open" if self._open else "closed"
+        planned = f"{self._parts.plan.total_bytes:,} bytes planned"
+        return f"<Runtime {self._name}: {state}, up to {self.config.rows} row(s), {planned}>"
 
 
-def _cores() -> int:
-    """The cores this process may use, which can be fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _workspace(name: str, parts: Assembly, metrics: Metrics) -> Workspace:
+    if parts.pool is None:
+        return Unmanaged()
+    return Pooled(parts.pool.pool, parts.plan, name, metrics)

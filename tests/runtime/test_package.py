@@ -13,9 +13,11 @@ def test_public_names_are_these():
     assert sorted(ge_runtime.__all__) == [
         "Answer",
         "ArtifactFault",
+        "Caller",
         "ConfigFault",
         "DType",
         "EngineFault",
+        "EngineLost",
         "PlanFault",
         "RequestFault",
         "Runtime",

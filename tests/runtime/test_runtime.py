@@ -31,6 +31,9 @@ def opened(version_dir):
     with contextlib.ExitStack() as stack:
 
         def open_runtime(graph, config, engine="onnxruntime"):
+            # A given cost, so that launches do not depend on how busy the machine is.
+            cost = {"string_value": "launch_us=100, element_ns=100, element2_ns=0"}
+            config = {**config, "parameters": {"cost": cost, **config["parameters"]}}
             runtime = Runtime.open(version_dir(graph, engine), config, instance_name="tiny_0")
             stack.callback(runtime.close)
             return runtime
@@ -139,13 +142,18 @@ def test_faulty_requests_get_their_own_fault_and_others_their_answer(encoder):
     np.testing.assert_allclose(answers[4]["embedding"], encode([[2, 3]]), rtol=1e-5)
 
 
-def test_requests_of_a_failing_execution_share_its_fault_and_others_are_answered(encoder):
-    full = texts(*[[1]] * 8)
-    answers = encoder.infer([texts([1]), texts([UNKNOWN_TOKEN]), full, texts([3])])
-    assert type(answers[0]) is EngineFault
-    assert answers[0] is answers[1]
-    np.testing.assert_allclose(answers[2]["embedding"], encode([[1]] * 8), rtol=1e-5)
-    np.testing.assert_allclose(answers[3]["embedding"], encode([[3]]), rtol=1e-5)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_only_the_culprit_of_a_failing_execution_gets_its_fault(opened, engine):
+    runtime = opened(ENCODER, encoder_config(batch=16), engine)
+    window = [texts([token % 16]) for token in range(16)]
+    window[11] = texts([UNKNOWN_TOKEN])
+    answers = runtime.infer(window)
+    assert type(answers[11]) is EngineFault
+    for token, answer in enumerate(answers[:11] + answers[12:]):
+        token += token >= 11
+        np.testing.assert_allclose(answer["embedding"], encode([[token]]), rtol=1e-5)
+    counts = runtime.counts()
+    assert (counts.launches, counts.isolations, counts.culprits) == (4, 5, 1)
 
 
 # -- memory ----------------------------------------------------------------------------------
@@ -158,13 +166,21 @@ def test_answers_outlive_the_next_execution(pixels):
     np.testing.assert_array_equal(answer["inverted"], 1 - first["image"])
 
 
-def test_answers_own_their_memory_and_no_more(pixels):
+def test_answers_are_whole_arrays_that_callers_may_write(pixels):
     answers = pixels.infer([image(2, 3), image(16, 16)])
     for answer in answers:
         for array in answer.values():
-            assert array.flags.owndata
             assert array.flags.c_contiguous
             assert array.flags.writeable
+
+
+def test_answers_that_are_held_for_long_are_never_written_again(pixels):
+    windows = [[image(4, 4, seed=seed), image(9, 2, seed=seed)] for seed in range(8)]
+    held = [pixels.infer(window) for window in windows]
+    for window, answers in zip(windows, held, strict=True):
+        for request, answer in zip(window, answers, strict=True):
+            np.testing.assert_array_equal(answer["inverted"], 1 - request["image"])
+    assert pixels.counts().answers_spilled > 0
 
 
 def test_largest_request_fits_the_planned_memory(pixels):
@@ -243,13 +259,9 @@ def test_report_tells_engine_threads_and_memory(opened):
         "model.pt2 is not there"
     )
     assert report[1].startswith("tiny_0: 1 intra-op thread(s) on ")
-    assert report[2:] == (
-        "tiny_0: memory planned for batches of up to 4 row(s):",
-        "tiny_0:   input input_ids       INT64[4, 32]  1,024 bytes",
-        "tiny_0:   input attention_mask  INT64[4, 32]  1,024 bytes",
-        "tiny_0:   output embedding      FP32[4, 4]       64 bytes",
-        "tiny_0:   total, aligned                      2,112 bytes",
-    )
+    assert report[2] == "tiny_0: memory planned:"
+    assert any("input" in line and "bytes" not in line for line in report[3:])
+    assert report[-1].endswith("given by config.pbtxt")
 
 
 def test_faults_of_the_configuration_come_before_the_artifact(tmp_path):
@@ -269,7 +281,7 @@ def test_graph_that_disagrees_stops_the_load(opened):
 
 def test_closed_runtime_refuses_and_closes_again(opened):
     runtime = opened(ENCODER, encoder_config())
-    assert repr(runtime) == "<Runtime tiny_0: open, up to 8 row(s), 4,224 bytes planned>"
+    assert repr(runtime).startswith("<Runtime tiny_0: open, up to 8 row(s), ")
     runtime.close()
     runtime.close()
     assert repr(runtime).startswith("<Runtime tiny_0: closed")

@@ -3,11 +3,12 @@ import json
 import numpy as np
 import pytest
 from runtime.support.configs import encoder_config, model_config, tensor
-from runtime.support.graphs import ENCODER, NONZERO, TABLE, encode
+from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, TABLE, encode
 from runtime.support.triton import Bfloat16Tensor, InferenceRequest, PbUtils, Tensor, TritonError
 
 from ge_runtime.adapters.triton import GraphModel, answer_each, answer_window
 from ge_runtime.errors import ArtifactFault, ConfigFault, RequestFault
+from ge_runtime.testing.clock import ManualClock
 
 INVALID_ARG, INTERNAL = TritonError.INVALID_ARG, TritonError.INTERNAL
 
@@ -22,9 +23,11 @@ def opened(version_dir, pb_utils):
     """A function: configuration, derive, graph -> an open model."""
     models = []
 
-    def open_model(config, derive=None, graph=ENCODER):
-        folder = version_dir(graph)
-        models.append(GraphModel(args_of(folder, config), pb_utils, derive=derive))
+    def open_model(config, derive=None, graph=ENCODER, engine="onnxruntime", **more):
+        cost = {"string_value": "launch_us=9999, element_ns=100, element2_ns=0"}
+        config = {**config, "parameters": {"cost": cost, **config["parameters"]}}
+        folder = version_dir(graph, engine)
+        models.append(GraphModel(args_of(folder, config), pb_utils, derive=derive, **more))
         return models[-1]
 
     yield open_model
@@ -45,14 +48,14 @@ def args_of(version_dir, config):
     }
 
 
-def request(*rows, outputs=("embedding",), length=None):
+def request(*rows, outputs=("embedding",), length=None, more=(), **caller):
     longest = max(map(len, rows))
     ids = np.zeros((len(rows), longest), np.int64)
     for row, tokens in zip(ids, rows, strict=True):
         row[: len(tokens)] = tokens
     lengths = [[len(row) if length is None else length] for row in rows]
     inputs = [Tensor("input_ids", ids), Tensor("lengths", np.array(lengths, np.int32))]
-    return InferenceRequest(inputs, outputs)
+    return InferenceRequest([*inputs, *more], outputs, **caller)
 
 
 def outputs_of(response):
@@ -88,21 +91,21 @@ def test_callers_fault_is_an_invalid_argument_of_that_request_alone(opened, pb_u
     assert pb_utils.Logger.lines == []
 
 
-def test_engine_fault_is_internal_and_logged_once(opened, pb_utils):
+def test_engine_fault_is_internal_logged_once_and_its_culprits_alone(opened, pb_utils):
     model = opened(encoder_config())
     pb_utils.Logger.lines.clear()
-    responses = model.execute([request([1]), request([len(TABLE)])])
-    for response in responses:
-        code, message = error_of(response)
-        assert code == INTERNAL
-        assert message.startswith("onnxruntime: ")
+    good, bad = model.execute([request([1]), request([len(TABLE)])])
+    np.testing.assert_allclose(outputs_of(good)["embedding"], encode([[1]]), rtol=1e-5)
+    code, message = error_of(bad)
+    assert code == INTERNAL
+    assert message.startswith("onnxruntime: ")
     ((level, text),) = pb_utils.Logger.lines
     assert level == "error"
     assert "EngineFault: onnxruntime: " in text
 
 
 def test_input_that_numpy_cannot_show_fails_its_request_alone(opened):
-    bf16 = InferenceRequest([Bfloat16Tensor("input_ids")], ["embedding"])
+    bf16 = InferenceRequest([Bfloat16Tensor("input_ids", None)], ["embedding"])
     bad, good = opened(encoder_config()).execute([bf16, request([1])])
     code, message = error_of(bad)
     assert (code, message.split(" is ")[0]) == (INTERNAL, "TritonModelException: Tensor dtype")
@@ -114,7 +117,7 @@ def test_load_is_logged_line_by_line(opened, pb_utils):
     levels, lines = zip(*pb_utils.Logger.lines, strict=True)
     assert set(levels) == {"info"}
     assert lines[0].startswith("encoder_0_0: engine onnxruntime, because model.onnx is there")
-    assert lines[-1].endswith("4,224 bytes")
+    assert any("memory planned" in line for line in lines)
     assert not any("\n" in line for line in lines)
 
 
@@ -124,6 +127,170 @@ def test_faults_of_the_load_are_raised_to_triton(opened, tmp_path, pb_utils):
     (tmp_path / "1").mkdir()
     with pytest.raises(ArtifactFault, match="/1: found nothing, expected"):
         GraphModel(args_of(tmp_path / "1", encoder_config()), pb_utils)
+
+
+# -- callers ---------------------------------------------------------------------------------
+
+
+def test_errors_name_the_request(opened):
+    (response,) = opened(encoder_config()).execute([request([1, 2], length=3, request_id="r 7")])
+    code, message = error_of(response)
+    assert code == INVALID_ARG
+    assert message.startswith("[request id: r 7] input 'lengths': found length 3")
+
+
+def test_a_cancelled_request_is_answered_so_and_nothing_is_logged(opened, pb_utils):
+    model = opened(encoder_config())
+    pb_utils.Logger.lines.clear()
+    cancelled, good = model.execute([request([1], cancelled=True), request([2])])
+    assert error_of(cancelled)[0] is TritonError.CANCELLED
+    assert outputs_of(good)
+    assert pb_utils.Logger.lines == []
+
+
+def test_a_request_past_its_timeout_is_unavailable(opened):
+    class Late(ManualClock):
+        def now(self):
+            self.advance(0.001)
+            return super().now()
+
+    model = opened(encoder_config(), clock=Late())
+    late, good = model.execute([request([1], timeout=1500), request([2], timeout=10**9)])
+    code, message = error_of(late)
+    assert code is TritonError.UNAVAILABLE
+    assert message.startswith("found the deadline passed by ")
+    assert outputs_of(good)
+
+
+# -- prepared tensors ------------------------------------------------------------------------
+
+
+def prepared_config(**more):
+    config = encoder_config({"prepared.input_ids": "INT64[tokens]"}, **more)
+    del config["parameters"]["axes.input_ids"]
+    config["parameters"]["prepared.lengths"] = {"string_value": "INT32[1]"}
+    config["input"] = [tensor("text", "STRING", [-1] if config["max_batch_size"] == 0 else [1])]
+    return config
+
+
+def letters(window):
+    """Token ids of the letters of each text, a = 0; an empty text is a fault."""
+    return [letters_of(inputs["text"].ravel()) for inputs in window]
+
+
+def letters_of(words):
+    if not all(words):
+        return RequestFault("input 'text': found an empty text, expected letters")
+    ids = np.zeros((len(words), max(map(len, words))), np.int64)
+    for row, word in zip(ids, words, strict=True):
+        row[: len(word)] = np.frombuffer(word, np.uint8) - ord("a")
+    return {"input_ids": ids, "lengths": np.array([[len(word)] for word in words], np.int32)}
+
+
+def test_the_models_own_code_prepares_the_graphs_inputs(opened):
+    model = opened(prepared_config(), prepare=letters)
+    texts = [[b"abc"], [b"d"], [b""]]
+    window = [
+        InferenceRequest([Tensor("text", np.array([text], object))], ["embedding"])
+        for text in texts
+    ]
+    first, second, empty = model.execute(window)
+    np.testing.assert_allclose(outputs_of(first)["embedding"], encode([[0, 1, 2]]), rtol=1e-5)
+    np.testing.assert_allclose(outputs_of(second)["embedding"], encode([[3]]), rtol=1e-5)
+    assert error_of(empty) == (INVALID_ARG, "input 'text': found an empty text, expected letters")
+
+
+def test_prepared_tensors_have_rows_where_requests_have_none(opened):
+    config = prepared_config(batch=0)
+    config["parameters"]["rows"] = {"string_value": "4"}
+    config["output"] = [tensor("embedding", "FP32", [-1, 4])]
+    model = opened(config, prepare=letters)
+    texts = np.array([b"abc", b"d", b"ef"], object)
+    (response,) = model.execute([InferenceRequest([Tensor("text", texts)], ["embedding"])])
+    expected = encode([[0, 1, 2], [3], [4, 5]])
+    np.testing.assert_allclose(outputs_of(response)["embedding"], expected, rtol=1e-5)
+
+
+# -- other types -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "torch"])
+def test_bfloat16_travels_as_its_bits(opened, engine):
+    torch = pytest.importorskip("torch", reason="it shows what the bits mean")
+    config = model_config([tensor("x", "BF16", [3])], [tensor("y", "BF16", [3])])
+    model = opened(config, graph=BFLOAT16, engine=engine)
+    numbers = [torch.tensor([[1.5, -2.0, rows]], dtype=torch.bfloat16) for rows in range(3)]
+    window = [InferenceRequest([Bfloat16Tensor("x", number)], ["y"]) for number in numbers]
+    for response, number in zip(model.execute(window), numbers, strict=True):
+        (output,) = response.output_tensors()
+        assert torch.equal(output.tensor, number)
+
+
+def test_outputs_that_are_inputs_come_back_as_they_were(opened):
+    config = encoder_config({"pass.name": "title"})
+    config["input"].append(tensor("title", "STRING", [1]))
+    config["output"].append(tensor("name", "STRING", [1]))
+    title = np.array([[b"\xff raw"]], object)
+    sent = request([1, 2], outputs=["embedding", "name"], more=[Tensor("title", title)])
+    (response,) = opened(config).execute([sent])
+    assert outputs_of(response)["name"] is title
+
+
+# -- metrics ---------------------------------------------------------------------------------
+
+
+def test_what_was_counted_is_exported_when_the_model_is_closed(opened, pb_utils):
+    model = opened(encoder_config({"gears.tokens": "4, 32"}))
+    model.execute([request([1, 2, 3]), request([4]), request([5], length=2)])
+    model.close()
+    assert pb_utils.metric("useful_elements_total").number == 4
+    assert pb_utils.metric("executed_elements_total").number == 8
+    assert pb_utils.metric("gear_launches_total", gear="tokens 4").number == 1
+    assert pb_utils.metric("refused_total").number == 1
+    assert pb_utils.metric("launch_rows").observed == [2]
+    assert pb_utils.metric("launch_seconds_total", model="encoder").number > 0
+
+
+def test_what_is_planned_is_exported_at_load(opened, pb_utils):
+    opened(encoder_config())
+    assert pb_utils.metric("total_bytes", instance="encoder_0_0").number > 0
+    assert pb_utils.metric("weights_bytes").number == TABLE.nbytes + 2 * 8
+    assert pb_utils.metric("allocations_after_freeze").number == 0
+
+
+def test_counts_are_exported_once_and_before_long(opened, pb_utils, monkeypatch):
+    timers = []
+
+    class Timer:
+        def __init__(self, interval, function):
+            self.fire, self.cancelled = function, False
+            timers.append(self)
+
+        def start(self):
+            assert self.daemon
+
+        def cancel(self):
+            self.cancelled = True
+
+    monkeypatch.setattr("ge_runtime.adapters.metrics.Timer", Timer)
+    model = opened(encoder_config())
+    model.execute([request([1])])
+    model.execute([request([1])])
+    assert len(timers) == 1
+    assert pb_utils.metric("launches_total").number == 0
+    timers[0].fire()
+    assert pb_utils.metric("launches_total").number == 2
+    model.execute([request([1])])
+    model.close()
+    assert (len(timers), timers[1].cancelled) == (2, True)
+    assert pb_utils.metric("launches_total").number == 3
+
+
+def test_readiness_is_the_runtimes(opened):
+    model = opened(encoder_config())
+    assert model.is_ready()
+    model.close()
+    assert not model.is_ready()
 
 
 # -- derived outputs -------------------------------------------------------------------------
@@ -281,7 +448,7 @@ def test_window_must_answer_every_request(pb_utils):
 
 
 def test_window_is_not_asked_when_no_request_can_be_read(pb_utils):
-    unreadable = InferenceRequest([Bfloat16Tensor("x")], [])
+    unreadable = InferenceRequest([Bfloat16Tensor("x", None)], [])
     (response,) = answer_window(pb_utils, [unreadable], lambda window: 1 / 0)
     assert error_of(response)[1].startswith("TritonModelException: ")
 

@@ -1,0 +1,151 @@
+"""One response per request, whatever becomes of it.
+
+Whatever goes wrong with one request becomes the error response of that request and leaves the
+others alone.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from ge_runtime.adapters.dlpack import Bfloat16
+from ge_runtime.adapters.protocols import PbUtils, Request
+from ge_runtime.errors import (
+    Cancelled,
+    Departed,
+    EngineLost,
+    PoolFault,
+    RequestFault,
+    RuntimeClosed,
+    RuntimeFault,
+)
+from ge_runtime.specs import Tensors
+
+Result: TypeAlias = Tensors | Exception
+"""What becomes of a request: its outputs by name, or why there are none."""
+
+Read = TypeVar("Read")
+
+
+def answer_each(
+    pb_utils: PbUtils, requests: Sequence[Request], function: Callable[[Tensors], Tensors]
+) -> list[object]:
+    """One InferenceResponse per request, in order, from calls of `function` for each.
+
+    function: a request's inputs by name to its outputs by name. It raises RequestFault for what
+    the caller did wrong, which the client gets as INVALID_ARG; anything else that it raises is
+    INTERNAL, and logged. For models without a graph.
+    """
+    return answer_window(
+        pb_utils, requests, lambda window: [attempt(function, inputs) for inputs in window]
+    )
+
+
+def answer_window(
+    pb_utils: PbUtils,
+    requests: Sequence[Request],
+    function: Callable[[Sequence[Tensors]], Sequence[Result]],
+) -> list[object]:
+    """One InferenceResponse per request, in order, from one call of `function` for all.
+
+    function: the inputs by name of each request to its outputs by name, or to the exception that
+    stands for them. What it raises is the error of every request.
+    Errors are mapped as in `answer_each`. Outputs that a client did not request are left out.
+    """
+    return respond_to(pb_utils, requests, _read, function, ())
+
+
+def _read(request: Request) -> Tensors:
+    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+
+
+def respond_to(
+    pb_utils: PbUtils,
+    requests: Sequence[Request],
+    read: Callable[[Request], Read],
+    function: Callable[[Sequence[Read]], Sequence[Result]],
+    bfloat16: Collection[str],
+) -> list[object]:
+    """One InferenceResponse per request, in order, from one call of `function` for all.
+
+    read: what `function` gets of a request; a request that it raises for is answered with that.
+    function: one result per reading. bfloat16: the outputs that are arrays of bits.
+    """
+    readings = [attempt(read, request) for request in requests]
+    window = [reading for reading in readings if not isinstance(reading, Exception)]
+    try:
+        results = list(function(window)) if window else []
+        if len(results) != len(window):
+            raise RuntimeFault(f"found {len(results)} results, expected {len(window)}")
+    except Exception as error:
+        results = [error] * len(window)
+    left = iter(results)
+    return _respond(
+        pb_utils,
+        requests,
+        [reading if isinstance(reading, Exception) else next(left) for reading in readings],
+        bfloat16,
+    )
+
+
+def attempt(function: Callable[[Any], Read], argument: object) -> Read | Exception:
+    """The function's result, or what it raised."""
+    try:
+        return function(argument)
+    except Exception as error:
+        return error
+
+
+def _respond(
+    pb_utils: PbUtils,
+    requests: Iterable[Request],
+    results: Iterable[Result],
+    bfloat16: Collection[str],
+) -> list[object]:
+    responses = []
+    logged: set[int] = set()  # a window that fails gives all its requests the same exception
+    for request, result in zip(requests, results, strict=True):
+        if not isinstance(result, Exception):
+            try:
+                responses.append(_success(pb_utils, request, result, bfloat16))
+                continue
+            except Exception as error:
+                result = error
+        if not isinstance(result, (RequestFault, Departed)) and id(result) not in logged:
+            logged.add(id(result))
+            pb_utils.Logger.log_error("".join(traceback.format_exception(result)))
+        responses.append(_failure(pb_utils, result))
+    return responses
+
+
+def _success(
+    pb_utils: PbUtils, request: Request, outputs: Tensors, bfloat16: Collection[str]
+) -> object:
+    wanted = request.requested_output_names()
+    tensors = [
+        pb_utils.Tensor.from_dlpack(name, Bfloat16(array))
+        if name in bfloat16
+        else pb_utils.Tensor(name, array)
+        for name, array in outputs.items()
+        if name in wanted
+    ]
+    return pb_utils.InferenceResponse(output_tensors=tensors)
+
+
+def _failure(pb_utils: PbUtils, error: Exception) -> object:
+    text = str(error) if isinstance(error, RuntimeFault) else f"{type(error).__name__}: {error}"
+    code = _code(pb_utils.TritonError, error)
+    return pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(text, code))
+
+
+def _code(codes: Any, error: Exception) -> object:  # noqa: ANN401 - pb_utils.TritonError
+    """Triton's code for an error; the fronts of a server make statuses of it."""
+    if isinstance(error, RequestFault):
+        return codes.INVALID_ARG
+    if isinstance(error, Cancelled):
+        return codes.CANCELLED
+    if isinstance(error, (Departed, PoolFault, RuntimeClosed, EngineLost)):
+        return codes.UNAVAILABLE
+    return codes.INTERNAL

@@ -1,0 +1,149 @@
+"""The runtime's counts as Triton metrics, through `pb_utils.MetricFamily`.
+
+A call into tritonserver takes about 10 us, so counts are not exported as they change: the first
+window after an export arms a timer, and what was counted until it fires goes out together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import Lock, Timer
+from typing import Any, Final, Protocol, TypeAlias
+
+from ge_runtime.metrics import Counts
+
+# `pb_utils.Metric`: increment, set, observe.
+Metric: TypeAlias = Any
+
+INTERVAL_S: Final = 0.25
+
+COUNTERS: Final = {
+    "useful_elements": "Elements of requests that were executed",
+    "executed_elements": "Elements that were executed, padding included",
+    "copied_bytes": "Bytes moved between requests, batches and answers",
+    "launches": "Executions of the graph",
+    "launch_seconds": "Time in executions of the graph",
+    "gear_misses": "Requests that no gear holds",
+    "workspace_waits": "Launches that had to wait for workspace",
+    "workspace_wait_seconds": "Time that launches waited for workspace",
+    "isolations": "Failed launches, each cut in halves or found to have a single request",
+    "culprits": "Requests found to make a launch fail",
+    "departed": "Requests dropped after cancellation or past their deadline",
+    "refused": "Requests that were not sound",
+    "answers_spilled": "Launches whose answers needed memory beyond the plan",
+}
+"""Fields of Counts, exported as ge_runtime_<field>_total."""
+
+GAUGES: Final = {
+    "weights_bytes": "Planned at load: weights",
+    "workspace_bytes": "Planned at load: intermediate results of the largest launch",
+    "io_bytes": "Planned at load: inputs and outputs of the largest launch",
+    "total_bytes": "Planned at load: everything",
+    "workspace_leased_bytes": "Workspace that is leased now, of all models in the process",
+    "allocations_after_freeze": "Device allocations while serving: defects, expected to be 0",
+    "size_drift": "How far sizes are from those the gears were chosen for: 0 not at all, 1 wholly",
+}
+"""Values at one moment, exported as ge_runtime_<name>."""
+
+_ROW_BUCKETS: Final = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
+
+
+class MetricsModule(Protocol):
+    """What is used of the module `triton_python_backend_utils`."""
+
+    @property
+    def MetricFamily(self) -> Any:  # noqa: ANN401 - a class with kinds as attributes
+        """A family of metrics: its name, description and kind."""
+
+
+class MetricsExporter:
+    """Exports the counts of one model instance. Safe from any thread.
+
+    Counters are sums over the instances of a model, gauges belong to one instance.
+    """
+
+    def __init__(
+        self,
+        pb_utils: MetricsModule,
+        *,
+        model: str,
+        version: str,
+        instance: str,
+        counts: Callable[[], Counts],
+        gauges: Callable[[], Mapping[str, float]],
+    ) -> None:
+        """counts: a snapshot of all that was counted; gauges: by the names of GAUGES, or fewer."""
+        self._read_counts, self._read_gauges = counts, gauges
+        self._exported = Counts()
+        self._exporting = Lock()  # one export at a time, so that nothing is exported twice
+        self._arming = Lock()
+        self._timer: Timer | None = None
+        family = pb_utils.MetricFamily
+        self._labels = {"model": model, "version": version}
+        # Triton forgets a family's metrics with the family, so all are kept.
+        self._counter_families = {
+            name: family(f"ge_runtime_{name}_total", text, family.COUNTER)
+            for name, text in COUNTERS.items()
+        }
+        self._gauge_families = {
+            name: family(f"ge_runtime_{name}", text, family.GAUGE) for name, text in GAUGES.items()
+        }
+        self._rows_family = family(
+            "ge_runtime_launch_rows", "Rows of a launch, without padding", family.HISTOGRAM
+        )
+        self._gears_family = family(
+            "ge_runtime_gear_launches_total", "Launches of each gear", family.COUNTER
+        )
+        self._counters = {
+            name: family.Metric(labels=self._labels)
+            for name, family in self._counter_families.items()
+        }
+        self._gauges = {
+            name: family.Metric(labels={**self._labels, "instance": instance})
+            for name, family in self._gauge_families.items()
+        }
+        self._rows = self._rows_family.Metric(labels=self._labels, buckets=_ROW_BUCKETS)
+        self._gears: dict[str, Metric] = {}
+        self.export()
+
+    def note(self) -> None:
+        """Something was counted: it goes out within INTERVAL_S."""
+        if self._timer is None:
+            with self._arming:
+                if self._timer is None:
+                    self._timer = Timer(INTERVAL_S, self._fire)
+                    self._timer.daemon = True
+                    self._timer.start()
+
+    def export(self) -> None:
+        """Export what was counted since the last time."""
+        with self._exporting:
+            counts = self._read_counts()
+            fresh, self._exported = counts.since(self._exported), counts
+            for name, counter in self._counters.items():
+                if amount := getattr(fresh, name):
+                    counter.increment(amount)
+            for gear, launches in fresh.gear_hits.items():
+                if gear not in self._gears:
+                    self._gears[gear] = self._gears_family.Metric(
+                        labels={**self._labels, "gear": gear}
+                    )
+                self._gears[gear].increment(launches)
+            for rows, launches in fresh.launch_rows.items():
+                for _ in range(launches):
+                    self._rows.observe(rows)
+            for name, value in self._read_gauges().items():
+                self._gauges[name].set(value)
+
+    def close(self) -> None:
+        """Export what is left. Safe to call twice."""
+        with self._arming:
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        self.export()
+
+    def _fire(self) -> None:
+        with self._arming:
+            self._timer = None
+        self.export()

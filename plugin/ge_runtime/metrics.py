@@ -1,0 +1,88 @@
+"""What the runtime counts: plain numbers, no exporter.
+
+`docs/runtime.md` says what each means; `adapters.metrics` gives them to Triton.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from threading import Lock
+from typing import Final
+
+
+@dataclass(slots=True)
+class Counts:
+    """Everything counted since the runtime was opened. Sizes are elements, times seconds."""
+
+    useful_elements: int = 0
+    """Rows times their own sizes, of all launches."""
+    executed_elements: int = 0
+    """Rows times sizes of the batches, padding included."""
+    copied_bytes: int = 0
+    """Moved by gather and scatter."""
+    launches: int = 0
+    launch_seconds: float = 0.0
+    launch_rows: Counter[int] = field(default_factory=Counter)
+    """Rows of a launch, padding left out: how many launches had so many."""
+    gear_hits: Counter[str] = field(default_factory=Counter)
+    """Gear, e.g. "8x64": launches of that size."""
+    gear_misses: int = 0
+    """Requests that no gear held."""
+    workspace_waits: int = 0
+    """Launches that had to wait for workspace."""
+    workspace_wait_seconds: float = 0.0
+    isolations: int = 0
+    """Launches that failed and were cut in halves, or failed with a single request."""
+    culprits: int = 0
+    """Requests found to make a launch fail."""
+    departed: int = 0
+    """Requests dropped because their callers cancelled or their deadlines passed."""
+    refused: int = 0
+    """Requests that were not sound."""
+    answers_spilled: int = 0
+    """Launches whose answers needed memory beyond the plan, because all slots were held."""
+
+    @property
+    def padding_share(self) -> float:
+        """Of all elements executed, the share that was padding; 0 before the first launch."""
+        if not self.executed_elements:
+            return 0.0
+        return 1 - self.useful_elements / self.executed_elements
+
+    def add(self, more: Counts) -> None:
+        """Count these as well."""
+        for name in _NUMBERS:
+            if amount := getattr(more, name):
+                setattr(self, name, getattr(self, name) + amount)
+        self.launch_rows.update(more.launch_rows)
+        self.gear_hits.update(more.gear_hits)
+
+    def since(self, earlier: Counts) -> Counts:
+        """What was counted after `earlier`, a copy of these counts."""
+        return Counts(
+            **{name: getattr(self, name) - getattr(earlier, name) for name in _NUMBERS},
+            launch_rows=self.launch_rows - earlier.launch_rows,
+            gear_hits=self.gear_hits - earlier.gear_hits,
+        )
+
+
+_NUMBERS: Final = tuple(f.name for f in fields(Counts) if f.type in ("int", "float"))
+
+
+class Metrics:
+    """Counts that many threads add to."""
+
+    def __init__(self) -> None:
+        self._counts = Counts()
+        self._lock = Lock()
+
+    def add(self, more: Counts) -> None:
+        """Count these as well, at once."""
+        with self._lock:
+            self._counts.add(more)
+
+    def snapshot(self) -> Counts:
+        """A copy of all counts at one moment."""
+        with self._lock:
+            return self._counts.since(Counts())

@@ -1,0 +1,51 @@
+"""A failing batch fails only its culprit: halve it until the culprit stands alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ge_runtime.errors import EngineFault, OutOfMemory
+
+Member = TypeVar("Member")
+Answer = TypeVar("Answer")
+
+
+def isolate(
+    members: Sequence[Member],
+    launch: Callable[[Sequence[Member]], Sequence[Answer]],
+    settle: Callable[[Member, Answer | EngineFault | OutOfMemory], None],
+    still_waiting: Callable[[Sequence[Member]], Sequence[Member]],
+) -> int:
+    """Settle every member with its answer or its own fault; returns the launches that failed.
+
+    launch: executes members together, one answer each, or raises for all of them.
+    settle: called once per member that was executed, alone or in company.
+    still_waiting: asked before each launch after a failure; members that it leaves out are not
+    executed again, and are its own to settle.
+
+    A launch that raises EngineFault or OutOfMemory is cut in halves, the earlier one first. One
+    culprit among n members takes 1 + 2 * log2(n) launches: 9 for 16. What `launch` raises besides
+    is about no member, e.g. that the device is lost, and passes.
+    """
+    failures = 0
+    waiting = [members]
+    while waiting:
+        batch = waiting.pop()
+        if failures:
+            batch = still_waiting(batch)
+        if not batch:
+            continue
+        try:
+            answers = launch(batch)
+        except (EngineFault, OutOfMemory) as fault:
+            failures += 1
+            if len(batch) == 1:
+                settle(batch[0], fault)
+            else:
+                middle = len(batch) // 2
+                waiting += [batch[middle:], batch[:middle]]
+        else:
+            for member, answer in zip(batch, answers, strict=True):
+                settle(member, answer)
+    return failures

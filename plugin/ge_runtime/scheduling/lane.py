@@ -1,0 +1,161 @@
+"""One engine and its planned memory: executes one batch at a time.
+
+Inputs lie in an arena that the next batch writes again. Outputs lie in a slot of their own, since
+answers are views of them and outlive the batch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ge_runtime.batching.admission import Block
+from ge_runtime.batching.gears import Gear
+from ge_runtime.batching.packing import unpack
+from ge_runtime.batching.ragged import Layout, scatter
+from ge_runtime.engines.base import Engine
+from ge_runtime.engines.contract import Contract
+from ge_runtime.errors import EngineFault
+from ge_runtime.memory.arena import Arena
+from ge_runtime.memory.slots import AnswerSlots
+from ge_runtime.metrics import Counts
+from ge_runtime.specs import UNKNOWN, Array, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """What all batches of a model have in common."""
+
+    batched: bool
+    """Whether the graph's tensors have a batch dimension."""
+    answered: Collection[str]
+    """The axes that outputs carry."""
+    packing: str | None
+    """The axis along which rows are joined instead of padded."""
+    terms: tuple[tuple[str, ...], ...]
+    """The distinct tuples of axes that inputs have; see `batching.cost`."""
+
+
+class Lane:
+    """Executes batches of one model on one engine. For one thread at a time."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        contract: Contract,
+        rules: BatchRules,
+        *,
+        inputs: Arena,
+        answers: AnswerSlots,
+    ) -> None:
+        """inputs: memory for the inputs of the largest batch; answers: slots for its outputs."""
+        self._engine = engine
+        self._contract = contract
+        self._rules = rules
+        self._inputs = inputs
+        self._answers = answers
+        self._asked = [spec for spec in contract.outputs if UNKNOWN not in spec.dims]
+
+    @property
+    def engine(self) -> Engine:
+        """Its graph, for whoever has the lane to himself."""
+        return self._engine
+
+    @property
+    def spilled(self) -> int:
+        """How many batches found no slot free, and had memory allocated."""
+        return self._answers.spilled
+
+    def execute(self, blocks: Sequence[Block], gear: Gear) -> tuple[list[dict[str, Array]], Counts]:
+        """The outputs of each block by name, and what was counted.
+
+        gear: the size of the batch, if the blocks do not need more. Outputs are [rows, *dims] with
+        the block's own sizes, in memory that is not written again while they are in use.
+        Raises what the engine raises; then the blocks can be executed again.
+        """
+        rules = self._rules
+        # Along a packed axis a batch is as large as its rows together, whatever the gear.
+        extents = {axis: size for axis, size in gear.extents.items() if axis != rules.packing}
+        layout = Layout.of(
+            blocks, rules.answered, rows=gear.rows, extents=extents, packed=rules.packing
+        )
+        self._inputs.reset()
+        inputs: dict[str, Array] = {}
+        for feed in self._contract.feeds:
+            batch = self._inputs.carve(feed.spec.dtype.numpy, feed.shape(layout))
+            feed.write(layout, batch)
+            inputs[feed.spec.name] = self._bare(batch)
+        slot = self._answers.take()
+        outputs: dict[str, Array | None] = {spec.name: None for spec in self._contract.outputs}
+        for spec in self._asked:
+            outputs[spec.name] = self._bare(slot.carve(spec.dtype.numpy, layout.shape(spec)))
+        executed = slot.used_bytes
+        start = time.perf_counter()
+        results = self._engine.run(inputs, outputs)
+        seconds = time.perf_counter() - start
+        answers: list[dict[str, Array]] = [{} for _ in blocks]
+        for spec in self._contract.outputs:
+            batch = self._with_rows(spec, results[spec.name], layout)
+            # What the engine chose is copied: it may lie in the inputs, which are written again.
+            carve = None if UNKNOWN in spec.dims else slot.carve
+            split = unpack if layout.packs(spec) else scatter
+            for answer, own in zip(answers, split(layout, spec, batch, carve), strict=True):
+                answer[spec.name] = self._bare(own)
+        counts = Counts(
+            launches=1,
+            launch_seconds=seconds,
+            launch_rows=Counter({layout.filled: 1}),
+            useful_elements=self._useful(layout),
+            executed_elements=self._executed(layout),
+            copied_bytes=self._inputs.used_bytes + slot.used_bytes - executed,
+        )
+        return answers, counts
+
+    def poison(self, byte: int | None) -> None:
+        """For tests: fill the memory of each batch with `byte` before it is written, None: do not.
+
+        Holds from the next batch on. What nothing writes, neither a feed nor the graph, shows.
+        """
+        self._inputs.poison = byte
+        self._answers.poison = byte
+
+    def close(self) -> None:
+        """Free the graph. Safe to call twice."""
+        self._engine.close()
+
+    def _useful(self, layout: Layout) -> int:
+        lengths = {axis: ends[: layout.filled] for axis, ends in layout.lengths.items()}
+        if not self._rules.terms:
+            return layout.filled
+        return sum(
+            int(np.prod([lengths[axis] for axis in term], axis=0).sum()) if term else layout.filled
+            for term in self._rules.terms
+        )
+
+    def _executed(self, layout: Layout) -> int:
+        if not self._rules.terms:
+            return layout.rows
+        return sum(
+            (1 if layout.packed in term else layout.rows)
+            * math.prod(layout.extents[axis] for axis in term)
+            for term in self._rules.terms
+        )
+
+    def _bare(self, batch: Array) -> Array:
+        """A batch as the graph and callers know it: without rows if requests have none."""
+        return batch if self._rules.batched else batch.reshape(batch.shape[1:])
+
+    def _with_rows(self, spec: TensorSpec, result: Array, layout: Layout) -> Array:
+        """The opposite of `_bare`, for a result of the graph."""
+        batch = result if self._rules.batched else result[None]
+        expected = len(spec.dims) + (not layout.packs(spec))
+        if batch.ndim != expected:  # only where the engine chose the shape
+            raise EngineFault(
+                f"output '{spec.name}': found shape {list(result.shape)}, expected {spec}"
+            )
+        return batch

@@ -1,0 +1,80 @@
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ge_runtime.scheduling.dispatch import Dispatcher, LeastRows
+
+
+@pytest.fixture
+def two_lanes():
+    dispatcher = Dispatcher(["left", "right"], "test")
+    yield dispatcher
+    dispatcher.close()
+
+
+def test_the_lane_with_the_least_rows_is_taken():
+    choice = LeastRows(3)
+    assert [choice.take(rows) for rows in (8, 4, 2, 1, 1, 1)] == [0, 1, 2, 2, 2, 1]
+
+
+def test_idle_lanes_take_turns():
+    choice = LeastRows(2)
+    taken = []
+    for _ in range(4):
+        taken.append(choice.take(3))
+        choice.give_back(taken[-1], 3)
+    assert taken == [0, 1, 0, 1]
+
+
+@given(st.integers(1, 4), st.lists(st.integers(1, 64), max_size=40))
+def test_rows_are_spread_within_one_launch_of_even(lanes, launches):
+    choice = LeastRows(lanes)
+    for rows in launches:
+        choice.take(rows)
+    assert sum(choice.outstanding) == sum(launches)
+    assert max(choice.outstanding) - min(choice.outstanding) <= max(launches, default=0)
+
+
+def test_one_lane_works_on_the_callers_thread():
+    dispatcher, seen = Dispatcher(["only"], "test"), []
+    dispatcher.run_all([(1, lambda lane: seen.append((lane, threading.current_thread())))] * 2)
+    assert seen == [("only", threading.current_thread())] * 2
+
+
+def test_two_lanes_work_at_the_same_time(two_lanes):
+    together = threading.Barrier(2, timeout=30)
+    lanes = []
+
+    def task(lane):
+        together.wait()
+        lanes.append(lane)
+
+    two_lanes.run_all([(4, task), (4, task)])
+    assert sorted(lanes) == ["left", "right"]
+
+
+def test_the_tasks_of_a_lane_keep_their_order(two_lanes):
+    order = {"left": [], "right": []}
+    tasks = [(1, lambda lane, number=number: order[lane].append(number)) for number in range(20)]
+    two_lanes.run_all(tasks)
+    assert sorted(order["left"] + order["right"]) == list(range(20))
+    assert all(numbers == sorted(numbers) for numbers in order.values())
+
+
+def test_a_task_that_raises_leaves_the_others_and_the_lane_alone(two_lanes):
+    done = []
+
+    def fail(lane):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        two_lanes.run_all([(1, fail), (1, done.append), (1, done.append)])
+    two_lanes.run_all([(1, done.append), (1, done.append)])
+    assert len(done) == 4
+    assert two_lanes.outstanding == (0, 0)
+
+
+def test_closing_twice_is_harmless(two_lanes):
+    two_lanes.close()

@@ -1,0 +1,55 @@
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+from ge_runtime.metrics import Counts, Metrics
+
+
+def launch(rows=1, gear="4x8", **amounts):
+    return Counts(
+        launches=1, launch_rows=Counter({rows: 1}), gear_hits=Counter({gear: 1}), **amounts
+    )
+
+
+def test_counts_add_up():
+    metrics = Metrics()
+    metrics.add(launch(3, useful_elements=30, executed_elements=40, launch_seconds=0.5))
+    metrics.add(launch(3, "8x8", useful_elements=10, executed_elements=40, launch_seconds=0.25))
+    counts = metrics.snapshot()
+    assert counts.launches == 2
+    assert counts.launch_seconds == 0.75
+    assert counts.launch_rows == {3: 2}
+    assert counts.gear_hits == {"4x8": 1, "8x8": 1}
+    assert counts.padding_share == 0.5
+
+
+def test_there_is_no_padding_before_the_first_launch():
+    assert Counts().padding_share == 0
+
+
+def test_a_snapshot_stays_as_it_is():
+    metrics = Metrics()
+    metrics.add(launch())
+    before = metrics.snapshot()
+    metrics.add(launch())
+    assert before == launch()
+
+
+def test_what_was_counted_since_a_snapshot():
+    metrics = Metrics()
+    metrics.add(launch(1, copied_bytes=5))
+    earlier = metrics.snapshot()
+    metrics.add(launch(2, copied_bytes=7))
+    assert metrics.snapshot().since(earlier) == launch(2, copied_bytes=7)
+
+
+def test_no_count_is_lost_between_threads():
+    metrics = Metrics()
+
+    def count(_):
+        for _ in range(500):
+            metrics.add(launch(rows=2))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count, range(4)))
+    assert metrics.snapshot().launches == 2000
+    assert metrics.snapshot().launch_rows == {2: 2000}

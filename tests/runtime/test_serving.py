@@ -1,0 +1,262 @@
+"""What a runtime does with its callers, its devices and its workspace."""
+
+import contextlib
+import math
+import threading
+
+import numpy as np
+import pytest
+from runtime.support.configs import encoder_config
+from runtime.support.graphs import ENCODER, TABLE, encode
+
+from ge_runtime import Caller, ConfigFault, EngineFault, EngineLost, Runtime
+from ge_runtime.engines.onnx import OnnxEngine
+from ge_runtime.errors import Cancelled, Expired, NeverFits, OutOfMemory, PoolTimeout
+from ge_runtime.testing.clock import ManualClock
+from ge_runtime.workspace.registry import PROCESS_POOLS
+
+UNKNOWN_TOKEN = len(TABLE)
+COST = "launch_us=100, element_ns=100, element2_ns=0"
+SLOW = "launch_us=5000, element_ns=100, element2_ns=0"
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def opened(version_dir, clock):
+    with contextlib.ExitStack() as stack:
+
+        def open_runtime(parameters=None, **more):
+            config = encoder_config({"cost": COST, **(parameters or {})}, **more)
+            runtime = Runtime.open(
+                version_dir(ENCODER), config, instance_name="tiny_0", clock=clock
+            )
+            stack.callback(runtime.close)
+            return runtime
+
+        yield open_runtime
+
+
+def text(*tokens):
+    return {"input_ids": np.array([tokens]), "lengths": np.array([[len(tokens)]], np.int32)}
+
+
+def right(answer, *tokens):
+    np.testing.assert_allclose(answer["embedding"], encode([tokens]), rtol=1e-5)
+    return True
+
+
+# -- callers ---------------------------------------------------------------------------------
+
+
+def test_an_expired_request_is_not_executed_and_others_are(opened, clock):
+    runtime = opened()
+    clock.advance(10.0)
+    late, timely = Caller("late", deadline=9.0), Caller("timely", deadline=11.0)
+    expired, answered = runtime.infer([text(1), text(2, 3)], [late, timely])
+    assert isinstance(expired, Expired)
+    assert str(expired).startswith("[request id: late] found the deadline passed by 1000.0 ms")
+    assert right(answered, 2, 3)
+    assert runtime.counts().departed == 1
+    assert runtime.counts().useful_elements == 2
+
+
+def test_a_cancelled_request_is_not_executed(opened):
+    runtime = opened({"cost": SLOW})
+    callers = [Caller(is_cancelled=lambda: True), Caller()]
+    cancelled, answered = runtime.infer([text(1), text(2)], callers)
+    assert isinstance(cancelled, Cancelled)
+    assert right(answered, 2)
+
+
+def test_nobody_is_asked_about_launches_that_are_quicker_than_asking(opened):
+    runtime = opened({"cost": "launch_us=1, element_ns=1, element2_ns=0"})
+    (answer,) = runtime.infer([text(1)], [Caller(is_cancelled=lambda: pytest.fail("asked"))])
+    assert right(answer, 1)
+
+
+def test_requests_that_expire_while_others_run_are_dropped_between_launches(opened, clock, engine):
+    runtime = opened(batch=1)
+    engine.before = lambda: clock.advance(1.0)
+    window = [text(1), text(2), text(3)]
+    answers = runtime.infer(window, [Caller(deadline=1.5)] * 3)
+    assert [type(answer) for answer in answers] == [dict, dict, Expired]
+
+
+def test_bisection_stops_for_requests_whose_time_is_over(opened, clock, engine):
+    runtime = opened()
+    engine.before = lambda: clock.advance(1.0)
+    window = [text(UNKNOWN_TOKEN), *(text(token) for token in range(7))]
+    answers = runtime.infer(window, [Caller(deadline=2.5)] * 8)
+    assert {type(answer) for answer in answers} <= {EngineFault, Expired, dict}
+    assert sum(isinstance(answer, Expired) for answer in answers) >= 4
+    assert engine.runs <= 4
+
+
+def test_the_most_urgent_request_is_executed_first(opened, clock, engine):
+    runtime = opened(batch=1)
+    order = []
+    engine.saw = lambda inputs: order.append(int(inputs["input_ids"][0, 0]))
+    deadlines = [math.inf, 1e6, 1e3]
+    runtime.infer([text(1), text(2), text(3)], [Caller(deadline=due) for due in deadlines])
+    assert order == [3, 2, 1]
+
+
+def test_faults_name_the_request(opened):
+    runtime = opened()
+    fault, answered = runtime.infer([text(UNKNOWN_TOKEN), text(1)], [Caller("a"), Caller("b")])
+    assert isinstance(fault, EngineFault)
+    assert str(fault).startswith("[request id: a] onnxruntime: ")
+    assert right(answered, 1)
+
+
+# -- engines ---------------------------------------------------------------------------------
+
+
+class Hooks:
+    def __init__(self):
+        self.runs = 0
+        self.before = lambda: None
+        self.saw = lambda inputs: None
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """Hooks into every execution of every engine; `runs` counts them, warm-up included."""
+    hooks, run = Hooks(), OnnxEngine.run
+
+    def hooked(self, inputs, outputs):
+        hooks.runs += 1
+        hooks.saw(inputs)
+        hooks.before()
+        return run(self, inputs, outputs)
+
+    monkeypatch.setattr(OnnxEngine, "run", hooked)
+    return hooks
+
+
+def test_a_batch_too_large_for_memory_is_cut_until_it_fits(opened, engine):
+    runtime = opened()
+
+    def most_three_rows(inputs):
+        if len(inputs["input_ids"]) > 3:
+            raise OutOfMemory("device: too many rows")
+
+    engine.saw = most_three_rows
+    answers = runtime.infer([text(token) for token in range(8)])
+    assert all(right(answer, token) for token, answer in enumerate(answers))
+    assert runtime.counts().culprits == 0
+    assert runtime.counts().isolations == 3
+
+
+def test_a_lost_engine_fails_all_and_the_runtime_says_that_it_is_not_ready(opened, engine):
+    runtime = opened()
+    assert runtime.is_ready()
+
+    def lose():
+        raise EngineLost("the device is gone")
+
+    engine.before = lose
+    engine.runs = 0
+    answers = runtime.infer([text(1), text(2)])
+    assert all(isinstance(answer, EngineLost) for answer in answers)
+    assert engine.runs == 1
+    assert not runtime.is_ready()
+
+
+def test_a_closed_runtime_is_not_ready(opened):
+    runtime = opened()
+    runtime.close()
+    assert not runtime.is_ready()
+
+
+def test_closing_waits_for_the_window_in_progress(opened, engine):
+    runtime = opened()
+    running, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def pause():
+        running.set()
+        assert go_on.wait(30)
+
+    engine.before = pause
+    answers = []
+    serving = threading.Thread(target=lambda: answers.extend(runtime.infer([text(1)])))
+    closing = threading.Thread(target=lambda: (runtime.close(), closed.set()))
+    serving.start()
+    assert running.wait(30)
+    closing.start()
+    while runtime.is_ready():  # until closing has begun
+        assert closing.is_alive()
+    assert not closed.is_set()
+    go_on.set()
+    serving.join(30)
+    closing.join(30)
+    assert closed.is_set()
+    assert right(answers[0], 1)
+
+
+# -- devices ---------------------------------------------------------------------------------
+
+
+def test_two_lanes_share_a_window(opened, engine):
+    runtime = opened({"devices": "cpu, cpu"}, batch=4)
+    together = threading.Barrier(2, timeout=30)
+    engine.before = together.wait
+    answers = runtime.infer([text(*[token] * 3) for token in range(8)])
+    assert all(right(answer, *[token] * 3) for token, answer in enumerate(answers))
+    assert runtime.counts().launches == 2
+
+
+def test_nothing_is_allocated_while_serving(opened):
+    runtime = opened()
+    for count in range(1, 9):
+        runtime.infer([text(*range(1, 2 + token)) for token in range(count)])
+    assert runtime.gauges()["allocations_after_freeze"] == 0
+    assert runtime.counts().answers_spilled == 0
+
+
+# -- workspace -------------------------------------------------------------------------------
+
+
+def test_a_model_whose_workspace_exceeds_the_pool_is_refused_at_load(opened):
+    with pytest.raises(NeverFits, match="encoder"):
+        opened({"workspace_pool_mib": "1", "limit.tokens": "4096"}, batch=512)
+
+
+def test_models_of_one_device_agree_on_the_capacity_of_its_pool(opened):
+    opened({"workspace_pool_mib": "1"})
+    with pytest.raises(ConfigFault, match="workspace_pool_mib"):
+        opened({"workspace_pool_mib": "2"})
+
+
+def test_the_pool_is_gone_with_its_last_model(opened):
+    opened({"workspace_pool_mib": "1"}).close()
+    opened({"workspace_pool_mib": "2"}).close()
+
+
+def test_launches_wait_for_workspace_that_others_hold(opened):
+    runtime = opened({"workspace_pool_mib": "1"})
+    membership = PROCESS_POOLS.join("cpu", 2**20, "another")
+    answers = []
+    with membership.pool.lease(2**20, owner="another"):
+        serving = threading.Thread(target=lambda: answers.extend(runtime.infer([text(1)])))
+        serving.start()
+        while not membership.pool.stats().waiting:
+            assert serving.is_alive()
+    serving.join(30)
+    membership.leave()
+    assert right(answers[0], 1)
+    assert runtime.counts().workspace_waits == 1
+
+
+def test_a_request_whose_deadline_passes_while_it_waits_for_workspace_is_told_so(opened):
+    runtime = opened({"workspace_pool_mib": "1"})
+    membership = PROCESS_POOLS.join("cpu", 2**20, "another")
+    with membership.pool.lease(2**20, owner="another"):
+        (fault,) = runtime.infer([text(1)], [Caller("x", deadline=1e-9)])
+    membership.leave()
+    assert isinstance(fault, PoolTimeout)
+    assert str(fault).startswith("[request id: x] ")
