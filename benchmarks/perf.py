@@ -1,7 +1,7 @@
 """Measure the reference server and NVIDIA's tritonserver with NVIDIA's perf_analyzer.
 
-    python -m benchmarks.perf             all of it, about seven minutes
-    python -m benchmarks.perf --quick     a smoke test, about a minute and a half
+    python -m benchmarks.perf             all of it, about nine minutes
+    python -m benchmarks.perf --quick     a smoke test, about two minutes
 
 Both servers serve the same folders: model_repository/ and, for the cost of the server itself, a
 model that only gives its input back. They run one at a time, in turns, with the same load for the
@@ -59,6 +59,13 @@ WORKLOADS = {
         Workload(
             "text_pipeline",
             "texts of the project, one to eight in a request, through all three steps",
+            ("--input-data", "benchmarks/data/text_pipeline.json"),
+            (1, 4, 16),
+            (1, 16),
+        ),
+        Workload(
+            "text_pipeline_fused",
+            "the same texts through the same steps, in one model",
             ("--input-data", "benchmarks/data/text_pipeline.json"),
             (1, 4, 16),
             (1, 16),
@@ -265,9 +272,9 @@ def print_summary(results: list[Result], options: argparse.Namespace) -> None:
     print(f"\n=== summary: {turns}, {WINDOWS} windows of {options.window} ms for each point")
     both = len(options.servers) == len(SERVERS)
     heads = [f"{name:>10} p50 ms p99 ms" for name in options.servers]
-    print("  ".join([f"{'model':14} {'conc.':>5}", *heads, *(["ratio"] if both else [])]))
+    print("  ".join([f"{'model':19} {'conc.':>5}", *heads, *(["ratio"] if both else [])]))
     for model, concurrency in dict.fromkeys((r.model, r.concurrency) for r in results):
-        cells, throughput = [f"{model:14} {concurrency:5}"], {}
+        cells, throughput = [f"{model:19} {concurrency:5}"], {}
         for name in options.servers:
             point = (name, model, concurrency)
             rows = [r for r in results if (r.server, r.model, r.concurrency) == point]

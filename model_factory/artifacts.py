@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,7 +66,10 @@ def build_one(recipe: Recipe, repository: Path) -> None:
     stamp_path.parent.mkdir(parents=True, exist_ok=True)
     draft = stamp_path.with_name(f"{os.getpid()}-{target.name}")
     try:
-        recipe.build(draft)
+        if recipe.same_as and is_current(recipe.same_as, repository):
+            _link(recipe.same_as.target(repository), draft)
+        else:
+            recipe.build(draft)
         # The old stamp goes first: interrupted between here and the end, the artifact counts
         # as out of date rather than as something it is not.
         stamp_path.unlink(missing_ok=True)
@@ -73,6 +77,14 @@ def build_one(recipe: Recipe, repository: Path) -> None:
         stamp_path.write_text(_stamp(recipe, target))
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _link(source: Path, path: Path) -> None:
+    """Give the file a second name, or a copy where the file system has one name for each."""
+    try:
+        path.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, path)
 
 
 def _stamp_path(target: Path) -> Path:

@@ -29,6 +29,8 @@ class Recipe:
     inputs: the files whose content decides the result. The sources that do the work are among
         them, so that a changed recipe builds again; see `sources`.
     needs_torch: made only on request (`--torch`), since serving needs no torch.
+    same_as: the recipe of an equal artifact elsewhere. Where that one is current, it gets a second
+        name instead of being built twice.
     """
 
     model: str
@@ -36,6 +38,7 @@ class Recipe:
     build: Callable[[Path], None]
     inputs: tuple[Path, ...]
     needs_torch: bool = False
+    same_as: Recipe | None = None
 
     def target(self, repository: Path) -> Path:
         """The artifact's path in `repository`."""

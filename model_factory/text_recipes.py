@@ -1,7 +1,8 @@
-"""The recipes of the text models: tokenizer, text_encoder and text_classifier."""
+"""The recipes of the text models: the ensemble's steps, and the same again as one model."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from model_factory import minilm
@@ -44,10 +45,23 @@ _ENCODER = sources("minilm", "onnx_graph", "encoder_graph")
 _HEAD = (*_ENCODER, *sources("embedding", "logistic", "sentences", "text_head"), DATA_PATH)
 _TORCH = sources("torch_export")
 
+_TOKENIZER_JSON = Recipe("tokenizer", "tokenizer.json", _tokenizer, sources("minilm"))
+_ENCODER_ONNX = Recipe("text_encoder", "model.onnx", _encoder, _ENCODER)
+_CLASSIFIER_ONNX = Recipe("text_classifier", "model.onnx", _classifier, _HEAD)
+
+
+def _fused(recipe: Recipe, file: str) -> Recipe:
+    """The recipe for the same artifact in text_pipeline_fused."""
+    return replace(recipe, model="text_pipeline_fused", file=file, same_as=recipe)
+
+
 RECIPES: tuple[Recipe, ...] = (
-    Recipe("tokenizer", "tokenizer.json", _tokenizer, sources("minilm")),
-    Recipe("text_encoder", "model.onnx", _encoder, _ENCODER),
-    Recipe("text_classifier", "model.onnx", _classifier, _HEAD),
+    _TOKENIZER_JSON,
+    _ENCODER_ONNX,
+    _CLASSIFIER_ONNX,
+    _fused(_TOKENIZER_JSON, "tokenizer.json"),
+    _fused(_ENCODER_ONNX, "encoder.onnx"),
+    _fused(_CLASSIFIER_ONNX, "classifier.onnx"),
     Recipe(
         "text_encoder",
         "model.pt2",

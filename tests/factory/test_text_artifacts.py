@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,49 @@ def test_a_failed_build_leaves_the_old_artifact_and_no_draft(tmp_path, recipe):
     assert recipe.target(tmp_path).read_text() == "made of first"
     files = [path.name for path in version.rglob("*") if path.is_file()]
     assert sorted(files) == ["model.onnx", "model.onnx.stamp"]
+
+
+def test_an_equal_artifact_that_is_current_is_linked_and_not_built(tmp_path, recipe, builds):
+    twin = replace(recipe, model="twin", file="stage.onnx", same_as=recipe)
+    artifacts.build_all([recipe, twin], tmp_path)
+    assert builds == ["first"]
+    assert twin.target(tmp_path).samefile(recipe.target(tmp_path))
+    assert artifacts.build_all([recipe, twin], tmp_path) == 0
+    recipe.inputs[0].write_text("second")
+    artifacts.build_all([recipe, twin], tmp_path)
+    assert builds == ["first", "second"]
+    assert twin.target(tmp_path).read_text() == "made of second"
+
+
+def test_an_equal_artifact_that_is_missing_is_not_waited_for(tmp_path, recipe, builds):
+    twin = replace(recipe, model="twin", same_as=recipe)
+    assert artifacts.build_all([twin], tmp_path) == 1
+    assert builds == ["first"]
+    assert not recipe.target(tmp_path).exists()
+
+
+def test_a_link_made_again_leaves_no_draft(tmp_path, recipe):
+    twin = replace(recipe, model="twin", same_as=recipe)
+    artifacts.build_all([recipe, twin], tmp_path)
+    artifacts.build_all([twin], tmp_path, force=True)
+    version = twin.target(tmp_path).parent
+    files = [path.name for path in version.rglob("*") if path.is_file()]
+    assert sorted(files) == ["model.onnx", "model.onnx.stamp"]
+    assert twin.target(tmp_path).samefile(recipe.target(tmp_path))
+
+
+def test_an_artifact_is_copied_where_files_have_one_name_each(
+    tmp_path, monkeypatch, recipe, builds
+):
+    def refuse(path, target):
+        raise OSError("no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    twin = replace(recipe, model="twin", same_as=recipe)
+    artifacts.build_all([recipe, twin], tmp_path)
+    assert builds == ["first"]
+    assert twin.target(tmp_path).read_text() == "made of first"
+    assert not twin.target(tmp_path).samefile(recipe.target(tmp_path))
 
 
 def test_the_digest_sees_the_border_between_inputs(tmp_path):

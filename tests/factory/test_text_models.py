@@ -1,6 +1,6 @@
 """The text models' folders: configurations that agree, and what each model.py does."""
 
-import importlib.util
+import ast
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +8,24 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from server.support.requests import NullSink
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-import reference_server.backends.python_host.shim as shim
 from model_factory import artifacts
 from model_factory.__main__ import REPOSITORY
 from model_factory.sentences import LABELS
 from model_factory.text_recipes import RECIPES
+from reference_server.backends.python_host.inline import InlineInstance, InstanceSpec
 from reference_server.config import render
+from reference_server.core import dtypes
+from reference_server.core.clock import SystemClock
+from reference_server.core.request import InferRequest
+from reference_server.core.tensor import Tensor
+from reference_server.observability.metrics import MetricRegistry
 
 STEPS = ("tokenizer", "text_encoder", "text_classifier")
-MODELS = (*STEPS, "text_pipeline")
+FUSED = "text_pipeline_fused"
+MODELS = (*STEPS, "text_pipeline", FUSED)
 
 
 def read_config(model):
@@ -27,62 +34,47 @@ def read_config(model):
     return config
 
 
-class Request:
-    """What a model sees of a request; the real one comes only from a server."""
-
-    def __init__(self, tensors, outputs):
-        self.inputs = lambda: tensors
-        self.requested_output_names = lambda: outputs
-
-
 class Loaded:
-    """A model folder's TritonPythonModel, initialized as a server would, without one."""
+    """A model folder as the reference server opens it, with the artifacts that `folder` has."""
 
-    def __init__(self, folder: Path, config: ModelConfig, version: str = "1"):
-        import triton_python_backend_utils as pb_utils
-
-        self._pb_utils = pb_utils
-        self._outputs = [tensor.name for tensor in config.output]
-        path = REPOSITORY / config.name / version / "model.py"
-        spec = importlib.util.spec_from_file_location(f"{config.name}_model", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        self.model = module.TritonPythonModel()
-        self.model.initialize(
-            {
-                "model_config": render.as_json(config),
-                "model_instance_name": f"{config.name}_0_0",
-                "model_name": config.name,
-                "model_repository": str(folder),
-                "model_version": version,
-            }
+    def __init__(self, folder: Path, config: ModelConfig):
+        spec = InstanceSpec(
+            name=f"{config.name}_0_0",
+            model_name=config.name,
+            model_version=1,
+            model_directory=folder,
+            version_directory=REPOSITORY / config.name / "1",
+            model_filename="model.py",
+            config_json=render.as_json(config),
+            output_names=frozenset(tensor.name for tensor in config.output),
         )
+        self._instance = InlineInstance(spec, SystemClock(), MetricRegistry())
+        self._instance.open()
+        self.close = self._instance.close
 
     def execute(self, *window):
         """One answer for each request, inputs by name: outputs by name, or the error's message."""
-        pb_utils = self._pb_utils
         requests = [
-            Request([pb_utils.Tensor(name, array) for name, array in inputs.items()], self._outputs)
+            InferRequest(
+                self._instance.name,
+                {
+                    name: Tensor(name, dtypes.of_array(array), array.shape, array=array)
+                    for name, array in inputs.items()
+                },
+                NullSink(),
+            )
             for inputs in window
         ]
         return [
-            response.error().message()
-            if response.has_error()
-            else {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
-            for response in self.model.execute(requests)
+            response.error.message
+            if response.error
+            else {tensor.name: tensor.array() for tensor in response.outputs}
+            for response in self._instance.execute(requests).responses
         ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def utilities():
-    """Makes triton_python_backend_utils importable by its name, as in a server."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(shim.__file__).parent))
-        yield
-
-
 @pytest.fixture(scope="module")
-def load(utilities):
+def load():
     """A function from a model's name to the Loaded model; its artifact is built if need be."""
 
     def load(model):
@@ -137,9 +129,45 @@ def test_the_label_file_is_the_order_of_the_logits():
     assert list(logits.dims) == [len(LABELS)]
 
 
-def test_tokenizer_and_encoder_agree_on_the_longest_text():
+@pytest.mark.parametrize("model", ["text_encoder", FUSED])
+def test_tokenizer_and_encoder_agree_on_the_longest_text(model):
     longest = read_config("tokenizer").parameters["max_tokens"].string_value
-    assert read_config("text_encoder").parameters["limit.tokens"].string_value == longest
+    assert read_config(model).parameters["limit.tokens"].string_value == longest
+
+
+def test_the_fused_model_takes_and_gives_what_the_ensemble_does():
+    def tensors(model):
+        config = read_config(model)
+        return [
+            (tensor.name, tensor.data_type, list(tensor.dims))
+            for tensor in (*config.input, *config.output)
+        ]
+
+    assert tensors(FUSED) == tensors("text_pipeline")
+    labels = [
+        (REPOSITORY / model / "labels.txt").read_text() for model in ("text_classifier", FUSED)
+    ]
+    assert labels[0] == labels[1]
+
+
+def test_the_fused_model_takes_as_many_texts_as_the_ensembles_encoder():
+    rows = read_config(FUSED).parameters["rows"].string_value
+    assert int(rows) == read_config("text_encoder").max_batch_size
+
+
+def test_the_fused_model_repeats_the_tokenizers_functions_to_the_letter():
+    assert functions_of(FUSED) == functions_of("tokenizer")
+
+
+def functions_of(model):
+    """What both model.py files define, without docstrings."""
+    tree = ast.parse((REPOSITORY / model / "1" / "model.py").read_text())
+    shared = ("_tokenize", "_decode", "_pad")
+    return {
+        node.name: [ast.dump(statement) for statement in node.body[1:]]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name in shared
+    }
 
 
 # -- tokenizer -------------------------------------------------------------------------------------
@@ -192,9 +220,10 @@ def test_a_text_has_the_same_ids_in_any_company(tokenizer, window):
             assert not answer["input_ids"][row, length:].any()
 
 
-def test_a_missing_tokenizer_is_named_with_the_command_that_builds_it(tmp_path):
+@pytest.mark.parametrize("model", ["tokenizer", FUSED])
+def test_a_missing_tokenizer_is_named_with_the_command_that_builds_it(tmp_path, model):
     with pytest.raises(Exception, match=r"tokenizer\.json: found nothing; `make models`"):
-        Loaded(tmp_path, read_config("tokenizer"))
+        Loaded(tmp_path, read_config(model))
 
 
 @pytest.mark.parametrize("value", [None, "many", "-5", "2", "1.5"])
@@ -220,7 +249,7 @@ def test_the_encoder_answers_a_mixed_window_as_it_answers_each_alone(load, token
         (alone,) = encoder.execute(request)
         np.testing.assert_allclose(answer["embedding"], alone["embedding"], atol=1e-5)
         np.testing.assert_allclose(np.linalg.norm(answer["embedding"], axis=1), 1, atol=1e-5)
-    encoder.model.finalize()
+    encoder.close()
 
 
 def test_the_label_is_that_of_the_highest_logit(load, tokenizer):
@@ -238,5 +267,34 @@ def test_the_label_is_that_of_the_highest_logit(load, tokenizer):
         assert answer["logits"].shape == (len(answer["label"]), len(LABELS))
         best = [LABELS[index].encode() for index in answer["logits"].argmax(axis=1)]
         assert answer["label"][:, 0].tolist() == best
-    encoder.model.finalize()
-    classifier.model.finalize()
+    encoder.close()
+    classifier.close()
+
+
+# -- the pipeline as one model ---------------------------------------------------------------------
+
+
+def test_the_fused_model_answers_as_the_steps_do_one_by_one(load, tokenizer):
+    encoder, classifier, fused = map(load, ("text_encoder", "text_classifier", FUSED))
+    window = [
+        texts(b"Where is my parcel?", b"I was charged twice."),
+        texts("退款已经十天了还没有到账。".encode()),
+        texts(b"", b"word " * 600),
+    ]
+    expected = classifier.execute(*encoder.execute(*tokenizer.execute(*window)))
+    for answer, known in zip(fused.execute(*window), expected, strict=True):
+        assert answer["label"].tolist() == known["label"].tolist()
+        np.testing.assert_allclose(answer["logits"], known["logits"], atol=1e-5)
+    for loaded in (encoder, classifier, fused):
+        loaded.close()
+
+
+def test_only_the_request_with_broken_text_fails_in_the_fused_model(load):
+    fused = load(FUSED)
+    good, broken, empty, last = fused.execute(
+        texts(b"fine"), texts(b"\xff"), texts(), texts(b"fine")
+    )
+    assert broken == "input 'text', element 0: found invalid start byte at byte 0, expected UTF-8"
+    assert empty == "input 'text': found no text, expected one or more"
+    np.testing.assert_allclose(good["logits"], last["logits"], atol=1e-5)
+    fused.close()

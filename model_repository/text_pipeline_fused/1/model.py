@@ -1,0 +1,72 @@
+"""Texts to topics: tokens made here, encoder and classifier executed as stages of one graph."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from tokenizers import Tokenizer
+
+from ge_runtime.adapters.triton import GraphModel
+from ge_runtime.errors import ArtifactFault, RequestFault
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        folder = Path(args["model_repository"])
+        path = folder / args["model_version"] / "tokenizer.json"
+        if not path.is_file():
+            raise ArtifactFault(f"{path}: found nothing; `make models` builds the artifacts")
+        self._labels = np.array((folder / "labels.txt").read_bytes().splitlines(), object)
+        self._tokenizer = Tokenizer.from_file(str(path))
+        derive = {"label": self._label}
+        # Opening checks the parameters, of which the tokenizer needs one.
+        self._graph = GraphModel(args, pb_utils, prepare=self._tokenize, derive=derive)
+        parameters = json.loads(args["model_config"])["parameters"]
+        self._tokenizer.enable_truncation(int(parameters["limit.tokens"]["string_value"]))
+
+    def execute(self, requests):
+        return self._graph.execute(requests)
+
+    def finalize(self):
+        self._graph.close()
+
+    def _tokenize(self, window):
+        """Each request's token ids, or the fault it is answered with."""
+        requests = [_decode(inputs["text"]) for inputs in window]
+        texts = [text for request in requests if isinstance(request, list) for text in request]
+        # One call for the whole window: it runs on all cores, without Python's global lock.
+        tokens = iter([encoding.ids for encoding in self._tokenizer.encode_batch(texts)])
+        return [
+            _pad([next(tokens) for _ in request]) if isinstance(request, list) else request
+            for request in requests
+        ]
+
+    def _label(self, outputs):
+        """[rows, 6] logits to [rows, 1] labels."""
+        return self._labels[outputs["logits"].argmax(axis=1)][:, None]
+
+
+def _decode(elements):
+    """The request's texts, or a RequestFault. elements: [n], of bytes."""
+    if not elements.size:
+        return RequestFault("input 'text': found no text, expected one or more")
+    texts = []
+    for index, element in enumerate(elements):
+        try:
+            texts.append(element.decode())
+        except UnicodeDecodeError as error:
+            return RequestFault(
+                f"input 'text', element {index}: found {error.reason} at byte {error.start}, "
+                "expected UTF-8"
+            )
+    return texts
+
+
+def _pad(tokens):
+    """Ids [n, longest], 0 after a row's tokens, and lengths [n, 1]."""
+    lengths = np.array([len(row) for row in tokens], np.int32)[:, None]
+    mask = np.arange(lengths.max()) < lengths
+    ids = np.zeros(mask.shape, np.int64)
+    ids[mask] = np.concatenate(tokens)
+    return {"input_ids": ids, "lengths": lengths}

@@ -1,0 +1,54 @@
+"""The command `ge-runtime`. Each subcommand is a module of its own, listed in COMMANDS.
+
+A subcommand's module has `add_parser(subparsers)`, which sets `run`: a function of the parsed
+arguments that returns the exit code. Exit codes: 0 if it did what was asked, 2 for arguments or
+input that it cannot use; 1 is for subcommands whose answer can be no.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import ge_runtime.cli.gears as gears
+from ge_runtime.errors import RuntimeFault
+
+COMMANDS: Final = (gears,)
+
+UNUSABLE: Final = 2
+"""The exit code of bad arguments, argparse's own, and of bad input."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; its exit code. Exits by itself after --help and bad arguments."""
+    parser = argparse.ArgumentParser(
+        prog="ge-runtime",
+        description="Plans and checks models that ge_runtime executes.",
+        epilog="Exit codes: 0 done, 2 arguments or input that cannot be used.",
+        allow_abbrev=False,
+    )
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    for command in COMMANDS:
+        command.add_parser(subparsers)
+    given = parser.parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = given.run
+    try:
+        code = run(given)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader of our output had enough, e.g. head; at exit Python would complain once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _unusable(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except RuntimeFault as error:
+        return _unusable(str(error))
+
+
+def _unusable(reason: str) -> int:
+    print(f"ge-runtime: {reason}", file=sys.stderr)
+    return UNUSABLE

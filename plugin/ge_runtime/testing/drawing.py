@@ -1,0 +1,181 @@
+"""Random requests of a model, drawn from its own configuration.
+
+Sizes are small as a rule, and often just at, above or below a bound: 1, 2, a limit, a gear.
+Decides only: nothing is executed here, and equal seeds draw equal requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ge_runtime.batching.gears import Gears
+from ge_runtime.config import RuntimeConfig
+from ge_runtime.errors import RuntimeFault
+from ge_runtime.relations import Relation
+from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Tensors, TensorSpec
+from ge_runtime.testing.elements import poison_of, random_elements, range_of
+from ge_runtime.testing.extent import Extent
+
+MOST_REQUESTS: Final = 10
+"""Of a window."""
+
+ENOUGH_ELEMENTS: Final = 4096
+"""A window padded to its largest sizes is no larger, save where two rows at the limits are."""
+
+_BOUND: Final = 0.3
+"""How often a size is one of the bounds."""
+_TRIES: Final = 20
+"""Of a shape that the model takes; then a row at the limits, which every model takes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """One random request."""
+
+    extent: Extent
+    given: Tensors
+    """What the runtime gets: optional inputs may be missing, past each row's end is poison."""
+    whole: Tensors
+    """The same data with all inputs there, [rows, *dims] even where requests have no rows."""
+    originals: Tensors
+    """The request as it came: `given`, unless tensors were prepared from it."""
+
+    def __str__(self) -> str:
+        missing = ", ".join(sorted(self.whole.keys() - self.given.keys()))
+        return f"{self.extent}, without {missing}" if missing else str(self.extent)
+
+
+class Drawer:
+    """Draws windows of requests of one model."""
+
+    def __init__(
+        self, config: RuntimeConfig, gears: Gears, ranges: Mapping[str, tuple[float, float]]
+    ) -> None:
+        """ranges: input to the values of its elements, low to high; high excluded for integers.
+
+        Raises RuntimeFault for a range of no input, or that its type does not have.
+        """
+        self._config = config
+        self._gears = gears
+        specs = {spec.name: spec for spec in config.sources}
+        for name in ranges:
+            if name not in specs:
+                expected = ", ".join(specs)
+                raise RuntimeFault(f"range of '{name}': found no such input, expected: {expected}")
+        self._ranges = {name: range_of(spec, ranges.get(name)) for name, spec in specs.items()}
+        self._bounds = {
+            axis: _bounds(limit, (gear.extents[axis] for gear in gears.every()))
+            for axis, limit in config.limits.items()
+        }
+        self._bounds[ROWS] = _bounds(config.rows, (gear.rows for gear in gears.every()))
+        self._most = max(ENOUGH_ELEMENTS, 2 * self._elements(config.limits))
+
+    def window(self, rng: np.random.Generator) -> list[Drawn]:
+        """At least one request."""
+        window: list[Drawn] = []
+        rows, largest = 0, dict.fromkeys(self._config.limits, 1)
+        for _ in range(rng.integers(2, MOST_REQUESTS + 1)):
+            own_rows, sizes = self._shape(rng)
+            together = {axis: max(size, largest[axis]) for axis, size in sizes.items()}
+            if (rows + own_rows) * self._elements(together) <= self._most:
+                rows, largest = rows + own_rows, together
+                window.append(self._request(rng, own_rows, sizes))
+        return window
+
+    def _elements(self, sizes: Mapping[str, int]) -> int:
+        """Of a row, in the largest input."""
+        sources = self._config.sources
+        return max(math.prod(sizes[axis] for axis in spec.axes) for spec in sources)
+
+    def _shape(self, rng: np.random.Generator) -> tuple[int, dict[str, int]]:
+        """Rows and sizes of one request, of at most half of a window's elements."""
+        limits = self._config.limits
+        for _ in range(_TRIES):
+            sizes = {axis: self._size(rng, axis, limit) for axis, limit in limits.items()}
+            rows = 1 if rng.random() < 0.5 else self._size(rng, ROWS, self._config.rows)
+            if 2 * rows * self._elements(sizes) <= self._most and self._takes(rows, sizes):
+                return rows, sizes
+        return 1, dict(limits)
+
+    def _size(self, rng: np.random.Generator, axis: str, limit: int) -> int:
+        if rng.random() < _BOUND:
+            return int(rng.choice(self._bounds[axis]))
+        return int(limit ** rng.random())  # as often from 1 to 10 as from 10 to 100
+
+    def _takes(self, rows: int, sizes: Mapping[str, int]) -> bool:
+        """Whether the model takes requests of this shape."""
+        config = self._config
+        relations = (dim for out in config.outputs for dim in out.dims if isinstance(dim, Relation))
+        fits = config.oversize == "fallback" or self._gears.fit(rows, sizes) is not None
+        return fits and all(relation.size(sizes) >= 1 for relation in relations)
+
+    def _request(self, rng: np.random.Generator, rows: int, sizes: dict[str, int]) -> Drawn:
+        config = self._config
+        missing = {name for name in config.defaults if rng.random() < 0.5}
+        ends = {axis: [size] * rows for axis, size in sizes.items()}
+        for axis, name in config.axis_lengths.items():
+            if name not in missing:
+                ends[axis] = [_end(rng, sizes[axis]) for _ in range(rows)]
+        axis_of = {name: axis for axis, name in config.axis_lengths.items()}
+        extent = Extent(rows, sizes, ends)
+        given: dict[str, Array] = {}
+        whole: dict[str, Array] = {}
+        for spec in config.sources:
+            name = spec.name
+            shape = (rows, *_known(rng, spec.shape(sizes)))
+            if name in axis_of:
+                lengths = np.array(ends[axis_of[name]], spec.dtype.numpy)
+                whole[name] = np.broadcast_to(lengths.reshape(rows, *[1] * len(spec.dims)), shape)
+            elif name in missing:
+                value = config.defaults[name]
+                element = value if isinstance(value, bytes) else spec.dtype.scalar(value)
+                whole[name] = np.full(shape, element, spec.dtype.numpy)
+            else:
+                whole[name] = random_elements(rng, spec.dtype, shape, self._ranges[name])
+            if name not in missing:
+                given[name] = _poisoned(whole[name], spec, extent)
+        if not config.batched:
+            given = {name: tensor[0] for name, tensor in given.items()}
+        originals = self._originals(rng, rows) if config.prepared else given
+        return Drawn(extent, given, whole, originals)
+
+    def _originals(self, rng: np.random.Generator, rows: int) -> dict[str, Array]:
+        """What outputs that are inputs are taken from, where the graph gets prepared tensors."""
+        lead = (rows,) if self._config.max_batch_size else ()
+        passed = set(self._config.passes.values())
+        return {
+            spec.name: random_elements(
+                rng, spec.dtype, (*lead, *_known(rng, spec.dims)), range_of(spec, None)
+            )
+            for spec in self._config.inputs
+            if spec.name in passed
+        }
+
+
+def _bounds(limit: int, gears: Iterable[int]) -> list[int]:
+    near = {1, 2, limit, *(size + step for size in gears for step in (-1, 0, 1))}
+    return sorted(size for size in near if 1 <= size <= limit)
+
+
+def _end(rng: np.random.Generator, size: int) -> int:
+    """Where a row's data ends: at an edge of the tensor more often than not."""
+    choice = rng.random()
+    return size if choice < 0.4 else 1 if choice < 0.6 else int(rng.integers(1, size + 1))
+
+
+def _known(rng: np.random.Generator, dims: Sequence[object]) -> tuple[int, ...]:
+    """The dims with a random size for each that is UNKNOWN."""
+    sizes = (dim if isinstance(dim, int) else UNKNOWN for dim in dims)
+    return tuple(int(rng.integers(1, 5)) if size == UNKNOWN else size for size in sizes)
+
+
+def _poisoned(data: Array, spec: TensorSpec, extent: Extent) -> Array:
+    """The tensor with poison where it holds no data."""
+    if spec.dtype is DType.BYTES or UNKNOWN in spec.dims:
+        return data
+    return np.where(extent.inside(spec), data, poison_of(spec.dtype))

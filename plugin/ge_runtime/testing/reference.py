@@ -1,0 +1,156 @@
+"""A second implementation of what a request's answer is, as plain as can be.
+
+The graph is executed on one request by itself. Its inputs are laid out row by row, straight from
+the configuration's words, by code that shares nothing with the runtime's: what both get wrong, both
+were written wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ge_runtime.assembly import Assembly
+from ge_runtime.batching.gears import Gear
+from ge_runtime.config import BatchInput, BatchInputKind
+from ge_runtime.specs import UNKNOWN, Array, TensorSpec
+from ge_runtime.testing.drawing import Drawn
+
+_COUNTS: Final = (
+    BatchInputKind.ELEMENT_COUNT,
+    BatchInputKind.ACCUMULATED_ELEMENT_COUNT,
+    BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO,
+    BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One request as a batch of the size that its gear has."""
+
+    gear: Gear
+    ends: tuple[Mapping[str, int], ...]
+    """Of each row of the batch, for every axis."""
+    requests: tuple[range, ...]
+    """The rows of each request: the one, and each row that fills the gear as one more."""
+
+
+class Reference:
+    """Answers requests one by one. For one thread, and not while the runtime executes."""
+
+    def __init__(self, parts: Assembly) -> None:
+        """parts: of an open runtime, whose engine is used."""
+        self._config = parts.config
+        self._gears = parts.gears
+        self._contract = parts.contract
+        self._engine = parts.lanes[0].engine
+        self._sources = {spec.name: spec for spec in parts.config.sources}
+        self._batch_inputs = {
+            name: batch_input
+            for batch_input in self._config.batch_inputs
+            for name in batch_input.targets
+        }
+
+    def answer(self, drawn: Drawn) -> dict[str, Array]:
+        """The outputs by name, [rows, *dims], or [*dims] if requests have no batch dimension.
+
+        Raises EngineFault if the graph fails.
+        """
+        batch, whole = self._batch(drawn)
+        feeds = [feed.spec for feed in self._contract.feeds]
+        inputs = {spec.name: self._bare(self._input(spec, whole, batch)) for spec in feeds}
+        outputs = self._contract.outputs
+        results = self._engine.run(inputs, {spec.name: None for spec in outputs})
+        answers = {spec.name: self._own(spec, results[spec.name], drawn, batch) for spec in outputs}
+        return {name: self._bare(answer) for name, answer in answers.items()}
+
+    def _batch(self, drawn: Drawn) -> tuple[Batch, dict[str, Array]]:
+        """The request's batch and tensors; the gear is filled with copies of its last row.
+
+        A copy is as valid as the row itself, so nothing needs to be known of padding rows.
+        """
+        extent = drawn.extent
+        rows = extent.rows
+        gear = self._gears.fit(rows, extent.sizes) or Gear(rows, extent.sizes)
+        taken = [*range(rows), *[rows - 1] * (gear.rows - rows)]
+        whole = {
+            name: tensor[taken] for name, tensor in drawn.whole.items() if name in self._sources
+        }
+        ends = tuple(extent.ends_of(row) for row in taken)
+        more = (range(row, row + 1) for row in range(rows, gear.rows))
+        return Batch(gear, ends, (range(rows), *more)), whole
+
+    def _input(self, spec: TensorSpec, whole: Mapping[str, Array], batch: Batch) -> Array:
+        """One graph input, with a dimension for rows unless it is packed."""
+        config, name, dtype = self._config, spec.name, spec.dtype.numpy
+        ends = batch.ends
+        if name in self._sources:
+            length_input = name in config.axis_lengths.values()
+            pad = config.pads.get(name, 1 if length_input else 0)
+            return self._filled(spec, whole[name], batch, spec.dtype.scalar(pad))
+        if name in config.masks:
+            ones = np.ones((len(ends), *spec.shape(batch.gear.extents)), dtype)
+            return self._filled(spec, ones, batch, dtype.type(0))
+        if name in config.positions:
+            steps = np.arange(batch.gear.extents[config.positions[name]], dtype=dtype)
+            return self._filled(spec, np.stack([steps] * len(ends)), batch, dtype.type(0))
+        if name in config.lengths:
+            lengths = [own[config.lengths[name]] for own in ends]
+            return np.array(lengths, dtype).reshape(len(ends), *spec.shape({}))
+        if name in config.offsets:
+            lengths = [own[config.offsets[name]] for own in ends]
+            return np.array([sum(lengths[:row]) for row in range(len(ends) + 1)], dtype)
+        return self._described(self._batch_inputs[name], batch).astype(dtype)
+
+    def _filled(self, spec: TensorSpec, tensor: Array, batch: Batch, pad: np.generic) -> Array:
+        """The tensor's data, row by row, in a batch full of padding; packed rows end to end."""
+        rows = []
+        for data, ends in zip(tensor, batch.ends, strict=True):
+            row = np.full(spec.shape(batch.gear.extents), pad, spec.dtype.numpy)
+            inside = tuple(map(slice, spec.shape(ends)))
+            row[inside] = data[inside]
+            rows.append(row[: ends[spec.dims[0]]] if self._packs(spec) else row)
+        return np.concatenate(rows) if self._packs(spec) else np.stack(rows)
+
+    def _described(self, told: BatchInput, batch: Batch) -> Array:
+        """What Triton's `batch_input` asks for."""
+        source = self._sources[told.source]
+        shapes = [source.shape(ends) for ends in batch.ends]
+        if told.kind not in _COUNTS:
+            sizes = np.array(shapes)
+            return sizes if told.kind is BatchInputKind.ITEM_SHAPE else sizes.ravel()
+        counts = [sum(math.prod(shapes[row]) for row in own) for own in batch.requests]
+        if told.kind is BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE:
+            return np.zeros(max(counts))
+        if told.kind is BatchInputKind.ELEMENT_COUNT:
+            return np.array(counts)
+        sums = [sum(counts[:number]) for number in range(len(counts) + 1)]
+        zero = told.kind is BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO
+        return np.array(sums if zero else sums[1:])
+
+    def _own(self, spec: TensorSpec, result: Array, drawn: Drawn, batch: Batch) -> Array:
+        """The request's part of a result: [rows, *dims] at its own sizes."""
+        extent = drawn.extent
+        shape = spec.shape(extent.sizes)
+        corner = tuple(slice(None if size == UNKNOWN else size) for size in shape)
+        if not self._packs(spec):
+            rows = result if self._config.batched else result[None]
+            return rows[(slice(extent.rows), *corner)]
+        own = np.zeros((extent.rows, *shape), result.dtype)  # behind a row's end is nothing
+        start = 0
+        for row in range(extent.rows):
+            end = extent.ends_of(row)[spec.axes[0]]
+            own[row, :end] = result[start : start + end][(slice(None), *corner[1:])]
+            start += end
+        return own
+
+    def _packs(self, spec: TensorSpec) -> bool:
+        return self._config.packing is not None and spec.dims[:1] == (self._config.packing,)
+
+    def _bare(self, array: Array) -> Array:
+        """Without rows where the graph has no batch dimension."""
+        return array if self._config.batched else array[0]

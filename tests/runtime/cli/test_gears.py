@@ -1,0 +1,253 @@
+"""`ge-runtime gears` from its arguments to what it prints."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ge_runtime import cli
+from ge_runtime.cli.model_config import read_runtime_config
+
+CONFIG = """
+max_batch_size: 8
+input [
+  { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] },
+  { name: "lengths" data_type: TYPE_INT32 dims: [ 1 ] }
+]
+output [ { name: "embedding" data_type: TYPE_FP32 dims: [ 4 ] } ]
+parameters { key: "axes.ids" value { string_value: "tokens" } }
+parameters { key: "limit.tokens" value { string_value: "64" } }
+parameters { key: "axis_length.tokens" value { string_value: "lengths" } }
+parameters { key: "mask.mask" value { string_value: "tokens" } }
+"""
+
+
+@pytest.fixture
+def lengths(tmp_path):
+    path = tmp_path / "lengths.csv"
+    path.write_text("tokens,count\n3,60\n9,30\n30,10\n")
+    return path
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "encoder").mkdir()
+    (tmp_path / "encoder" / "config.pbtxt").write_text(CONFIG)
+    return tmp_path / "encoder"
+
+
+@pytest.fixture
+def printed(capsys):
+    """A function: what `gears` prints for these arguments."""
+
+    def run(*arguments):
+        assert cli.main(["gears", *map(str, arguments)]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys):
+    """A function: what `gears` complains of with these arguments."""
+
+    def run(*arguments):
+        try:
+            code = cli.main(["gears", *map(str, arguments)])
+        except SystemExit as exited:
+            code = exited.code
+        assert code == 2
+        out, complaint = capsys.readouterr()
+        assert out == ""
+        return complaint
+
+    return run
+
+
+def test_a_plan_with_the_models_configuration(printed, lengths, model):
+    assert (
+        printed(lengths, "--count", 3, "--align", 8, "--config", model)
+        == f"""\
+{lengths}: 100 size(s) of tokens, 3 distinct
+gears of tokens up to 64, multiples of 8
+
+                waste  gears
+optimum        53.1 %  8, 16, 64
+quantiles      53.1 %  8, 16, 64
+powers of two  57.4 %  16, 32, 64
+linear         71.6 %  24, 48, 64
+lower bound    41.4 %  a gear for each size, in multiples of 8: 3 gears
+
+gear   sizes  elements  padding  I/O bytes
+   8  60.0 %    30.0 %   62.5 %      1,152
+  16  30.0 %    30.0 %   43.8 %      2,176
+  64  10.0 %    40.0 %   53.1 %      8,320
+
+memory: 8,320 bytes of inputs and outputs in the largest gear of 8 row(s); the others use the same
+compiled: 3 gear(s): 3 of gears.tokens
+
+config.pbtxt:
+parameters {{ key: "gears.tokens" value {{ string_value: "8, 16, 64" }} }}
+parameters {{ key: "limit.tokens" value {{ string_value: "64" }} }}
+
+ATC:
+--input_shape="ids:8,-1;mask:8,-1" \\
+--input_format=ND \\
+--dynamic_dims="8,8;16,16;64,64"
+
+GE options:
+"ge.inputShape": "ids:8,-1;mask:8,-1",
+"ge.dynamicDims": "8,8;16,16;64,64",
+"ge.dynamicNodeType": "1",
+"""
+    )
+
+
+def test_the_lines_for_config_pbtxt_configure_these_gears(printed, lengths, model):
+    plan = json.loads(
+        printed(lengths, "--limit", "tokens=48", "--config", model, "--format", "json")
+    )
+    kept = [line for line in CONFIG.splitlines() if '"limit.tokens"' not in line]
+    (model / "config.pbtxt").write_text("\n".join([*kept, *plan["config_pbtxt"]]))
+    config = read_runtime_config(model)
+    assert config.limits == {"tokens": 48}
+    (best,) = plan["plans"]
+    assert config.gears == {("tokens",): tuple(map(tuple, best["choices"]["optimum"]["gears"]))}
+
+
+def test_the_flags_for_atc_are_words_of_a_shell(printed, lengths, model):
+    plan = json.loads(printed(lengths, "--config", model, "--format", "json", "--count", 2))
+    assert shlex.split(" ".join(plan["atc"])) == [
+        "--input_shape=ids:8,-1;mask:8,-1",
+        "--input_format=ND",
+        "--dynamic_dims=9,9;64,64",
+    ]
+
+
+def test_gears_of_other_axes_in_the_configuration_are_compiled_too(printed, lengths, model):
+    text = CONFIG + 'parameters { key: "gears.batch" value { string_value: "1, 8" } }'
+    (model / "config.pbtxt").write_text(text)
+    shown = printed(lengths, "--config", model, "--count", 2)
+    assert "compiled: 4 gear(s): 2 of gears.tokens x 2 of gears.batch" in shown
+    assert '--dynamic_dims="1,9,1,9;8,9,8,9;1,64,1,64;8,64,8,64"' in shown
+
+
+def test_without_a_configuration_a_stand_in_is_named(printed, lengths):
+    shown = printed(lengths, "--count", 2)
+    assert '--input_shape="INPUT:-1"' in shown
+    assert "INPUT stands for the graph's inputs; --config MODEL writes them all" in shown
+    assert "memory:" not in shown
+
+
+def test_memory_is_estimated_from_bytes_per_element(printed, lengths):
+    arguments = (lengths, "--count", 2, "--limit", "tokens=64,batch=4", "--bytes-per-element", 16)
+    assert "memory: 4,096 bytes of inputs and outputs in the largest gear of 4 row(s)" in printed(
+        *arguments
+    )
+    assert '--input_shape="INPUT:4,-1"' in printed(*arguments)
+
+
+def test_rows_are_an_axis_of_their_own(printed, tmp_path):
+    path = tmp_path / "batches.csv"
+    path.write_text("batch,tokens\n1,30\n4,10\n")
+    shown = printed(path, "--count", 3, "--bytes-per-element", 2)
+    assert "3 of gears.batch,tokens" in shown
+    assert "memory: 240 bytes of inputs and outputs in the largest gear; the others" in shown
+    assert '--dynamic_dims="1,30;4,10;4,30"' in shown
+    assert "# max_batch_size: at least 4" in shown
+
+
+def test_a_range_of_counts_is_a_curve(printed, lengths):
+    shown = printed(lengths, "--count", "2-3", "--limit", "tokens=64", "--align", 8)
+    assert "    2   63.9 %     75.3 %         76.6 %  76.6 %  16, 64\n" in shown
+    assert "    3   53.1 %     53.1 %         57.4 %  71.6 %  8, 16, 64\n" in shown
+    assert "config.pbtxt:" not in shown
+    plan = json.loads(printed(lengths, "--count", "2-3", "--format", "json"))
+    assert [entry["count"] for entry in plan["plans"]] == [2, 3]
+    assert "config_pbtxt" not in plan
+
+
+def test_sizes_over_the_limit_are_told(printed, lengths):
+    assert "90 size(s) of tokens, 2 distinct; 10 more over the limit are left out" in printed(
+        lengths, "--limit", "tokens=20"
+    )
+
+
+def test_a_limit_given_counts_more_than_the_configurations(printed, lengths, model):
+    assert "gears of tokens up to 32" in printed(lengths, "--config", model, "--limit", "tokens=32")
+
+
+def test_input_data_of_perf_analyzer_needs_the_dims_of_its_input(printed, refused, tmp_path):
+    path = tmp_path / "images.json"
+    data = [{"image": {"content": [0] * 12, "shape": [1, 3, 4]}}]
+    path.write_text(json.dumps({"data": data}))
+    assert "1 size(s) of height x width" in printed(path, "--axes", "image=_,height,width")
+    assert "1 size(s) of width" in printed(
+        path, "--axes", "image=_,height,width", "--axes", "width"
+    )
+    assert "expected --config, or --axes INPUT=..." in refused(path)
+
+
+def test_input_data_of_perf_analyzer_with_the_models_configuration(printed):
+    root = Path(__file__).parents[3]
+    shown = printed(
+        root / "benchmarks" / "data" / "ge_classifier.json",
+        "--config",
+        root / "model_repository" / "ge_classifier",
+    )
+    assert "size(s) of height x width" in shown
+    assert '--input_shape="image:64,1,-1,-1;mask:64,-1,-1"' in shown
+
+
+def test_a_plot_is_written(printed, lengths, tmp_path):
+    printed(lengths, "--plot", tmp_path / "gears.png")
+    assert (tmp_path / "gears.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_has_the_memory_of_each_gear(printed, lengths, model):
+    plan = json.loads(
+        printed(lengths, "--config", model, "--count", 2, "--align", 8, "--format", "json")
+    )
+    assert plan["io_bytes"] == [2176, 8320]
+    assert plan["compiled_gears"] == 2
+    assert plan["ge"]["ge.dynamicDims"] == "16,16;64,64"
+
+
+def test_a_single_gear_is_no_gear_to_a_compiler(printed, lengths):
+    shown = printed(lengths, "--count", 1)
+    assert "--dynamic_dims" not in shown
+    assert "no gears for ATC and GE: a single gear is a static shape" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--count", "0"], "found '0', expected a number from 1 to 100 or a range such as 1-8"),
+        (["--count", "101"], "found '101', expected a number from 1 to 100"),
+        (["--count", "8-1"], "found '8-1', expected a number from 1 to 100"),
+        (["--count", "-4"], "found '-4', expected a number from 1 to 100"),
+        (["--align", "0"], "found '0', expected a whole number of at least 1"),
+        (["--limit", "tokens"], "found 'tokens', expected an axis and a size, e.g. tokens=512"),
+        (["--limit", "tokens=0"], "found '0', expected a whole number of at least 1"),
+        (["--limit", "tokns=5"], "--limit: found no axis 'tokns', expected one of: batch, tokens"),
+        (["--limit", "tokens=2"], "found 3 distinct sizes, none within the limit 2"),
+        (["--axes", "a,a"], "found 'a,a', expected different axis names"),
+        (["--axes", "x=_,_"], "found 'x=_,_', expected different axis names"),
+        (["--axes", "words"], "found no axis 'words', expected one of: tokens"),
+        (["--config", "a", "--bytes-per-element", "3"], "not allowed with argument"),
+        (["--format", "xml"], "invalid choice: 'xml'"),
+    ],
+)
+def test_what_cannot_be_used_is_said(refused, lengths, arguments, complaint):
+    assert complaint in refused(lengths, *arguments)
+
+
+def test_help_explains_itself(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["gears", "--help"])
+    text = capsys.readouterr().out
+    assert "A gear is a size that executions are prepared for" in text
+    assert len(re.findall(r"^    ge-runtime gears ", text, re.MULTILINE)) >= 2
+    assert "Exit codes:" in text

@@ -1,0 +1,307 @@
+import json
+import sys
+
+import pytest
+from runtime.support.graphs import ENCODER, PIXELS, write
+
+from ge_runtime import cli
+from ge_runtime.cli import inspect
+
+ENCODER_CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [
+  { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] allow_ragged_batch: true },
+  { name: "lengths" data_type: TYPE_INT32 dims: [ 1 ] }
+]
+output [ { name: "embedding" data_type: TYPE_FP32 dims: [ 4 ] } ]
+parameters { key: "axes.input_ids" value { string_value: "tokens" } }
+parameters { key: "limit.tokens" value { string_value: "32" } }
+parameters { key: "axis_length.tokens" value { string_value: "lengths" } }
+parameters { key: "mask.attention_mask" value { string_value: "tokens" } }
+"""
+
+PIXELS_CONFIG = """
+max_batch_size: 2
+input [ { name: "image" data_type: TYPE_FP32 dims: [ 1, -1, -1 ] } ]
+output [ { name: "inverted" data_type: TYPE_FP32 dims: [ 1, -1, -1 ] } ]
+parameters { key: "axes.image" value { string_value: "height,width" } }
+parameters { key: "axes.inverted" value { string_value: "height,width" } }
+parameters { key: "limit.height" value { string_value: "16" } }
+parameters { key: "limit.width" value { string_value: "16" } }
+parameters { key: "mask.mask" value { string_value: "height,width" } }
+"""
+
+
+def parameter(key, text):
+    return f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}\n'
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A function: the folder of a model with this config.pbtxt and graph."""
+
+    def build(config, graph=ENCODER, name="encoder", versions=("1",)):
+        folder = tmp_path / name
+        for version in versions:
+            (folder / version).mkdir(parents=True)
+            if graph is not None:
+                write(graph, "onnxruntime", folder / version)
+        (folder / "config.pbtxt").write_text(config)
+        return folder
+
+    return build
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """A function: arguments of `inspect` to exit code, printed text, and errors."""
+    monkeypatch.setattr(cli, "COMMANDS", (inspect,))
+
+    def run_command(*arguments):
+        code = cli.main(["inspect", *map(str, arguments)])
+        return (code, *capsys.readouterr())
+
+    return run_command
+
+
+def section(printed, title):
+    """The lines below a title, without their indent."""
+    _, _, after = printed.partition(f"\n{title}\n")
+    return [line[2:] for line in after.partition("\n\n")[0].splitlines()]
+
+
+def test_whole_model_is_shown(model, run):
+    gears = parameter("gears.tokens", "8, 32") + parameter("gears.batch", "8")
+    code, printed, errors = run(model(ENCODER_CONFIG + gears))
+    assert (code, errors) == (0, "")
+    assert printed.splitlines() == [
+        "encoder, version 1",
+        "",
+        "Engine",
+        "  onnxruntime, because model.onnx is there and onnxruntime is installed; model.pt2 is not "
+        "there",
+        "",
+        "Inputs",
+        "                  in the graph  in config.pbtxt",
+        "  input_ids       INT64[*,*]    input INT64[tokens], padded with 0",
+        "  attention_mask  INT64[*,*]    mask of tokens",
+        "  lengths         -             input INT32[1], true lengths along tokens",
+        "",
+        "Outputs",
+        "             in the graph  in config.pbtxt",
+        "  embedding  FP32[*,4]     output FP32[4]",
+        "",
+        "Sizes",
+        "          limit  gears",
+        "  tokens     32  8, 32",
+        "  batch       8  8",
+        "",
+        "Memory, in bytes",
+        "  batch  tokens  inputs  answers  workspace  peak/bound",
+        "      8      32   4,096      128      9,216        1.00",
+        "      8       8   1,024      128      2,304        1.00",
+        "",
+        "  weights        272              1.9%",
+        "  workspace    9,216   9.0 KiB   66.0%  one for all 2 gears",
+        "  inputs       4,096   4.0 KiB   29.3%  one for all 2 gears",
+        "  answers        384              2.7%  3 slot(s) of 128",
+        "  staging          0              0.0%  none: the device works in the host's memory",
+        "  total       13,968  13.6 KiB  100.0%  1.00 of the lower bound, 13,968",
+        "  not shared  17,680  17.3 KiB  126.6%  if each gear had memory of its own",
+    ]
+
+
+def test_json_says_the_same_to_programs(model, run):
+    gears = parameter("gears.batch,tokens", "8x8, 2x32")
+    code, printed, _ = run(model(ENCODER_CONFIG + gears), "--format", "json")
+    shown = json.loads(printed)
+    assert code == 0
+    assert (shown["model"], shown["version"], shown["faults"]) == ("encoder", 1, [])
+    assert [engine["engine"] for engine in shown["engines"]] == ["onnxruntime"]
+    assert shown["inputs"][1] == {
+        "name": "attention_mask",
+        "graph": "INT64[*,*]",
+        "config": "mask of tokens",
+    }
+    assert shown["limits"] == {"batch": 8, "tokens": 32}
+    assert shown["gears"] == [{"axes": ["batch", "tokens"], "sizes": [[2, 32], [8, 8]]}]
+    memory = shown["memory"]
+    assert [gear["sizes"] for gear in memory["gears"]] == [
+        {"batch": 8, "tokens": 8},
+        {"batch": 2, "tokens": 32},
+    ]
+    assert memory["workspace_bytes"] == max(gear["workspace_bytes"] for gear in memory["gears"])
+    assert memory["total_bytes"] == (
+        memory["weights_bytes"]
+        + memory["workspace_bytes"]
+        + memory["inputs_bytes"]
+        + memory["answer_slots"] * memory["answers_bytes"]
+    )
+
+
+def test_free_axes_and_images_are_shown(model, run):
+    code, printed, _ = run(model(PIXELS_CONFIG, PIXELS, "pixels"))
+    assert code == 0
+    assert section(printed, "Sizes") == [
+        "        limit  gears",
+        "batch       2  free: as large as a batch needs",
+        "height     16  free: as large as a batch needs",
+        "width      16  free: as large as a batch needs",
+    ]
+    assert section(printed, "Outputs")[1:] == [
+        "sums      FP32[*,2]      nothing: not an output",
+        "inverted  FP32[*,1,*,*]  output FP32[1,height,width]",
+    ]
+
+
+def test_joint_and_derived_gears_are_shown(model, run):
+    gears = parameter("gears.height,width", "auto 2")
+    _, printed, _ = run(model(PIXELS_CONFIG + gears, PIXELS, "pixels"))
+    assert section(printed, "Sizes")[-2:] == [
+        "height,width  16x16  8x8, 16x16",
+        'gears.height,width = "8x8, 16x16": powers of two, because there is no histogram',
+    ]
+
+
+def test_outputs_that_the_graph_lacks_are_the_models_own(model, run):
+    label = 'output [ { name: "label" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
+    score = 'output [ { name: "score" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+    echo = 'output [ { name: "echo" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'
+    passed = parameter("pass.echo", "lengths")
+    code, printed, _ = run(model(ENCODER_CONFIG + label + score + echo + passed))
+    assert code == 0
+    assert section(printed, "Outputs")[1:] == [
+        "embedding  FP32[*,4]     output FP32[4]",
+        "label      -             output BYTES[1], by the model's own code",
+        "score      -             output FP32[1], by the model's own code",
+        "echo       -             output, the request's 'lengths'",
+    ]
+
+
+def test_what_the_models_code_prepares_is_shown(model, run):
+    config = """
+max_batch_size: 8
+input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "embedding" data_type: TYPE_FP32 dims: [ 4 ] } ]
+"""
+    config += parameter("prepared.input_ids", "INT64[tokens]")
+    config += parameter("prepared.lengths", "INT32[1]")
+    config += parameter("limit.tokens", "32") + parameter("axis_length.tokens", "lengths")
+    code, printed, _ = run(model(config + parameter("mask.attention_mask", "tokens")))
+    assert code == 0
+    assert section(printed, "Inputs")[1:] == [
+        "input_ids       INT64[*,*]    INT64[tokens], by the model's own code, padded with 0",
+        "attention_mask  INT64[*,*]    mask of tokens",
+        "text            -             input BYTES[1], for the model's own code",
+        "lengths         -             INT32[1], by the model's own code, true lengths along "
+        "tokens",
+    ]
+
+
+def test_what_is_generated_is_named(model, run):
+    """For a graph that has none of it, so that the names of inputs are free."""
+    config = ENCODER_CONFIG + parameter("positions.at", "tokens") + parameter("pad.input_ids", "7")
+    config += parameter("lengths.long", "tokens") + parameter("offsets.cu", "tokens")
+    config += """
+batch_input [ { kind: BATCH_ELEMENT_COUNT target_name: [ "count" ] data_type: TYPE_FP32
+                source_input: [ "input_ids" ] } ]
+"""
+    code, printed, _ = run(model(config))
+    assert code == 1
+    assert section(printed, "Inputs")[1:] == [
+        "input_ids       INT64[*,*]    input INT64[tokens], padded with 7",
+        "attention_mask  INT64[*,*]    mask of tokens",
+        "long            -             true lengths along tokens",
+        "at              -             positions along tokens",
+        "cu              -             where rows begin along tokens",
+        "count           -             BATCH_ELEMENT_COUNT of input_ids",
+        "lengths         -             input INT32[1], true lengths along tokens",
+    ]
+
+
+def test_disagreement_is_shown_beside_the_graph_and_is_code_1(model, run):
+    config = ENCODER_CONFIG.replace("TYPE_INT64", "TYPE_INT32").replace(
+        parameter("mask.attention_mask", "tokens"), ""
+    )
+    code, printed, errors = run(model(config))
+    assert (code, errors) == (1, "")
+    assert section(printed, "Inputs")[1:3] == [
+        "input_ids       INT64[*,*]    input INT32[tokens], padded with 0",
+        "attention_mask  INT64[*,*]    nothing",
+    ]
+    assert "Memory" not in printed
+    faults = section(printed, "Faults")
+    assert faults[0] == (
+        "input 'input_ids': found INT64[*,*] in the graph, expected INT32[batch,tokens]"
+    )
+    assert faults[1].startswith("graph input 'attention_mask' INT64[*,*]: found nothing that feeds")
+
+
+def test_disagreement_in_json_leaves_out_the_memory(model, run):
+    folder = model(ENCODER_CONFIG.replace("dims: [ 4 ]", "dims: [ 5 ]"))
+    code, printed, _ = run(folder, "--format", "json")
+    shown = json.loads(printed)
+    assert (code, shown["memory"]) == (1, None)
+    assert shown["faults"] == [
+        "output 'embedding': found FP32[*,4] in the graph, expected FP32[batch,5]"
+    ]
+
+
+def test_without_the_package_onnx_the_workspace_is_unknown(model, run, monkeypatch):
+    folder = model(ENCODER_CONFIG)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    code, printed, _ = run(folder)
+    assert code == 0
+    assert "unknown: `pip install 'ge-runtime[plan]'` has it planned" in printed
+    _, printed, _ = run(folder, "--format", "json")
+    assert json.loads(printed)["memory"]["workspace_bytes"] is None
+
+
+def test_several_engines_take_their_memory_each(model, run):
+    _, printed, _ = run(model(ENCODER_CONFIG + parameter("devices", "cpu, cpu")))
+    assert "\nMemory of each of 2 engines, in bytes\n" in printed
+
+
+def test_highest_version_is_shown_unless_another_is_asked_for(model, run):
+    folder = model(ENCODER_CONFIG, versions=("2", "10", "9"))
+    assert run(folder)[1].startswith("encoder, version 10\n")
+    assert run(folder, "--version", 2)[1].startswith("encoder, version 2\n")
+
+
+@pytest.mark.parametrize(
+    ("versions", "arguments", "text"),
+    [
+        (("1", "2"), ("--version", 3), "found versions 1, 2, expected a folder named 3"),
+        ((), (), "found versions none, expected a folder named 1"),
+        (("one",), (), "found versions none, expected a folder named 1"),
+    ],
+)
+def test_version_that_is_not_there_is_code_2(model, run, tmp_path, versions, arguments, text):
+    (tmp_path / "encoder").mkdir(exist_ok=True)
+    folder = model(ENCODER_CONFIG, versions=versions)
+    assert run(folder, *arguments) == (2, "", f"ge-runtime: {folder}: {text}\n")
+
+
+def test_model_without_a_graph_is_told_by_its_folder(model, run):
+    """Not by faults of a configuration that was never meant for a graph."""
+    config = 'input [ { name: "text" data_type: TYPE_STRING dims: [ -1 ] } ]\n'
+    folder = model(config + parameter("max_tokens", "512"), graph=None)
+    (folder / "1" / "model.py").touch()
+    code, printed, errors = run(folder)
+    assert (code, printed) == (2, "")
+    assert errors.startswith(f"ge-runtime: {folder}/1: found model.py, expected model.onnx")
+
+
+def test_ensemble_has_no_graph(model, run):
+    code, _, errors = run(model('platform: "ensemble"', graph=None))
+    assert code == 2
+    assert "platform: found ensemble, expected a model with a graph of its own" in errors
+
+
+def test_folder_that_is_no_model_is_code_2(tmp_path, run):
+    assert run(tmp_path) == (
+        2,
+        "",
+        f"ge-runtime: {tmp_path}/config.pbtxt: No such file or directory\n",
+    )

@@ -1,0 +1,114 @@
+import pytest
+
+from ge_runtime.planning.ascend import ascend_options
+from ge_runtime.planning.target import Target
+from ge_runtime.specs import DType, TensorSpec
+
+IDS = TensorSpec("ids", DType.INT64, ("tokens",))
+MASK = TensorSpec("mask", DType.INT64, ("tokens",))
+IMAGE = TensorSpec("image", DType.FP32, (3, "height", "width"))
+LIMITS = {"batch": 8, "tokens": 128, "height": 512, "width": 640}
+TOKENS = {("tokens",): ((64,), (128,))}
+SIDES = {("height", "width"): ((256, 320), (512, 640))}
+
+
+def options_of(inputs, tables, *, batched=True, **more):
+    return ascend_options(Target(inputs, (), batched, LIMITS, tables, **more))
+
+
+def test_each_minus_one_has_a_value_in_each_gear():
+    options = options_of((IDS, MASK), TOKENS)
+    assert options.atc == (
+        '--input_shape="ids:8,-1;mask:8,-1"',
+        "--input_format=ND",
+        '--dynamic_dims="64,64;128,128"',
+    )
+    assert options.ge == {
+        "ge.inputShape": "ids:8,-1;mask:8,-1",
+        "ge.dynamicDims": "64,64;128,128",
+        "ge.dynamicNodeType": "1",
+    }
+    assert options.note == ""
+
+
+def test_gears_of_several_keys_are_multiplied_out():
+    options = options_of((IDS,), {("batch",): ((1,), (8,)), **TOKENS})
+    assert options.atc[0] == '--input_shape="ids:-1,-1"'
+    assert options.ge["ge.dynamicDims"] == "1,64;1,128;8,64;8,128"
+
+
+def test_joint_gears_are_not():
+    options = options_of((IDS,), {("batch", "tokens"): ((8, 64), (2, 128))})
+    assert options.ge["ge.dynamicDims"] == "8,64;2,128"
+
+
+def test_values_are_in_the_order_of_the_dims():
+    options = options_of((IMAGE, MASK), {("width", "height"): ((320, 256), (640, 512))})
+    assert options.atc[0] == '--input_shape="image:8,3,-1,-1;mask:8,128"'
+    assert options.ge["ge.dynamicDims"] == "256,320;512,640"
+
+
+def test_gears_of_rows_alone_are_dynamic_batch_sizes():
+    options = options_of((IDS, MASK), {("batch",): ((1,), (4,), (8,))})
+    assert options.atc == ('--input_shape="ids:-1,128;mask:-1,128"', '--dynamic_batch_size="1,4,8"')
+    assert options.ge["ge.dynamicDims"] == "1,1;4,4;8,8"
+
+
+@pytest.mark.parametrize(
+    ("dims", "layout", "shape"),
+    [
+        ((3, "height", "width"), "NCHW", "image:8,3,-1,-1"),
+        (("height", "width", 3), "NHWC", "image:8,-1,-1,3"),
+    ],
+)
+def test_gears_of_one_image_are_dynamic_image_sizes(dims, layout, shape):
+    options = options_of((TensorSpec("image", DType.FP32, dims), MASK), SIDES)
+    assert options.atc == (
+        f'--input_shape="{shape};mask:8,128"',
+        f"--input_format={layout}",
+        '--dynamic_image_size="256,320;512,640"',
+    )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tables"),
+    [
+        ((IMAGE, TensorSpec("mask", DType.INT64, ("height", "width"))), SIDES),
+        ((TensorSpec("frames", DType.FP32, ("height", 3, "width")),), SIDES),
+        ((TensorSpec("image", DType.FP32, ("height", "width")),), SIDES),
+        ((IMAGE,), {("height",): ((256,), (512,))}),
+        ((IMAGE,), {("batch",): ((1,), (8,)), **SIDES}),
+    ],
+)
+def test_any_other_gears_are_dynamic_dims(inputs, tables):
+    options = options_of(inputs, tables)
+    assert options.atc[1] == "--input_format=ND"
+    assert options.atc[2].startswith("--dynamic_dims=")
+
+
+def test_without_a_batch_dimension_shapes_begin_with_the_dims():
+    options = options_of((IDS, TensorSpec("length", DType.INT64, ())), TOKENS, batched=False)
+    assert options.atc[0] == '--input_shape="ids:-1;length:"'
+
+
+def test_a_single_gear_is_a_static_shape():
+    options = options_of((IDS,), {("tokens",): ((128,),)})
+    assert options.atc == ('--input_shape="ids:8,128"',)
+    assert options.ge == {}
+    assert "a single gear is a static shape" in options.note
+
+
+def test_more_gears_than_a_model_takes_are_refused():
+    many = {
+        ("batch",): tuple((n,) for n in range(1, 9)),
+        ("tokens",): tuple((n,) for n in range(1, 14)),
+    }
+    options = options_of((IDS,), many)
+    assert options.atc == ()
+    assert options.note == "found 104 combinations of gears, expected at most 100"
+
+
+def test_what_cannot_be_listed_is_named():
+    options = options_of((IDS,), TOKENS, unlisted=("input 'offsets'", "gears.batch"))
+    assert options.atc == ()
+    assert options.note == "they cannot list input 'offsets'; gears.batch"

@@ -1,0 +1,239 @@
+import tempfile
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ge_runtime.planning.histogram import LARGEST, Histogram, HistogramFault
+
+sizes = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=40)
+
+
+def histogram_of(entries, axes=("height", "width"), **options):
+    histogram = Histogram(axes, **options)
+    for entry in entries:
+        histogram.add(entry)
+    return histogram
+
+
+@given(sizes)
+def test_counts_what_was_added(entries):
+    histogram = histogram_of(entries)
+    assert histogram.counts() == Counter(entries)
+    assert histogram.total == len(entries)
+
+
+def test_a_size_may_be_added_several_times_at_once():
+    histogram = Histogram(["tokens"])
+    histogram.add((12,), 5)
+    histogram.add((12,))
+    assert histogram.counts() == {(12,): 6}
+
+
+@pytest.mark.parametrize(
+    ("size", "count"), [((1, 2), 1), ((), 1), ((0,), 1), ((LARGEST + 1,), 1), ((3,), 0)]
+)
+def test_what_is_no_size_of_the_axes_is_refused(size, count):
+    with pytest.raises(ValueError, match="expected a size from 1 to 2147483647 for each of tokens"):
+        Histogram(["tokens"]).add(size, count)
+
+
+# -- bounded memory ----------------------------------------------------------------------------
+
+
+@given(sizes, st.integers(1, 12))
+def test_more_sizes_than_capacity_are_rounded_up_to_steps(entries, capacity):
+    histogram = histogram_of(entries, capacity=capacity)
+    assert len(histogram.counts()) <= capacity
+    steps = histogram.steps
+    rounded = [
+        tuple(-(-size // step) * step for size, step in zip(entry, steps, strict=True))
+        for entry in entries
+    ]
+    assert histogram.counts() == Counter(rounded)
+
+
+def test_the_axis_with_more_sizes_is_rounded_first():
+    histogram = histogram_of([(size, 5) for size in range(1, 101)], capacity=60)
+    assert histogram.steps == (2, 1)
+
+
+def test_repr_says_how_coarse_it_is():
+    histogram = histogram_of([(size,) for size in range(1, 9)], axes=["tokens"], capacity=4)
+    assert repr(histogram) == "<Histogram of tokens: 8 sizes, 4 distinct, in steps of 2>"
+
+
+def test_nothing_is_lost_between_threads():
+    histogram = Histogram(["tokens"], capacity=50)
+    start = threading.Barrier(4)
+
+    def record():
+        start.wait()
+        for size in range(1, 1001):
+            histogram.add((size,))
+
+    threads = [threading.Thread(target=record) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert histogram.total == 4000
+
+
+# -- merge, project ----------------------------------------------------------------------------
+
+
+@given(sizes, sizes)
+def test_merged_is_as_if_all_had_been_added_to_one(left, right):
+    merged = histogram_of(left)
+    merged.merge(histogram_of(right))
+    assert merged.counts() == Counter(left + right)
+
+
+def test_merged_takes_the_coarser_steps():
+    merged = histogram_of([(3,), (6,)], axes=["tokens"])
+    merged.merge(histogram_of([(size,) for size in range(1, 9)], axes=["tokens"], capacity=2))
+    assert merged.steps == (4,)
+    assert merged.counts() == {(4,): 5, (8,): 5}
+
+
+def test_merging_into_itself_counts_twice():
+    histogram = histogram_of([(7,)], axes=["tokens"])
+    histogram.merge(histogram)
+    assert histogram.counts() == {(7,): 2}
+
+
+def test_other_axes_cannot_be_merged():
+    with pytest.raises(HistogramFault, match=r"found axes \['b'\], expected \['a'\]"):
+        Histogram(["a"]).merge(Histogram(["b"]))
+
+
+def test_projection_keeps_the_wanted_axes_in_their_order():
+    histogram = Histogram(["height", "width", "depth"])
+    histogram.add((2, 3, 4), 5)
+    histogram.add((2, 9, 4), 1)
+    assert histogram.project(["depth", "height"]).counts() == {(4, 2): 6}
+
+
+def test_without_the_batch_each_row_counts():
+    histogram = Histogram(["batch", "tokens"])
+    histogram.add((4, 10), 2)
+    histogram.add((1, 10))
+    assert histogram.project(["tokens"]).counts() == {(10,): 9}
+    assert histogram.project(["batch"]).counts() == {(4,): 2, (1,): 1}
+
+
+def test_projection_keeps_steps():
+    histogram = histogram_of([(size, 7) for size in range(1, 9)], capacity=4)
+    assert histogram.project(["width", "height"]).steps == (1, 2)
+
+
+def test_an_axis_that_is_not_there_cannot_be_projected_on():
+    with pytest.raises(HistogramFault, match=r"found no axis 'c', expected one of: a, b"):
+        Histogram(["a", "b"]).project(["c"])
+
+
+# -- drift -------------------------------------------------------------------------------------
+
+
+@given(sizes, sizes)
+def test_drift_is_a_distance_of_distributions(left, right):
+    a, b = histogram_of(left), histogram_of(right)
+    assert 0 <= a.drift(b) <= 1
+    assert a.drift(b) == b.drift(a)
+    assert a.drift(histogram_of(left * 3)) == pytest.approx(0)
+
+
+def test_drift_is_the_largest_difference_of_shares_up_to_a_size():
+    planned = histogram_of([(1,), (2,), (3,), (4,)], axes=["tokens"])
+    assert histogram_of([(9,)], axes=["tokens"]).drift(planned) == 1
+    assert histogram_of([(1,), (2,), (3,), (9,)], axes=["tokens"]).drift(planned) == 0.25
+    assert histogram_of([(3,), (4,)], axes=["tokens"]).drift(planned) == 0.5
+
+
+def test_drift_sees_axes_that_no_longer_go_together():
+    planned = histogram_of([(1, 9), (9, 1)])
+    observed = histogram_of([(1, 1), (9, 9)])
+    assert observed.drift(planned) == 0.5  # of 1 and 81 elements instead of twice 9
+
+
+def test_nothing_observed_is_no_drift():
+    planned = histogram_of([(1,)], axes=["tokens"])
+    assert Histogram(["tokens"]).drift(planned) == 0
+    assert planned.drift(Histogram(["tokens"])) == 0
+
+
+def test_rounding_is_no_drift():
+    entries = [(size,) for size in range(1, 65)]
+    exact = histogram_of(entries, axes=["tokens"])
+    coarse = histogram_of(entries, axes=["tokens"], capacity=8)
+    assert coarse.drift(exact) == 0
+    assert exact.drift(coarse) == 0
+
+
+def test_drift_of_other_axes_is_refused():
+    with pytest.raises(HistogramFault, match=r"found axes \['b'\], expected \['a'\]"):
+        Histogram(["a"]).drift(Histogram(["b"]))
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+@given(sizes, st.integers(1, 12))
+def test_what_is_saved_is_loaded(entries, capacity):
+    histogram = histogram_of(entries, capacity=capacity)
+    with tempfile.TemporaryDirectory() as folder:
+        histogram.save(Path(folder, "histogram.json"))
+        loaded = Histogram.load(Path(folder, "histogram.json"))
+    assert (loaded.axes, loaded.steps) == (histogram.axes, histogram.steps)
+    assert loaded.counts() == histogram.counts()
+
+
+def test_save_replaces_the_file(tmp_path):
+    path = tmp_path / "histogram.json"
+    histogram = histogram_of([(3, 4)])
+    histogram.save(path)
+    histogram.add((5, 6))
+    histogram.save(path)
+    assert Histogram.load(path).counts() == {(3, 4): 1, (5, 6): 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_save_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "histogram.json"
+    histogram_of([(3, 4)]).save(path)
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        histogram_of([(5, 6)]).save(path)
+    assert Histogram.load(path).counts() == {(3, 4): 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "found list, expected an object"),
+        ("{", "found no histogram"),
+        ('{"axes": []}', r"axes: found \[\], expected a list of names"),
+        ('{"axes": ["a"], "steps": [0]}', r"steps: found \[0\], expected one for each of \['a'\]"),
+        ('{"axes": ["a"]}', "counts: found None, expected a list"),
+        (
+            '{"axes": ["a"], "counts": [[1, 2], [1.5, 2]]}',
+            r"counts\[1\]: found \[1.5, 2\], expected the sizes of \['a'\] and a count",
+        ),
+        ('{"axes": ["a"], "counts": [[9999999999, 1]]}', "expected a size from 1 to"),
+    ],
+)
+def test_another_file_is_refused(tmp_path, text, message):
+    path = tmp_path / "histogram.json"
+    path.write_text(text)
+    with pytest.raises(HistogramFault, match=message) as caught:
+        Histogram.load(path)
+    assert str(path) in str(caught.value)

@@ -1,0 +1,86 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runtime.planning import brute
+
+from ge_runtime.planning.demand import Demand
+from ge_runtime.planning.report import as_json, choice_lines, compare, curve_lines, use_lines, uses
+from ge_runtime.planning.tables import in_order
+
+DEMAND = Demand.of(
+    brute.histogram_of({(3,): 60, (9,): 30, (30,): 10}, ["tokens"]),
+    limits={"tokens": 64},
+    align=8,
+)
+
+
+def test_one_count_is_shown_choice_by_choice():
+    (comparison,) = compare(DEMAND, [3])
+    assert choice_lines(DEMAND, comparison) == [
+        "                waste  gears",
+        "optimum        53.1 %  8, 16, 64",
+        "quantiles      53.1 %  8, 16, 64",
+        "powers of two  57.4 %  16, 32, 64",
+        "linear         71.6 %  24, 48, 64",
+        "lower bound    41.4 %  a gear for each size, in multiples of 8: 3 gears",
+    ]
+
+
+def test_several_counts_are_shown_count_by_count():
+    assert curve_lines(DEMAND, compare(DEMAND, range(1, 4))) == [
+        "gears  optimum  quantiles  powers of two  linear  gears of the optimum",
+        "    1   88.3 %     88.3 %         88.3 %  88.3 %  64",
+        "    2   63.9 %     75.3 %         76.6 %  76.6 %  16, 64",
+        "    3   53.1 %     53.1 %         57.4 %  71.6 %  8, 16, 64",
+        "bound   41.4 %",
+    ]
+
+
+def test_gears_are_shown_with_what_they_do():
+    gears = ((16,), (32,), (64,))
+    assert use_lines(DEMAND, gears, None) == [
+        "gear   sizes  elements  padding",
+        "  16  90.0 %    81.8 %   68.8 %",
+        "  32  10.0 %    18.2 %    6.2 %",
+        "  64   0.0 %     0.0 %    0.0 %",
+    ]
+    with_memory = use_lines(DEMAND, gears, {(16,): 1024, (32,): 2048, (64,): 4096})
+    assert with_memory[0] == "gear   sizes  elements  padding  I/O bytes"
+    assert with_memory[-1] == "  64   0.0 %     0.0 %    0.0 %      4,096"
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.integers(1, 20), st.integers(1, 20)), st.integers(1, 9), min_size=1
+    ),
+    st.sets(st.tuples(st.integers(1, 20), st.integers(1, 20)), max_size=4),
+)
+def test_what_the_gears_do_adds_up(counted, others):
+    demand = Demand.of(brute.histogram_of(counted, ["height", "width"]))
+    gears = in_order([*others, (20, 20)])
+    done = uses(demand, gears)
+    assert [use.gear for use in done] == [*gears]
+    assert sum(use.share for use in done) == pytest.approx(1)
+    assert sum(use.elements for use in done) == pytest.approx(1)
+    assert sum(use.elements * use.waste for use in done) == pytest.approx(demand.waste(gears))
+
+
+def test_json_has_the_numbers_of_the_text():
+    plan = json.loads(json.dumps(as_json(DEMAND, compare(DEMAND, [3]))))
+    assert plan["axes"] == ["tokens"]
+    assert (plan["limit"], plan["align"], plan["sizes"]) == ([64], 8, 100)
+    assert plan["lower_bound"] == {"waste": pytest.approx(0.4140625), "gears": 3}
+    (only,) = plan["plans"]
+    assert only["count"] == 3
+    assert only["choices"]["linear"] == {
+        "waste": pytest.approx(0.7159090909),
+        "gears": [[24], [48], [64]],
+    }
+    assert only["gears"][0] == {
+        "gear": [8],
+        "share": pytest.approx(0.6),
+        "elements": pytest.approx(0.3),
+        "waste": pytest.approx(0.625),
+    }

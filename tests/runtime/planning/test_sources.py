@@ -1,0 +1,165 @@
+import json
+
+import pytest
+
+from ge_runtime.planning.histogram import Histogram, HistogramFault
+from ge_runtime.planning.sources import read_histogram
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A function: the path of a file with this content."""
+
+    def write(content):
+        path = tmp_path / "sizes"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    return write
+
+
+# -- CSV ---------------------------------------------------------------------------------------
+
+
+def test_csv_has_axes_in_its_header_and_a_size_per_line(written):
+    histogram = read_histogram(written("height,width\n480, 640\n512,512\n\n480,640\n"))
+    assert histogram.axes == ("height", "width")
+    assert histogram.counts() == {(480, 640): 2, (512, 512): 1}
+
+
+def test_a_count_column_says_how_often(written):
+    histogram = read_histogram(written("\ufeffcount,tokens\n7,12\n1,13\n"))
+    assert histogram.counts() == {(12,): 7, (13,): 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("12\n13\n", "line 1: found '12', expected a header of axis names"),
+        ("count\n1\n", "line 1: found 'count', expected a header"),
+        ("a,a\n1,1\n", "line 1: found 'a,a', expected a header"),
+        ("", "line 1: found '', expected a header"),
+        ("tokens\n", "found no sizes, expected at least one"),
+        ("tokens\n12\n-3\n", "line 3, column 'tokens': found '-3', expected a whole number"),
+        ("tokens,count\n12,0\n", "line 2, column 'count': found 0, expected a whole number"),
+        ("a,b\n1\n", "line 2: found 1 values, expected 2"),
+    ],
+)
+def test_csv_faults_have_their_place(written, text, message):
+    path = written(text)
+    with pytest.raises(HistogramFault, match=message) as caught:
+        read_histogram(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+# -- JSON --------------------------------------------------------------------------------------
+
+
+def test_what_the_runtime_recorded_is_read(tmp_path):
+    recorded = Histogram(["batch", "tokens"])
+    recorded.add((2, 12), 3)
+    recorded.save(tmp_path / "histogram.json")
+    assert read_histogram(tmp_path / "histogram.json").counts() == {(2, 12): 3}
+
+
+def test_of_several_axes_some_may_be_wanted(tmp_path):
+    recorded = Histogram(["batch", "height", "width"])
+    recorded.add((2, 12, 34))
+    recorded.save(tmp_path / "histogram.json")
+    histogram = read_histogram(tmp_path / "histogram.json", axes=["width", "height"])
+    assert histogram.axes == ("width", "height")
+    assert histogram.counts() == {(34, 12): 2}
+
+
+def test_a_plain_list_is_named_by_the_wanted_axes(written):
+    histogram = read_histogram(written([12, 13, 12]), axes=["tokens"])
+    assert histogram.counts() == {(12,): 2, (13,): 1}
+    histogram = read_histogram(written([[4, 5], [6, 7]]), axes=["height", "width"])
+    assert histogram.counts() == {(4, 5): 1, (6, 7): 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "axes", "message"),
+    [
+        ([12], [], "found a list of sizes, expected --axes to name what they are of"),
+        ([12, [3, 4]], ["tokens"], r"\[1\]: found \[3, 4\], expected a size for each of"),
+        ([12, 1.5], ["tokens"], r"\[1\]: found 1.5, expected a whole number of at least 1"),
+        ([12, True], ["tokens"], r"\[1\]: found True, expected a whole number of at least 1"),
+        ("[12", ["tokens"], "Expecting ',' delimiter"),
+        ({"axes": ["a"], "counts": [[3, 1]]}, ["b"], "found no axis 'b', expected one of: a"),
+        ({"sizes": [1]}, [], "axes: found None, expected a list of names"),
+    ],
+)
+def test_json_faults_have_their_place(written, content, axes, message):
+    with pytest.raises(HistogramFault, match=message):
+        read_histogram(written(content), axes=axes)
+
+
+# -- perf_analyzer's input data ----------------------------------------------------------------
+
+IMAGE = {"image": (None, "height", "width")}
+
+
+def test_a_request_has_the_shape_it_says(written):
+    data = [
+        {"image": {"content": [0.5] * 12, "shape": [1, 3, 4]}},
+        {"image": {"content": {"b64": "AAAA"}, "shape": [3, 3, 4]}},
+        {"image": {"b64": "AAAA", "shape": [3, 8, 9]}, "other": [1]},
+    ]
+    histogram = read_histogram(written({"data": data, "validation_data": []}), tensors=IMAGE)
+    assert histogram.axes == ("height", "width")
+    assert histogram.counts() == {(3, 4): 2, (8, 9): 1}
+
+
+def test_without_a_shape_it_is_as_long_as_its_content(written):
+    data = [{"ids": [1, 2, 3]}, {"ids": {"content": [7, 8]}}]
+    assert read_histogram(written({"data": data}), tensors={"ids": ("tokens",)}).counts() == {
+        (3,): 1,
+        (2,): 1,
+    }
+
+
+def test_sequences_are_lists_of_requests(written):
+    data = [[{"ids": [1]}, {"ids": [1, 2]}], [{"ids": [1]}]]
+    histogram = read_histogram(written({"data": data}), tensors={"ids": ("tokens",)})
+    assert histogram.counts() == {(1,): 2, (2,): 1}
+
+
+def test_axes_of_several_inputs_come_together(written):
+    data = [{"query": [1, 2], "passage": [1, 2, 3], "weights": [1, 1, 1]}]
+    histogram = read_histogram(
+        written({"data": data}),
+        tensors={"query": ("q",), "passage": ("p",), "weights": ("p",)},
+        axes=["p", "q"],
+    )
+    assert histogram.counts() == {(3, 2): 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"ids": [1]}, "data: found dict, expected a list of requests"),
+        ([{"ids": [1]}, 5], r"data\[1\]: found int, expected a list of requests"),
+        ([{"idz": [1]}], r"data\[0\]: found no input 'ids', expected one of: idz"),
+        ([{"ids": {"b64": "AA"}}], r"data\[0\].ids: found no 'shape', expected one"),
+        ([{"ids": {"shape": 3}}], r"data\[0\].ids: found shape 3, expected a list of sizes"),
+        ([{"ids": {"shape": [2, 3]}}], r"data\[0\].ids: found shape \[2, 3\], expected 1 dims"),
+        ([{"ids": {"shape": [0]}}], r"data\[0\].ids: shape: found 0, expected a whole number"),
+        ([[{"ids": []}]], r"data\[0\]\[0\].ids: found 0, expected a whole number of at least 1"),
+        ([], "found no sizes, expected at least one"),
+    ],
+)
+def test_input_data_faults_have_their_place(written, data, message):
+    with pytest.raises(HistogramFault, match=message):
+        read_histogram(written({"data": data}), tensors={"ids": ("tokens",)})
+
+
+def test_inputs_that_disagree_about_an_axis_are_refused(written):
+    data = [{"ids": [1, 2], "mask": [1]}]
+    with pytest.raises(HistogramFault, match=r"mask: found 1 along 't', expected 2 as in the"):
+        read_histogram(written({"data": data}), tensors={"ids": ("t",), "mask": ("t",)})
+
+
+def test_input_data_needs_to_know_its_axes(written):
+    with pytest.raises(HistogramFault, match="expected --config, or --axes INPUT="):
+        read_histogram(written({"data": [{"ids": [1]}]}))
