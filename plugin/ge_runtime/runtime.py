@@ -146,8 +146,8 @@ class Runtime:
         }
         if parts.pool is not None:
             gauges["workspace_leased_bytes"] = parts.pool.pool.stats().leased
-        if parts.planned is not None:
-            gauges["size_drift"] = self._recorded.drift(parts.planned)
+        if parts.histogram is not None:
+            gauges["size_drift"] = self._recorded.drift(parts.histogram)
         return gauges
 
     def memory_usage(self) -> list[dict[str, object]]:
@@ -192,7 +192,7 @@ class Runtime:
             missed = isinstance(fault, GearOverflow)
             self._metrics.add(Counts(refused=1, gear_misses=missed))
             return fault
-        needs = {axis: block.need(axis, self._parts.rules.answered) for axis in block.sizes}
+        needs = {axis: block.need(axis, self._parts.contract.answered) for axis in block.sizes}
         if self.config.histogram is not None:
             self._recorded.add((block.rows, *(needs[axis] for axis in self.config.limits)))
         return Job(block, caller, needs)
@@ -207,8 +207,8 @@ class Runtime:
 
     def _record(self, path: Path) -> None:
         """Add the sizes of this run to those of the runs before it."""
-        if self._parts.planned is not None:
-            self._recorded.merge(self._parts.planned)
+        if self._parts.histogram is not None:
+            self._recorded.merge(self._parts.histogram)
         try:
             self._recorded.save(path)
         except OSError as error:

@@ -12,8 +12,16 @@ What is exact:
   request on, keeping the sizes of the sets: no set's longest member grows, and the sets are runs
   now. (It needs the time of a set not to fall when its longest member grows. This could fail only
   where rows and the axis share a table and some input lacks the axis.)
-- With several axes, or several rows per request, the optimum over sets is a packing problem; the
-  runs of the orders tried are a good part of it, not all.
+- With several axes, or several rows per request, the optimum over sets is a packing problem, and
+  may be better than all runs of the orders tried.
+
+Deadlines: if the optimum, its launches executed earliest deadline first, meets all of them, it is
+the plan. Otherwise the best of a family of plans is taken: the k requests with the earliest
+deadlines come first and all others after them; each part is the optimum for itself, and executes
+its launches earliest deadline first. k is 0, 1, 2, 4, 8, ..., and the number of requests that have
+deadlines. Best is what misses the fewest deadlines, and among such plans what ends first. A
+deadline that its request would miss even if it were executed alone, now, is lost in every plan and
+counts as none: it must not make others late.
 """
 
 from __future__ import annotations
@@ -67,9 +75,7 @@ class Regrouper:
         along it. A request that no gear holds gets a launch of its own at exactly its size; one of
         more rows than the capacity gets a launch of its own as well.
 
-        deadlines: of each request, on the clock of `now`, in seconds; inf for none. If the
-        optimum, executed in order of its launches' earliest deadlines, meets all of them, it is
-        the plan. If not, see `_before_deadlines`.
+        deadlines: of each request, on the clock of `now`, in seconds; inf for none.
 
         Launches without deadlines run the longest first: all answers of a window leave together
         when its last launch ends, so where one lane executes them the order is free, and where
@@ -110,7 +116,8 @@ class Regrouper:
         held = alone.held & (counts <= self._capacity)
         if not held.all():
             launches = self._optimum(window, members[held]) if held.any() else []
-            return launches + [self._launch([member], window) for member in members[~held]]
+            lone = members[~held].tolist()
+            return launches + [self._launch([member], window) for member in lone]
         orders = self._orders(counts, extents, alone)
         best, runs = _cheapest_runs(self._seconds(counts, extents, orders))
         ordered = members[orders[best]].tolist()
@@ -156,17 +163,7 @@ class Regrouper:
     def _before_deadlines(
         self, window: _Window, optimum: list[Launch], now: float, deadlines: Sequence[float]
     ) -> list[Launch]:
-        """The best plan of a family, where the optimum misses a deadline.
-
-        The family: the k requests with the earliest deadlines come first and all others after
-        them; each part is the optimum for itself, and its launches run in order of their earliest
-        deadlines. k is 0 (the optimum itself), 1, 2, 4, 8, ..., and all requests that have
-        deadlines. Of these plans the one that misses the fewest deadlines is taken, of
-        several such plans the one that ends first.
-
-        A deadline that the request would miss even if it were executed alone, now, is lost in
-        every plan, and counts as none: it must not make others late.
-        """
+        """The best plan of the family that the module describes; k = 0 is `optimum`."""
         alone = [now + self._launch([member], window).seconds for member in range(len(deadlines))]
         due = [d if end <= d else math.inf for end, d in zip(alone, deadlines, strict=True)]
         urgency = np.argsort(due, kind="stable")

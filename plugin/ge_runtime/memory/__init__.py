@@ -1,1 +1,1 @@
-"""Memory as numbers (`plan`), then as bytes (`buffers`). Planned once at load, never grown."""
+"""Memory as numbers (`lifetimes`, `plan`), then as bytes (`arena`, `slots`). Planned at load."""

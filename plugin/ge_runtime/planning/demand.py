@@ -78,24 +78,28 @@ class Demand:
     @property
     def bound(self) -> float:
         """The least waste of any number of gears: every size has the least that could hold it."""
-        return self._waste(elements(self.candidates))
+        return self._waste(float(elements(self.candidates) @ self.counts))
 
     def waste(self, gears: GearTable) -> float:
         """Padded elements as a share of all executed, if every size runs alone in its gear."""
-        return self._waste(elements(np.array(gears, np.int64))[self.assign(gears)])
+        return self._waste(self.executed(gears))
+
+    def executed(self, gears: GearTable) -> float:
+        """Elements, padding included, if every size runs alone in its gear."""
+        return float(elements(np.array(gears, np.int64))[self.assign(gears)] @ self.counts)
 
     def assign(self, gears: GearTable) -> Array:
         """For each size the gear of least elements that holds it: [distinct] indices of `gears`.
 
         The limit must be among `gears`.
         """
-        holds = (self.sizes[:, None, :] <= np.array(gears, np.int64)).all(axis=2)
+        along = zip(self.sizes.T, np.array(gears, np.int64).T, strict=True)
+        holds = np.logical_and.reduce([sizes[:, None] <= most for sizes, most in along])
         first: Array = holds.argmax(axis=1)  # they are in the order of their elements
         return first
 
-    def _waste(self, executed: Array) -> float:
-        """executed: [distinct] elements that one of each size executes."""
-        return max(0.0, 1 - float(self.useful.sum()) / float(executed @ self.counts))
+    def _waste(self, executed: float) -> float:
+        return max(0.0, 1 - float(self.useful.sum()) / executed)
 
 
 def _steps(axes: tuple[str, ...], align: int) -> Array:

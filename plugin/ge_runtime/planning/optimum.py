@@ -54,7 +54,7 @@ def optima(demand: Demand, most: int) -> list[GearTable]:
     occurring = _occurring(demand, fine)
     found: list[GearTable] = [(demand.limit,)]
     for count, tables in enumerate(zip(*families, strict=True), 1):
-        start = min((*tables, found[-1]), key=demand.waste)
+        start = min((*tables, found[-1]), key=demand.executed)
         found.append(_used(demand, improved(start, count, occurring, fine)))
     return found[1:]
 

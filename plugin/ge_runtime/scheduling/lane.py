@@ -18,6 +18,7 @@ from ge_runtime.batching.admission import Block
 from ge_runtime.batching.gears import Gear
 from ge_runtime.batching.packing import unpack
 from ge_runtime.batching.ragged import Layout, scatter
+from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.base import Engine
 from ge_runtime.engines.contract import Contract
 from ge_runtime.errors import EngineFault
@@ -38,7 +39,15 @@ class BatchRules:
     packing: str | None
     """The axis along which rows are joined instead of padded."""
     terms: tuple[tuple[str, ...], ...]
-    """The distinct tuples of axes that inputs have; see `batching.cost`."""
+    """The distinct tuples of axes among the requests' tensors that the graph is fed."""
+
+    @classmethod
+    def of(cls, config: RuntimeConfig, contract: Contract) -> BatchRules:
+        """What the configuration and its contract with the graph say of batches."""
+        fed = {feed.spec.name for feed in contract.feeds}
+        axes = (spec.axes for spec in config.sources if spec.name in fed)
+        terms = tuple(dict.fromkeys(own for own in axes if own))
+        return cls(config.batched, contract.answered, config.packing, terms)
 
 
 class Lane:

@@ -134,6 +134,13 @@ def test_a_hundred_joint_gears_of_large_axes():
             assert fitted.extents["h"][index] * fitted.extents["w"][index] == min(areas)
 
 
+def test_a_label_names_the_declared_sizes_of_a_gear():
+    gears = Gears(AXES, {"a": 64, "b": 64}, 8, {(ROWS,): [(1,), (8,)], ("b",): [(16,), (64,)]})
+    assert gears.label(Gear(8, {"a": 5, "b": 16})) == "batch 8, b 16"
+    assert gears.label(Gear(8, {"a": 5, "b": 17})) is None
+    assert Gears(AXES, {"a": 64, "b": 64}, 8, {}).label(Gear(8, {"a": 5, "b": 16})) is None
+
+
 def test_gears_and_their_sets_are_shown_for_people():
     table = {(ROWS, "tokens"): [(8, 64), (32, 16)]}
     gears = Gears(("tokens", "width"), {"tokens": 64, "width": 5}, 32, table)

@@ -88,6 +88,12 @@ def test_bytes_are_those_of_all_inputs_and_outputs_of_all_rows():
     assert target.io_bytes({"batch": 1}) == 2 * 32 * 8 + 4 * 4
 
 
+def test_without_a_batch_dimension_there_is_one_row():
+    ids = TensorSpec("ids", DType.INT64, ("tokens",))
+    target = Target((ids,), (), False, {"batch": 4, "tokens": 32}, {("tokens",): GEARS})
+    assert target.io_bytes({}) == 32 * 8
+
+
 def test_outputs_of_unknown_size_are_left_out():
     config = pixels_config({"axes.image": "height,width"}, max_batch_size=0)
     del config["parameters"]["axes.inverted"]

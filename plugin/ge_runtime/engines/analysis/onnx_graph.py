@@ -65,6 +65,7 @@ class OnnxGraph:
         """What is held while the graph runs on inputs of these shapes, by name."""
         typed = self._typed(shapes)
         sizes = {name: size for name in typed if (size := nbytes(*typed[name])) is not None}
+        # Outputs lie in the caller's memory, where even a view's elements have to be copied.
         found = intermediates(self._operations, sizes, elsewhere=self._outputs)
         return Intermediates(found.lifetimes, found.unsized + self._inside)
 
@@ -74,8 +75,7 @@ class OnnxGraph:
         return Operation(
             reads=(*node.input, *inner),
             writes=tuple(name for name in node.output if name),
-            # What the caller gets lies in the caller's memory: it is copied there.
-            shows=node.input[0] if is_view and node.output[0] not in self._outputs else None,
+            shows=node.input[0] if is_view else None,
         )
 
     def _typed(self, shapes: Mapping[str, Shape]) -> dict[str, Typed]:
