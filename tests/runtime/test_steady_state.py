@@ -1,0 +1,58 @@
+"""Memory while serving: planned at load, and no byte more however many requests come."""
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime.support.configs import encoder_config, pixels_config
+from runtime.support.graphs import ENCODER, PIXELS
+
+from ge_runtime import Runtime
+
+COST = {"cost": "launch_us=50, element_ns=20, element2_ns=0"}
+MIB = 2**20
+
+
+def resident_bytes():
+    fields = Path("/proc/self/status").read_text().splitlines()
+    (line,) = [field for field in fields if field.startswith("VmRSS:")]
+    return int(line.split()[1]) * 1024
+
+
+def texts(rng):
+    length = int(rng.integers(1, 33))
+    ids = rng.integers(0, 16, (1, length))
+    return {"input_ids": ids, "lengths": np.array([[length]], np.int32)}
+
+
+def images(rng):
+    shape = (1, 1, *rng.integers(1, 17, 2))
+    return {"image": np.ones(shape, np.float32)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("graph", "config", "request_of"),
+    [(ENCODER, encoder_config, texts), (PIXELS, pixels_config, images)],
+    ids=["texts", "images"],
+)
+def test_resident_memory_stays_flat_over_100_000_requests(version_dir, graph, config, request_of):
+    runtime = Runtime.open(version_dir(graph), config(COST, batch=64), instance_name="steady_0")
+    rng = np.random.default_rng(0)
+    windows = [[request_of(rng) for _ in range(50)] for _ in range(40)]
+    for window in windows * 10:
+        runtime.infer(window)
+    gc.collect()
+    before = resident_bytes()
+    for window in windows * 50:
+        runtime.infer(window)
+    gc.collect()
+    grown = resident_bytes() - before
+    counts, gauges = runtime.counts(), runtime.gauges()
+    runtime.close()
+    assert counts.launch_rows.total() == counts.launches
+    assert sum(rows * launches for rows, launches in counts.launch_rows.items()) == 120_000
+    assert gauges["allocations_after_freeze"] == 0
+    assert counts.answers_spilled == 0
+    assert grown < MIB, f"{grown:,} bytes more after 100,000 requests"
