@@ -16,6 +16,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from google.protobuf import text_format
@@ -26,6 +27,9 @@ from ge_runtime.runtime import Runtime
 from reference_server.config import render
 
 ROOT = Path(__file__).resolve().parent.parent
+
+ONE_LAUNCH = {"cost": "launch_us=1000000, element_ns=1, element2_ns=0"}
+"""Parameters that make launches so dear that a window becomes one if it can."""
 
 
 # ------------------------------------------------------------------------------- executions
@@ -129,8 +133,16 @@ def as_mapping(config: ModelConfig, parameters: Mapping[str, str]) -> dict:
     return json.loads(render.as_json(changed))
 
 
-def open_runtime(version: Path, config: ModelConfig, parameters: Mapping[str, str]) -> Runtime:
-    return Runtime.open(version, as_mapping(config, parameters), instance_name="benchmark")
+def open_runtime(
+    version: Path,
+    config: ModelConfig,
+    parameters: Mapping[str, str] = MappingProxyType({}),
+    *,
+    derived: Sequence[str] = (),
+) -> Runtime:
+    """The model in `version` with these parameters over those of its configuration."""
+    mapping = as_mapping(config, parameters)
+    return Runtime.open(version, mapping, instance_name="benchmark", derived=derived)
 
 
 # -------------------------------------------------------------------------------------- output
@@ -138,9 +150,16 @@ def open_runtime(version: Path, config: ModelConfig, parameters: Mapping[str, st
 
 def print_machine_facts() -> None:
     """Print what the numbers depend on."""
-    facts = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in facts if line.startswith("model name")]
-    print(f"machine  {(names or ['unknown processor'])[0]}, {len(os.sched_getaffinity(0))} cores")
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        "unknown processor",
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    print(f"machine  {cpu}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB")
     print(f"system   {platform.platform()}, Python {platform.python_version()}")
     print(f"load     {os.getloadavg()[0]:.1f} before the start (0 is an idle machine)")
 

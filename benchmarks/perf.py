@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
-import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -25,6 +23,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.instruments import print_machine_facts
 from tests.support.servers import Server, start_reference_server, start_tritonserver
 from tools import oracle
 
@@ -110,6 +109,7 @@ def main() -> None:
     if not oracle.is_installed():
         raise SystemExit("perf_analyzer and tritonserver are not installed; run `make oracle`")
     print_machine_facts()
+    print(f"oracle   {oracle.RECIPE['server']}, {oracle.RECIPE['perf_analyzer']}")
     with tempfile.TemporaryDirectory(prefix="perf-") as directory:
         repository = Path(directory) / "repository"
         copy_models(repository, options.models)
@@ -247,23 +247,6 @@ def run_perf_analyzer(*arguments: str) -> str:
     if finished.returncode:
         raise PerfAnalyzerFailed(f"{' '.join(program)}\n{finished.stdout}{finished.stderr}")
     return finished.stdout
-
-
-def print_machine_facts() -> None:
-    """Print what the numbers depend on."""
-    cpu = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        "unknown processor",
-    )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    print(f"machine  {cpu}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB")
-    print(f"system   {platform.platform()}, Python {platform.python_version()}")
-    print(f"oracle   {oracle.RECIPE['server']}, {oracle.RECIPE['perf_analyzer']}")
-    print(f"load     {os.getloadavg()[0]:.1f} before the start (0 is an idle machine)")
 
 
 def print_summary(results: list[Result], options: argparse.Namespace) -> None:

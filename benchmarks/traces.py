@@ -36,7 +36,7 @@ class LogNormal:
 QUERIES = LogNormal(median=12, largest=128, least=3)
 PASSAGES = LogNormal(median=90, largest=512, least=3)
 # Pixels of a side.
-SIDES = LogNormal(median=160, largest=512, least=8)
+SIDES = LogNormal(median=256, largest=768, least=8)
 
 
 def draw_mix(rng: np.random.Generator, count: int) -> NDArray[np.int64]:

@@ -116,6 +116,8 @@ class Runtime:
             self._dispatcher.run_all(
                 [(launch.gear.rows, partial(window.run, launch)) for launch in window.plan()]
             )
+            for lane in self._parts.lanes:
+                lane.end_window()
             self._lost = self._lost or window.lost
         executed = iter(window.results())
         answers = [next(executed) if isinstance(verdict, Job) else verdict for verdict in verdicts]

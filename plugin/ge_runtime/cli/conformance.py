@@ -69,7 +69,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("folder", type=Path, metavar="MODEL_DIR", help="the folder with config.pbtxt")
     add("--version", type=int, metavar="N", help="the version folder (the highest there is)")
     add("--rounds", type=_whole, default=ROUNDS, metavar="N", help=f"random windows ({ROUNDS})")
-    add("--seed", type=int, default=0, metavar="S", help="of the random windows (0)")
+    add("--seed", type=_natural, default=0, metavar="S", help="of the random windows (0)")
     add(
         "--range",
         action="append",
@@ -134,6 +134,12 @@ def _tolerance(text: str) -> float:
     if not 0 <= tolerance < math.inf:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a number of at least 0")
     return tolerance
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 0")
+    return int(text)
 
 
 def _whole(text: str) -> int:

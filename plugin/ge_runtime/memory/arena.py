@@ -63,9 +63,14 @@ class Arena:
             own.fill(self.poison)
         return own.view(dtype).reshape(shape)
 
-    def reset(self) -> None:
-        """Carve from the start again, over the tensors there are."""
-        self._used = 0
+    def reset(self, used_bytes: int = 0) -> None:
+        """Carve from there again, over the tensors beyond; used_bytes: from an earlier moment."""
+        self._used = used_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left, alignment included."""
+        return len(self._memory) - self._used
 
     @property
     def used_bytes(self) -> int:

@@ -23,9 +23,10 @@ from ge_runtime.engines.base import Engine
 from ge_runtime.engines.contract import Contract
 from ge_runtime.errors import EngineFault
 from ge_runtime.memory.arena import Arena
+from ge_runtime.memory.plan import ALIGNMENT
 from ge_runtime.memory.slots import AnswerSlots
 from ge_runtime.metrics import Counts
-from ge_runtime.specs import UNKNOWN, Array, TensorSpec
+from ge_runtime.specs import UNKNOWN, Array, Tensors, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Lane:
         self._rules = rules
         self._inputs = inputs
         self._answers = answers
+        self._slot: Arena | None = None  # where the answers of the window in progress lie
         self._asked = [spec for spec in contract.outputs if UNKNOWN not in spec.dims]
 
     @property
@@ -99,7 +101,24 @@ class Lane:
             batch = self._inputs.carve(feed.spec.dtype.numpy, feed.shape(layout))
             feed.write(layout, batch)
             inputs[feed.spec.name] = self._bare(batch)
-        slot = self._answers.take()
+        slot = self._slot_for(layout)
+        carved = slot.used_bytes
+        try:
+            return self._run(layout, inputs, slot)
+        except BaseException:
+            slot.reset(carved)  # nobody has an answer of this batch
+            raise
+
+    def end_window(self) -> None:
+        """The answers given so far leave together: those of the next window lie elsewhere.
+
+        From any thread.
+        """
+        self._slot = None
+
+    def _run(
+        self, layout: Layout, inputs: Tensors, slot: Arena
+    ) -> tuple[list[dict[str, Array]], Counts]:
         outputs: dict[str, Array | None] = {spec.name: None for spec in self._contract.outputs}
         for spec in self._asked:
             outputs[spec.name] = self._bare(slot.carve(spec.dtype.numpy, layout.shape(spec)))
@@ -107,7 +126,7 @@ class Lane:
         start = time.perf_counter()
         results = self._engine.run(inputs, outputs)
         seconds = time.perf_counter() - start
-        answers: list[dict[str, Array]] = [{} for _ in blocks]
+        answers: list[dict[str, Array]] = [{} for _ in layout.blocks]
         for spec in self._contract.outputs:
             batch = self._with_rows(spec, results[spec.name], layout)
             # What the engine chose is copied: it may lie in the inputs, which are written again.
@@ -136,6 +155,21 @@ class Lane:
     def close(self) -> None:
         """Free the graph. Safe to call twice."""
         self._engine.close()
+
+    def _slot_for(self, layout: Layout) -> Arena:
+        """Room for the answers of this batch: in the window's slot, or if that is full in another.
+
+        A window whose sizes differ becomes many small batches, which need no slot each.
+        """
+        needed = 0
+        for spec in self._asked:
+            nbytes = math.prod(layout.shape(spec)) * spec.dtype.numpy.itemsize + ALIGNMENT
+            # What is cut to the sizes of requests is copied.
+            needed += 2 * nbytes + len(layout.blocks) * ALIGNMENT if spec.axes else nbytes
+        slot = self._slot
+        if slot is None or slot.free_bytes < needed:
+            slot = self._slot = self._answers.take()
+        return slot
 
     def _useful(self, layout: Layout) -> int:
         lengths = {axis: ends[: layout.filled] for axis, ends in layout.lengths.items()}

@@ -67,7 +67,7 @@ class Drawer:
             if name not in specs:
                 expected = ", ".join(specs)
                 raise RuntimeFault(f"range of '{name}': found no such input, expected: {expected}")
-        self._ranges = {name: range_of(spec, ranges.get(name)) for name, spec in specs.items()}
+        self.ranges = {name: range_of(spec, ranges.get(name)) for name, spec in specs.items()}
         self._bounds = {
             axis: _bounds(limit, (gear.extents[axis] for gear in gears.every()))
             for axis, limit in config.limits.items()
@@ -136,7 +136,7 @@ class Drawer:
                 element = value if isinstance(value, bytes) else spec.dtype.scalar(value)
                 whole[name] = np.full(shape, element, spec.dtype.numpy)
             else:
-                whole[name] = random_elements(rng, spec.dtype, shape, self._ranges[name])
+                whole[name] = random_elements(rng, spec.dtype, shape, self.ranges[name])
             if name not in missing:
                 given[name] = _poisoned(whole[name], spec, extent)
         if not config.batched:

@@ -113,7 +113,7 @@ class Reference:
             row = np.full(spec.shape(batch.gear.extents), pad, spec.dtype.numpy)
             inside = tuple(map(slice, spec.shape(ends)))
             row[inside] = data[inside]
-            rows.append(row[: ends[spec.dims[0]]] if self._packs(spec) else row)
+            rows.append(row[: ends[spec.axes[0]]] if self._packs(spec) else row)
         return np.concatenate(rows) if self._packs(spec) else np.stack(rows)
 
     def _described(self, told: BatchInput, batch: Batch) -> Array:

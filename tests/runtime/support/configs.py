@@ -52,6 +52,28 @@ def pixels_config(parameters=None, **more):
     )
 
 
+def packed_config(parameters=None, **more):
+    """For `graphs.PACKED`: rows of token ids, each with its own length, laid end to end."""
+    return model_config(
+        [
+            tensor("input_ids", "INT64", [-1], allow_ragged_batch=True),
+            tensor("lengths", "INT32", [1]),
+        ],
+        [tensor("tokens", "FP32", [-1, 4]), tensor("sums", "FP32", [4])],
+        {
+            "axes.input_ids": "tokens",
+            "axes.tokens": "tokens",
+            "limit.tokens": "32",
+            "axis_length.tokens": "lengths",
+            "packing": "tokens",
+            "positions.position_ids": "tokens",
+            "offsets.cu_seqlens": "tokens",
+            **(parameters or {}),
+        },
+        **{"name": "packed", **more},
+    )
+
+
 def without(config, *keys):
     """The same configuration without these parameters."""
     kept = {key: entry for key, entry in config["parameters"].items() if key not in keys}

@@ -218,3 +218,71 @@ def _bfloat16_torch():
 
 
 BFLOAT16 = Graph("bfloat16", _bfloat16_onnx, _bfloat16_torch, ((1,),))
+
+
+# -- packed: texts end to end; each token's embedding times its place, and their sum per text ---
+
+
+def _packed_onnx() -> onnx.ModelProto:
+    node = helper.make_node
+    return onnx_model(
+        [
+            node("Gather", ["table", "input_ids"], ["embedded"]),
+            node("Cast", ["position_ids"], ["places"], to=TensorProto.FLOAT),
+            node("Unsqueeze", ["places", "last"], ["column"]),
+            node("Mul", ["embedded", "column"], ["tokens"]),
+            node("CumSum", ["tokens", "first"], ["running"]),
+            node("Concat", ["zeros", "running"], ["before"], axis=0),
+            node("Slice", ["cu_seqlens", "nought", "minus"], ["starts"]),
+            node("Squeeze", ["lengths", "last"], ["counts"]),
+            node("Add", ["starts", "counts"], ["ends"]),
+            node("Gather", ["before", "starts"], ["sum_before"]),
+            node("Gather", ["before", "ends"], ["sum_after"]),
+            node("Sub", ["sum_after", "sum_before"], ["sums"]),
+        ],
+        [
+            ("input_ids", TensorProto.INT64, ["total"]),
+            ("position_ids", TensorProto.INT64, ["total"]),
+            ("cu_seqlens", TensorProto.INT32, ["offsets"]),
+            ("lengths", TensorProto.INT32, ["batch", 1]),
+        ],
+        [
+            ("tokens", TensorProto.FLOAT, ["total", 4]),
+            ("sums", TensorProto.FLOAT, ["batch", 4]),
+        ],
+        {
+            "table": TABLE,
+            "last": np.array([1]),
+            "first": np.array(0),
+            "zeros": np.zeros((1, 4), np.float32),
+            "nought": np.array([0]),
+            "minus": np.array([-1]),
+        },
+    )
+
+
+def _packed_torch():
+    import torch
+
+    class Packed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.from_numpy(TABLE))
+
+        def forward(self, input_ids, position_ids, cu_seqlens, lengths):
+            embedded = torch.nn.functional.embedding(input_ids, self.table)
+            tokens = embedded * position_ids.to(torch.float32)[:, None]
+            running = torch.cat([torch.zeros(1, 4), tokens.cumsum(0)])
+            # As many as there are lengths: of n - 1 starts torch.export takes a single one for
+            # special.
+            starts = cu_seqlens.index_select(0, torch.arange(lengths.shape[0]))
+            ends = starts + lengths[:, 0]
+            sums = running.index_select(0, ends) - running.index_select(0, starts)
+            return {"tokens": tokens, "sums": sums}
+
+    ids, places = torch.ones(2, 5, dtype=torch.int64).unbind()
+    offsets, lengths = torch.tensor([0, 2, 5]), torch.tensor([[2], [3]])
+    return Packed(), (ids, places, offsets.to(torch.int32), lengths.to(torch.int32))
+
+
+PACKED = Graph("packed", _packed_onnx, _packed_torch, ((), (), (), (1,)))

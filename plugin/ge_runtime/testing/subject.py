@@ -1,0 +1,96 @@
+"""A model, opened so that a test decides which requests share a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from ge_runtime.assembly import Assembly, assemble
+from ge_runtime.clock import SystemClock
+from ge_runtime.errors import RequestFault
+from ge_runtime.runtime import Runtime
+from ge_runtime.scheduling.window import Answer
+from ge_runtime.testing.drawing import Drawn
+from ge_runtime.testing.steering import Choice, Groups, Steered
+
+_SETTINGS: Final = {
+    # Launches so dear that all that can share one does; and nothing depends on the clock.
+    "cost": "launch_us=1000000, element_ns=1, element2_ns=0",
+    "warmup": "none",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one window."""
+
+    answers: Sequence[Answer]
+    groups: Groups
+    """The requests of each launch, in order of execution; those that were refused are in none."""
+    failures: int
+    """Launches that failed, and were executed again in parts."""
+
+
+class Subject:
+    """An open model. For one thread."""
+
+    def __init__(self, parts: Assembly, runtime: Runtime, steered: Steered) -> None:
+        self.parts = parts
+        self._runtime = runtime
+        self._steered = steered
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls,
+        version_dir: Path,
+        model_config: Mapping[str, object],
+        *,
+        derived: Collection[str] = (),
+        parameters: Mapping[str, str] | None = None,
+    ) -> Iterator[Subject]:
+        """The model in `version_dir`, for the length of a `with`.
+
+        parameters: in place of those that `model_config` has. What requests are made of here is
+        not recorded in the model's histogram. Raises what `Runtime.open` raises.
+        """
+        given = model_config.get("parameters")
+        entries = dict(given) if isinstance(given, Mapping) else {}
+        for key, text in {**_SETTINGS, **(parameters or {})}.items():
+            entries[key] = {"string_value": text}
+        name = f"{model_config.get('name', 'model')}_conformance"
+        parts = assemble(
+            version_dir,
+            {**model_config, "parameters": entries},
+            instance_name=name,
+            derived=derived,
+        )
+        steered = Steered(parts.grouping, parts.gears, parts.config.rows)
+        parts = replace(parts, grouping=steered, config=replace(parts.config, histogram=None))
+        runtime = Runtime(name, version_dir, parts, SystemClock())
+        try:
+            yield cls(parts, runtime, steered)
+        finally:
+            runtime.close()
+
+    def run(self, window: Sequence[Drawn], choice: Choice | None, poison: int) -> Outcome:
+        """The answers to a window in the launches of this choice; None: those of the model.
+
+        poison: the byte that memory is filled with before each launch.
+        """
+        for lane in self.parts.lanes:
+            lane.poison(poison)
+        self._steered.choice = choice
+        self._steered.groups = []
+        before = self._runtime.counts()
+        answers = self._runtime.infer(
+            [drawn.given for drawn in window], originals=[drawn.originals for drawn in window]
+        )
+        failures = self._runtime.counts().since(before).isolations
+        sound = [i for i, answer in enumerate(answers) if not isinstance(answer, RequestFault)]
+        planned = self._steered.groups
+        groups = [[sound[place] for place in group] for group in planned]
+        return Outcome(answers, groups, failures)

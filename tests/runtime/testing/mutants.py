@@ -1,0 +1,191 @@
+"""Faults planted in the runtime, one at a time. Each must be found by the conformance suite."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from runtime.testing.models import (
+    FREE,
+    GEARED,
+    GEARED_IMAGES,
+    GEARED_TOKENS,
+    IMAGES,
+    JOINT,
+    ONE_GEAR,
+    OPTIONAL,
+    TAGGED,
+    TOKENS,
+    Model,
+)
+
+from ge_runtime.batching import admission, feeds, ragged
+from ge_runtime.batching.defaults import Default
+from ge_runtime.engines.onnx import OnnxEngine
+from ge_runtime.engines.torch import TorchEngine
+from ge_runtime.memory.arena import Arena
+from ge_runtime.memory.slots import AnswerSlots
+from ge_runtime.runtime import Runtime
+from ge_runtime.scheduling import lane
+from ge_runtime.scheduling.window import Window
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`place.name` replaced by `broken`, which gets the original before its own arguments."""
+
+    models: tuple[Model, ...]
+    place: Any
+    name: str
+    broken: Any
+
+    def plant(self, monkeypatch):
+        sound = getattr(self.place, self.name)
+
+        def broken(*args, **kwargs):
+            return self.broken(sound, *args, **kwargs)
+
+        monkeypatch.setattr(self.place, self.name, broken)
+
+
+# -- laying out --------------------------------------------------------------------------------
+
+
+def all_ones(sound, layout, axes, mask):
+    mask[...] = 1
+
+
+def one_too_far(sound, layout, axes, mask):
+    """Reaches one beyond each row's data, where there is room."""
+    sound(layout, axes, mask)
+    mask[:, 1:] |= mask[:, :-1].copy()
+
+
+def either_axis(sound, layout, axes, mask):
+    mask[...] = 0
+    for row, ends in enumerate(layout.ends(axes)):
+        mask[row, : ends[0]] = 1
+        mask[row, :, : ends[1]] = 1
+
+
+def leaves_padding(sound, layout, spec, pad, batch):
+    before = batch.copy()
+    sound(layout, spec, pad, batch)
+    for row, ends in enumerate(layout.ends(spec.axes)):
+        inside = tuple(map(slice, spec.shape(dict(zip(spec.axes, ends, strict=True)))))
+        before[(row, *inside)] = batch[(row, *inside)]
+    batch[: layout.filled] = before[: layout.filled]
+
+
+def copies_tails(sound, layout, spec, pad, batch):
+    """Takes all of each tensor for data."""
+    batch[...] = pad
+    for block, span in zip(layout.blocks, layout.spans, strict=True):
+        part = block.tensors[spec.name]
+        corner = tuple(map(slice, np.minimum(part.shape[1:], batch.shape[1:])))
+        batch[(span, *corner)] = part[(slice(None), *corner)]
+
+
+def leaves_rows_of_padding(sound, layout, spec, pad, batch):
+    before = batch[layout.filled :].copy()
+    sound(layout, spec, pad, batch)
+    batch[layout.filled :] = before
+
+
+def shorter(sound, *args):
+    return [max(1, length - 1) for length in sound(*args)]
+
+
+def longer(sound, axis, name, tensor, size):
+    return [min(size, length + 1) for length in sound(axis, name, tensor, size)]
+
+
+def nothing(sound, *args):
+    return np.zeros_like(sound(*args))
+
+
+def without_reset(sound, layout, axis, positions):
+    positions[...] = np.arange(len(positions))
+
+
+def rows_swapped(sound, layout, spec, pad, batch):
+    sound(layout, spec, pad, batch)
+    ends = np.cumsum(layout.lengths[spec.axes[0]])
+    batch[: ends[-1]] = batch[: ends[-1]][::-1].copy()
+
+
+def later(sound, layout, axis):
+    return np.minimum(sound(layout, axis) + 1, sound(layout, axis)[-1])
+
+
+# -- taking apart ------------------------------------------------------------------------------
+
+
+def a_row_late(sound, layout, spec, batch, *args):
+    return sound(layout, spec, np.roll(batch, 1, axis=0), *args)
+
+
+def a_column_late(sound, layout, spec, batch, *args):
+    return sound(layout, spec, np.roll(batch, 1, axis=-1), *args)
+
+
+def reversed_answers(sound, *args, **kwargs):
+    return sound(*args, **kwargs)[::-1]
+
+
+def passed_to_the_next(sound, self, answers, originals):
+    sound(self, answers, originals[1:] + originals[:1])
+
+
+def always_the_same(sound, slots):
+    """A slot that is never given back is handed out again."""
+    return Arena(slots._free[0], "answers")
+
+
+def all_but_the_last(sound, engine, inputs, outputs):
+    own = sound(engine, inputs, dict.fromkeys(outputs))
+    for name, planned in outputs.items():
+        if planned is not None and planned.size:
+            planned.reshape(-1)[:-1] = own[name].reshape(-1)[:-1]
+            own[name] = planned
+    return own
+
+
+_ENCODERS = (FREE, GEARED, ONE_GEAR, JOINT)
+
+MUTANTS = {
+    "mask of ones": Mutant(_ENCODERS, feeds, "fill_mask", all_ones),
+    "mask of ones for images": Mutant((IMAGES, GEARED_IMAGES), feeds, "fill_mask", all_ones),
+    "mask one too far": Mutant(_ENCODERS, feeds, "fill_mask", one_too_far),
+    "mask where either axis reaches": Mutant(
+        (IMAGES, GEARED_IMAGES), feeds, "fill_mask", either_axis
+    ),
+    "padding not written": Mutant(
+        (*_ENCODERS, IMAGES, GEARED_IMAGES), feeds, "gather", leaves_padding
+    ),
+    "tails copied": Mutant(_ENCODERS, feeds, "gather", copies_tails),
+    "rows of padding not written": Mutant(
+        (GEARED, ONE_GEAR, JOINT), feeds, "gather", leaves_rows_of_padding
+    ),
+    "lengths one short": Mutant((*_ENCODERS, TOKENS), admission, "_lengths", shorter),
+    "lengths one long": Mutant((*_ENCODERS, TOKENS), admission, "_lengths", longer),
+    "default not applied": Mutant((OPTIONAL,), Default, "of", nothing),
+    "positions without reset": Mutant(
+        (TOKENS, GEARED_TOKENS), feeds, "fill_packed_positions", without_reset
+    ),
+    "packed backwards": Mutant((TOKENS, GEARED_TOKENS), feeds, "pack", rows_swapped),
+    "offsets one late": Mutant((TOKENS, GEARED_TOKENS), ragged.Layout, "offsets", later),
+    "unpacked one late": Mutant((TOKENS, GEARED_TOKENS), lane, "unpack", a_row_late),
+    "cropped a column late": Mutant((IMAGES, GEARED_IMAGES), lane, "scatter", a_column_late),
+    "rows of another request": Mutant((*_ENCODERS, IMAGES), lane, "scatter", a_row_late),
+    "answers of a launch swapped": Mutant((FREE, IMAGES), lane, "scatter", reversed_answers),
+    "answers of a window swapped": Mutant((FREE, TOKENS), Window, "results", reversed_answers),
+    "slot reused while held": Mutant(
+        (FREE, IMAGES, TOKENS), AnswerSlots, "take", always_the_same
+    ),
+    "inputs passed to others": Mutant((TAGGED,), Runtime, "_pass", passed_to_the_next),
+}
+
+ENGINE_MUTANTS = {
+    "onnxruntime": Mutant((FREE, IMAGES, TOKENS), OnnxEngine, "run", all_but_the_last),
+    "torch": Mutant((FREE, IMAGES, TOKENS), TorchEngine, "run", all_but_the_last),
+}
