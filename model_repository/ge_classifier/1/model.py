@@ -12,5 +12,8 @@ class TritonPythonModel:
     def execute(self, requests):
         return self._graph.execute(requests)
 
+    def is_ready(self):
+        return self._graph.is_ready()
+
     def finalize(self):
         self._graph.close()
