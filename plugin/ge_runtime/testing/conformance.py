@@ -4,7 +4,7 @@
 
     def test_no_answer_depends_on_its_company():
         report = check(version_dir, model_config, ranges={"input_ids": (0, 30000)})
-        assert report.passed, report
+        assert report.passed, str(report)
 
 Random requests are drawn from the model's own configuration and answered by the runtime: each
 alone, in random groups, and in the groups that the runtime itself forms. Every answer is held
@@ -168,6 +168,9 @@ class _Trial:
         return Wrong(members[wrong.request], wrong.text)
 
     def _first_wrong(self, window: _Window, outcome: Outcome) -> Wrong | None:
+        if outcome.raised is not None:
+            kind = type(outcome.raised).__name__
+            return Wrong(None, f"found {kind} '{outcome.raised}' for all, expected answers")
         examined = zip(window.requests, outcome.answers, window.expected, strict=True)
         for place, (drawn, answer, expected) in enumerate(examined):
             text = self.judge.fault(drawn, answer, expected, data_only=self.data_only)

@@ -68,6 +68,7 @@ class Drawer:
                 expected = ", ".join(specs)
                 raise RuntimeFault(f"range of '{name}': found no such input, expected: {expected}")
         self.ranges = {name: range_of(spec, ranges.get(name)) for name, spec in specs.items()}
+        """Input: the values of its elements."""
         self._bounds = {
             axis: _bounds(limit, (gear.extents[axis] for gear in gears.every()))
             for axis, limit in config.limits.items()

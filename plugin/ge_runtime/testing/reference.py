@@ -1,8 +1,8 @@
 """A second implementation of what a request's answer is, as plain as can be.
 
-The graph is executed on one request by itself. Its inputs are laid out row by row, straight from
-the configuration's words, by code that shares nothing with the runtime's: what both get wrong, both
-were written wrong.
+The graph is executed on one request by itself, at the gear that it has alone. Its inputs are laid
+out row by row, straight from the words of the configuration, and its results are cut the same way:
+of the code that the runtime does this with, none is used.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Reference:
         feeds = [feed.spec for feed in self._contract.feeds]
         inputs = {spec.name: self._bare(self._input(spec, whole, batch)) for spec in feeds}
         outputs = self._contract.outputs
-        results = self._engine.run(inputs, {spec.name: None for spec in outputs})
+        results = self._engine.run(
+            inputs, {spec.name: self._planned(spec, batch) for spec in outputs}
+        )
         answers = {spec.name: self._own(spec, results[spec.name], drawn, batch) for spec in outputs}
         return {name: self._bare(answer) for name, answer in answers.items()}
 
@@ -131,6 +133,16 @@ class Reference:
         sums = [sum(counts[:number]) for number in range(len(counts) + 1)]
         zero = told.kind is BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO
         return np.array(sums if zero else sums[1:])
+
+    def _planned(self, spec: TensorSpec, batch: Batch) -> Array | None:
+        """Memory for a result, None if only the execution tells its size."""
+        if UNKNOWN in spec.dims:
+            return None
+        dims = spec.shape(batch.gear.extents)
+        shape = (len(batch.ends), *dims)
+        if self._packs(spec):
+            shape = (sum(ends[spec.axes[0]] for ends in batch.ends), *dims[1:])
+        return self._bare(np.zeros(shape, spec.dtype.numpy))
 
     def _own(self, spec: TensorSpec, result: Array, drawn: Drawn, batch: Batch) -> Array:
         """The request's part of a result: [rows, *dims] at its own sizes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ Groups: TypeAlias = Sequence[Sequence[int]]
 Choice: TypeAlias = "Callable[[int, Callable[[Sequence[int]], bool]], Groups]"
 """The groups of a window of so many requests, made of what may share a launch."""
 
-MOST_TOGETHER = 8
+MOST_TOGETHER: Final = 8
 """Requests in a launch that was chosen at random."""
 
 

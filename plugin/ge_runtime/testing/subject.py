@@ -28,10 +28,13 @@ class Outcome:
     """What became of one window."""
 
     answers: Sequence[Answer]
+    """Of all requests in order; none if the runtime raised."""
     groups: Groups
     """The requests of each launch, in order of execution; those that were refused are in none."""
     failures: int
     """Launches that failed, and were executed again in parts."""
+    raised: Exception | None = None
+    """What the runtime raised for all of the window."""
 
 
 class Subject:
@@ -86,11 +89,20 @@ class Subject:
         self._steered.choice = choice
         self._steered.groups = []
         before = self._runtime.counts()
-        answers = self._runtime.infer(
-            [drawn.given for drawn in window], originals=[drawn.originals for drawn in window]
-        )
+        try:
+            answers = self._infer(window)
+        except Exception as error:  # of any kind: it takes down all of the window
+            return Outcome([], self._steered.groups, 0, raised=error)
         failures = self._runtime.counts().since(before).isolations
         sound = [i for i, answer in enumerate(answers) if not isinstance(answer, RequestFault)]
         planned = self._steered.groups
         groups = [[sound[place] for place in group] for group in planned]
+        # While the answers are held: memory that is used again too early shows.
+        self._steered.choice = None
+        self._infer(window[:1])
         return Outcome(answers, groups, failures)
+
+    def _infer(self, window: Sequence[Drawn]) -> list[Answer]:
+        return self._runtime.infer(
+            [drawn.given for drawn in window], originals=[drawn.originals for drawn in window]
+        )

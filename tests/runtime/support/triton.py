@@ -62,8 +62,17 @@ class Tensor:
         self._name, self._array = name, numpy_array if contiguous else numpy_array.copy()
 
     @staticmethod
-    def from_dlpack(name, source):
-        return Bfloat16Tensor.from_dlpack(name, source)
+    def from_dlpack(name, capsule):
+        """As a Bfloat16Tensor: only BF16 needs this."""
+        import torch
+
+        # The real one lets the process die of capsules that others have made.
+        assert any(capsule is own for own in OWN_CAPSULES)
+        return Bfloat16Tensor(name, torch.utils.dlpack.from_dlpack(capsule))
+
+    def to_dlpack(self):
+        OWN_CAPSULES.append(self._array.__dlpack__())
+        return OWN_CAPSULES[-1]
 
     def name(self):
         return self._name
@@ -72,18 +81,14 @@ class Tensor:
         return self._array
 
 
+OWN_CAPSULES = []
+
+
 class Bfloat16Tensor:
     """A tensor that NumPy cannot show; torch keeps it."""
 
     def __init__(self, name, tensor):
         self._name, self.tensor = name, tensor
-
-    @classmethod
-    def from_dlpack(cls, name, source):
-        """The class's own `Tensor.from_dlpack`; only BF16 needs it."""
-        import torch
-
-        return cls(name, torch.from_dlpack(source))
 
     def name(self):
         return self._name

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 from onnx import TensorProto, helper
 from runtime.support.configs import (
     encoder_config,
@@ -49,6 +50,38 @@ def copy(dtype, name, graph=None):
     return Model(graph or copy_of(dtype), config)
 
 
+def _doubled_onnx():
+    return onnx_model(
+        [
+            helper.make_node("Unsqueeze", ["x", "last"], ["column"]),
+            helper.make_node("Concat", ["column", "column"], ["pairs"], axis=2),
+            helper.make_node("Reshape", ["pairs", "flat"], ["y"]),
+        ],
+        [("x", TensorProto.FLOAT, ["batch", "width"])],
+        [("y", TensorProto.FLOAT, ["batch", "double"])],
+        {"last": np.array([2]), "flat": np.array([0, -1])},
+    )
+
+
+def _doubled_torch():
+    import torch
+
+    class Doubled(torch.nn.Module):
+        def forward(self, x):
+            return {"y": torch.stack([x, x], 2).flatten(1)}
+
+    return Doubled(), (torch.ones(2, 5),)
+
+
+DOUBLED = Model(
+    Graph("doubled", _doubled_onnx, _doubled_torch, ((),)),
+    model_config(
+        [tensor("x", "FP32", [-1])],
+        [tensor("y", "FP32", [-1])],
+        {"axes.x": "width", "limit.width": "9", "axes.y": "width * 2"},
+        name="every column twice",
+    ),
+)
 FREE = encoder("encoder")
 GEARED = encoder("encoder, gears", {"gears.tokens": "4, 16, 32", "gears.batch": "1, 4, 8"})
 ONE_GEAR = encoder("encoder, one gear", {"gears.tokens": "32", "gears.batch": "8"})
@@ -145,6 +178,7 @@ SOUND = [
     ROWLESS,
     UNFORESEEN,
     PREPARED,
+    DOUBLED,
     pixels("pixels, batch gears", {"gears.batch": "4, 8", "gears.width": "16"}),
     encoder("encoder, fallback", {"gears.tokens": "8", "oversize": "fallback"}),
     encoder("encoder, two devices", {"devices": "cpu, cpu"}),

@@ -179,11 +179,12 @@ MUTANTS = {
     "rows of another request": Mutant((*_ENCODERS, IMAGES), lane, "scatter", a_row_late),
     "answers of a launch swapped": Mutant((FREE, IMAGES), lane, "scatter", reversed_answers),
     "answers of a window swapped": Mutant((FREE, TOKENS), Window, "results", reversed_answers),
-    "slot reused while held": Mutant(
-        (FREE, IMAGES, TOKENS), AnswerSlots, "take", always_the_same
-    ),
+    "slot reused while held": Mutant((FREE, IMAGES, TOKENS), AnswerSlots, "take", always_the_same),
     "inputs passed to others": Mutant((TAGGED,), Runtime, "_pass", passed_to_the_next),
 }
+
+ON_ANY_ENGINE = ("mask of ones", "padding not written", "offsets one late")
+"""Faults of the runtime are the same on all engines: on the second one, some are enough."""
 
 ENGINE_MUTANTS = {
     "onnxruntime": Mutant((FREE, IMAGES, TOKENS), OnnxEngine, "run", all_but_the_last),

@@ -1,9 +1,26 @@
 """The suite passes sound models, and finds every fault that is planted."""
 
 import pytest
-from runtime.testing.models import BLIND, FREE, GEARED, MIXING, ONE_GEAR, SOUND
-from runtime.testing.mutants import ENGINE_MUTANTS, MUTANTS
+from runtime.support.graphs import TABLE
+from runtime.testing.models import (
+    BLIND,
+    DOUBLED,
+    FREE,
+    GEARED,
+    IMAGES,
+    MIXING,
+    ONE_GEAR,
+    OPTIONAL,
+    SOUND,
+    TOKENS,
+    UNFORESEEN,
+    encoder,
+)
+from runtime.testing.mutants import ENGINE_MUTANTS, MUTANTS, ON_ANY_ENGINE, Mutant
 
+from ge_runtime.errors import EngineFault, RuntimeFault
+from ge_runtime.scheduling.lane import Lane
+from ge_runtime.scheduling.window import Window
 from ge_runtime.testing.conformance import check
 
 ENGINES = ["onnxruntime", "torch"]
@@ -22,23 +39,24 @@ def examine(version_dir):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", SOUND, ids=str)
 def test_sound_models_pass(examine, model, engine):
-    report = examine(model, engine)
-    assert report.passed, report
+    report = examine(model, engine, rounds=10)
+    assert report.passed, str(report)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    ("mutant", "model"),
+    ("mutant", "model", "engine"),
     [
-        pytest.param(mutant, model, id=f"{name}: {model}")
+        pytest.param(mutant, model, engine, id=f"{name}: {model}, {engine}")
+        for engine, names in {"onnxruntime": MUTANTS, "torch": ON_ANY_ENGINE}.items()
         for name, mutant in MUTANTS.items()
         for model in mutant.models
+        if name in names
     ],
 )
 def test_planted_faults_are_found(examine, monkeypatch, mutant, model, engine):
     mutant.plant(monkeypatch)
     report = examine(model, engine)
-    assert not report.passed, report
+    assert not report.passed, str(report)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +73,106 @@ def test_outputs_that_the_engine_does_not_write_are_found(examine, monkeypatch, 
 @pytest.mark.parametrize("graph", [BLIND, MIXING], ids=lambda graph: graph.name)
 def test_graphs_that_are_not_sound_are_found(examine, graph, model):
     assert not examine(model, graph=graph).passed
+
+
+# -- what is reported --------------------------------------------------------------------------
+
+
+def test_the_least_that_fails_is_found(examine, monkeypatch):
+    MUTANTS["answers of a launch swapped"].plant(monkeypatch)
+    failure = examine(FREE).failure
+    assert failure.how == "in random groups"
+    assert failure.wrong.request in failure.company
+    (pair,) = failure.smallest
+    assert len(pair) == 2
+    assert failure.left.request in pair
+
+
+def test_a_fault_that_needs_earlier_launches_keeps_them(examine, monkeypatch):
+    MUTANTS["answers of a window swapped"].plant(monkeypatch)
+    assert [len(group) for group in examine(FREE).failure.smallest] == [1, 1]
+
+
+def test_a_fault_that_does_not_come_again_is_told_as_such(examine, monkeypatch):
+    planted = iter([True])
+
+    def once(sound, *args):
+        return sound(*args)[:: -1 if next(planted, False) else 1]
+
+    Mutant((FREE,), Window, "results", once).plant(monkeypatch)
+    report = examine(FREE)
+    assert report.failure.smallest is None
+    assert "executed once more, the same launches give no wrong answer" in str(report)
+
+
+def test_a_launch_that_fails_only_in_company_is_a_failure(examine, monkeypatch):
+    def refuses_company(sound, lane, blocks, gear):
+        if len(blocks) > 1:
+            raise EngineFault("too many")
+        return sound(lane, blocks, gear)
+
+    Mutant((FREE,), Lane, "execute", refuses_company).plant(monkeypatch)
+    failure = examine(FREE).failure
+    assert failure.wrong.request is None
+    assert "launch(es) failed, and were executed again in parts" in failure.wrong.text
+    assert [len(group) for group in failure.smallest] == [2]
+
+
+def test_what_takes_the_runtime_down_is_a_failure(examine, monkeypatch):
+    def raises(sound, *args):
+        raise KeyError("token")
+
+    Mutant((FREE,), Window, "results", raises).plant(monkeypatch)
+    report = examine(FREE)
+    assert report.failure.wrong.text == "found KeyError ''token'' for all, expected answers"
+
+
+def test_a_graph_that_fails_on_a_request_by_itself_needs_other_ranges(examine):
+    with pytest.raises(RuntimeFault, match="token ids of its vocabulary: onnxruntime: "):
+        examine(FREE, ranges={"input_ids": (len(TABLE), len(TABLE) + 5)})
+
+
+def test_equal_seeds_find_the_same(examine):
+    assert examine(FREE, rounds=3) == examine(FREE, rounds=3)
+    assert examine(FREE, rounds=3) != examine(FREE, rounds=3, seed=1)
+
+
+def test_no_company_is_told(examine):
+    report = examine(UNFORESEEN, rounds=2)
+    assert report.passed
+    assert "no two requests shared a launch, so nothing is shown of company" in report.lines()
+
+
+def test_random_sizes_are_not_recorded_for_gears(examine, version_dir):
+    model = encoder("encoder", {"histogram": "recorded.json"})
+    assert examine(model, rounds=1).passed
+    assert not (version_dir(model.graph) / "recorded.json").exists()
+
+
+# -- padding -----------------------------------------------------------------------------------
+
+
+def test_padding_gets_the_highest_value_of_the_range(examine):
+    assert examine(FREE, rounds=1, ranges={"input_ids": (0, 16)}).pads == {"input_ids": "15"}
+    assert examine(IMAGES, rounds=1, ranges={"image": (0, 0.5)}).pads == {"image": "0.5"}
+    padded = encoder("encoder", {"pad.input_ids": "9"})
+    assert examine(padded, rounds=1).pads == {"input_ids": "0"}
+
+
+def test_padding_of_nan_needs_a_graph_that_selects(examine):
+    report = examine(IMAGES, padding="nan")  # this one multiplies by its mask
+    assert report.pads == {"image": "nan"}
+    assert "found nan" in str(report.failure.wrong)
+
+
+def test_padding_can_be_kept_and_then_hides_a_graph_that_ignores_its_mask(examine):
+    kept = examine(ONE_GEAR, graph=BLIND, padding="keep")
+    assert kept.passed
+    assert not kept.pads
+    assert not examine(ONE_GEAR, graph=BLIND).passed
+
+
+def test_inputs_are_only_padded_otherwise_where_the_graph_knows_padding(examine):
+    assert not examine(OPTIONAL, rounds=1).pads  # its mask is an input like others
+    assert not examine(DOUBLED, rounds=1).pads
+    assert examine(TOKENS, rounds=1).pads == {"input_ids": "9"}

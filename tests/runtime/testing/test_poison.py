@@ -1,0 +1,30 @@
+"""Memory full of poison before it is written, where a test asks for it."""
+
+import numpy as np
+
+from ge_runtime.memory.arena import Arena, aligned_bytes
+from ge_runtime.memory.slots import AnswerSlots
+
+FLOATS = np.dtype(np.float32)
+
+
+def test_tensors_are_poisoned_as_they_are_carved_and_only_then():
+    arena = Arena(aligned_bytes(256), "lane")
+    first = arena.carve(FLOATS, (16,))
+    first[...] = 1
+    arena.poison = 0xFF
+    second = arena.carve(FLOATS, (2, 8))
+    assert np.isnan(second).all()
+    assert (first == 1).all()
+    arena.poison = None
+    arena.reset()
+    assert (arena.carve(FLOATS, (16,)) == 1).all()
+
+
+def test_slots_poison_what_is_carved_of_them_spilled_ones_as_well():
+    slots = AnswerSlots([aligned_bytes(256)])
+    slots.poison = 0x7F
+    for _ in range(2):
+        held = slots.take()
+        assert (held.carve(np.dtype(np.uint8), (100,)) == 0x7F).all()
+    assert slots.spilled == 1
