@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ge_runtime.batching.admission import Admission
+from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.grouping import InOrder
+from ge_runtime.batching.overflow import most_rows
 from ge_runtime.batching.regroup import Regrouper
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.devices import HostDevice
@@ -61,16 +63,16 @@ def assemble(
 ) -> Assembly:
     """All parts of the model in `version_dir`, with its memory allocated and its engines warm.
 
-    See `Runtime.open`. Raises ConfigFault, ArtifactFault or PlanFault; then nothing stays open.
+    See `Runtime.open`, what it raises included; then nothing stays open.
     """
     cores = _cores()
     config = RuntimeConfig.parse(model_config, cores=cores, derived=derived)
     artifacts = find_artifacts(version_dir, config.engine, config.stages)
     gearing = Gearing.of(config, version_dir)
+    asked = [spec.name for spec in config.outputs]
     with ExitStack() as opened:  # closed again if anything below fails
         engines: list[Engine] = []
         for _ in config.devices:
-            asked = [spec.name for spec in config.outputs]
             engine = open_engine(*artifacts, threads=config.intra_op_threads, outputs=asked)
             opened.callback(engine.close)
             engines.append(engine)
@@ -79,6 +81,7 @@ def assemble(
         plan = footprint.plan(engines[0], gearing.planned)
         pool = _join_pool(config, plan, opened)
         rules = BatchRules.of(config, contract)
+        admission = _admission(config, gearing)
         devices = tuple(HostDevice(name) for name in config.devices)
         lanes = tuple(
             _lane(engine, device, contract, rules, gearing, footprint, plan)
@@ -88,7 +91,6 @@ def assemble(
         for device in devices:
             device.freeze()
         opened.pop_all()
-    regrouper = Regrouper(gearing.gears, cost, config.rows)
     report = (
         *(f"engine {artifact.engine}, because {artifact.reason}" for artifact in artifacts),
         f"{config.intra_op_threads} intra-op thread(s) on {cores} core(s)",
@@ -101,8 +103,8 @@ def assemble(
         config=config,
         contract=contract,
         gears=gearing.gears,
-        admission=_admission(config, gearing),
-        grouping=InOrder(regrouper, config.rows) if config.packing else regrouper,
+        admission=admission,
+        grouping=_grouping(config, gearing.gears, cost),
         lanes=lanes,
         devices=devices,
         plan=plan,
@@ -124,6 +126,15 @@ def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
         gears=gearing.gears if config.oversize == "error" else None,
         gear_keys=tuple(gearing.tables),
     )
+
+
+def _grouping(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Grouping:
+    regrouper = Regrouper(gears, cost, config.rows)
+    if config.packing is None:
+        return regrouper
+    # The rows that some gear holds whatever their sizes. Without such a gear, as only oversize:
+    # fallback allows, what no gear holds is executed at its own size.
+    return InOrder(regrouper, most_rows(gears, config.limits) or config.rows)
 
 
 def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membership | None:

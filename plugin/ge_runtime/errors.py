@@ -100,3 +100,15 @@ class Expired(Departed):
 
 class Cancelled(Departed):
     """The caller cancelled the request before it was executed."""
+
+
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error that is kept as a value, and of those it came from.
+
+    Tracebacks hold frames and these their variables: the tensors of a whole window, and the error
+    itself, so that nothing of it all is freed before the next garbage collection.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = link.__context__ = None
+        link = link.__cause__

@@ -10,16 +10,23 @@ from pathlib import Path
 from threading import Condition
 
 from ge_runtime.assembly import Assembly, assemble
+from ge_runtime.batching.admission import Block
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.errors import GearOverflow, RequestFault, RuntimeClosed, RuntimeFault
+from ge_runtime.errors import (
+    GearOverflow,
+    RequestFault,
+    RuntimeClosed,
+    RuntimeFault,
+    forget_frames,
+)
 from ge_runtime.memory.plan import Plan
 from ge_runtime.metrics import Counts, Metrics
 from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.callers import ANYONE, Caller
 from ge_runtime.scheduling.dispatch import Dispatcher
 from ge_runtime.scheduling.pooled import Pooled
-from ge_runtime.scheduling.window import Answer, Job, Unmanaged, Window, Workspace
+from ge_runtime.scheduling.window import Answer, Unmanaged, Window, Workspace
 from ge_runtime.specs import ROWS, Tensors
 
 _log = logging.getLogger(__name__)
@@ -60,7 +67,8 @@ class Runtime:
         version_dir: the folder with the artifact. model_config: Triton's JSON, parsed.
         instance_name: for people. derived: the outputs that the model's own code makes.
         clock: of the callers' deadlines.
-        Raises ConfigFault, ArtifactFault or PlanFault; then nothing stays open.
+        Raises ConfigFault, ArtifactFault, PlanFault, or NeverFits if a launch needs more workspace
+        than the pool has; then nothing stays open.
         """
         parts = assemble(version_dir, model_config, instance_name=instance_name, derived=derived)
         return cls(instance_name, version_dir, parts, clock or SystemClock())
@@ -102,12 +110,14 @@ class Runtime:
         callers = [ANYONE] * len(requests) if callers is None else callers
         with self._serving():
             verdicts = [
-                self._judge(request, caller)
+                self._judge(request, caller.request_id)
                 for request, caller in zip(requests, callers, strict=True)
             ]
+            pairs = zip(verdicts, callers, strict=True)
             window = Window(
-                [verdict for verdict in verdicts if isinstance(verdict, Job)],
-                gears=self._parts.gears,
+                [verdict for verdict in verdicts if isinstance(verdict, Block)],
+                [caller for verdict, caller in pairs if isinstance(verdict, Block)],
+                gears=self._parts.gears if self.config.gears else None,
                 grouping=self._parts.grouping,
                 workspace=self._workspace,
                 metrics=self._metrics,
@@ -120,7 +130,12 @@ class Runtime:
                 lane.end_window()
             self._lost = self._lost or window.lost
         executed = iter(window.results())
-        answers = [next(executed) if isinstance(verdict, Job) else verdict for verdict in verdicts]
+        answers = [
+            next(executed) if isinstance(verdict, Block) else verdict for verdict in verdicts
+        ]
+        for answer in answers:
+            if isinstance(answer, RuntimeFault):
+                forget_frames(answer)
         self._pass(answers, requests if originals is None else originals)
         return answers
 
@@ -187,17 +202,16 @@ class Runtime:
                 self._windows -= 1
                 self._idle.notify_all()
 
-    def _judge(self, request: Tensors, caller: Caller) -> Job | RequestFault:
+    def _judge(self, request: Tensors, request_id: str) -> Block | RequestFault:
         try:
-            block = self._parts.admission.admit(request, caller.request_id)
+            block = self._parts.admission.admit(request, request_id)
         except RequestFault as fault:
             missed = isinstance(fault, GearOverflow)
             self._metrics.add(Counts(refused=1, gear_misses=missed))
             return fault
-        needs = {axis: block.need(axis, self._parts.contract.answered) for axis in block.sizes}
         if self.config.histogram is not None:
-            self._recorded.add((block.rows, *(needs[axis] for axis in self.config.limits)))
-        return Job(block, caller, needs)
+            self._recorded.add((block.rows, *(block.needs[axis] for axis in self.config.limits)))
+        return block
 
     def _pass(self, answers: Sequence[Answer], originals: Sequence[Tensors]) -> None:
         """Add the outputs that are inputs."""

@@ -52,14 +52,6 @@ class DType(Enum):
         """The type that config.pbtxt calls `name`, e.g. TYPE_FP32. Raises KeyError if none."""
         return _BY_CONFIG_NAME[name]
 
-    @classmethod
-    def of_numpy(cls, dtype: np.dtype[Any]) -> DType:
-        """The type whose elements NumPy holds as `dtype`: UINT16, never BF16, for uint16.
-
-        Raises KeyError if none.
-        """
-        return _BY_NUMPY[dtype]
-
     @property
     def config_name(self) -> str:
         """The name in config.pbtxt, where BYTES is spelled TYPE_STRING."""
@@ -121,7 +113,6 @@ _NUMPY: Final[Mapping[DType, np.dtype[Any]]] = {
     DType.BYTES: np.dtype(np.object_),
     DType.BF16: np.dtype(np.uint16),
 }
-_BY_NUMPY: Final = {dtype: member for member, dtype in _NUMPY.items() if member is not DType.BF16}
 _LARGEST: Final[Mapping[DType, int | float]] = {
     DType.BF16: 2.0**128 - 2.0**120,  # FP32's exponents, 8 significant bits
     **{

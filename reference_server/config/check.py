@@ -6,10 +6,17 @@ the model (`check_loaded`), after the model's own auto-completion.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
+from tritonclient.grpc.model_config_pb2 import (
+    BatchInput,
+    BatchOutput,
+    DataType,
+    ModelInput,
+    ModelInstanceGroup,
+    ModelOutput,
+)
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
-from tritonclient.grpc.model_config_pb2 import ModelInput, ModelInstanceGroup, ModelOutput
 
 from reference_server.config import schema
 from reference_server.core.errors import invalid_arg, unsupported
@@ -100,6 +107,7 @@ def check_loaded(config: ConfigProto) -> None:
             raise invalid_arg(f"model input NHWC/NCHW require 3 dims for {name}")
     for wanted in config.output:
         _check_tensor("output", wanted, config)
+    _check_batch_tensors(config)
     for tag in config.metric_tags:
         # Triton's metrics show it with this underscore, and take no other names; it ends there.
         if not is_label_name(f"_{tag}"):
@@ -180,6 +188,43 @@ def _fixed_sizes(dims: Iterable[int]) -> list[int]:
     return sizes
 
 
+def _check_batch_tensors(config: ConfigProto) -> None:
+    """Rules for `batch_input` and `batch_output`: with Python models these only inform the model.
+
+    Triton itself acts on them for backends that ask it to; its Python backend does not.
+    """
+    inputs = {entry.name for entry in config.input}
+    outputs = {entry.name for entry in config.output}
+    for made in config.batch_input:
+        if made.data_type == DataType.TYPE_INVALID:
+            raise invalid_arg("unexpected batch input data type 'TYPE_INVALID'")
+        kind = f"batch input kind '{BatchInput.Kind.Name(made.kind)}'"
+        _check_one_source(kind, made.source_input, config.name)
+        if made.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
+            raise invalid_arg(
+                f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {config.name}"
+            )
+        _check_known("source input", made.source_input, inputs, config.name)
+    for split in config.batch_output:
+        kind = f"batch output kind '{BatchOutput.Kind.Name(split.kind)}'"
+        _check_one_source(kind, split.source_input, config.name)
+        _check_known("source input", split.source_input, inputs, config.name)
+        _check_known("target output", split.target_name, outputs, config.name)
+        if not split.target_name:  # Triton's process ends here
+            raise invalid_arg(f"batch output must specify 'target_name' for {config.name}")
+
+
+def _check_one_source(what: str, sources: Sequence[str], model: str) -> None:
+    if len(sources) != 1:
+        raise invalid_arg(f"{what} expects 1 source input, got {len(sources)} for {model}")
+
+
+def _check_known(what: str, names: Iterable[str], known: Collection[str], model: str) -> None:
+    for name in names:
+        if name not in known:
+            raise invalid_arg(f"unknown {what} name '{name}' for {model}")
+
+
 def _check_served_here(config: ConfigProto) -> None:
     """Refuse what Triton serves and this server does not yet, rather than serve it wrongly."""
     unserved = {
@@ -191,8 +236,6 @@ def _check_served_here(config: ConfigProto) -> None:
             "default_queue_policy"
         ),
         "dynamic_batching.preserve_ordering": config.dynamic_batching.preserve_ordering,
-        "batch_input": bool(config.batch_input),
-        "batch_output": bool(config.batch_output),
     }
     used = [field for field, present in unserved.items() if present]
     if used:

@@ -14,6 +14,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
+from reference_server.core.errors import internal
+
 _INT64 = {
     FieldDescriptor.TYPE_INT64,
     FieldDescriptor.TYPE_UINT64,
@@ -31,7 +33,10 @@ _NEWER = {"inference.ModelEnsembling.max_inflight_requests"}
 
 
 def as_dict(config: ConfigProto) -> dict[str, Any]:
-    """The configuration as plain values, keys in Triton's order."""
+    """The configuration as plain values, keys in Triton's order.
+
+    Raises ServerError for an enumeration's number that has no name.
+    """
     return _message(config)
 
 
@@ -61,6 +66,8 @@ def _value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - any pro
     if field.message_type is not None:
         return _message(value)
     if field.enum_type is not None:
+        if value not in field.enum_type.values_by_number:  # a number where a name should stand
+            raise internal(f"attempt to access JSON non-string as string: {field.name} is {value}")
         return field.enum_type.values_by_number[value].name
     if field.type in _INT64 and field.containing_type.full_name in _KEPT_AS_STRINGS:
         return str(value)

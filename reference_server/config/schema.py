@@ -49,7 +49,10 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """One model's completed configuration; `json` is the text that clients and models read."""
+    """One model's completed configuration.
+
+    `json` is the text that clients and models read, `proto` the message that it stands for.
+    """
 
     signature: Signature
     platform: str
@@ -62,6 +65,7 @@ class ModelConfig:
     decoupled: bool
     metric_tags: tuple[tuple[str, str], ...]
     json: str
+    proto: bytes
 
     @property
     def is_ensemble(self) -> bool:
@@ -113,6 +117,7 @@ class ModelConfig:
             decoupled=config.model_transaction_policy.decoupled,
             metric_tags=tuple(sorted(config.metric_tags.items())),
             json=render.as_json(config),
+            proto=config.SerializeToString(deterministic=True),
         )
 
 

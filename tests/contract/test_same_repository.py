@@ -3,7 +3,8 @@
 The requests are made anew in each run but always the same: texts of 1 to 400 words in English and
 in Chinese, several texts in one request, images of any size, batches of them, and what the
 benchmark sends. Each group goes out one request at a time, and then sixteen at once, so that
-dynamic batches form.
+dynamic batches form. text_pipeline_fused gets texts of all kinds, and has to answer as the ensemble
+text_pipeline does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.oracle
 
 AT_ONCE = 16
 ABSOLUTE = 1e-4
+TEXT_MODELS = ("text_pipeline", "text_pipeline_fused")
 
 ENGLISH_WORDS = """
     the a my your this order parcel password invoice account screen battery driver refund address
@@ -78,7 +80,7 @@ def word_counts(rng: random.Random, count: int) -> list[int]:
 
 def make_requests() -> dict[str, list[Request]]:
     rng = random.Random(20241126)
-    return {
+    groups = {
         "English texts": [text(english(rng, n)) for n in word_counts(rng, 60)],
         "Chinese texts": [text(chinese(rng, n)) for n in word_counts(rng, 60)],
         "several texts": [
@@ -98,6 +100,13 @@ def make_requests() -> dict[str, list[Request]]:
             for sample in samples("ge_classifier")
         ],
     }
+    every = [*groups["English texts"], *groups["Chinese texts"], *groups["several texts"]]
+    groups["texts to one model"] = [fused(request) for request in every[::3]]
+    return groups
+
+
+def fused(request: Request) -> Request:
+    return replace(request, model="text_pipeline_fused")
 
 
 def samples(model: str) -> list[dict]:
@@ -198,13 +207,32 @@ def test_company_changes_no_answer(group: str, reference: Server):
     assert different == []
 
 
+@pytest.mark.parametrize("server", ["triton", "reference"])
+@pytest.mark.parametrize("send", [one_at_a_time, many_at_once], ids=lambda send: send.__name__)
+def test_one_model_answers_as_the_ensemble_does(
+    send: Callable[[Server, list[Request]], Iterator[dict]],
+    server: str,
+    request: pytest.FixtureRequest,
+):
+    running = request.getfixturevalue(server)
+    texts = REQUESTS["several texts"]
+    pairs = zip(texts, send(running, [*map(fused, texts)]), send(running, texts), strict=True)
+    different = [
+        (text.values, one["outputs"], steps["outputs"])
+        for text, one, steps in pairs
+        if not same(one["outputs"], steps["outputs"])
+    ]
+    assert different == []
+
+
+@pytest.mark.parametrize("model", TEXT_MODELS)
 @pytest.mark.parametrize("words", [1, 7, 40])
 def test_replies_are_the_same_but_for_the_last_digits(
-    words: int, triton: Server, reference: Server
+    words: int, model: str, triton: Server, reference: Server
 ):
     """The raw JSON with its headers, once the logits are out."""
     request = infer(
-        "text_pipeline",
+        model,
         tensor("text", "BYTES", [1], [english(random.Random(words), words)]),
         id=f"of {words} words",
     )
@@ -214,12 +242,13 @@ def test_replies_are_the_same_but_for_the_last_digits(
     )
 
 
-def test_classes_have_the_names_of_the_model_that_makes_them(triton, reference):
+@pytest.mark.parametrize("model", TEXT_MODELS)
+def test_classes_have_the_names_of_the_model_that_makes_them(model, triton, reference):
     def classes(server: Server) -> list[str]:
         with InferenceServerClient(server.http, network_timeout=60) as client:
             wanted = [InferRequestedOutput("logits", class_count=2)]
             sent = [as_input(text("Where is my parcel?"))]
-            result = client.infer("text_pipeline", sent, outputs=wanted)
+            result = client.infer(model, sent, outputs=wanted)
             return [entry.decode().split(":")[2] for entry in result.as_numpy("logits")]
 
     assert classes(triton) == classes(reference) == ["delivery", "billing"]

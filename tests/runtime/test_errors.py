@@ -1,7 +1,14 @@
 import inspect
+import traceback
 
 import ge_runtime.errors
-from ge_runtime.errors import ConfigFault, RequestFault, RuntimeFault, ShapeMismatch
+from ge_runtime.errors import (
+    ConfigFault,
+    RequestFault,
+    RuntimeFault,
+    ShapeMismatch,
+    forget_frames,
+)
 
 
 def test_config_fault_shows_and_keeps_every_fault():
@@ -25,3 +32,18 @@ def test_every_fault_is_a_runtime_fault():
 
 def test_shape_mismatch_is_the_callers_fault():
     assert issubclass(ShapeMismatch, RequestFault)
+
+
+def test_an_error_without_frames_still_tells_what_it_came_from():
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError as first:
+            raise RuntimeFault("second") from first
+    except RuntimeFault as second:
+        error = second
+    forget_frames(error)
+    assert "".join(traceback.format_exception(error)) == (
+        "KeyError: 'first'\n\nThe above exception was the direct cause of the following exception:"
+        "\n\nge_runtime.errors.RuntimeFault: second\n"
+    )

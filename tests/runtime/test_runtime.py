@@ -1,4 +1,6 @@
 import contextlib
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -7,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from runtime.support.configs import encoder_config, model_config, pixels_config, tensor
-from runtime.support.graphs import ENCODER, NONZERO, PIXELS, TABLE, encode, onnx_model
+from runtime.support.configs import (
+    encoder_config,
+    model_config,
+    packed_config,
+    pixels_config,
+    tensor,
+)
+from runtime.support.graphs import ENCODER, NONZERO, PACKED, PIXELS, TABLE, encode, onnx_model
 
-from ge_runtime import Runtime
+from ge_runtime import Caller, Runtime
 from ge_runtime.errors import (
     ArtifactFault,
     ConfigFault,
@@ -18,6 +26,7 @@ from ge_runtime.errors import (
     PlanFault,
     RequestFault,
     RuntimeClosed,
+    RuntimeFault,
     ShapeMismatch,
 )
 
@@ -183,6 +192,24 @@ def test_answers_that_are_held_for_long_are_never_written_again(pixels):
     assert pixels.counts().answers_spilled > 0
 
 
+def test_faults_hold_nothing_of_the_windows_they_come_from(opened):
+    runtime = opened(ENCODER, encoder_config(batch=16))
+    gc.disable()  # what is held by nobody must be free at once
+    try:
+        for culprit in (texts([UNKNOWN_TOKEN]), texts([1] * 33), {}) * 4:
+            neighbour = texts([1, 2])
+            tensor = weakref.ref(neighbour["input_ids"])
+            answers = runtime.infer([neighbour, culprit], [Caller("a"), Caller("b")])
+            fault = answers[1]
+            assert isinstance(fault, RuntimeFault)
+            del neighbour, answers
+            assert tensor() is None
+    finally:
+        gc.enable()
+    assert runtime.counts().answers_spilled == 0
+    assert str(fault).startswith("[request id: b] ")
+
+
 def test_largest_request_fits_the_planned_memory(pixels):
     (answer,) = pixels.infer([image(16, 16, rows=8)])
     assert answer["inverted"].shape == (8, 1, 16, 16)
@@ -228,7 +255,8 @@ def test_axes_of_requests_without_batch_dimension_are_masked_and_planned(opened)
     np.testing.assert_allclose(answer["embedding"], encode([[1, 2], [3, 4]]), rtol=1e-5)
 
 
-def test_result_of_an_unforeseen_rank_is_the_engines_fault(tmp_path):
+@pytest.mark.parametrize("dims", [[-1], [3, -1], [-1, 2]])
+def test_result_of_an_unforeseen_shape_is_the_engines_fault(tmp_path, dims):
     model = onnx_model(
         [helper.make_node("Reshape", ["x", "shape"], ["y"])],
         [("x", TensorProto.FLOAT, ["n"]), ("shape", TensorProto.INT64, ["rank"])],
@@ -237,15 +265,46 @@ def test_result_of_an_unforeseen_rank_is_the_engines_fault(tmp_path):
     onnx.save(model, tmp_path / "model.onnx")
     config = model_config(
         [tensor("x", "FP32", [-1]), tensor("shape", "INT64", [-1])],
-        [tensor("y", "FP32", [-1])],
-        {"axes.x": "n", "limit.n": "6", "axes.shape": "rank", "limit.rank": "2"},
+        [tensor("y", "FP32", dims)],
+        {
+            "axes.x": "n",
+            "limit.n": "6",
+            "axes.shape": "rank",
+            "limit.rank": "2",
+            "cost": "launch_us=100, element_ns=100, element2_ns=0",
+            "warmup": "none",  # of zeros, which are no shape
+        },
         batch=0,
     )
     runtime = Runtime.open(tmp_path, config, instance_name="reshape_0")
     request = {"x": np.ones(6, np.float32), "shape": np.array([2, 3])}
     (fault,) = runtime.infer([request])
     assert isinstance(fault, EngineFault)
-    assert str(fault) == "output 'y': found shape [2, 3], expected FP32[-1]"
+    shown = ",".join(map(str, dims))
+    assert str(fault) == f"output 'y': found shape [2, 3], expected FP32[{shown}]"
+
+
+# -- rows laid end to end --------------------------------------------------------------------
+
+
+def packed(*tokens, more=0):
+    return texts(tokens, tail=0, more=more)
+
+
+def test_many_packed_requests_that_are_shorter_than_their_tensors_are_answered_in_full(opened):
+    window = [packed(1, 2, more=30) for _ in range(64)]
+    for answer in opened(PACKED, packed_config()).infer(window):
+        np.testing.assert_allclose(answer["tokens"][0, :3], [[0] * 4, TABLE[2], [0] * 4])
+        assert answer["tokens"].shape == (1, 32, 4)
+
+
+@pytest.mark.parametrize("oversize", ["error", "fallback"])
+def test_packed_launches_have_no_more_rows_than_a_gear(opened, oversize):
+    config = packed_config({"gears.batch": "1, 2, 4", "oversize": oversize})
+    runtime = opened(PACKED, config)
+    answers = runtime.infer([packed(*[1] * 32) for _ in range(7)])
+    assert all(isinstance(answer, dict) for answer in answers)
+    assert runtime.counts().launch_rows == {4: 1, 3: 1}
 
 
 # -- load and close --------------------------------------------------------------------------
@@ -262,6 +321,14 @@ def test_report_tells_engine_threads_and_memory(opened):
     assert report[2] == "tiny_0: memory planned:"
     assert any("input" in line and "bytes" not in line for line in report[3:])
     assert report[-1].endswith("given by config.pbtxt")
+
+
+def test_lengths_may_be_of_a_type_that_is_too_small_for_the_limit(opened):
+    config = encoder_config({"limit.tokens": "200", "gears.batch": "8", "gears.tokens": "200"})
+    config["input"][1]["data_type"] = "TYPE_INT8"
+    request = {**texts([3] * 127), "lengths": np.array([[127]], np.int8)}
+    (answer,) = opened(ENCODER, config).infer([request])
+    np.testing.assert_allclose(answer["embedding"], TABLE[[3]], rtol=1e-5)
 
 
 def test_faults_of_the_configuration_come_before_the_artifact(tmp_path):

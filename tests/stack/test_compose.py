@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import time
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,8 +99,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stack(engine: docker.DockerClient, tree: Path) -> Iterator[Stack]:
     """The stack, up."""
-    names = ["HTTP_PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"]
-    ports = dict(zip(names, free_ports(4), strict=True))
+    names = [
+        *("HTTP_PORT", "METRICS_PORT"),
+        *("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"),
+    ]
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
     stack = Stack(engine, tree, f"stack-{uuid.uuid4().hex[:8]}", ports)
     try:
         # Returns once the client is started, hence with a healthy server.
@@ -112,8 +116,11 @@ def stack(engine: docker.DockerClient, tree: Path) -> Iterator[Stack]:
 def test_models_are_built_into_the_mounted_repository_and_belong_to_its_owner(stack):
     assert stack.container("models").wait()["StatusCode"] == 0
     repository = stack.directory / "model_repository"
-    built = {file.parent.parent.name: file for file in repository.glob("*/1/model.onnx")}
-    assert built.keys() == {"text_encoder", "text_classifier", "ge_classifier"}
+    built = {file.parent.parent.name: file for file in repository.glob("*/1/*.onnx")}
+    assert built.keys() == {
+        *("text_encoder", "text_classifier", "ge_classifier"),
+        "text_pipeline_fused",
+    }
     assert {file.stat().st_uid for file in built.values()} == {repository.stat().st_uid}
 
 
@@ -124,6 +131,12 @@ def test_client_shows_an_answer(stack):
 
 def test_server_answers_from_outside(stack):
     assert ask(stack.ports["HTTP_PORT"], "My parcel never arrived.") == "delivery"
+
+
+def test_server_tells_its_metrics_from_outside(stack):
+    url = f"http://localhost:{stack.ports['METRICS_PORT']}/metrics"
+    with urllib.request.urlopen(url) as page:
+        assert b"nv_inference_request_success" in page.read()
 
 
 def test_server_is_healthy_unprivileged_and_reads_only(stack):

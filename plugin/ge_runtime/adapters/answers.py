@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from ge_runtime.adapters.dlpack import Bfloat16
+from ge_runtime.adapters.dlpack import bfloat16_of
 from ge_runtime.adapters.protocols import PbUtils, Request
 from ge_runtime.errors import (
     Cancelled,
@@ -20,6 +20,7 @@ from ge_runtime.errors import (
     RequestFault,
     RuntimeClosed,
     RuntimeFault,
+    forget_frames,
 )
 from ge_runtime.specs import Tensors
 
@@ -116,6 +117,7 @@ def _respond(
         if not isinstance(result, (RequestFault, Departed)) and id(result) not in logged:
             logged.add(id(result))
             pb_utils.Logger.log_error("".join(traceback.format_exception(result)))
+        forget_frames(result)  # which hold what Triton lent: the requests' tensors
         responses.append(_failure(pb_utils, result))
     return responses
 
@@ -124,13 +126,13 @@ def _success(
     pb_utils: PbUtils, request: Request, outputs: Tensors, bfloat16: Collection[str]
 ) -> object:
     wanted = request.requested_output_names()
-    tensors = [
-        pb_utils.Tensor.from_dlpack(name, Bfloat16(array))
-        if name in bfloat16
-        else pb_utils.Tensor(name, array)
-        for name, array in outputs.items()
-        if name in wanted
-    ]
+    tensors = []
+    for name, array in outputs.items():
+        if name in wanted:
+            tensor = pb_utils.Tensor(name, array)
+            if name in bfloat16:
+                tensor = pb_utils.Tensor.from_dlpack(name, bfloat16_of(tensor))
+            tensors.append(tensor)
     return pb_utils.InferenceResponse(output_tensors=tensors)
 
 

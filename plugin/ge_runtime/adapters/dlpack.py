@@ -1,7 +1,7 @@
 """BF16 tensors to and from Triton, by DLPack: NumPy has no such type.
 
-Inside the runtime BF16 is the array of its bits, uint16. NumPy makes and reads the capsules of
-uint16 arrays; only the type's code in the capsule is exchanged. Nothing is copied.
+Inside the runtime BF16 is the array of its bits, uint16. Capsules of uint16 arrays become those of
+BF16 and the other way round by an exchange of the type's code. Nothing is copied.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _head = ctypes.PYFUNCTYPE(ctypes.POINTER(_Head), ctypes.py_object, ctypes.c_char
 )
 
 
-class Bfloat16Source(Protocol):
-    """A BF16 tensor of Triton's."""
+class Tensor(Protocol):
+    """A tensor of Triton's, `pb_utils.Tensor`."""
 
     def to_dlpack(self) -> Capsule:
         """A capsule of its memory."""
@@ -62,7 +62,7 @@ class _Capsule:
         return self._capsule
 
 
-def bits_of(name: str, tensor: Bfloat16Source) -> Array:
+def bits_of(name: str, tensor: Tensor) -> Array:
     """A tensor's bits: uint16, of its shape, in its own memory, which they keep alive.
 
     name: for errors. Raises RequestFault if the tensor is not BF16 in the host's memory.
@@ -79,17 +79,13 @@ def bits_of(name: str, tensor: Bfloat16Source) -> Array:
     return bits
 
 
-class Bfloat16:
-    """An array of bits, offered as a BF16 tensor. It must not change while that is in use."""
+def bfloat16_of(bits: Tensor) -> Capsule:
+    """A capsule of BF16, of a tensor of its bits, uint16; for `pb_utils.Tensor.from_dlpack`.
 
-    def __init__(self, bits: Array) -> None:
-        """bits: uint16, C-contiguous and writeable."""
-        self._bits = bits
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU
-
-    def __dlpack__(self, stream: object = None) -> Capsule:
-        capsule: Capsule = self._bits.__dlpack__()
-        _head(capsule, b"dltensor").contents.code = _BFLOAT
-        return capsule
+    The capsule is Triton's own, because Triton takes no others unharmed: it calls those that it
+    has taken `used_dlpack`, a name which the destructors of NumPy's do not know. They complain of
+    it, which destroys the capsule once more, and again, until the process dies of a full stack.
+    """
+    capsule = bits.to_dlpack()
+    _head(capsule, b"dltensor").contents.code = _BFLOAT
+    return capsule

@@ -76,6 +76,7 @@ class MetricsExporter:
         self._read_counts, self._read_gauges = counts, gauges
         self._exported = Counts()
         self._exporting = Lock()  # one export at a time, so that nothing is exported twice
+        self._closed = False  # guarded by it
         self._arming = Lock()
         self._timer: Timer | None = None
         family = pb_utils.MetricFamily
@@ -110,30 +111,16 @@ class MetricsExporter:
         """Something was counted: it goes out within INTERVAL_S."""
         if self._timer is None:
             with self._arming:
-                if self._timer is None:
+                if self._timer is None and not self._closed:
                     self._timer = Timer(INTERVAL_S, self._fire)
                     self._timer.daemon = True
                     self._timer.start()
 
     def export(self) -> None:
-        """Export what was counted since the last time."""
+        """Export what was counted since the last time; nothing once closed."""
         with self._exporting:
-            counts = self._read_counts()
-            fresh, self._exported = counts.since(self._exported), counts
-            for name, counter in self._counters.items():
-                if amount := getattr(fresh, name):
-                    counter.increment(amount)
-            for gear, launches in fresh.gear_hits.items():
-                if gear not in self._gears:
-                    self._gears[gear] = self._gears_family.Metric(
-                        labels={**self._labels, "gear": gear}
-                    )
-                self._gears[gear].increment(launches)
-            for rows, launches in fresh.launch_rows.items():
-                for _ in range(launches):
-                    self._rows.observe(rows)
-            for name, value in self._read_gauges().items():
-                self._gauges[name].set(value)
+            if not self._closed:
+                self._export()
 
     def close(self) -> None:
         """Export what is left. Safe to call twice."""
@@ -142,8 +129,26 @@ class MetricsExporter:
         if timer is not None:
             timer.cancel()
         self.export()
+        with self._exporting:  # a timer that fired too early to be cancelled finds it closed
+            self._closed = True
 
     def _fire(self) -> None:
         with self._arming:
             self._timer = None
         self.export()
+
+    def _export(self) -> None:
+        counts = self._read_counts()
+        fresh, self._exported = counts.since(self._exported), counts
+        for name, counter in self._counters.items():
+            if amount := getattr(fresh, name):
+                counter.increment(amount)
+        for gear, launches in fresh.gear_hits.items():
+            if gear not in self._gears:
+                self._gears[gear] = self._gears_family.Metric(labels={**self._labels, "gear": gear})
+            self._gears[gear].increment(launches)
+        for rows, launches in fresh.launch_rows.items():
+            for _ in range(launches):
+                self._rows.observe(rows)
+        for name, value in self._read_gauges().items():
+            self._gauges[name].set(value)

@@ -49,8 +49,7 @@ class GraphModel:
         derive: functions for outputs that config.pbtxt declares and the graph does not give, e.g.
         {"label": lambda outputs: LABELS[outputs["logits"].argmax(axis=1)][:, None]}. Each is
         called once per request.
-        Raises ConfigFault, ArtifactFault or PlanFault: Triton then shows the text and does not
-        load the model.
+        Raises what `Runtime.open` does: Triton then shows the text and does not load the model.
         """
         self._pb_utils = pb_utils
         self._prepare = prepare
@@ -107,16 +106,21 @@ class GraphModel:
         }
 
     def _infer(self, window: Sequence[tuple[Tensors, Caller]]) -> list[Result]:
-        inputs: Sequence[Result] = [tensors for tensors, _ in window]
+        originals = [tensors for tensors, _ in window]
+        inputs: Sequence[Result] = originals
         if self._prepare is not None:
-            inputs = self._prepare([tensors for tensors, _ in window])
+            inputs = self._prepare(originals)
         sound = [
-            (tensors, caller)
-            for tensors, (_, caller) in zip(inputs, window, strict=True)
+            (tensors, caller, original)
+            for tensors, (original, caller) in zip(inputs, window, strict=True)
             if not isinstance(tensors, Exception)
         ]
         answers = iter(
-            self._runtime.infer([tensors for tensors, _ in sound], [who for _, who in sound])
+            self._runtime.infer(
+                [tensors for tensors, _, _ in sound],
+                [caller for _, caller, _ in sound],
+                originals=[original for _, _, original in sound],
+            )
         )
         results = (
             tensors if isinstance(tensors, Exception) else next(answers) for tensors in inputs

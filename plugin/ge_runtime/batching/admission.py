@@ -25,16 +25,10 @@ class Block:
     """Axis with its own lengths: where each row's data ends, at most the axis' size."""
     tensors: Tensors
     """Each [rows, ...]."""
-
-    def need(self, axis: str, answered: Collection[str]) -> int:
-        """The size that a batch must have along `axis` to hold this block.
-
-        answered: the axes that outputs carry. Along these the answer has the request's own size;
-        along others nothing that counts lies beyond the longest row.
-        """
-        if axis in answered or axis not in self.lengths:
-            return self.sizes[axis]
-        return max(self.lengths[axis])
+    needs: Mapping[str, int]
+    """Axis: the size that a batch must have to hold these rows. Along axes that outputs carry the
+    request's own, which its answer has; along others nothing that counts lies beyond the longest
+    row."""
 
 
 class Admission:
@@ -74,7 +68,8 @@ class Admission:
             for spec in inputs
             if defaults and spec.name in defaults
         }
-        self._answered = {axis for spec in outputs for axis in spec.axes}
+        answered = {axis for spec in outputs for axis in spec.axes}
+        self._cut = tuple(axis for axis in axis_lengths if axis not in answered)
         # Relations never fall when an axis grows: most have a size wherever axes do.
         self._relations = tuple(
             (spec.name, dim)
@@ -129,7 +124,8 @@ class Admission:
             axis: _lengths(axis, name, tensors[name], sizes[axis])
             for axis, name in self._axis_lengths.items()
         }
-        block = Block(rows, sizes, lengths, tensors)
+        needs = {**sizes, **{axis: max(lengths[axis]) for axis in self._cut}}
+        block = Block(rows, sizes, lengths, tensors, needs)
         if rows > self._fitting:
             self._check_fits(block)
         for output, relation in self._relations:
@@ -185,10 +181,9 @@ class Admission:
 
     def _check_fits(self, block: Block) -> None:
         """Refuses a request that no gear holds."""
-        extents = {axis: block.need(axis, self._answered) for axis in block.sizes}
-        if self._gears is None or self._gears.fit(block.rows, extents) is not None:
+        if self._gears is None or self._gears.fit(block.rows, block.needs) is not None:
             return
-        axis, found, expected = explain(self._gears, self._gear_keys, block.rows, extents)
+        axis, found, expected = explain(self._gears, self._gear_keys, block.rows, block.needs)
         own = next(own for own in self._inputs if axis == ROWS or axis in own.spec.axes)
         shape = self._shown(block.tensors[own.name].shape)
         raise GearOverflow(

@@ -14,7 +14,7 @@ class InOrder:
     """
 
     def __init__(self, regrouper: Regrouper, capacity: int) -> None:
-        """regrouper: gives launches their gears. capacity: the most rows of a launch."""
+        """regrouper: gives launches their gears. capacity: the most rows of several requests."""
         self._regrouper = regrouper
         self._capacity = capacity
 
@@ -37,15 +37,15 @@ class InOrder:
 
 
 def runs(rows: Sequence[int], capacity: int) -> list[range]:
-    """The window cut into runs of neighbours, each of at most `capacity` rows.
+    """The window cut into runs of neighbours, each of at most `capacity` rows or a single request.
 
-    rows: of each request, in order of arrival, each 1 to `capacity`. Greedy, so that order is
-    kept and no run could take the first request of the next.
+    rows: of each request, in order of arrival. Greedy, so that order is kept and no run could take
+    the first request of the next.
     """
     cut: list[range] = []
     start = taken = 0
     for index, count in enumerate(rows):
-        if taken + count > capacity:
+        if taken and taken + count > capacity:
             cut.append(range(start, index))
             start, taken = index, 0
         taken += count

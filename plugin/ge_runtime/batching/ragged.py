@@ -9,16 +9,21 @@ holds; `packing` is the other way to lay a batch out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.batching.admission import Block
 from ge_runtime.specs import UNKNOWN, Array, TensorSpec
+
+_ALL: Final = slice(None)
+_SMALL: Final = 8192
+"""Bytes of a row. Batches of no larger rows are filled with padding as a whole, before rows are
+copied over it: 32 rows of tokens take 27 us so, and 46 us if each is filled where it ends."""
 
 Carve: TypeAlias = Callable[["np.dtype[Any]", tuple[int, ...]], Array]
 """An array of this type and shape, C-contiguous, in memory that outlives the batch."""
@@ -72,7 +77,6 @@ class Layout(Geometry):
     def of(
         cls,
         blocks: Sequence[Block],
-        answered: Collection[str],
         *,
         rows: int = 0,
         extents: Mapping[str, int] | None = None,
@@ -80,8 +84,6 @@ class Layout(Geometry):
     ) -> Layout:
         """The geometry of a batch of `blocks`, at least one, all of the same model.
 
-        answered: the axes that outputs carry. Along these the batch must be as large as the
-        largest request, whose answer has that size; along others the longest row is enough.
         rows, extents: the gear. The batch is that large, or as large as its data if that is more.
         packed: the axis that is packed; its size in `extents` is the sum over rows.
         """
@@ -97,10 +99,7 @@ class Layout(Geometry):
             for block in blocks:
                 ends += block.lengths.get(axis) or [block.sizes[axis]] * block.rows
             ends += padding
-            if axis == packed:
-                needed = sum(ends)
-            else:
-                needed = max(block.need(axis, answered) for block in blocks)
+            needed = sum(ends) if axis == packed else max([block.needs[axis] for block in blocks])
             sizes[axis] = max(needed, least.get(axis, 0))
             lengths[axis] = np.array(ends, np.int64)
         return cls(rows, sizes, blocks, spans, lengths, packed=packed)
@@ -146,7 +145,7 @@ def gather(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> N
     """Write the rows of all blocks' tensor `spec.name` into `batch`, and `pad` where none reach.
 
     batch: [rows, *dims at the layout's extents], of the spec's type. What a tensor holds past a
-    row's end is not data and becomes padding too. Each element of the batch is written once.
+    row's end is not data and becomes padding too. Each element of a large batch is written once.
     """
     parts = [block.tensors[spec.name] for block in layout.blocks]
     ends = layout.ends(spec.axes)
@@ -157,14 +156,18 @@ def gather(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> N
         np.concatenate(parts, out=batch[: layout.filled])
     else:
         positions = positions_of(spec)
+        left: np.generic | None = pad
+        if batch.nbytes <= len(batch) * _SMALL:
+            batch[...] = pad
+            left = None
         for span, part in zip(layout.spans, parts, strict=True):
             own, target = ends[span], batch[span]
             if own.count(own[0]) == len(own):
-                place(part, positions, own[0], pad, target)
+                place(part, positions, own[0], left, target)
             else:
                 for row in range(len(own)):
                     at = slice(row, row + 1)
-                    place(part[at], positions, own[row], pad, target[at])
+                    place(part[at], positions, own[row], left, target[at])
     batch[layout.filled :] = pad
 
 
@@ -174,17 +177,23 @@ def positions_of(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def place(
-    source: Array, positions: Sequence[int], ends: Sequence[int], pad: np.generic, target: Array
+    source: Array,
+    positions: Sequence[int],
+    ends: Sequence[int],
+    pad: np.generic | None,
+    target: Array,
 ) -> None:
     """Copy the low corner of `source`, up to `ends`, to that of `target`; fill the rest with pad.
 
     source, target: of one rank and of equal sizes except at `positions`, for each of which there
     is an end within both. Dimension by dimension, what lies beyond the end is filled and then
-    left out of sight, so that each element of the target is written once.
+    left out of sight, so that each element of the target is written once. pad: None leaves the
+    rest as it is.
     """
-    index = [slice(None)] * target.ndim
+    shape = target.shape
+    index = [_ALL] * len(shape)
     for position, end in zip(positions, ends, strict=True):
-        if end < target.shape[position]:
+        if pad is not None and end < shape[position]:
             index[position] = slice(end, None)
             target[tuple(index)] = pad
         index[position] = slice(end)

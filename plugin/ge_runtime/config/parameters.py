@@ -60,7 +60,9 @@ class Parameters:
         if not isinstance(entries, Mapping):
             faults.add("parameters", repr(entries), "keys with string values")
             entries = {}
-        for key, entry in entries.items():
+        # Sorted, because Triton hands them over in the order of a hash table: what is told of
+        # them, and counted by their names, shall not change from one start to the next.
+        for key, entry in sorted(entries.items()):
             # Upper case is the server's own, e.g. EXECUTION_ENV_PATH.
             if str(key).isupper():
                 continue

@@ -37,11 +37,6 @@ class Contract:
     feeds: tuple[Feed, ...]
     outputs: tuple[TensorSpec, ...]
 
-    @property
-    def answered(self) -> frozenset[str]:
-        """The axes that outputs carry: an answer has the request's own size of each."""
-        return frozenset(axis for spec in self.outputs for axis in spec.axes)
-
     @classmethod
     def between(cls, config: RuntimeConfig, signature: Signature) -> Contract:
         """The contract between `config` and the graph of `signature`.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -35,8 +36,6 @@ class BatchRules:
 
     batched: bool
     """Whether the graph's tensors have a batch dimension."""
-    answered: Collection[str]
-    """The axes that outputs carry."""
     packing: str | None
     """The axis along which rows are joined instead of padded."""
     terms: tuple[tuple[str, ...], ...]
@@ -48,7 +47,7 @@ class BatchRules:
         fed = {feed.spec.name for feed in contract.feeds}
         axes = (spec.axes for spec in config.sources if spec.name in fed)
         terms = tuple(dict.fromkeys(own for own in axes if own))
-        return cls(config.batched, contract.answered, config.packing, terms)
+        return cls(config.batched, config.packing, terms)
 
 
 class Lane:
@@ -92,9 +91,7 @@ class Lane:
         rules = self._rules
         # Along a packed axis a batch is as large as its rows together, whatever the gear.
         extents = {axis: size for axis, size in gear.extents.items() if axis != rules.packing}
-        layout = Layout.of(
-            blocks, rules.answered, rows=gear.rows, extents=extents, packed=rules.packing
-        )
+        layout = Layout.of(blocks, rows=gear.rows, extents=extents, packed=rules.packing)
         self._inputs.reset()
         inputs: dict[str, Array] = {}
         for feed in self._contract.feeds:
@@ -151,6 +148,7 @@ class Lane:
         """
         self._inputs.poison = byte
         self._answers.poison = byte
+        self._slot = None
 
     def close(self) -> None:
         """Free the graph. Safe to call twice."""
@@ -161,24 +159,20 @@ class Lane:
 
         A window whose sizes differ becomes many small batches, which need no slot each.
         """
-        needed = 0
-        for spec in self._asked:
-            nbytes = math.prod(layout.shape(spec)) * spec.dtype.numpy.itemsize + ALIGNMENT
-            # What is cut to the sizes of requests is copied.
-            needed += 2 * nbytes + len(layout.blocks) * ALIGNMENT if spec.axes else nbytes
+        needed = sum(_answer_bytes(layout, spec) for spec in self._asked)
         slot = self._slot
         if slot is None or slot.free_bytes < needed:
             slot = self._slot = self._answers.take()
         return slot
 
     def _useful(self, layout: Layout) -> int:
-        lengths = {axis: ends[: layout.filled] for axis, ends in layout.lengths.items()}
         if not self._rules.terms:
             return layout.filled
-        return sum(
-            int(np.prod([lengths[axis] for axis in term], axis=0).sum()) if term else layout.filled
-            for term in self._rules.terms
-        )
+        useful = 0
+        for term in self._rules.terms:
+            first, *others = (layout.lengths[axis][: layout.filled] for axis in term)
+            useful += int(reduce(np.multiply, others, first).sum())
+        return useful
 
     def _executed(self, layout: Layout) -> int:
         if not self._rules.terms:
@@ -196,9 +190,26 @@ class Lane:
     def _with_rows(self, spec: TensorSpec, result: Array, layout: Layout) -> Array:
         """The opposite of `_bare`, for a result of the graph."""
         batch = result if self._rules.batched else result[None]
-        expected = len(spec.dims) + (not layout.packs(spec))
-        if batch.ndim != expected:  # only where the engine chose the shape
-            raise EngineFault(
-                f"output '{spec.name}': found shape {list(result.shape)}, expected {spec}"
-            )
+        if UNKNOWN in spec.dims:  # only there the engine chose the shape
+            expected = layout.shape(spec)
+            if len(batch.shape) != len(expected) or any(
+                size not in (UNKNOWN, found)
+                for found, size in zip(batch.shape, expected, strict=True)
+            ):
+                raise EngineFault(
+                    f"output '{spec.name}': found shape {list(result.shape)}, expected {spec}"
+                )
         return batch
+
+
+def _answer_bytes(layout: Layout, spec: TensorSpec) -> int:
+    """At most what an output takes in a slot: what the graph writes, and the parts cut from it."""
+    itemsize = spec.dtype.numpy.itemsize
+    whole = math.prod(layout.shape(spec)) * itemsize + ALIGNMENT
+    if not spec.axes:
+        return whole
+    parts = whole
+    if layout.packs(spec):  # answers are as large as the requests' tensors, however short the data
+        shapes = ((block.rows, *spec.shape(block.sizes)) for block in layout.blocks)
+        parts = sum(map(math.prod, shapes)) * itemsize
+    return whole + parts + len(layout.blocks) * ALIGNMENT

@@ -73,14 +73,15 @@ def _blank(config: RuntimeConfig, gear: Gear) -> Block:
     def zeros(spec: TensorSpec) -> Array:
         return np.zeros((gear.rows, *spec.shape(gear.extents)), spec.dtype.numpy)
 
-    tensors = {
-        spec.name: zeros(spec)
+    specs = {
+        spec.name: spec
         for spec in config.sources
         # What is passed by the graph may be of any type and size.
         if spec.dtype is not DType.BYTES and UNKNOWN not in spec.dims
     }
+    tensors = {name: zeros(spec) for name, spec in specs.items()}
     lengths = {}
     for axis, name in config.axis_lengths.items():
         lengths[axis] = [gear.extents[axis]] * gear.rows
-        tensors[name] += np.asarray(gear.extents[axis], tensors[name].dtype)
-    return Block(gear.rows, gear.extents, lengths, tensors)
+        tensors[name][...] = min(gear.extents[axis], specs[name].dtype.largest)
+    return Block(gear.rows, gear.extents, lengths, tensors, needs=gear.extents)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.regroup import Launch
 from ge_runtime.clock import Clock
-from ge_runtime.errors import EngineLost, RuntimeFault
+from ge_runtime.errors import EngineFault, EngineLost, OutOfMemory, RuntimeFault
 from ge_runtime.metrics import Counts, Metrics
 from ge_runtime.scheduling.callers import Caller
 from ge_runtime.scheduling.isolation import isolate
@@ -26,6 +26,9 @@ ASKING_S: Final = 10e-6
 
 WORTH_ASKING: Final = 10
 """Callers are asked before a launch that takes this many times as long as asking them does."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class Workspace(Protocol):
@@ -62,16 +65,6 @@ class Unmanaged:
         return nullcontext()
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A sound request of a window."""
-
-    block: Block
-    caller: Caller
-    sizes: Mapping[str, int]
-    """Axis: the size that a batch must have for it."""
-
-
 class Window:
     """The sound requests of one window, and their answers as they come.
 
@@ -80,21 +73,27 @@ class Window:
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        blocks: Sequence[Block],
+        callers: Sequence[Caller],
         *,
-        gears: Gears,
+        gears: Gears | None,
         grouping: Grouping,
         workspace: Workspace,
         metrics: Metrics,
         clock: Clock,
     ) -> None:
-        self._answers: list[Answer | None] = [None] * len(jobs)
+        """callers: of each block.
+
+        gears: the declared ones, whose hits and misses are counted; None if there are none.
+        """
+        self._answers: list[Answer | None] = [None] * len(blocks)
         self.lost = False
         """Whether an engine was lost."""
-        self._jobs = jobs
-        self._rows = [job.block.rows for job in jobs]
-        axes = jobs[0].sizes if jobs else ()
-        self._sizes = {axis: [job.sizes[axis] for job in jobs] for axis in axes}
+        self._blocks = blocks
+        self._callers = callers
+        self._rows = [block.rows for block in blocks]
+        axes = blocks[0].needs if blocks else ()
+        self._sizes = {axis: [block.needs[axis] for block in blocks] for axis in axes}
         self._gears = gears
         self._grouping = grouping
         self._workspace = workspace
@@ -103,7 +102,7 @@ class Window:
 
     def plan(self) -> list[Launch]:
         """The launches of all requests, in order of execution."""
-        due = [job.caller.deadline for job in self._jobs]
+        due = [caller.deadline for caller in self._callers]
         pressing = min(due, default=math.inf) < math.inf
         return self._grouping.plan(
             self._rows,
@@ -117,29 +116,33 @@ class Window:
         return [answer for answer in self._answers if answer is not None]
 
     def run(self, launch: Launch, lane: Lane) -> None:
-        """Execute a launch, and answer all its requests."""
+        """Execute a launch, and answer all its requests, whatever happens."""
+        try:
+            self._run(launch, lane)
+        except Exception as error:
+            fault = error if isinstance(error, RuntimeFault) else _defect(error)
+            self.lost = self.lost or isinstance(fault, EngineLost)
+            for member in launch.members:
+                if self._answers[member] is None:
+                    self._answers[member] = self._named(member, fault)
+
+    def _run(self, launch: Launch, lane: Lane) -> None:
         members = self._still_waiting(launch.members, launch.seconds)
         if not members:
             return
-        latest = max(self._jobs[member].caller.deadline for member in members)
-        try:
-            with self._workspace.lease(launch.gear, latest) as lease:
-                if lease is not None:  # it may have taken its time
-                    members = self._still_waiting(members, launch.seconds)
-                failures = isolate(
-                    members,
-                    lambda batch: self._execute(batch, launch, lane),
-                    self._settle,
-                    lambda batch: self._still_waiting(batch, launch.seconds),
-                )
-        except RuntimeFault as fault:
-            self.lost = self.lost or isinstance(fault, EngineLost)
-            for member in members:
-                if self._answers[member] is None:
-                    self._answers[member] = self._named(member, fault)
-            return
+        latest = max(self._callers[member].deadline for member in members)
+        with self._workspace.lease(launch.gear, latest) as lease:
+            if lease is not None:  # it may have taken its time
+                members = self._still_waiting(members, launch.seconds)
+            failures = isolate(
+                members,
+                lambda batch: self._execute(batch, launch, lane),
+                self._settle,
+                lambda batch: self._still_waiting(batch, launch.seconds),
+            )
         if failures:
-            culprits = sum(isinstance(self._answers[member], RuntimeFault) for member in members)
+            answers = [self._answers[member] for member in members]
+            culprits = sum(isinstance(answer, EngineFault | OutOfMemory) for answer in answers)
             self._metrics.add(Counts(isolations=failures, culprits=culprits))
 
     def _execute(
@@ -147,10 +150,16 @@ class Window:
     ) -> list[dict[str, Array]]:
         gear = launch.gear
         if len(members) < len(launch.members):
-            gear = self._grouping.launch_of(members, self._rows, self._sizes).gear
-        answers, counts = lane.execute([self._jobs[member].block for member in members], gear)
-        if label := self._gears.label(gear):
-            counts.gear_hits[label] += 1
+            own = self._grouping.launch_of(members, self._rows, self._sizes).gear
+            # The workspace is leased for the launch: a gear of fewer rows that are longer could
+            # need more of it.
+            gear = own if _holds(gear, own) else gear
+        answers, counts = lane.execute([self._blocks[member] for member in members], gear)
+        if self._gears is not None:
+            if label := self._gears.label(gear):
+                counts.gear_hits[label] += 1
+            else:
+                counts.gear_misses += len(members)
         self._metrics.add(counts)
         return answers
 
@@ -159,7 +168,7 @@ class Window:
         worth = seconds >= len(members) * ASKING_S * WORTH_ASKING
         now, waiting = self._clock.now(), []
         for member in members:
-            departure = self._jobs[member].caller.departure(now, ask=worth)
+            departure = self._callers[member].departure(now, ask=worth)
             if departure is None:
                 waiting.append(member)
             else:
@@ -175,9 +184,24 @@ class Window:
 
     def _named(self, member: int, fault: RuntimeFault) -> RuntimeFault:
         """The fault with the name of the request, if its caller gave it one."""
-        request_id = self._jobs[member].caller.request_id
+        request_id = self._callers[member].request_id
         if not request_id:
             return fault
         named = type(fault)(f"[request id: {request_id}] {fault}")
         named.__cause__ = fault
         return named
+
+
+def _holds(gear: Gear, other: Gear) -> bool:
+    """Whether the other is nowhere larger."""
+    return gear.rows >= other.rows and all(
+        gear.extents[axis] >= extent for axis, extent in other.extents.items()
+    )
+
+
+def _defect(error: Exception) -> RuntimeFault:
+    """The fault of a launch for what nobody raises on purpose."""
+    _log.error("a launch failed unexpectedly", exc_info=error)
+    fault = RuntimeFault(f"{type(error).__name__}: {error}")
+    fault.__cause__ = error
+    return fault

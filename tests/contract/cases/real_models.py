@@ -22,13 +22,13 @@ from contract.casebook import (
 
 TEXT = tensor("text", "BYTES", [1], ["a good day"])
 STEPS = ("tokenizer", "text_encoder", "text_classifier")
-MODELS = ("text_pipeline", "ge_classifier", *STEPS)
+MODELS = ("text_pipeline", "text_pipeline_fused", "ge_classifier", *STEPS)
 
 
-def text_bytes(*elements: bytes) -> bytes:
+def text_bytes(*elements: bytes, model: str = "text_pipeline") -> bytes:
     """Send these elements as they are."""
     tail = byte_strings(*elements)
-    return infer_binary("text_pipeline", tail, binary("text", "BYTES", [len(elements)], len(tail)))
+    return infer_binary(model, tail, binary("text", "BYTES", [len(elements)], len(tail)))
 
 
 def image(*shape: int, datatype: str = "FP32", name: str = "image", values: int = 64) -> bytes:
@@ -89,6 +89,27 @@ CASES = [
             "a length beyond the end",
             infer_binary("text_pipeline", b"\xff\0\0\0a", binary("text", "BYTES", [1], 5)),
             400,
+        ),
+    ),
+    *chapter(
+        "text_pipeline_fused",
+        case(
+            "the second text is not UTF-8",
+            text_bytes(b"fine", b"\xc3", model="text_pipeline_fused"),
+            400,
+            "input 'text', element 1: found unexpected end of data at byte 0, expected UTF-8",
+        ),
+        case(
+            "no text",
+            text_bytes(model="text_pipeline_fused"),
+            400,
+            "input 'text': found no text, expected one or more",
+        ),
+        case(
+            "more texts than rows",
+            text_bytes(*[b"a"] * 65, model="text_pipeline_fused"),
+            400,
+            "input 'input_ids': found 65 rows in shape [65, 3], expected 1 to 64 (rows)",
         ),
     ),
     *chapter(

@@ -1,4 +1,6 @@
+import gc
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -211,6 +213,17 @@ def test_prepared_tensors_have_rows_where_requests_have_none(opened):
     np.testing.assert_allclose(outputs_of(response)["embedding"], expected, rtol=1e-5)
 
 
+def test_what_is_passed_on_is_the_request_as_it_came(opened):
+    config = prepared_config()
+    config["parameters"]["pass.name"] = {"string_value": "text"}
+    config["output"].append(tensor("name", "STRING", [1]))
+    texts = [np.array([[word]], object) for word in (b"", b"abc")]
+    window = [InferenceRequest([Tensor("text", text)], ["embedding", "name"]) for text in texts]
+    empty, answered = opened(config, prepare=letters).execute(window)
+    assert error_of(empty)[0] is INVALID_ARG
+    assert outputs_of(answered)["name"] is texts[1]
+
+
 # -- other types -----------------------------------------------------------------------------
 
 
@@ -410,6 +423,24 @@ def test_each_request_is_answered_by_its_own_call(pb_utils):
     assert error_of(number) == (INTERNAL, "AttributeError: 'int' object has no attribute 'split'")
     assert outputs_of(one)["count"].tolist() == [1]
     assert [level for level, _ in pb_utils.Logger.lines] == ["error"]
+
+
+@pytest.mark.parametrize("ask", [answer_each, answer_window])
+def test_errors_hold_nothing_of_the_requests_they_come_from(pb_utils, ask):
+    def fail(inputs):
+        raise KeyError("mine")
+
+    text = np.array([b"a"], object)
+    held = weakref.ref(text)
+    gc.disable()  # what is held by nobody must be free at once
+    try:
+        (response,) = ask(pb_utils, [InferenceRequest([Tensor("text", text)], ["count"])], fail)
+        del text
+        assert held() is None
+    finally:
+        gc.enable()
+    assert error_of(response) == (INTERNAL, "KeyError: 'mine'")
+    assert "in fail" in pb_utils.Logger.lines[-1][1]
 
 
 def test_window_is_answered_by_one_call(pb_utils):

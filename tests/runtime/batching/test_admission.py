@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.batching.admission import Admission, Block
+from ge_runtime.batching.admission import Admission
 from ge_runtime.batching.feeds import Joined
 from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.ragged import Layout
@@ -209,7 +209,7 @@ def test_requests_without_batch_dimension_have_defaults_too():
 def test_defaults_join_batches_like_what_requests_bring():
     admission = Admission((IDS, TYPES), {"tokens": 8}, {}, 4, defaults={"types": 7})
     there = {**ids(1, 3), "types": np.array([[1, 2, 3]], np.int8)}
-    layout = Layout.of([admission.admit(there), admission.admit(ids(2, 2))], answered=())
+    layout = Layout.of([admission.admit(there), admission.admit(ids(2, 2))])
     batch = np.empty((3, 3), np.int8)
     Joined(TYPES, np.int8(-1)).write(layout, batch)
     np.testing.assert_array_equal(batch, [[1, 2, 3], [7, 7, -1], [7, 7, -1]])
@@ -256,10 +256,20 @@ def test_bf16_comes_as_bits_and_is_called_by_its_name():
 
 
 def test_a_batch_is_as_large_as_the_longest_row_or_the_answer():
-    block = Block(2, {"tokens": 5, "words": 4}, {"tokens": [1, 3]}, {})
-    assert block.need("tokens", answered=()) == 3
-    assert block.need("tokens", answered={"tokens"}) == 5
-    assert block.need("words", answered=()) == 4
+    words = TensorSpec("words", DType.INT64, ("words",))
+    hidden = TensorSpec("hidden", DType.FP32, ("tokens", 2))
+    request = {**ids(2, 5), "words": np.zeros((2, 4), np.int64)}
+    request["lengths"] = np.array([[1], [3]], np.int32)
+    for outputs, tokens in ((), 3), ((hidden,), 5):
+        block = Admission(
+            (IDS, LENGTHS, words),
+            {"tokens": 8, "words": 8},
+            {"tokens": "lengths"},
+            4,
+            outputs=outputs,
+        ).admit(request)
+        assert block.needs == {"tokens": tokens, "words": 4}
+        assert block.sizes == {"tokens": 5, "words": 4}
 
 
 def admission_with(tables, *, inputs=(IDS, LENGTHS), limits=None, outputs=(), rows=8):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime.support.windows import AXES, windows, written
+from runtime.support.windows import AXES, block_of, windows, written
 
-from ge_runtime.batching.admission import Block
 from ge_runtime.batching.batch_inputs import (
     AccumulatedElementCount,
     AccumulatedElementCountWithZero,
@@ -36,10 +35,10 @@ def layout_of(dims, *shapes):
     """Requests of these shapes, rows first, in which all dims are ragged."""
     source = TensorSpec("x", DType.FP32, dims)
     blocks = [
-        Block(shape[0], dict(zip(dims, shape[1:], strict=True)), {}, {"x": np.zeros(shape)})
+        block_of({"x": np.zeros(shape)}, dict(zip(dims, shape[1:], strict=True)))
         for shape in shapes
     ]
-    return Layout.of(blocks, dims), source
+    return Layout.of(blocks), source
 
 
 @pytest.mark.parametrize(
@@ -103,9 +102,9 @@ def test_shapes_are_of_the_data_of_each_row(window, dtype):
 
 
 def test_accumulated_counts_are_the_offsets_of_a_packed_batch():
-    block = Block(2, {"t": 5}, {"t": [3, 2]}, {"x": np.zeros((2, 5))})
-    other = Block(1, {"t": 4}, {"t": [4]}, {"x": np.zeros((1, 4))})
-    layout = Layout.of([block, other], [], packed="t")
+    block = block_of({"x": np.zeros((2, 5))}, {"t": 5}, {"t": [3, 2]})
+    other = block_of({"x": np.zeros((1, 4))}, {"t": 4}, {"t": [4]})
+    layout = Layout.of([block, other], packed="t")
     source = TensorSpec("x", DType.INT64, ("t",))
     assert fed(AccumulatedElementCountWithZero, layout, source).tolist() == [0, 5, 9]
     assert layout.extents["t"] == 9

@@ -5,9 +5,8 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime.support.windows import AXES, windows, written
+from runtime.support.windows import AXES, block_of, windows, written
 
-from ge_runtime.batching.admission import Block
 from ge_runtime.batching.feeds import Joined, Lengths, Mask, Offsets, Positions
 from ge_runtime.batching.ragged import Geometry, Layout
 from ge_runtime.specs import DType, TensorSpec
@@ -102,12 +101,12 @@ def test_joined_rows_with_the_packed_axis_are_packed(window):
 
 def test_rows_of_padding_are_the_least_that_is_valid():
     """One position each, so that no graph divides by a length of 0."""
-    block = Block(1, {"t": 3}, {}, {"x": np.full((1, 3), 7)})
+    block = block_of({"x": np.full((1, 3), 7)}, {"t": 3})
     ids, mask = TensorSpec("x", DType.INT64, ("t",)), TensorSpec("m", DType.INT64, ("t",))
-    padded = Layout.of([block], [], rows=3)
+    padded = Layout.of([block], rows=3)
     assert fed(Joined(ids, np.int64(-1)), padded).tolist() == [[7, 7, 7], [-1] * 3, [-1] * 3]
     assert fed(Mask(mask), padded).tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
-    packed = Layout.of([block], [], rows=3, extents={"t": 6}, packed="t")
+    packed = Layout.of([block], rows=3, extents={"t": 6}, packed="t")
     assert fed(Joined(ids, np.int64(-1)), packed).tolist() == [7, 7, 7, -1, -1, -1]
     assert fed(Mask(mask), packed).tolist() == [1, 1, 1, 1, 1, 0]
     assert fed(Offsets(TensorSpec("o", DType.INT32, ()), "t"), packed).tolist() == [0, 3, 4, 5]

@@ -2,9 +2,8 @@
 
 import numpy as np
 from hypothesis import given
-from runtime.support.windows import AXES, windows, written
+from runtime.support.windows import AXES, block_of, windows, written
 
-from ge_runtime.batching.admission import Block
 from ge_runtime.batching.packing import pack, unpack
 from ge_runtime.batching.ragged import Layout, gather, scatter
 from ge_runtime.specs import DType, TensorSpec
@@ -76,9 +75,9 @@ def test_answers_that_last_are_views_or_carved_and_the_others_copies(window):
 
 def test_rows_as_long_as_their_tensor_are_answered_without_a_copy():
     spec = TensorSpec("x", DType.FP32, ("t", 2))
-    full = Block(3, {"t": 4}, {"t": [4, 4, 4]}, {"x": np.zeros((3, 4, 2), np.float32)})
-    short = Block(2, {"t": 4}, {"t": [4, 3]}, {"x": np.zeros((2, 4, 2), np.float32)})
-    layout = Layout.of([full, short], ["t"], packed="t")
+    full = block_of({"x": np.zeros((3, 4, 2), np.float32)}, {"t": 4}, {"t": [4, 4, 4]})
+    short = block_of({"x": np.zeros((2, 4, 2), np.float32)}, {"t": 4}, {"t": [4, 3]})
+    layout = Layout.of([full, short], packed="t")
     batch, carved = np.ones(layout.shape(spec), np.float32), []
 
     def carve(dtype, shape):

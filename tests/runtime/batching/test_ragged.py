@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime.support.windows import AXES, ends_of, windows, written
+from runtime.support.windows import AXES, block_of, ends_of, windows, written
 
-from ge_runtime.batching.admission import Block
 from ge_runtime.batching.ragged import Geometry, Layout, gather, scatter
 from ge_runtime.relations import Relation
 from ge_runtime.specs import UNKNOWN, DType, TensorSpec
@@ -19,11 +18,6 @@ def gathered(window):
         layout.shape(spec),
         spec.dtype.numpy,
     )
-
-
-def block(sizes, lengths=None, **tensors):
-    rows = len(next(iter(tensors.values())))
-    return Block(rows, sizes, lengths or {}, tensors)
 
 
 # -- layout ----------------------------------------------------------------------------------
@@ -61,7 +55,7 @@ def test_packed_axis_is_as_large_as_all_rows_together_or_its_gear(window, axis):
 
 def test_a_client_that_pads_too_far_costs_nothing_where_no_output_shows_it():
     padded = np.zeros((1, 512), np.int64)
-    layout = Layout.of([block({"t": 512}, {"t": [3]}, x=padded)], answered=[])
+    layout = Layout.of([block_of({"x": padded}, {"t": 512}, {"t": [3]})])
     assert layout.extents == {"t": 3}
 
 
@@ -106,7 +100,7 @@ def test_poison_past_a_rows_end_never_reaches_the_batch(window):
 
 def test_nan_in_a_tail_becomes_padding():
     values = np.array([[1, np.nan, np.nan], [1, 2, np.nan]], np.float32)
-    layout = Layout.of([block({"t": 3}, {"t": [1, 2]}, x=values)], ["t"])
+    layout = Layout.of([block_of({"x": values}, {"t": 3}, {"t": [1, 2]}, answered=["t"])])
     batch = np.empty((2, 3), np.float32)
     gather(layout, TensorSpec("x", DType.FP32, ("t",)), np.float32(-1), batch)
     assert batch.tolist() == [[1, -1, -1], [1, 2, -1]]
@@ -161,8 +155,8 @@ def test_scatter_cuts_answers_to_the_requests_size_not_to_true_lengths(window):
 
 def test_scatter_cuts_to_what_a_relation_makes_of_the_requests_size():
     spec = TensorSpec("half", DType.FP32, (Relation.parse("(t + 1) // 2"), 2))
-    small, large = block({"t": 3}, x=np.zeros((2, 3))), block({"t": 8}, x=np.zeros((1, 8)))
-    layout = Layout.of([small, large], ["t"])
+    shapes = {3: (2, 3), 8: (1, 8)}
+    layout = Layout.of([block_of({"x": np.zeros(shapes[t])}, {"t": t}) for t in shapes])
     batch = np.arange(24.0, dtype=np.float32).reshape(layout.shape(spec))
     first, second = scatter(layout, spec, batch)
     np.testing.assert_array_equal(first, batch[:2, :2])
@@ -171,7 +165,7 @@ def test_scatter_cuts_to_what_a_relation_makes_of_the_requests_size():
 
 def test_scatter_leaves_a_size_that_nobody_named():
     spec = TensorSpec("found", DType.INT64, ("t", UNKNOWN))
-    layout = Layout.of([block({"t": 2}, x=np.zeros((1, 2)))], [], extents={"t": 4})
+    layout = Layout.of([block_of({"x": np.zeros((1, 2))}, {"t": 2})], extents={"t": 4})
     batch = np.arange(20).reshape(1, 4, 5)
     (answer,) = scatter(layout, spec, batch)
     np.testing.assert_array_equal(answer, batch[:, :2])

@@ -98,7 +98,7 @@ def test_gears_of_rows_need_not_hold_a_whole_window():
         ),
         (
             encoder_config({"gears.tokens": "32", "gears.batch,tokens": "8x32"}),
-            "parameter 'gears.batch,tokens': found axis 'tokens' in 'gears.tokens' as well, "
+            "parameter 'gears.tokens': found axis 'tokens' in 'gears.batch,tokens' as well, "
             "expected each axis in one place only",
         ),
         (encoder_config({"gears.tokens,tokens": "8x8"}), "found axis 'tokens' twice"),

@@ -354,6 +354,19 @@ def test_all_faults_come_together():
     ]
 
 
+def test_the_order_of_parameters_changes_nothing():
+    """Triton keeps them in a hash table."""
+
+    def both_ways(parameters):
+        backwards = dict(reversed(parameters.items()))
+        return encoder_config(parameters), encoder_config(backwards)
+
+    geared, turned = map(parse, both_ways({"gears.tokens": "16, 32", "gears.batch": "1, 8"}))
+    assert [*geared.gears] == [*turned.gears]
+    wrong, turned = map(faults_of, both_ways({"pad.b": "1", "pad.a": "1", "mask.m": "b", "c": ""}))
+    assert wrong == turned
+
+
 # -- any mapping either parses or lists its faults -------------------------------------------
 
 junk = st.recursive(

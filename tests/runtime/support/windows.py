@@ -29,8 +29,10 @@ class Window:
     @property
     def layout(self):
         return Layout.of(
-            self.blocks,
-            self.answered,
+            [
+                block_of(block.tensors, block.sizes, block.lengths, answered=self.answered)
+                for block in self.blocks
+            ],
             rows=self.rows,
             extents=dict(self.extents),
             packed=self.packed,
@@ -46,6 +48,14 @@ class Window:
                 sizes = ends_of(block, row)
                 ends = (sizes[dim] if isinstance(dim, str) else dim for dim in self.spec.dims)
                 yield block.tensors["x"][(row, *map(slice, ends), ...)]
+
+
+def block_of(tensors, sizes, lengths=None, *, answered=()):
+    """An admitted request: tensors by name, [rows, ...]; answered: the axes that outputs carry."""
+    lengths = lengths or {}
+    cut = {axis: max(ends) for axis, ends in lengths.items() if axis not in answered}
+    rows = len(next(iter(tensors.values())))
+    return Block(rows, sizes, lengths, tensors, {**sizes, **cut})
 
 
 def ends_of(block, row):
@@ -107,7 +117,7 @@ def _window(dims, dtype, drawn, alike, own, answered, gear, seed):
         }
         rows = len(row_ends)
         values = _values(rng, (rows, *spec.shape(sizes)), dtype.numpy, memory)
-        blocks.append(Block(rows, sizes, ends, {"x": values}))
+        blocks.append(block_of({"x": values}, sizes, ends))
     pad = _values(rng, (), dtype.numpy, "contiguous")[()]
     rows, extents = gear
     return Window(spec, blocks, pad, answered, rows, tuple(extents.items()))

@@ -118,7 +118,13 @@ def given(rest):
     return tensor("input", rest)
 
 
+def batch_input(data_type="data_type: TYPE_INT32", source_input='source_input: "X"'):
+    kind = 'kind: BATCH_ITEM_SHAPE target_name: "T"'
+    return f"batch_input {{ {kind} {data_type} {source_input} }} "
+
+
 FP32 = 'name: "X" data_type: TYPE_FP32 '
+X_TO_Y = given(FP32 + "dims: [1]") + tensor("output", 'name: "Y" data_type: TYPE_FP32 dims: [1]')
 DIM_TEXT = "must be integer >= 1, or -1 to indicate a variable-size dimension for m"
 
 LOADED = {
@@ -206,6 +212,42 @@ LOADED = {
         'instance_group { name: "g" gpus: [0] }',
         "instance group g of model m has kind KIND_CPU but specifies one or more GPUs",
     ),
+    "batch input without a type": (
+        X_TO_Y + batch_input(data_type=""),
+        "unexpected batch input data type 'TYPE_INVALID'",
+    ),
+    "batch input of another type": (
+        X_TO_Y + batch_input(data_type="data_type: TYPE_INT64"),
+        "batch input data type must be TYPE_INT32 or TYPE_FP32 for m",
+    ),
+    "batch input without a source": (
+        X_TO_Y + batch_input(source_input=""),
+        "batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 0 for m",
+    ),
+    "batch input of two sources": (
+        X_TO_Y + batch_input(source_input='source_input: ["X", "X"]'),
+        "batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 2 for m",
+    ),
+    "batch input of an output": (
+        X_TO_Y + batch_input(source_input='source_input: "Y"'),
+        "unknown source input name 'Y' for m",
+    ),
+    "batch output of no source": (
+        X_TO_Y + 'batch_output { target_name: "Y" }',
+        "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0 for m",
+    ),
+    "batch output of an unknown source": (
+        X_TO_Y + 'batch_output { target_name: "Q" source_input: "Q" }',
+        "unknown source input name 'Q' for m",
+    ),
+    "batch output that is an input": (
+        X_TO_Y + 'batch_output { target_name: ["Y", "X"] source_input: "X" }',
+        "unknown target output name 'X' for m",
+    ),
+    "batch output of nothing": (
+        X_TO_Y + 'batch_output { source_input: "X" }',
+        "batch output must specify 'target_name' for m",
+    ),
 }
 
 
@@ -227,6 +269,9 @@ def test_refused_when_loaded(text, said):
         "instance_group { kind: KIND_MODEL }",
         'platform: "any" backend: "python"',
         'metric_tags { key: "1a_" value: "any text" }',
+        X_TO_Y + batch_input(),
+        X_TO_Y + batch_input(data_type="data_type: TYPE_FP32") * 2,
+        X_TO_Y + 'batch_output { target_name: "Y" source_input: "X" }',
         ensemble(A_TO_O),
     ],
 )
@@ -242,8 +287,6 @@ NOT_YET = {
     "dynamic_batching.priority_levels": "dynamic_batching { priority_levels: 2 }",
     "dynamic_batching.default_queue_policy": "dynamic_batching { default_queue_policy { } }",
     "dynamic_batching.preserve_ordering": "dynamic_batching { preserve_ordering: true }",
-    "batch_input": "batch_input { }",
-    "batch_output": "batch_output { }",
 }
 
 
@@ -257,5 +300,5 @@ def test_not_served_yet(field, text):
 
 
 def test_all_that_is_not_served_is_named_at_once():
-    config = completed('model_warmup { name: "w" } batch_input { }')
-    assert "sets model_warmup, batch_input, which" in refusal(check_loaded, config).message
+    config = completed('model_warmup { name: "w" } sequence_batching { }')
+    assert "sets sequence_batching, model_warmup, which" in refusal(check_loaded, config).message

@@ -6,6 +6,7 @@ import pytest
 from server.support.configs import completed, ensemble, proto, step
 
 from reference_server.config import render
+from reference_server.core.errors import Code, ServerError
 
 BAT = """
     backend: "python"
@@ -162,3 +163,9 @@ def test_fields_of_newer_releases_show_only_when_used(used, rendered):
 def test_text_is_not_escaped_beyond_need():
     config = proto('name: "m" parameters { key: "é/" value { string_value: "\\"\\n" } }')
     assert '"é/":{"string_value":"\\"\\n"}' in render.as_json(config)
+
+
+def test_a_number_without_a_name_is_refused():
+    with pytest.raises(ServerError, match="non-string as string: kind is 9") as caught:
+        render.as_json(proto("batch_input { kind: 9 }"))
+    assert caught.value.code is Code.INTERNAL

@@ -1,0 +1,78 @@
+import pytest
+from runtime.support.triton import PbUtils
+
+from ge_runtime.adapters.metrics import MetricsExporter
+from ge_runtime.metrics import Counts, Metrics
+
+
+@pytest.fixture
+def timers(monkeypatch):
+    """All timers that were made; none fires by itself."""
+    timers = []
+
+    class Timer:
+        def __init__(self, interval, function):
+            self.fire, self.cancelled = function, False
+            timers.append(self)
+
+        def start(self):
+            assert self.daemon
+
+        def cancel(self):
+            self.cancelled = True
+
+    monkeypatch.setattr("ge_runtime.adapters.metrics.Timer", Timer)
+    return timers
+
+
+@pytest.fixture
+def pb_utils():
+    return PbUtils()
+
+
+@pytest.fixture
+def metrics():
+    return Metrics()
+
+
+@pytest.fixture
+def exporter(pb_utils, metrics, timers):
+    return MetricsExporter(
+        pb_utils,
+        model="m",
+        version="1",
+        instance="m_0",
+        counts=metrics.snapshot,
+        gauges=lambda: {"total_bytes": 7},
+    )
+
+
+def test_one_timer_is_under_way_however_much_is_counted(pb_utils, metrics, exporter, timers):
+    for _ in range(3):
+        metrics.add(Counts(launches=1))
+        exporter.note()
+    assert len(timers) == 1
+    assert pb_utils.metric("launches_total").number == 0
+    timers[0].fire()
+    assert pb_utils.metric("launches_total").number == 3
+    exporter.note()
+    assert len(timers) == 2
+
+
+def test_closing_exports_what_is_left(pb_utils, metrics, exporter, timers):
+    metrics.add(Counts(launches=2))
+    exporter.note()
+    exporter.close()
+    assert timers[0].cancelled
+    assert pb_utils.metric("launches_total").number == 2
+
+
+def test_nothing_is_exported_once_closed(pb_utils, metrics, exporter, timers):
+    exporter.note()
+    exporter.close()
+    metrics.add(Counts(launches=1))
+    timers[0].fire()  # which was too late to be cancelled
+    exporter.note()
+    exporter.close()
+    assert pb_utils.metric("launches_total").number == 0
+    assert len(timers) == 1

@@ -1,0 +1,191 @@
+"""What becomes of the launches of one window; the lane is a stand-in, all else is real."""
+
+import logging
+import math
+from contextlib import contextmanager
+
+import pytest
+
+from ge_runtime.batching.admission import Block
+from ge_runtime.batching.cost import CostModel
+from ge_runtime.batching.gears import Gears
+from ge_runtime.batching.regroup import Regrouper
+from ge_runtime.errors import (
+    Cancelled,
+    EngineFault,
+    Expired,
+    OutOfMemory,
+    PoolTimeout,
+    RuntimeFault,
+)
+from ge_runtime.metrics import Counts, Metrics
+from ge_runtime.scheduling.callers import ANYONE, Caller
+from ge_runtime.scheduling.window import Unmanaged, Window
+from ge_runtime.testing.clock import ManualClock
+
+COST = CostModel(1.0, 1e-6, 0.0, (("tokens",),))
+FREE = Gears(["tokens"], {"tokens": 256}, 16, {})
+
+
+class Lane:
+    """Answers each block with its size, unless told to fail; keeps the gears it was given."""
+
+    def __init__(self, fail=lambda tokens: None):
+        self.fail, self.gears = fail, []
+
+    def execute(self, blocks, gear):
+        self.gears.append(gear)
+        self.fail([block.sizes["tokens"] for block in blocks])
+        return [{"size": block.sizes["tokens"]} for block in blocks], Counts(launches=1)
+
+
+class Leases:
+    """A workspace that keeps what it was asked for; refuses the launches counted in `refused`."""
+
+    def __init__(self, refused=()):
+        self.refused, self.gears = refused, []
+
+    @contextmanager
+    def lease(self, gear, deadline):
+        self.gears.append(gear)
+        if len(self.gears) - 1 in self.refused:
+            raise PoolTimeout("no workspace")
+        yield object()
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def execute(clock):
+    """A function: sizes, a lane, and more of the window -> the answers and what was counted."""
+
+    def execute(tokens, lane, *, callers=None, gears=None, workspace=None, capacity=16):
+        metrics = Metrics()
+        sizes = [{"tokens": size} for size in tokens]
+        window = Window(
+            [Block(1, own, {}, {}, needs=own) for own in sizes],
+            callers or [ANYONE] * len(tokens),
+            gears=gears,
+            grouping=Regrouper(gears or FREE, COST, capacity),
+            workspace=workspace or Unmanaged(),
+            metrics=metrics,
+            clock=clock,
+        )
+        for launch in window.plan():
+            window.run(launch, lane)
+        return window.results(), metrics.snapshot()
+
+    return execute
+
+
+def fail_if(culprit, fault=EngineFault):
+    def fail(tokens):
+        if culprit in tokens:
+            raise fault("poison")
+
+    return fail
+
+
+def test_each_request_is_answered_in_order(execute):
+    answers, counts = execute([3, 1, 2], Lane())
+    assert [answer["size"] for answer in answers] == [3, 1, 2]
+    assert counts.launches == 1
+
+
+def test_a_defect_in_one_launch_is_the_answer_of_its_requests_alone(execute, caplog):
+    lane = Lane(fail_if(7, ValueError))
+    answers, counts = execute(
+        [5, 7, 9], lane, callers=[Caller("a"), Caller("b"), ANYONE], capacity=1
+    )
+    assert (answers[0], answers[2]) == ({"size": 5}, {"size": 9})
+    assert type(answers[1]) is RuntimeFault
+    assert str(answers[1]) == "[request id: b] ValueError: poison"
+    assert (counts.launches, counts.isolations, counts.culprits) == (2, 0, 0)
+    (record,) = caplog.records
+    assert (record.levelno, record.exc_info[0]) == (logging.ERROR, ValueError)
+
+
+def test_a_server_that_cannot_be_asked_fails_no_other_launch(execute):
+    callers = [Caller(is_cancelled=lambda: 1 / 0), ANYONE]
+    broken, answered = execute([5, 7], Lane(), callers=callers, capacity=1)[0]
+    assert str(broken) == "ZeroDivisionError: division by zero"
+    assert answered == {"size": 7}
+
+
+def test_a_refused_lease_fails_its_launch_alone(execute):
+    answers, _ = execute([5, 7], Lane(), workspace=Leases(refused={0}), capacity=1)
+    assert sorted(map(type, answers), key=repr) == [dict, PoolTimeout]
+
+
+def test_who_leaves_while_culprits_are_looked_for_is_no_culprit(execute, clock):
+    def fail(tokens):
+        clock.advance(1.0)
+        fail_if(4)(tokens)
+
+    callers = [Caller(deadline=1.5)] * 3 + [ANYONE]
+    answers, counts = execute([1, 2, 3, 4], Lane(fail), callers=callers)
+    assert [type(answer) for answer in answers] == [dict, dict, Expired, EngineFault]
+    assert (counts.departed, counts.culprits) == (1, 1)
+
+
+def test_who_leaves_while_the_launch_waits_for_workspace_is_not_executed(execute, clock):
+    class Slow(Leases):
+        def lease(self, gear, deadline):
+            clock.advance(2.0)
+            return super().lease(gear, deadline)
+
+    lane = Lane()
+    callers = [Caller(deadline=1.0), ANYONE]
+    answers, _ = execute([1, 2], lane, callers=callers, workspace=Slow())
+    assert [type(answer) for answer in answers] == [Expired, dict]
+    assert [gear.rows for gear in lane.gears] == [1]
+
+
+def test_all_may_leave_while_the_launch_waits_for_workspace(execute, clock):
+    class Gone(Leases):
+        def lease(self, gear, deadline):
+            cancelled.add(True)
+            return super().lease(gear, deadline)
+
+    cancelled = set()
+    lane = Lane()
+    callers = [Caller(is_cancelled=lambda: bool(cancelled))] * 2
+    answers, counts = execute([1, 2], lane, callers=callers, workspace=Gone())
+    assert [type(answer) for answer in answers] == [Cancelled, Cancelled]
+    assert (lane.gears, counts.departed) == ([], 2)
+
+
+def test_halves_of_a_launch_need_no_more_workspace_than_was_leased(execute):
+    # Alone, a request of 64 has its least elements in the gear of 2 rows, whose rows are longer.
+    gears = Gears(["tokens"], {"tokens": 256}, 16, {("batch", "tokens"): [(16, 64), (2, 256)]})
+    lane, leases = Lane(fail_if(64, OutOfMemory)), Leases()
+    answers, _ = execute([64, 63, 62], lane, gears=gears, workspace=leases)
+    assert [type(answer) for answer in answers] == [OutOfMemory, dict, dict]
+    (leased,) = leases.gears
+    assert (leased.rows, leased.extents) == (16, {"tokens": 64})
+    assert len(lane.gears) > 1
+    for gear in lane.gears:
+        assert gear.rows <= leased.rows
+        assert gear.extents["tokens"] <= leased.extents["tokens"]
+
+
+def test_requests_that_no_gear_holds_are_misses_and_the_others_hits(execute):
+    gears = Gears(["tokens"], {"tokens": 256}, 16, {("tokens",): [(8,), (32,)]})
+    answers, counts = execute([5, 6, 200], Lane(), gears=gears)
+    assert [answer["size"] for answer in answers] == [5, 6, 200]
+    assert counts.gear_hits == {"tokens 8": 1}
+    assert counts.gear_misses == 1
+
+
+def test_where_there_are_no_gears_none_is_missed(execute):
+    _, counts = execute([5, 200], Lane())
+    assert (counts.gear_hits, counts.gear_misses) == ({}, 0)
+
+
+def test_without_deadlines_the_longest_launch_goes_first(execute):
+    lane = Lane()
+    execute([1, 9, 5], lane, callers=[Caller(deadline=math.inf)] * 3, capacity=1)
+    assert [gear.extents["tokens"] for gear in lane.gears] == [9, 5, 1]
