@@ -23,7 +23,7 @@ from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.footprint import Footprint
 from ge_runtime.engines.gearing import Gearing
 from ge_runtime.engines.loader import open_engine
-from ge_runtime.errors import OutOfMemory, PlanFault
+from ge_runtime.errors import ConfigFault, OutOfMemory, PlanFault
 from ge_runtime.memory.arena import Arena
 from ge_runtime.memory.plan import Plan
 from ge_runtime.memory.slots import AnswerSlots
@@ -138,9 +138,16 @@ def _grouping(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Grouping:
 
 
 def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membership | None:
-    """The model's share in the pool, if it is to have one. Raises NeverFits if it is too small."""
+    """The model's share in the pool, if it is to have one.
+
+    Raises NeverFits if it is too small, ConfigFault if nobody knows what the model needs of it.
+    """
     if config.workspace_pool_bytes is None:
         return None
+    if not plan.workspace_known:
+        cure = "expected the package that reads it: `pip install 'ge-runtime[plan]'`"
+        found = "parameter 'workspace_pool_mib': found a graph whose workspace nobody can tell"
+        raise ConfigFault(config.model, [f"{found}, {cure}"])
     membership = PROCESS_POOLS.join("cpu", config.workspace_pool_bytes, config.model)
     opened.callback(membership.leave)
     membership.pool.require(plan.workspace_bytes, config.model)

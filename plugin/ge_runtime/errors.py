@@ -1,7 +1,7 @@
 """What can go wrong, as one tree under RuntimeFault.
 
 A fault says what was found, what was expected and where. It knows nothing of Triton: which
-status code a client sees is decided in `adapters.triton` alone.
+status code a client sees is decided in `adapters` alone.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Condition
@@ -22,7 +22,7 @@ from ge_runtime.errors import (
 )
 from ge_runtime.memory.plan import Plan
 from ge_runtime.metrics import Counts, Metrics
-from ge_runtime.planning.histogram import Histogram
+from ge_runtime.planning.histogram import Histogram, HistogramFault
 from ge_runtime.scheduling.callers import ANYONE, Caller
 from ge_runtime.scheduling.dispatch import Dispatcher
 from ge_runtime.scheduling.pooled import Pooled
@@ -43,11 +43,10 @@ class Runtime:
         self._version_dir = version_dir
         self._parts = parts
         self._clock = clock
-        self._dispatcher = Dispatcher(parts.lanes, name)
+        self._dispatcher = Dispatcher(parts.lanes, name, lambda lane: lane.lost)
         self._metrics = Metrics()
         self._workspace = _workspace(name, parts, self._metrics)
         self._recorded = Histogram((ROWS, *parts.config.limits))
-        self._lost = False
         self._open = True  # these two guarded by the condition
         self._windows = 0
         self._idle = Condition()
@@ -128,7 +127,6 @@ class Runtime:
             )
             for lane in self._parts.lanes:
                 lane.end_window()
-            self._lost = self._lost or window.lost
         executed = iter(window.results())
         answers = [
             next(executed) if isinstance(verdict, Block) else verdict for verdict in verdicts
@@ -141,7 +139,7 @@ class Runtime:
 
     def is_ready(self) -> bool:
         """Whether requests would be executed: the runtime is open and no engine was lost."""
-        return self._open and not self._lost
+        return self._open and not any(lane.lost for lane in self._parts.lanes)
 
     def counts(self) -> Counts:
         """All that was counted since the runtime was opened."""
@@ -222,9 +220,9 @@ class Runtime:
                     answer.update({name: original[source] for name, source in passes.items()})
 
     def _record(self, path: Path) -> None:
-        """Add the sizes of this run to those of the runs before it."""
-        if self._parts.histogram is not None:
-            self._recorded.merge(self._parts.histogram)
+        """Add the sizes of this run to those in the file, other instances' among them."""
+        with suppress(FileNotFoundError, HistogramFault):
+            self._recorded.merge(Histogram.load(path))
         try:
             self._recorded.save(path)
         except OSError as error:

@@ -210,6 +210,21 @@ def test_two_lanes_share_a_window(opened, engine):
     assert runtime.counts().launches == 2
 
 
+def test_a_lane_whose_engine_is_lost_is_left_to_itself(opened, engine):
+    runtime = opened({"devices": "cpu, cpu"}, batch=1)
+
+    def lose():
+        if "lane-0" in threading.current_thread().name:
+            raise EngineLost("the device is gone")
+
+    engine.before = lose
+    answers = runtime.infer([text(1), text(2)])
+    assert sorted(type(answer).__name__ for answer in answers) == ["EngineLost", "dict"]
+    answers = runtime.infer([text(token) for token in range(8)])
+    assert all(right(answer, token) for token, answer in enumerate(answers))
+    assert not runtime.is_ready()
+
+
 def test_nothing_is_allocated_while_serving(opened):
     runtime = opened()
     for count in range(1, 9):
@@ -224,6 +239,13 @@ def test_nothing_is_allocated_while_serving(opened):
 def test_a_model_whose_workspace_exceeds_the_pool_is_refused_at_load(opened):
     with pytest.raises(NeverFits, match="encoder"):
         opened({"workspace_pool_mib": "1", "limit.tokens": "4096"}, batch=512)
+
+
+def test_a_pool_needs_to_know_what_launches_take(opened, monkeypatch):
+    monkeypatch.setattr(OnnxEngine, "intermediates", lambda self, shapes: None)
+    with pytest.raises(ConfigFault, match="whose workspace nobody can tell"):
+        opened({"workspace_pool_mib": "1"})
+    assert opened().is_ready()
 
 
 def test_models_of_one_device_agree_on_the_capacity_of_its_pool(opened):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from threading import Lock, Timer
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from ge_runtime.adapters.protocols import PbUtils
 from ge_runtime.metrics import Counts
 
 # `pb_utils.Metric`: increment, set, observe.
@@ -35,10 +36,10 @@ COUNTERS: Final = {
 """Fields of Counts, exported as ge_runtime_<field>_total."""
 
 GAUGES: Final = {
-    "weights_bytes": "Planned at load: weights",
-    "workspace_bytes": "Planned at load: intermediate results of the largest launch",
-    "io_bytes": "Planned at load: inputs and outputs of the largest launch",
-    "total_bytes": "Planned at load: everything",
+    "weights_bytes": "Planned for each device: weights",
+    "workspace_bytes": "Planned for each device: intermediate results of the largest launch",
+    "io_bytes": "Planned for each device: inputs and outputs of the largest launch",
+    "total_bytes": "Planned for each device: everything",
     "workspace_leased_bytes": "Workspace that is leased now, of all models in the process",
     "allocations_after_freeze": "Device allocations while serving: defects, expected to be 0",
     "size_drift": "How far sizes are from those the gears were chosen for: 0 not at all, 1 wholly",
@@ -46,14 +47,6 @@ GAUGES: Final = {
 """Values at one moment, exported as ge_runtime_<name>."""
 
 _ROW_BUCKETS: Final = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
-
-
-class MetricsModule(Protocol):
-    """What is used of the module `triton_python_backend_utils`."""
-
-    @property
-    def MetricFamily(self) -> Any:  # noqa: ANN401 - a class with kinds as attributes
-        """A family of metrics: its name, description and kind."""
 
 
 class MetricsExporter:
@@ -64,7 +57,7 @@ class MetricsExporter:
 
     def __init__(
         self,
-        pb_utils: MetricsModule,
+        pb_utils: PbUtils,
         *,
         model: str,
         version: str,

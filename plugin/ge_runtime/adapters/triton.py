@@ -66,14 +66,18 @@ class GraphModel:
             pb_utils.Logger.log_info(line)
         declared = (*runtime.config.inputs, *runtime.config.outputs)
         self._bfloat16 = {spec.name for spec in declared if spec.dtype is DType.BF16}
-        self._metrics = MetricsExporter(
-            pb_utils,
-            model=args["model_name"],
-            version=args["model_version"],
-            instance=args["model_instance_name"],
-            counts=runtime.counts,
-            gauges=runtime.gauges,
-        )
+        try:
+            self._metrics = MetricsExporter(
+                pb_utils,
+                model=args["model_name"],
+                version=args["model_version"],
+                instance=args["model_instance_name"],
+                counts=runtime.counts,
+                gauges=runtime.gauges,
+            )
+        except BaseException:
+            runtime.close()
+            raise
 
     def execute(self, requests: Sequence[Request]) -> list[object]:
         """One InferenceResponse per request, in order. Blocks until all are answered."""
@@ -95,8 +99,10 @@ class GraphModel:
 
     def close(self) -> None:
         """Free the graph. Safe to call twice."""
-        self._metrics.close()
-        self._runtime.close()
+        try:
+            self._metrics.close()
+        finally:
+            self._runtime.close()
 
     def _read(self, request: Request) -> Tensors:
         return {

@@ -54,6 +54,7 @@ class Footprint:
             intermediates=engine.intermediates(self.shapes(gear)),
             # What is cut to a request's own sizes is copied, for each row at most.
             copies={spec.name: gear.rows for spec in outputs if spec.axes},
+            pieces=gear.rows,
         )
 
     def _geometry(self, gear: Gear) -> Geometry:

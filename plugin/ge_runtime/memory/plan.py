@@ -42,6 +42,8 @@ class Need:
     """None if they are not known."""
     copies: Mapping[str, int] = field(default_factory=dict)
     """Output: the most parts of it that are copied, for each to be in one piece."""
+    pieces: int = 1
+    """The most executions that share a slot for answers, with as many rows together as this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class GearPlan:
     sizes: Mapping[str, int]
     inputs_bytes: int
     answers_bytes: int
-    """The outputs of one execution, and the copies of their parts."""
+    """The outputs of as many rows, in one execution or several, and the copies of their parts."""
     workspace_bytes: int
     """Intermediates, of which those that are not live together share bytes."""
     workspace_bound: int
@@ -66,10 +68,11 @@ class GearPlan:
         packing = pack(intermediates.lifetimes, ALIGNMENT)
         outputs = {name: _aligned_bytes(output) for name, output in need.outputs.items()}
         copied = sum(outputs[name] + ALIGNMENT * parts for name, parts in need.copies.items())
+        pieces = ALIGNMENT * len(outputs) * (need.pieces - 1)
         return cls(
             need.sizes,
             inputs_bytes=sum(map(_aligned_bytes, need.inputs.values())),
-            answers_bytes=sum(outputs.values()) + copied,
+            answers_bytes=sum(outputs.values()) + copied + pieces,
             workspace_bytes=packing.peak,
             workspace_bound=packing.lower_bound,
             unsized=intermediates.unsized,

@@ -5,7 +5,7 @@ A lane is one engine on one device, executing one launch at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Generic, TypeVar
@@ -25,10 +25,14 @@ class LeastRows:
         """The rows that each lane has been given and not finished."""
         return tuple(self._outstanding)
 
-    def take(self, rows: int) -> int:
-        """The lane with the least outstanding rows, and of these the least used; now with more."""
+    def take(self, rows: int, lost: Collection[int] = ()) -> int:
+        """The lane with the least outstanding rows, and of these the least used; now with more.
+
+        lost: lanes to take only if there are no others. They finish at once and so would get most.
+        """
         lane = min(
-            range(len(self._outstanding)), key=lambda i: (self._outstanding[i], self._taken[i], i)
+            range(len(self._outstanding)),
+            key=lambda i: (i in lost, self._outstanding[i], self._taken[i], i),
         )
         self._outstanding[lane] += rows
         self._taken[lane] += 1
@@ -46,8 +50,12 @@ class Dispatcher(Generic[Lane]):
     each has a thread.
     """
 
-    def __init__(self, lanes: Sequence[Lane], name: str) -> None:
+    def __init__(
+        self, lanes: Sequence[Lane], name: str, lost: Callable[[Lane], bool] = lambda lane: False
+    ) -> None:
+        """name: of threads, for people. lost: whether a lane can execute nothing any more."""
         self._lanes = tuple(lanes)
+        self._lost = lost
         self._choice = LeastRows(len(lanes))
         self._lock = Lock()
         self._threads = (
@@ -79,7 +87,8 @@ class Dispatcher(Generic[Lane]):
 
     def _submit(self, rows: int, task: Callable[[Lane], None]) -> Future[None]:
         with self._lock:
-            lane = self._choice.take(rows)
+            lost = [index for index, lane in enumerate(self._lanes) if self._lost(lane)]
+            lane = self._choice.take(rows, lost)
             return self._threads[lane].submit(self._run, lane, rows, task)
 
     def _run(self, lane: int, rows: int, task: Callable[[Lane], None]) -> None:

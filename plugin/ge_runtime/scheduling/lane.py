@@ -22,7 +22,7 @@ from ge_runtime.batching.ragged import Layout, scatter
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.base import Engine
 from ge_runtime.engines.contract import Contract
-from ge_runtime.errors import EngineFault
+from ge_runtime.errors import EngineFault, EngineLost
 from ge_runtime.memory.arena import Arena
 from ge_runtime.memory.plan import ALIGNMENT
 from ge_runtime.memory.slots import AnswerSlots
@@ -69,6 +69,8 @@ class Lane:
         self._inputs = inputs
         self._answers = answers
         self._slot: Arena | None = None  # where the answers of the window in progress lie
+        self.lost = False
+        """Whether the engine is gone for good."""
         self._asked = [spec for spec in contract.outputs if UNKNOWN not in spec.dims]
 
     @property
@@ -102,7 +104,8 @@ class Lane:
         carved = slot.used_bytes
         try:
             return self._run(layout, inputs, slot)
-        except BaseException:
+        except BaseException as error:
+            self.lost = self.lost or isinstance(error, EngineLost)
             slot.reset(carved)  # nobody has an answer of this batch
             raise
 

@@ -12,7 +12,7 @@ from ge_runtime.batching.admission import Block
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.regroup import Launch
 from ge_runtime.clock import Clock
-from ge_runtime.errors import EngineFault, EngineLost, OutOfMemory, RuntimeFault
+from ge_runtime.errors import EngineFault, OutOfMemory, RuntimeFault
 from ge_runtime.metrics import Counts, Metrics
 from ge_runtime.scheduling.callers import Caller
 from ge_runtime.scheduling.isolation import isolate
@@ -87,8 +87,6 @@ class Window:
         gears: the declared ones, whose hits and misses are counted; None if there are none.
         """
         self._answers: list[Answer | None] = [None] * len(blocks)
-        self.lost = False
-        """Whether an engine was lost."""
         self._blocks = blocks
         self._callers = callers
         self._rows = [block.rows for block in blocks]
@@ -121,7 +119,6 @@ class Window:
             self._run(launch, lane)
         except Exception as error:
             fault = error if isinstance(error, RuntimeFault) else _defect(error)
-            self.lost = self.lost or isinstance(fault, EngineLost)
             for member in launch.members:
                 if self._answers[member] is None:
                     self._answers[member] = self._named(member, fault)

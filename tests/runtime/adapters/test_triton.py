@@ -131,6 +131,29 @@ def test_faults_of_the_load_are_raised_to_triton(opened, tmp_path, pb_utils):
         GraphModel(args_of(tmp_path / "1", encoder_config()), pb_utils)
 
 
+def test_a_graph_is_closed_again_if_its_metrics_cannot_be_made(opened, pb_utils, monkeypatch):
+    def refuse(*_):
+        raise pb_utils.TritonModelException("metrics are not supported")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pb_utils.MetricFamily, "__init__", refuse)
+        with pytest.raises(pb_utils.TritonModelException):
+            opened(encoder_config({"workspace_pool_mib": "1"}))
+    opened(encoder_config({"workspace_pool_mib": "2"}))  # the other pool is gone
+
+
+def test_a_graph_is_closed_even_if_its_metrics_cannot_be_exported(opened, pb_utils, monkeypatch):
+    def refuse(*_):
+        raise pb_utils.TritonModelException("no such metric")
+
+    model = opened(encoder_config())
+    with monkeypatch.context() as patched:
+        patched.setattr(type(pb_utils.metric("total_bytes")), "set", refuse)
+        with pytest.raises(pb_utils.TritonModelException):
+            model.close()
+    assert not model.is_ready()
+
+
 # -- callers ---------------------------------------------------------------------------------
 
 
@@ -271,32 +294,13 @@ def test_what_is_planned_is_exported_at_load(opened, pb_utils):
     assert pb_utils.metric("allocations_after_freeze").number == 0
 
 
-def test_counts_are_exported_once_and_before_long(opened, pb_utils, monkeypatch):
-    timers = []
-
-    class Timer:
-        def __init__(self, interval, function):
-            self.fire, self.cancelled = function, False
-            timers.append(self)
-
-        def start(self):
-            assert self.daemon
-
-        def cancel(self):
-            self.cancelled = True
-
-    monkeypatch.setattr("ge_runtime.adapters.metrics.Timer", Timer)
+def test_what_was_counted_is_exported_before_long(opened, pb_utils, timers):
     model = opened(encoder_config())
     model.execute([request([1])])
-    model.execute([request([1])])
-    assert len(timers) == 1
     assert pb_utils.metric("launches_total").number == 0
-    timers[0].fire()
-    assert pb_utils.metric("launches_total").number == 2
-    model.execute([request([1])])
-    model.close()
-    assert (len(timers), timers[1].cancelled) == (2, True)
-    assert pb_utils.metric("launches_total").number == 3
+    (timer,) = timers
+    timer.fire()
+    assert pb_utils.metric("launches_total").number == 1
 
 
 def test_readiness_is_the_runtimes(opened):

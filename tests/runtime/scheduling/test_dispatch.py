@@ -28,6 +28,12 @@ def test_idle_lanes_take_turns():
     assert taken == [0, 1, 0, 1]
 
 
+def test_a_lost_lane_is_taken_only_when_all_are_lost():
+    choice = LeastRows(3)
+    assert [choice.take(9, lost={0, 2}) for _ in range(2)] == [1, 1]
+    assert choice.take(9, lost={0, 1, 2}) == 0
+
+
 @given(st.integers(1, 4), st.lists(st.integers(1, 64), max_size=40))
 def test_rows_are_spread_within_one_launch_of_even(lanes, launches):
     choice = LeastRows(lanes)

@@ -1,0 +1,21 @@
+import pytest
+
+
+@pytest.fixture
+def timers(monkeypatch):
+    """All timers that were made; none fires by itself."""
+    timers = []
+
+    class Timer:
+        def __init__(self, interval, function):
+            self.fire, self.cancelled = function, False
+            timers.append(self)
+
+        def start(self):
+            assert self.daemon
+
+        def cancel(self):
+            self.cancelled = True
+
+    monkeypatch.setattr("ge_runtime.adapters.metrics.Timer", Timer)
+    return timers
