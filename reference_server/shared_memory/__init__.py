@@ -1,0 +1,1 @@
+"""Shared memory that clients lend: registered, mapped, kept within its bounds, given back."""

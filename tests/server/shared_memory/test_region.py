@@ -1,0 +1,222 @@
+"""Objects of POSIX shared memory: found by key, mapped within their bounds, read and written."""
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from server.support.regions import object_file, shared_object
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.core.shared_memory import SystemRegion
+from reference_server.shared_memory import region as module
+from reference_server.shared_memory.region import SystemMemory
+
+PAGE = 4096
+CONTENT = bytes(range(256)) * 32  # two pages
+LARGE = 1 << 20
+
+
+@pytest.fixture
+def key():
+    with shared_object(CONTENT) as made:
+        yield made
+
+
+def opened(key, byte_size=2 * PAGE, offset=0):
+    return SystemMemory(SystemRegion("r", key, offset, byte_size))
+
+
+def refusal(*arguments, **more):
+    with pytest.raises(ServerError) as caught:
+        opened(*arguments, **more)
+    return caught.value.code, caught.value.message
+
+
+def open_files():
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# ------------------------------------------------------------------------------------------ keys
+
+
+@pytest.mark.parametrize("slashes", ["", "/", "//"])
+def test_a_key_has_any_number_of_slashes_in_front(key, slashes):
+    memory = opened(slashes + key.lstrip("/"))
+    assert bytes(memory.view(0, 4)) == CONTENT[:4]
+    memory.close()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("", "/", ".", "..", "/..", "//", "a/b", "/./x", "../shm/x", "/../../etc/hostname"),
+        *("/dev/shm/x", "x\0y", "x" * 256, "\ud800", "/surely_not_there"),
+    ],
+)
+def test_nothing_else_is_an_object(key):
+    said = f"Unable to open shared memory region: '{key}'"
+    assert refusal(key) == (Code.INTERNAL, said)
+
+
+def test_a_key_that_names_its_own_object_through_a_folder_is_refused(key):
+    assert refusal(f"/../shm{key}")[0] is Code.INTERNAL
+
+
+def test_links_are_not_followed(key, tmp_path):
+    target = tmp_path / "secret"
+    target.write_bytes(CONTENT)
+    link = object_file(key + "_link")
+    link.symlink_to(target)
+    try:
+        assert refusal(key + "_link")[0] is Code.INTERNAL
+    finally:
+        link.unlink()
+
+
+def test_a_folder_and_a_pipe_are_no_objects(key):
+    folder, pipe = object_file(key + "_folder"), object_file(key + "_pipe")
+    folder.mkdir()
+    os.mkfifo(pipe)
+    try:
+        assert refusal(folder.name)[0] is Code.INTERNAL
+        assert refusal(pipe.name, byte_size=1)[1].endswith("invalid args")
+    finally:
+        folder.rmdir()
+        pipe.unlink()
+
+
+# ---------------------------------------------------------------------------------------- bounds
+
+REFUSED = "failed to register shared memory region 'r': "
+UNMAPPED = REFUSED + "unable to process address spaceInvalid argument"
+BOUNDS = {
+    "too long": (len(CONTENT) + 1, 0, REFUSED + "invalid args"),
+    "too long from a page on": (PAGE + 1, PAGE, REFUSED + "invalid args"),
+    "behind the end": (1, len(CONTENT), REFUSED + "invalid args"),
+    "as long as can be": (2**64 - 1, 0, REFUSED + "invalid args"),
+    "as far as can be": (1, 2**64 - 1, REFUSED + "invalid args"),
+    "empty": (0, 0, UNMAPPED),
+    "empty at a page": (0, PAGE, UNMAPPED),
+    "not at a page": (16, 16, UNMAPPED),
+}
+
+
+@pytest.mark.parametrize(("byte_size", "offset", "said"), BOUNDS.values(), ids=BOUNDS)
+def test_a_region_lies_within_its_object(key, byte_size, offset, said):
+    before = open_files()
+    assert refusal(key, byte_size, offset) == (Code.INVALID_ARG, said)
+    assert open_files() == before
+
+
+def test_an_object_may_be_shorter_than_a_page():
+    with shared_object(b"abc") as key:
+        memory = opened(key, 3)
+        assert bytes(memory.view(1, 2)) == b"bc"
+        memory.close()
+
+
+# --------------------------------------------------------------------------- reading and writing
+
+
+@settings(deadline=None)
+@given(offset=st.integers(0, len(CONTENT)), size=st.integers(0, len(CONTENT)), page=st.booleans())
+@pytest.mark.parametrize("mapped_bytes", [1, 1 << 19], ids=["mapped", "copied"])
+def test_a_view_has_the_bytes_of_its_place(mapped_bytes, offset, size, page):
+    start = PAGE if page else 0
+    size = min(size, len(CONTENT) - start - offset)
+    if size < 0:
+        return
+    with pytest.MonkeyPatch.context() as patch, shared_object(CONTENT) as key:
+        patch.setattr(module, "_MAPPED_BYTES", mapped_bytes)
+        memory = opened(key, len(CONTENT) - start, start)
+        view = memory.view(offset, size)
+        assert bytes(view) == CONTENT[start + offset : start + offset + size]
+        memory.write(offset, memoryview(bytes(size)))
+        assert object_file(key).read_bytes()[start + offset :][:size] == bytes(size)
+        memory.close()
+
+
+@pytest.mark.parametrize("size", [16, LARGE])
+def test_whoever_writes_to_a_view_does_not_change_the_object(size):
+    with shared_object(bytes(size)) as key:
+        memory = opened(key, size)
+        view = memory.view(0, size)
+        view[:4] = b"abcd"
+        assert bytes(view[:4]) == b"abcd"
+        assert object_file(key).read_bytes() == bytes(size)
+        memory.close()
+
+
+def test_a_large_view_is_no_copy():
+    with shared_object(bytes(LARGE)) as key:
+        memory = opened(key, LARGE)
+        view = memory.view(0, LARGE)
+        memory.write(LARGE - 1, memoryview(b"x"))
+        assert view[LARGE - 1] == ord("x")
+        memory.close()
+
+
+@pytest.mark.parametrize("size", [16, LARGE])
+def test_views_stay_good_after_the_memory_is_closed(size):
+    with shared_object(b"x" * size) as key:
+        memory = opened(key, size)
+        view = memory.view(0, size)
+        memory.close()
+    assert bytes(view) == b"x" * size
+
+
+def test_closing_leaves_no_file_open():
+    before = open_files()
+    with shared_object(bytes(LARGE)) as key:
+        memory = opened(key, LARGE)
+        view = memory.view(0, LARGE)
+        memory.close()
+        del view
+    assert open_files() == before
+
+
+def test_without_free_files_a_large_view_is_a_copy(monkeypatch):
+    with shared_object(b"x" * LARGE) as key:
+        memory = opened(key, LARGE)
+
+        def no_more(*arguments, **more):
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(module.mmap, "mmap", no_more)
+        assert bytes(memory.view(0, LARGE)) == b"x" * LARGE
+        memory.close()
+
+
+def test_an_object_that_was_cut_is_not_touched(key):
+    memory = opened(key)
+    os.truncate(object_file(key), PAGE)
+    for use in (lambda: memory.view(0, 4), lambda: memory.write(0, memoryview(b"abcd"))):
+        with pytest.raises(ServerError) as caught:
+            use()
+        assert caught.value.code is Code.INVALID_ARG
+        assert caught.value.message == (
+            f"shared memory region 'r' cannot be used: its object '{key}' has 4096 bytes, expected "
+            "at least 8192"
+        )
+    memory.close()
+
+
+def test_an_object_without_a_name_is_used_until_it_is_closed(key):
+    memory = opened(key)
+    object_file(key).unlink()
+    assert bytes(memory.view(0, 4)) == CONTENT[:4]
+    memory.write(0, memoryview(b"abcd"))
+    assert bytes(memory.view(0, 4)) == b"abcd"
+    memory.close()
+
+
+def test_an_extent_is_about_the_object(key):
+    whole, rest = opened(key), opened("/" + key, PAGE, PAGE)
+    assert whole.extent(PAGE + 8, 16) == rest.extent(8, 16)
+    assert whole.extent(0, 8)[2:] == (0, 8)
+    whole.close()
+    rest.close()
