@@ -59,18 +59,25 @@ def configure(options: LogOptions) -> None:
         handler = logging.FileHandler(Path(options.file), encoding="utf-8")
     else:
         handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(TritonFormatter(iso8601=options.iso8601))
+    logger = logging.getLogger(ROOT)
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    apply(options)
+
+
+def apply(options: LogOptions) -> None:
+    """Change what is shown, and in which format, from now on; where it goes stays. Any thread."""
     shown = {
         logging.DEBUG: options.verbose_level >= 1,
         logging.INFO: options.info,
         logging.WARNING: options.warning,
         logging.ERROR: options.error,
     }
-    handler.addFilter(lambda record: shown.get(record.levelno, True))
     logger = logging.getLogger(ROOT)
-    logger.handlers[:] = [handler]
+    for handler in logger.handlers:
+        handler.setFormatter(TritonFormatter(iso8601=options.iso8601))
+        handler.filters = [lambda record: shown.get(record.levelno, True)]
     logger.setLevel(VERBOSE if options.verbose_level >= 1 else logging.INFO)
-    logger.propagate = False
 
 
 def warn_ignored(names: list[str]) -> None:

@@ -1,0 +1,159 @@
+"""The generate extension: a flat JSON object to a request, and a response to a flat JSON object.
+
+Members that have the name of an input become that input; all others become parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from reference_server.codecs import json_data, json_numbers, rapid_json
+from reference_server.codecs.infer_response import encode_parameter
+from reference_server.codecs.json_numbers import encode_string
+from reference_server.codecs.rapid_json_reader import JsonValue
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import ServerError, invalid_arg
+from reference_server.core.metadata import Signature, TensorConfig
+from reference_server.core.request import InferRequest, Parameter, ResponseSink
+from reference_server.core.response import InferResponse
+from reference_server.core.tensor import Array, Shape, Tensor
+
+_NESTED = "parameters"
+_MAX_INT64 = 2**63 - 1
+
+
+def decode(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:
+    """The request in `body`. Raises ServerError."""
+    document = rapid_json.loads(body)
+    request = InferRequest(signature.name, {}, sink)
+    if isinstance(document, dict) and "id" in document:
+        request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
+    reader = _Reader(signature, request, rapid_json.repeated_names(body, document))
+    for name, value in reader.given(rapid_json.members(document), 1):
+        if name == _NESTED:
+            reader.read_nested(value)
+        else:
+            reader.read(name, value)
+    return request
+
+
+class _Reader:
+    """Puts members into one request, as inputs or as parameters.
+
+    `repeated` are the depths and names of members that stand in their object more than once.
+    """
+
+    def __init__(
+        self, signature: Signature, request: InferRequest, repeated: frozenset[tuple[int, str]]
+    ) -> None:
+        self._signature = signature
+        self._inputs = {tensor.name: tensor for tensor in signature.inputs}
+        self._request = request
+        self._repeated = repeated
+        self._parameters: dict[str, Parameter] = {}
+        request.parameters = self._parameters
+
+    def given(self, members: dict[str, JsonValue], depth: int) -> Iterable[tuple[str, JsonValue]]:
+        """The members in their order; one that is repeated twice, with its first value."""
+        for name, value in members.items():
+            yield name, value
+            if (depth, name) in self._repeated:
+                yield name, value
+
+    def read_nested(self, value: JsonValue) -> None:
+        if _NESTED in self._inputs:
+            raise invalid_arg(
+                f"Keyword '{_NESTED}' for nested schema also given as input tensor name"
+            )
+        try:
+            members = rapid_json.as_object(value)
+        except ServerError as error:
+            context = f"Expected JSON object for keyword: '{_NESTED}'"
+            raise rapid_json.prefixed(context, error) from None
+        try:
+            for name, member in self.given(members, 2):
+                self.read(name, member)
+        except ServerError as error:
+            raise rapid_json.prefixed(f"Converting keyword: '{_NESTED}'", error) from None
+
+    def read(self, name: str, value: JsonValue) -> None:
+        config = self._inputs.get(name)
+        if config is None:
+            self._parameters[name] = _parameter(name, value)
+            return
+        inputs = self._request.inputs
+        shape = self._shape(config, len(value) if isinstance(value, list) else 1)
+        if name in inputs:
+            raise invalid_arg(f"{self._request.label} input '{name}' already exists in request")
+        inputs[name] = Tensor(name, config.datatype, shape, array=_data(config, value, shape))
+
+    def _shape(self, config: TensorConfig, count: int) -> Shape:
+        """The shape of `count` elements: the innermost free size takes what fixed ones leave."""
+        shape = list(self._signature.full_dims(config))
+        for size in shape:
+            if size > 0:
+                count, rest = divmod(count, size)
+                if rest:
+                    raise _shapeless(config)
+        free = [index for index, size in enumerate(shape) if size < 0]
+        for index in free[:-1]:
+            shape[index] = 1
+        if free:
+            shape[free[-1]] = count
+        elif count != 1:
+            raise _shapeless(config)
+        return tuple(shape)
+
+
+def _shapeless(config: TensorConfig) -> ServerError:
+    return invalid_arg(
+        f"The schema can not convert input '{config.name}' to tensor with proper shape"
+    )
+
+
+def _data(config: TensorConfig, value: JsonValue, shape: Shape) -> Array:
+    if config.datatype in (DataType.FP16, DataType.BF16):
+        raise invalid_arg(
+            f"receiving {config.datatype.value} data via JSON is not supported. Please use the "
+            f"binary data format for input {config.name}"
+        )
+    return json_data.read(value if isinstance(value, list) else [value], config.datatype, shape)
+
+
+def _parameter(name: str, value: JsonValue) -> Parameter:
+    if isinstance(value, (bool, int, float, str)):
+        return float(value) if type(value) is int and value > _MAX_INT64 else value
+    raise invalid_arg(
+        f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
+    )
+
+
+def encode(response: InferResponse) -> bytes:
+    """The object of a response without error, its members sorted by name.
+
+    Raises ServerError if an output has no form in JSON.
+    """
+    members = {b"id": encode_string(response.id)} if response.id else {}
+    members[b"model_name"] = encode_string(response.model_name)
+    members[b"model_version"] = b'"%d"' % response.model_version
+    for key, value in response.parameters:
+        members.setdefault(_name(key), encode_parameter(value))
+    for tensor in response.outputs:
+        members.setdefault(_name(tensor.name), _value(tensor))
+    return b"{%b}" % b",".join(
+        b"%b:%b" % (encode_string(name), members[name]) for name in sorted(members)
+    )
+
+
+def _name(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _value(tensor: Tensor) -> bytes:
+    if tensor.datatype in (DataType.FP16, DataType.BF16):
+        raise invalid_arg(
+            f"sending {tensor.datatype.value} data via JSON is not supported. Please use the "
+            "binary data format for output"
+        )
+    elements = json_numbers.encode(tensor.array())
+    return elements[1:-1] if tensor.array().size == 1 else elements

@@ -1,0 +1,113 @@
+"""The generate endpoints: one flat object for one response, or a stream of them.
+
+Everything here runs on the loop's thread, but for the sink.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from reference_server.codecs import generate
+from reference_server.core.clock import Clock
+from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.request import RequestTrace
+from reference_server.core.response import InferResponse
+from reference_server.fronts.http import errors
+from reference_server.fronts.http.connection import Request
+from reference_server.fronts.http.handlers import Handler, begin_trace
+from reference_server.fronts.http.routes import Operation, Route
+from reference_server.fronts.mailbox import Mailbox
+from reference_server.gateway.gateway import Gateway
+
+log = logging.getLogger(__name__)
+
+_JSON = b"application/json"
+_EVENTS = b"text/event-stream; charset=utf-8"
+
+
+def handlers(
+    gateway: Gateway, loop: asyncio.AbstractEventLoop, clock: Clock
+) -> Mapping[Operation, Handler]:
+    """Who answers the generate operations."""
+    answers: Mailbox[tuple[_Exchange, InferResponse]] = Mailbox(
+        loop, lambda answer: answer[0].finish(answer[1])
+    )
+
+    def start(request: Request, route: Route, exchange: _Exchange) -> None:
+        received_ns = clock.monotonic_ns()
+        served = gateway.find(route.model, route.version())
+        exchange.trace = begin_trace(gateway, route.model, received_ns)
+        try:
+            if request.header(b"content-encoding") not in (None, "identity"):
+                raise invalid_arg("Unsupported content-encoding, only 'identity' is supported.")
+            inference = generate.decode(served.config.signature, request.body, exchange)
+            inference.received_ns = received_ns
+            inference.model_version = served.version
+            inference.trace = exchange.trace
+            served.infer(inference)
+        except BaseException:
+            if exchange.trace is not None:
+                exchange.trace.close()
+            raise
+
+    return {
+        Operation.GENERATE: lambda request, route: start(
+            request, route, _Exchange(request, answers, streams=False)
+        ),
+        Operation.GENERATE_STREAM: lambda request, route: start(
+            request, route, _Exchange(request, answers, streams=True)
+        ),
+    }
+
+
+class _Exchange:
+    """A request on its way: the sink that its response comes to.
+
+    The models of this server answer each request once, so a stream has one event.
+    """
+
+    __slots__ = ("_answers", "_request", "_streams", "trace")
+
+    def __init__(
+        self,
+        request: Request,
+        answers: Mailbox[tuple[_Exchange, InferResponse]],
+        *,
+        streams: bool,
+    ) -> None:
+        self._request = request
+        self._answers = answers
+        self._streams = streams
+        self.trace: RequestTrace | None = None
+
+    def send(self, response: InferResponse) -> None:
+        self._answers.post((self, response))
+
+    def finish(self, response: InferResponse) -> None:
+        """Write the reply; on the loop's thread."""
+        if self.trace is not None:
+            self.trace.stamp("HTTP_SEND_START")
+        status, body = _encoded(response)
+        request = self._request
+        request.begin_chunks(status, _EVENTS if self._streams else _JSON)
+        request.send_chunk(b"data: %b\n\n" % body if self._streams else body)
+        request.end_chunks()
+        if self.trace is not None:
+            self.trace.stamp("HTTP_SEND_END")
+            self.trace.close()
+
+
+def _encoded(response: InferResponse) -> tuple[bytes, bytes]:
+    """The status and the object of a response. Whatever is wrong with it, Triton says 400."""
+    try:
+        if response.error is None:
+            return errors.OK, generate.encode(response)
+        error = response.error
+    except ServerError as fault:
+        error = fault
+    except Exception as defect:  # nobody is left waiting
+        log.exception("reply of %s", response.model_name)
+        error = internal(f"{type(defect).__name__}: {defect}")
+    return errors.BAD_REQUEST, errors.body(error.message)

@@ -1,0 +1,233 @@
+"""Traces: what happened to a request and when, as Triton's trace file tells it.
+
+A request that is traced carries a `Trace`; one that is not carries None, and pays nothing. The
+texts that the real server leaves unescaped are escaped, so that the file is always JSON.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import threading
+from collections.abc import Iterable, Sequence
+
+from reference_server.core import byte_strings
+from reference_server.core.byte_strings import element_bytes
+from reference_server.core.clock import Clock
+from reference_server.core.dtypes import DataType
+from reference_server.core.request import InferRequest
+from reference_server.core.tensor import Tensor
+from reference_server.observability.trace_file import TraceFile
+
+
+class TraceLevel(enum.IntFlag):
+    """What is recorded of a traced request."""
+
+    OFF = 0
+    TIMESTAMPS = 1
+    TENSORS = 2
+
+
+class Tracer:
+    """Picks the requests that are traced by one setting, and writes their traces.
+
+    Every `rate`-th request is traced, `count` of them (-1: any number). With `log_frequency` N,
+    each N traces go into a numbered file, with 0 all go into the file itself. Any thread.
+    """
+
+    def __init__(
+        self,
+        level: TraceLevel,
+        rate: int,
+        count: int,
+        log_frequency: int,
+        file: TraceFile,
+        ids: Iterable[int],
+        clock: Clock,
+    ) -> None:
+        self.level = level
+        self.rate = rate
+        self.log_frequency = log_frequency
+        self._file = file
+        self._ids = iter(ids)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._count = count
+        self._seen = 0
+        self._kept: list[str] = []  # elements of traces that wait for their file to be full
+        self._traces_kept = 0
+        self._retired = False
+
+    @property
+    def remaining(self) -> int:
+        """How many more requests may be traced; -1 for any number."""
+        return self._count
+
+    @property
+    def fault(self) -> str | None:
+        """Why this setting can trace nothing; empty where no more than a count of 0 says so."""
+        if self.level is TraceLevel.OFF:
+            return "tracing is disabled"
+        if self.rate == 0:
+            return "sample rate must be non-zero"
+        if not self._file.path:
+            return "trace file name is not given"
+        return "" if self._count == 0 else None
+
+    def sample(self) -> Trace | None:
+        """The trace of the request that has come now, if it is its turn."""
+        if self.level is TraceLevel.OFF:
+            return None
+        with self._lock:
+            if self.fault is not None:
+                return None
+            self._seen += 1
+            if self._seen % self.rate:
+                return None
+            if self._count > 0:
+                self._count -= 1
+        return Trace(_Tree(self, self._ids, self._clock))
+
+    def collect(self, elements: Sequence[str]) -> None:
+        """Take the elements of a trace that is complete."""
+        if not self.log_frequency:
+            self._file.append(elements)
+            return
+        with self._lock:
+            self._kept.extend(elements)
+            self._traces_kept += 1
+            if self._traces_kept < self.log_frequency and not self._retired:
+                return
+            full, self._kept, self._traces_kept = self._kept, [], 0
+        self._file.write_part(full)
+
+    def retire(self) -> None:
+        """Write what waits; traces that are complete only later are written by themselves."""
+        with self._lock:
+            self._retired = True
+            rest, self._kept, self._traces_kept = self._kept, [], 0
+        if rest:
+            self._file.write_part(rest)
+
+
+class _Tree:
+    """A request's trace and those of its ensemble steps; written together, when all are closed."""
+
+    def __init__(self, tracer: Tracer, ids: Iterable[int], clock: Clock) -> None:
+        self.clock = clock
+        self.level = tracer.level
+        self._tracer = tracer
+        self._ids = iter(ids)
+        self._lock = threading.Lock()
+        self._traces: list[Trace] = []
+        self._open = 0
+
+    def enter(self, trace: Trace) -> int:
+        with self._lock:
+            self._traces.append(trace)
+            self._open += 1
+            return next(self._ids)
+
+    def leave(self) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open:
+                return
+        # Triton writes the newest first.
+        self._tracer.collect([text for trace in reversed(self._traces) for text in trace.elements])
+
+
+class Trace:
+    """What is recorded of one request, or of one step of an ensemble's: a RequestTrace."""
+
+    __slots__ = ("_parent_id", "_tree", "elements", "id")
+
+    def __init__(self, tree: _Tree, parent_id: int = 0) -> None:
+        self._tree = tree
+        self._parent_id = parent_id
+        self.elements: list[str] = []
+        self.id = tree.enter(self)
+
+    def child(self) -> Trace:
+        """The trace of a request that is sent on behalf of this one."""
+        return Trace(self._tree, self.id)
+
+    def stamp(self, name: str, ns: int | None = None) -> None:
+        """Record that `name` happened at `ns` of the monotonic clock, or now."""
+        if self._tree.level & TraceLevel.TIMESTAMPS:
+            moment = self._tree.clock.monotonic_ns() if ns is None else ns
+            self._add(f'"timestamps":[{{"name":"{name}","ns":{moment}}}]')
+
+    def accepted(self, model: str, version: int, request: InferRequest) -> None:
+        """The request has passed its checks and is queued."""
+        if self._tree.level & TraceLevel.TIMESTAMPS:
+            head = f'"model_name":{_quoted(model)},"model_version":{version}'
+            if request.id:
+                head += f',"request_id":{_quoted(request.id)}'
+            if self._parent_id:
+                head += f',"parent_id":{self._parent_id}'
+            self._add(head)
+        self.stamp("REQUEST_START")
+        self.stamp("QUEUE_START")
+        # Triton reports no input without elements.
+        self._tensors(
+            "TENSOR_QUEUE_INPUT", [given for given in request.inputs.values() if given.byte_size]
+        )
+
+    def answered(
+        self, outputs: Sequence[Tensor], execution_ns: tuple[int, int, int] | None = None
+    ) -> None:
+        """The request has its answer; a step's trace is closed with it."""
+        self._tensors("TENSOR_BACKEND_OUTPUT", outputs)
+        if not self._parent_id:
+            self.stamp("INFER_RESPONSE_COMPLETE")
+        if execution_ns is not None:
+            start_ns, input_end_ns, output_start_ns = execution_ns
+            self.stamp("COMPUTE_START", start_ns)
+            self.stamp("COMPUTE_INPUT_END", input_end_ns)
+            self.stamp("COMPUTE_OUTPUT_START", output_start_ns)
+            self.stamp("COMPUTE_END")
+        self.stamp("REQUEST_END")
+        if self._parent_id:
+            self.close()
+
+    def close(self) -> None:
+        """End the recording."""
+        self._tree.leave()
+
+    def _tensors(self, activity: str, tensors: Iterable[Tensor]) -> None:
+        if self._tree.level & TraceLevel.TENSORS:
+            for tensor in tensors:
+                self._add(f'"activity":"{activity}","tensor":{_tensor(tensor)}')
+
+    def _add(self, members: str) -> None:
+        self.elements.append(f'{{"id":{self.id},{members}}}')
+
+
+def _tensor(tensor: Tensor) -> str:
+    assert tensor.datatype is not None
+    shape = ",".join(map(str, tensor.shape))
+    return (
+        f'{{"name":{_quoted(tensor.name)},"data":{_quoted(_data(tensor, tensor.datatype))},'
+        f'"shape":"{shape}","dtype":"{tensor.datatype.value}"}}'
+    )
+
+
+def _data(tensor: Tensor, datatype: DataType) -> str:
+    """The elements in one line, as a C++ stream prints them; Triton shows no half floats."""
+    if datatype in (DataType.FP16, DataType.BF16):
+        return ""
+    try:
+        elements = tensor.array().ravel().tolist()
+    except byte_strings.Malformed:  # its model will say so
+        return ""
+    if datatype is DataType.BYTES:
+        texts = (element_bytes(element).decode("utf-8", "backslashreplace") for element in elements)
+        return ",".join(map(_quoted, texts))
+    if datatype in (DataType.FP32, DataType.FP64):
+        return ",".join(f"{element:g}" for element in elements)
+    return ",".join(str(int(element)) for element in elements)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False)

@@ -1,0 +1,89 @@
+"""The settings of the log, against NVIDIA's server: the replies, and what the log then shows."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from contract.casebook import Case, get, infer, post, tensor
+from contract.cases.settings import LOG, LOG_CASES
+from contract.test_protocol_http import check_row
+from contract.wire import Exchange, exchange
+from support.servers import Server
+
+pytestmark = pytest.mark.oracle
+
+AT_START = {
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+BOTH = pytest.mark.parametrize("name", ["traced_triton", "traced_reference"])
+
+
+def outcome(server: Server, case: Case) -> tuple[Exchange, Exchange]:
+    """The answer to a case, and the settings that it leaves behind; then all is as at start."""
+    try:
+        return exchange(server.http, case.request), exchange(server.http, get(LOG))
+    finally:
+        change(server, **AT_START)
+
+
+def change(server: Server, **settings: object) -> None:
+    (reply,) = exchange(server.http, post(LOG, json.dumps(settings))).replies
+    assert reply.status == 200, reply
+
+
+@pytest.mark.parametrize("case", LOG_CASES, ids=str)
+def test_the_real_server_answers_as_the_table_says(case: Case, traced_triton: Server):
+    check_row(case, outcome(traced_triton, case)[0])
+
+
+@pytest.mark.parametrize("case", LOG_CASES, ids=str)
+def test_both_servers_answer_alike(case: Case, traced_triton: Server, traced_reference: Server):
+    real, ours = outcome(traced_triton, case), outcome(traced_reference, case)
+    assert [str(answer) for answer in ours] == [str(answer) for answer in real]
+    assert ours == real
+
+
+@pytest.fixture
+def server(name: str, request: pytest.FixtureRequest):
+    server = request.getfixturevalue(name)
+    yield server
+    change(server, **AT_START)
+
+
+def logged(server: Server, word: str) -> list[str]:
+    """What a model's failure adds to the log; `word` of its text tells it from others."""
+    fault = tensor("what", "BYTES", [1], [f"error {word}"])
+    before = len(server.log)
+    (reply,) = exchange(server.http, infer("faults", fault)).replies
+    assert reply.status == 500
+    return [line for line in server.log[before:].splitlines() if word in line]
+
+
+@BOTH
+def test_errors_are_shown_until_they_are_not_wanted(server: Server):
+    assert logged(server, "first")
+    change(server, log_error=False)
+    assert not logged(server, "second")
+    change(server, log_error=True)
+    assert logged(server, "third")
+
+
+@BOTH
+def test_the_other_levels_do_not_matter_for_errors(server: Server):
+    change(server, log_info=False, log_warning=False)
+    assert logged(server, "fourth")
+
+
+@BOTH
+def test_the_format_of_lines_changes(server: Server):
+    (line,) = logged(server, "fifth")
+    assert re.match(r"E\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \S+:\d+\] \"", line)
+    change(server, log_format="ISO8601")
+    (line,) = logged(server, "sixth")
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ E \d+ \S+:\d+\] \"", line)

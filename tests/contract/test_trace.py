@@ -1,0 +1,426 @@
+"""Tracing, against NVIDIA's server: its settings, whom they pick, and what the files then say.
+
+The order of what the front records and of what the model's side records is compared on its own:
+between the two the real server has none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract.casebook import Case, binary, get, infer, infer_binary, post, tensor
+from contract.cases.settings import MODEL_TRACE, TRACE, TRACE_CASES
+from contract.test_protocol_http import check_row
+from contract.wire import Exchange, exchange
+from support.servers import Server, start_reference_server
+
+pytestmark = pytest.mark.oracle
+
+CLEARED = dict.fromkeys(("trace_level", "trace_rate", "trace_count", "log_frequency"))
+SERVERS = ("traced_triton", "traced_reference")
+#: Long enough for a loaded machine; what is not written at all costs nothing.
+WRITTEN_SECONDS = 5
+
+
+def change(server: Server, path: str = TRACE, **settings: object) -> Exchange:
+    return exchange(server.http, post(path, json.dumps(settings)))
+
+
+def clear(server: Server) -> None:
+    # Off first: nothing else is refused then.
+    for path in (MODEL_TRACE, TRACE):
+        assert change(server, path, trace_level=["OFF"]).replies[0].status == 200
+    for path in (TRACE, MODEL_TRACE):
+        assert change(server, path, **CLEARED).replies[0].status == 200
+
+
+def settings(server: Server, path: str = TRACE) -> dict[str, Any]:
+    (reply,) = exchange(server.http, get(path)).replies
+    return json.loads(reply.body)
+
+
+# --------------------------------------------------------------------------------------- settings
+
+
+def outcome(server: Server, case: Case) -> list[Exchange]:
+    """The answer to a case, and the settings that it leaves behind; then all is as at start."""
+    try:
+        return [
+            exchange(server.http, request)
+            for request in (case.request, get(TRACE), get(MODEL_TRACE))
+        ]
+    finally:
+        clear(server)
+
+
+@pytest.mark.parametrize("case", TRACE_CASES, ids=str)
+def test_the_real_server_answers_as_the_table_says(case: Case, traced_triton: Server):
+    check_row(case, outcome(traced_triton, case)[0])
+
+
+@pytest.mark.parametrize("case", TRACE_CASES, ids=str)
+def test_both_servers_answer_alike(case: Case, traced_triton: Server, traced_reference: Server):
+    real, ours = outcome(traced_triton, case), outcome(traced_reference, case)
+    assert [str(answer) for answer in ours] == [str(answer) for answer in real]
+    assert ours == real
+
+
+X = tensor("X", "FP32", [2], [1, 2])
+VECTOR = infer("vector", X)
+MATRIX = infer("matrix", tensor("X", "INT32", [1, 1], [1]))
+REFUSED = infer("vector", tensor("X", "FP32", [2, 2], [1, 2, 3, 4]))
+ON = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "log_frequency": "1"}
+ON_FOR_FOUR = ON | {"trace_count": "4"}
+
+#: What is done, step by step: a setting of the server or of the model `vector`, or a request.
+SCRIPTS: dict[str, list[tuple[str, Any]]] = {
+    "a model follows until it is set": [
+        ("set", {"trace_rate": "10"}),
+        ("set model", {"trace_rate": "20"}),
+        ("set", {"trace_rate": "11", "trace_count": "3"}),
+        ("set model", {"trace_rate": None}),
+        ("set", {"trace_rate": None}),
+    ],
+    "a model that was set to the same goes its own way": [
+        ("set", {"trace_rate": "5"}),
+        ("set model", {"trace_rate": "5"}),
+        ("set", {"trace_rate": "6"}),
+    ],
+    "levels": [
+        ("set", {"trace_level": ["TENSORS"]}),
+        ("set model", {"trace_level": ["OFF"]}),
+        ("set", {"trace_level": ["other"]}),
+        ("set model", {"trace_level": ["other"]}),
+        ("set", {"trace_level": []}),
+        ("set model", {"trace_level": []}),
+        ("set model", {"trace_level": None}),
+        ("set", {"trace_level": None}),
+    ],
+    "a count runs down": [("set", ON_FOR_FOUR), *[("ask", VECTOR)] * 6],
+    "a count that has run down refuses changes": [
+        ("set", ON | {"trace_count": "1"}),
+        ("ask", VECTOR),
+        ("set", {"trace_rate": "1"}),
+        ("set", {"trace_count": "2"}),
+        ("ask", VECTOR),
+    ],
+    "a rate counts requests": [("set", ON | {"trace_rate": "3"}), *[("ask", VECTOR)] * 7],
+    "a change begins to count anew": [
+        ("set", ON | {"trace_rate": "3"}),
+        *[("ask", VECTOR)] * 2,
+        ("set", {"trace_rate": "3"}),
+        *[("ask", VECTOR)] * 3,
+    ],
+    "models share the server's count": [
+        ("set", ON_FOR_FOUR),
+        ("ask", VECTOR),
+        ("ask", MATRIX),
+        ("ask", VECTOR),
+    ],
+    "a model that was set has a count of its own": [
+        ("set", ON_FOR_FOUR),
+        ("set model", {"trace_rate": "1"}),
+        ("ask", VECTOR),
+        ("ask", MATRIX),
+        ("ask", MATRIX),
+        ("set model", {"trace_rate": "1"}),
+        ("ask", VECTOR),
+        ("set", {"trace_rate": "1"}),
+        ("ask", VECTOR),
+    ],
+    "a count that was set for a model stays its own": [
+        ("set", ON_FOR_FOUR),
+        ("set model", {"trace_count": "3"}),
+        ("ask", VECTOR),
+        ("set model", {"trace_rate": "1"}),
+        ("set", {"trace_rate": "1"}),
+        ("ask", VECTOR),
+        ("set model", {"trace_count": None}),
+    ],
+    "a model's change that the server's values make invalid is refused": [
+        ("set", {"trace_rate": "0"}),
+        ("set model", {"trace_level": ["TENSORS"]}),
+        ("set model", {"trace_level": ["TENSORS"], "trace_rate": "2"}),
+        ("set model", {"trace_rate": None}),
+    ],
+    "refused requests count, unknown models do not": [
+        ("set", ON_FOR_FOUR),
+        ("ask", REFUSED),
+        ("ask", post("/v2/models/vector/infer", "{")),
+        ("ask", infer("nobody", X)),
+        ("ask", infer("vector", X, headers={"Content-Encoding": "x"})),
+        ("ask", VECTOR),
+    ],
+    "generate counts": [
+        ("set", ON_FOR_FOUR),
+        ("ask", post("/v2/models/vector/generate", '{"X":[1]}')),
+        ("ask", post("/v2/models/vector/generate_stream", '{"X":[1]}')),
+        ("ask", post("/v2/models/vector/generate", "{}")),
+    ],
+}
+
+
+def play(server: Server, script: list[tuple[str, Any]]) -> list[object]:
+    """The statuses, and after each step the settings of the server and of the model."""
+    seen: list[object] = []
+    try:
+        for what, argument in script:
+            if what == "ask":
+                answer = exchange(server.http, argument)
+            else:
+                path = MODEL_TRACE if what == "set model" else TRACE
+                answer = change(server, path, **argument)
+            seen.append((what, answer.replies[0].status))
+            seen += [settings(server), settings(server, MODEL_TRACE)]
+    finally:
+        clear(server)
+    return seen
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_settings_move_alike(script, traced_triton: Server, traced_reference: Server):
+    assert play(traced_reference, script) == play(traced_triton, script)
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def parts(server: Server) -> dict[int, Path]:
+    """The numbered files that the server has written."""
+    return {int(path.suffix[1:]): path for path in server.log_file.parent.glob("trace.json.[0-9]*")}
+
+
+def written(server: Server, before: int, count: int = 1) -> list[bytes]:
+    """The next files, once they are whole."""
+    deadline = time.monotonic() + WRITTEN_SECONDS
+    while time.monotonic() < deadline:
+        texts = [path.read_bytes() for number, path in sorted(parts(server).items())[before:]]
+        if len(texts) >= count and all(text.endswith(b"]") for text in texts):
+            return texts
+        time.sleep(0.01)
+    raise AssertionError(f"found {len(parts(server)) - before} whole files, expected {count}")
+
+
+@pytest.fixture
+def traced(
+    traced_triton: Server, traced_reference: Server, level: list[str]
+) -> Iterator[tuple[Server, Server]]:
+    servers = traced_triton, traced_reference
+    for server in servers:
+        change(server, **ON | {"trace_level": level})
+    yield servers
+    for server in servers:
+        clear(server)
+
+
+REQUESTS = {
+    "JSON": VECTOR,
+    "with an id": infer("vector", X, id="one two"),
+    "binary": infer_binary(
+        "vector",
+        b"\0\0\x80?\0\0\0@",
+        binary("X", "FP32", [2], 8),
+        outputs=[{"name": "Y", "parameters": {"binary_data": True}}],
+    ),
+    "a batch": infer("batched", tensor("X", "FP32", [2, 4], list(range(8)))),
+    "two inputs": infer(
+        "pair",
+        tensor("A", "FP32", [1, 4], [0.1, 1e20, -1.5, 1234567.5]),
+        tensor("B", "INT32", [1, 1, 2], [5, -6]),
+    ),
+    "strings": infer("words", tensor("T", "BYTES", [2], ["ab", "é"])),
+    "an empty string": infer("text", tensor("T", "BYTES", [1, 1], [""])),
+    "numbers": infer(
+        "types",
+        tensor("BOOL", "BOOL", [2], [True, False]),
+        tensor("UINT16", "UINT16", [1], [65535]),
+        tensor("UINT64", "UINT64", [1], [2**64 - 1]),
+        tensor("INT16", "INT16", [1], [-5]),
+        tensor("INT64", "INT64", [1], [-(2**63)]),
+        tensor("FP64", "FP64", [3], [0.1, 1e300, -0.0]),
+    ),
+    "half floats": infer_binary(
+        "half",
+        b"\0\x3c",
+        binary("X", "FP16", [1], 2),
+        outputs=[{"name": "Y", "parameters": {"binary_data": True}}],
+    ),
+    "no elements": infer("vector", tensor("X", "FP32", [0], [])),
+    "another shape": infer("reshaped", tensor("X", "INT32", [1, 4], [1, 2, 3, 4])),
+    "a chain": infer("chain", tensor("IN", "FP32", [1, 4], [1, 2, 3, 4]), id="outer"),
+    "a fork": infer("fork", tensor("IN", "FP32", [1], [1])),
+    "an error": infer("faults", tensor("what", "BYTES", [1], ["error default"])),
+    "an exception": infer("faults", tensor("what", "BYTES", [1], ["raises ValueError"])),
+    "an error in a chain": infer("faulty_chain", tensor("what", "BYTES", [1], ["error default"])),
+    "a reply that has no JSON": infer_binary("half", b"\0\x3c", binary("X", "FP16", [1], 2)),
+    "generate": post("/v2/models/vector/generate", '{"X":[1,2],"id":"g"}'),
+    "generate stream": post("/v2/models/vector/generate_stream", '{"X":[1,2]}'),
+}
+LEVELS = (["TIMESTAMPS"], ["TENSORS"], ["TIMESTAMPS", "TENSORS"])
+
+
+def read(text: bytes) -> tuple[list[int], dict[tuple[int, str], list[object]]]:
+    """The order of ids in a file, and what is said of each, by the front and by the rest.
+
+    Ids count from the first of the file; moments are left out. Tensors that are told of together
+    come in the order of their names: in the real server they come out of a hash table.
+    """
+    elements = [
+        element
+        for _, run in itertools.groupby(
+            json.loads(text), lambda element: (element["id"], element.get("activity"))
+        )
+        for element in sorted(run, key=lambda element: element.get("tensor", {}).get("name", ""))
+    ]
+    first = min(element["id"] for element in elements)
+    order: list[int] = []
+    told: dict[tuple[int, str], list[object]] = {}
+    for element in elements:
+        number = element.pop("id") - first
+        order += [number] if number not in order else []
+        if "parent_id" in element:
+            element["parent_id"] -= first
+        side = "model"
+        for stamp in element.get("timestamps", ()):
+            assert isinstance(stamp.pop("ns"), int)
+            side = "front" if stamp["name"].startswith("HTTP") else side
+        told.setdefault((number, side), []).append(element)
+    return order, told
+
+
+@pytest.mark.parametrize("level", LEVELS, ids="-".join)
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+def test_traces_tell_the_same(request_: bytes, traced: tuple[Server, Server]):
+    told = []
+    for server in traced:
+        before = len(parts(server))
+        exchange(server.http, request_)
+        (text,) = written(server, before)
+        told.append(read(text))
+    real, ours = told
+    assert ours == real
+
+
+@pytest.mark.parametrize("level", [["TIMESTAMPS"]], ids="-".join)
+def test_a_request_that_cannot_be_read_was_received(traced: tuple[Server, Server]):
+    told = []
+    for server in traced:
+        before = len(parts(server))
+        exchange(server.http, post("/v2/models/vector/infer", "{"))
+        told.append(read(*written(server, before)))
+    real, ours = told
+    assert ours == real == ([0], {(0, "front"): ours[1][(0, "front")]})
+
+
+@pytest.mark.parametrize("level", [["TIMESTAMPS"]], ids="-".join)
+def test_moments_are_in_order(traced: tuple[Server, Server]):
+    for server in traced:
+        before = len(parts(server))
+        exchange(server.http, VECTOR)
+        (text,) = written(server, before)
+        moments = {
+            stamp["name"]: stamp["ns"]
+            for element in json.loads(text)
+            for stamp in element.get("timestamps", ())
+        }
+        ordered = [
+            *("HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "QUEUE_START", "COMPUTE_START"),
+            *("COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END", "REQUEST_END"),
+        ]
+        assert all(moments[a] <= moments[b] for a, b in itertools.pairwise(ordered))
+        assert moments["HTTP_SEND_START"] <= moments["HTTP_SEND_END"]
+
+
+def ids(text: bytes) -> int:
+    """How many requests a file tells of."""
+    return len(set(re.findall(rb'"id":(\d+)', text)))
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_files_hold_as_many_traces_as_the_frequency_says(name: str, request: pytest.FixtureRequest):
+    server = request.getfixturevalue(name)
+    before = len(parts(server))
+    change(server, **ON | {"log_frequency": "3"})
+    try:
+        for _ in range(4):
+            exchange(server.http, VECTOR)
+        assert list(map(ids, written(server, before))) == [3]
+        change(server, trace_rate="1")  # what waits is written when a setting goes
+        assert list(map(ids, written(server, before, 2))) == [3, 1]
+    finally:
+        clear(server)
+
+
+# ------------------------------------------------------------------------------- differences meant
+
+
+@pytest.fixture
+def level() -> list[str]:
+    return ["TIMESTAMPS", "TENSORS"]
+
+
+def test_a_change_that_is_refused_changes_nothing(traced_triton: Server, traced_reference: Server):
+    # The real server has changed its own setting when it finds that a model's becomes invalid.
+    rates = []
+    for server in (traced_triton, traced_reference):
+        try:
+            change(server, MODEL_TRACE, trace_level=["TIMESTAMPS"])
+            (reply,) = change(server, trace_rate="0").replies
+            assert (reply.status, b"sample rate must be non-zero" in reply.body) == (400, True)
+            rates.append(settings(server)["trace_rate"])
+        finally:
+            clear(server)
+    assert rates == ["0", "1000"]
+
+
+def test_a_request_that_is_refused_is_told_of(traced: tuple[Server, Server]):
+    # The real server loses this trace, and the memory that it takes.
+    _, ours = traced
+    before = len(parts(ours))
+    exchange(ours.http, REFUSED)
+    (text,) = written(ours, before)
+    order, told = read(text)
+    assert order == [0]
+    assert [element["timestamps"][0]["name"] for element in told[(0, "front")]] == [
+        "HTTP_RECV_START",
+        "HTTP_RECV_END",
+    ]
+
+
+def test_a_file_is_json_whatever_clients_send(traced: tuple[Server, Server]):
+    # The real server writes names and strings as they are, and numbers of 8 bits as letters.
+    real, ours = traced
+    text = tensor("T", "BYTES", [1, 1], ['"\n\\'])
+    bytes_ = tensor("UINT8", "UINT8", [2], [1, 255]), tensor("INT8", "INT8", [1], [-1])
+    for request_, data in (
+        (infer("text", text, id='"'), r'"\"\n\\"'),
+        (infer("types", *bytes_), "1,255"),
+    ):
+        before = len(parts(real))
+        exchange(real.http, request_)
+        (file,) = written(real, before)
+        with pytest.raises(ValueError, match=r"."):
+            json.loads(file)
+        before = len(parts(ours))
+        exchange(ours.http, request_)
+        (file,) = written(ours, before)
+        told = [element for element in json.loads(file) if "tensor" in element]
+        assert told[0]["tensor"]["data"] == data
+
+
+def test_the_file_is_whole_when_the_server_has_stopped(traced_repository: Path, tmp_path: Path):
+    # The real server leaves the end of it unwritten.
+    file = tmp_path / "trace.json"
+    flags = {"trace_config": [f"triton,file={file}", "level=TIMESTAMPS", "rate=1"]}
+    with start_reference_server(traced_repository, allow_grpc=False, **flags) as server:
+        for _ in range(2):
+            exchange(server.http, VECTOR)
+    assert ids(file.read_bytes()) == 2
+    json.loads(file.read_bytes())
