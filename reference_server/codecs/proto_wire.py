@@ -1,0 +1,115 @@
+"""The two messages that carry tensors, read and written around their bulk.
+
+Protobuf copies every bytes field that it reads or writes. Raw tensors are the bulk of a request and
+of a response, so they are taken out of the one, and put behind the rest of the other, by hand: a
+request's are views of the bytes that arrived, a response's are copied once, into its message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+from tritonclient.grpc.service_pb2 import ModelInferRequest
+
+from reference_server.core.errors import internal
+
+#: What Triton's gRPC library says of bytes that are no message of the method's kind.
+UNREADABLE = "Unable to parse request"
+
+#: Tags of length-delimited fields with numbers below 16 are one byte.
+_LENGTH_DELIMITED = 2
+_RAW_INPUT_CONTENTS = 7 << 3 | _LENGTH_DELIMITED
+_RAW_OUTPUT_CONTENTS = bytes([6 << 3 | _LENGTH_DELIMITED])
+_INFER_RESPONSE = bytes([2 << 3 | _LENGTH_DELIMITED])
+
+#: Pieces of a message in their order; joining them is the one copy.
+Parts = Sequence[bytes | memoryview]
+
+
+class ReceivedRequest(NamedTuple):
+    """A request: all of the message but `raw_input_contents`, which are views in `raw`."""
+
+    message: ModelInferRequest
+    raw: list[memoryview]
+
+
+def read_request(data: bytes) -> ReceivedRequest:
+    """The request in `data`. Raises ServerError INTERNAL if it is none."""
+    head: list[bytes] = []
+    raw: list[memoryview] = []
+    view = memoryview(data)
+    position, kept_from, end = 0, 0, len(data)
+    try:
+        while position < end:
+            start = position
+            tag = data[position]
+            position += 1
+            if tag & 0b1000_0111 != _LENGTH_DELIMITED:
+                return _read_whole(data)  # no field of today's schema
+            length = data[position]
+            position += 1
+            if length & 0x80:
+                length, position = _read_varint(data, position - 1)
+            position += length
+            if position > end:
+                raise internal(UNREADABLE)
+            if tag == _RAW_INPUT_CONTENTS:
+                raw.append(view[position - length : position])
+                if kept_from < start:
+                    head.append(data[kept_from:start])
+                kept_from = position
+    except IndexError:
+        raise internal(UNREADABLE) from None
+    if kept_from < end:
+        head.append(data[kept_from:])
+    return ReceivedRequest(_parse(b"".join(head)), raw)
+
+
+def _read_whole(data: bytes) -> ReceivedRequest:
+    """The request in `data`, whatever stands between the fields that are known."""
+    message = _parse(data)
+    return ReceivedRequest(message, [memoryview(content) for content in message.raw_input_contents])
+
+
+def _parse(data: bytes) -> ModelInferRequest:
+    try:
+        return ModelInferRequest.FromString(data)
+    except DecodeError:
+        raise internal(UNREADABLE) from None
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """The number at `position` and where it ends. Raises IndexError if it does not end."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise IndexError("more bytes than a number of 64 bits has")
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def response_parts(head: bytes, raw: Sequence[bytes | memoryview]) -> Parts:
+    """A ModelInferResponse: `head` is the message without `raw_output_contents`, which follow."""
+    parts: list[bytes | memoryview] = [head]
+    for content in raw:
+        parts.append(_RAW_OUTPUT_CONTENTS + _varint(len(content)))
+        parts.append(content)
+    return parts
+
+
+def streamed(response: Parts) -> Parts:
+    """A ModelStreamInferResponse that holds `response` and no error."""
+    return [_INFER_RESPONSE + _varint(sum(map(len, response))), *response]

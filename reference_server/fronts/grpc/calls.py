@@ -1,0 +1,129 @@
+"""How a method and a transport meet, whatever the transport is. All on the loop's thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from reference_server.codecs.proto_wire import UNREADABLE
+from reference_server.core.errors import ServerError, internal
+from reference_server.fronts.aside import Aside
+
+log = logging.getLogger(__name__)
+
+RequestT = TypeVar("RequestT", bound=Message)
+#: Runs work, and then calls what is done with its result or with its error.
+Run = Callable[[Callable[[], bytes], Callable[[bytes], None], Callable[[Exception], None]], None]
+
+
+class Call(Protocol):
+    """One call, as its method sees it; nothing that is said after `end` is heard."""
+
+    def metadata(self, name: str) -> str | None:
+        """What the client sent under this name, in lower case, beside its messages."""
+
+    def send(self, message: bytes) -> None:
+        """Send one message. Does not wait for it."""
+
+    def end(self, error: ServerError | None = None) -> None:
+        """End the call, after what was sent: well, or with `error`."""
+
+
+class Running(Protocol):
+    """One call, as its transport sees it."""
+
+    def receive(self, message: bytes) -> None:
+        """The client sent a message."""
+
+    def half_close(self) -> None:
+        """The client will send nothing more."""
+
+    def cancel(self) -> None:
+        """The client is gone, or waits no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """`start` begins a call; `streams` if more than one message goes either way."""
+
+    start: Callable[[Call], Running]
+    streams: bool = False
+
+
+class _Delegate:
+    """A call that takes one message, which `work` answers; `run` decides when and where."""
+
+    __slots__ = ("_call", "_run", "_work")
+
+    def __init__(self, call: Call, work: Callable[[bytes], bytes], run: Run) -> None:
+        self._call = call
+        self._work = work
+        self._run = run
+
+    def receive(self, message: bytes) -> None:
+        self._run(lambda: self._work(message), self._done, self._failed)
+
+    def half_close(self) -> None:
+        """Nothing follows the one message in any case."""
+
+    def cancel(self) -> None:
+        """What was asked for is done all the same."""
+
+    def _done(self, answer: bytes) -> None:
+        self._call.send(answer)
+        self._call.end()
+
+    def _failed(self, error: Exception) -> None:
+        self._call.end(error if isinstance(error, ServerError) else described(error))
+
+
+def immediate(
+    request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes]
+) -> Method:
+    """A method that `answer` gives the response of; it may raise ServerError."""
+    work = _on_bytes(request_type, answer)
+    return Method(lambda call: _Delegate(call, work, _now))
+
+
+def delegated(
+    request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes], aside: Aside
+) -> Method:
+    """As `immediate`, where `answer` blocks and is left to a thread of its own."""
+    work = _on_bytes(request_type, answer)
+    return Method(lambda call: _Delegate(call, work, aside.run))
+
+
+def _on_bytes(
+    request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes]
+) -> Callable[[bytes], bytes]:
+    def work(data: bytes) -> bytes:
+        try:
+            request = request_type.FromString(data)
+        except DecodeError:
+            raise internal(UNREADABLE) from None
+        response = answer(request)
+        return response if isinstance(response, bytes) else response.SerializeToString()
+
+    return work
+
+
+def _now(
+    work: Callable[[], bytes], done: Callable[[bytes], None], failed: Callable[[Exception], None]
+) -> None:
+    """Do `work` here and now."""
+    try:
+        answer = work()
+    except Exception as error:  # a defect of ours must not leave the client waiting
+        failed(error)
+    else:
+        done(answer)
+
+
+def described(defect: Exception) -> ServerError:
+    """What a client is told of a defect; the log is told more."""
+    log.error("gRPC", exc_info=defect)
+    return internal(f"{type(defect).__name__}: {defect}")

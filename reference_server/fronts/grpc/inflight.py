@@ -1,0 +1,119 @@
+"""A request over gRPC on its way: from its message to its model, and from there to its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from reference_server.codecs import proto_infer, proto_models, proto_response
+from reference_server.codecs.infer_options import ResponseForm
+from reference_server.codecs.proto_wire import Parts, ReceivedRequest
+from reference_server.core.clock import Clock
+from reference_server.core.errors import ServerError
+from reference_server.core.request import InferRequest
+from reference_server.core.response import InferResponse
+from reference_server.fronts.grpc.calls import described
+from reference_server.fronts.mailbox import Mailbox
+from reference_server.gateway.gateway import Gateway
+from reference_server.gateway.shared_memory import RegionLease, SharedMemory
+from reference_server.repository.served import ServedModel
+
+
+class Inferences:
+    """Finds models, and sends them requests. On the loop's thread."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        shared_memory: SharedMemory,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+    ) -> None:
+        self._gateway = gateway
+        self._shared_memory = shared_memory
+        self._clock = clock
+        self._answers: Mailbox[tuple[Inference, InferResponse]] = Mailbox(
+            loop, lambda answer: answer[0].deliver(answer[1])
+        )
+
+    def find(self, received: ReceivedRequest) -> ServedModel:
+        """The model that is asked. Raises ServerError."""
+        version = proto_models.model_version(received.message.model_version)
+        return self._gateway.find(received.message.model_name, version)
+
+    def start(
+        self,
+        served: ServedModel,
+        received: ReceivedRequest,
+        deliver: Callable[[InferResponse], None],
+    ) -> Inference:
+        """Send a request to its model; `deliver` gets the answer, later. Raises ServerError."""
+        received_ns = self._clock.monotonic_ns()
+        trace = self._gateway.tracing.sample(served.config.name)
+        if trace is not None:
+            trace.stamp("GRPC_WAITREAD_START", received_ns)
+            trace.stamp("GRPC_WAITREAD_END", received_ns)
+        regions = self._shared_memory.lease()
+        inference = Inference(served, regions, deliver, self._answers)
+        try:
+            request, inference.form = proto_infer.decode(
+                served.config.signature, received, inference, regions
+            )
+            request.received_ns = received_ns
+            request.model_version = served.version
+            request.trace = trace
+            inference.request = request
+            served.infer(request)
+        except BaseException:
+            # The trace is dropped: unlike over HTTP, nothing is told of a request that is refused.
+            regions.release()
+            raise
+        return inference
+
+
+class Inference:
+    """A request on its way: the sink that its response comes to."""
+
+    __slots__ = ("_answers", "_regions", "_served", "deliver", "form", "request")
+
+    form: ResponseForm
+    request: InferRequest
+
+    def __init__(
+        self,
+        served: ServedModel,
+        regions: RegionLease,
+        deliver: Callable[[InferResponse], None],
+        answers: Mailbox[tuple[Inference, InferResponse]],
+    ) -> None:
+        self._served = served
+        self._regions = regions
+        self._answers = answers
+        self.deliver = deliver
+
+    def send(self, response: InferResponse) -> None:
+        """Bring `response` to `deliver` on the loop's thread. Any thread."""
+        self._answers.post((self, response))
+
+    def encode(self, response: InferResponse, *, final: bool | None = None) -> Parts:
+        """The message of `response`. Raises ServerError, maybe that of the response."""
+        served, trace = self._served, self.request.trace
+        if trace is not None:
+            trace.stamp("GRPC_SEND_START")
+        try:
+            if response.error is not None:
+                raise response.error
+            return proto_response.encode(
+                response, self.form, served.config.signature, served.labels, final=final
+            )
+        except ServerError:
+            raise
+        except Exception as defect:  # as everywhere in the front: nobody is left waiting
+            raise described(defect) from defect
+        finally:
+            if response.final:
+                # Before the reply is sent: whoever reads it may unregister at once.
+                self._regions.release()
+                if trace is not None:
+                    trace.stamp("GRPC_SEND_END")
+                    trace.close()

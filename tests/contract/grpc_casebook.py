@@ -1,0 +1,260 @@
+"""What a gRPC case is, how it is put to a server, and the words the tables are written in.
+
+    unary("unknown model", infer("nobody"), "NOT_FOUND", "Request for unknown model: 'nobody'")
+
+reads: this message to ModelInfer gets this status, and this text stands in its details or in the
+response, from the real server. The other test wants the same status, details and messages from
+both servers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import grpc
+from google.protobuf import text_format
+from google.protobuf.message import Message
+from tritonclient.grpc import service_pb2 as pb
+
+ANSWER_SECONDS = 10
+SERVICE = "/inference.GRPCInferenceService/"
+
+# The responses that are not called like their methods.
+RESPONSES = {
+    "ModelInfer": pb.ModelInferResponse,
+    "ModelStreamInfer": pb.ModelStreamInferResponse,
+}
+Parameter = pb.InferParameter
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call ended, and the messages that came before, in the order of their arrival."""
+
+    code: str
+    details: str
+    messages: tuple[Message | bytes, ...] = ()
+
+    def __str__(self) -> str:
+        texts = [
+            repr(message) if isinstance(message, bytes) else text_format.MessageToString(message)
+            for message in self.messages
+        ]
+        return "\n".join([f"{self.code}: {self.details}", *texts])
+
+
+Forget = Callable[[Outcome], Outcome]
+
+
+def nothing(outcome: Outcome) -> Outcome:
+    """Forget nothing: all of it is compared."""
+    return outcome
+
+
+@dataclass(frozen=True)
+class GrpcCall:
+    """One call: a method by its name or its full path, and the messages sent to it."""
+
+    method: str
+    requests: tuple[bytes, ...]
+    metadata: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def path(self) -> str:
+        return self.method if self.method.startswith("/") else SERVICE + self.method
+
+    def put(self, channel: grpc.Channel) -> Outcome:
+        """Make the call, and keep whatever comes back."""
+        response_type = RESPONSES.get(self.method) or getattr(pb, f"{self.method}Response", None)
+        answers = channel.stream_stream(
+            self.path, response_deserializer=response_type and response_type.FromString
+        )(iter(self.requests), timeout=ANSWER_SECONDS, metadata=self.metadata)
+        messages: list[Message | bytes] = []
+        try:
+            messages.extend(answers)
+        except grpc.RpcError as error:
+            return Outcome(error.code().name, error.details(), tuple(messages))
+        return Outcome("OK", "", tuple(messages))
+
+
+@dataclass(frozen=True)
+class GrpcCase:
+    """Calls made one after the other, and what the real server answers to the last.
+
+    `unstable` removes what the real server itself does not promise, such as the order in a map.
+    """
+
+    name: str
+    calls: tuple[GrpcCall, ...]
+    code: str
+    says: str = ""
+    unstable: Forget = nothing
+
+    def __str__(self) -> str:
+        return self.name
+
+    def put(self, channel: grpc.Channel) -> tuple[Outcome, ...]:
+        return tuple(call.put(channel) for call in self.calls)
+
+
+AskGrpc = Callable[[GrpcCase], tuple[Outcome, ...]]
+
+
+def chapter(title: str, *cases: GrpcCase | Iterable[GrpcCase]) -> list[GrpcCase]:
+    """Put a table under its title, which becomes the first part of each name."""
+    rows: Iterator[GrpcCase] = itertools.chain.from_iterable(
+        [row] if isinstance(row, GrpcCase) else row for row in cases
+    )
+    return [replace(row, name=f"{title}: {row.name}") for row in rows]
+
+
+# ------------------------------------------------------------------------------------------ calls
+
+
+def call(method: str, *requests: Message | bytes, **metadata: str) -> GrpcCall:
+    """Write a call; metadata go in by name."""
+    sent = tuple(
+        request if isinstance(request, bytes) else request.SerializeToString()
+        for request in requests
+    )
+    return GrpcCall(method, sent, tuple(metadata.items()))
+
+
+def rpc(
+    name: str, method: str, request: Message | bytes, code: str = "OK", says: str = "", **more: Any
+) -> GrpcCase:
+    """Write a row about a method with one request."""
+    return GrpcCase(name, (call(method, request),), code, says, **more)
+
+
+def unary(
+    name: str, request: Message | bytes, code: str = "OK", says: str = "", **more: Any
+) -> GrpcCase:
+    """Write a row about ModelInfer."""
+    return rpc(name, "ModelInfer", request, code, says, **more)
+
+
+def stream(
+    name: str, *requests: Message | bytes, code: str = "OK", says: str = "", **metadata: str
+) -> GrpcCase:
+    """Write a row about ModelStreamInfer."""
+    return GrpcCase(name, (call("ModelStreamInfer", *requests, **metadata),), code, says)
+
+
+# --------------------------------------------------------------------------------------- messages
+
+
+class Unsigned(int):
+    """A number that goes into `uint64_param`."""
+
+
+def parameter(value: object) -> Parameter:
+    """The parameter that holds `value`; of None, one that holds nothing."""
+    match value:
+        case None:
+            return Parameter()
+        case bool():
+            return Parameter(bool_param=value)
+        case Unsigned():
+            return Parameter(uint64_param=value)
+        case int():
+            return Parameter(int64_param=value)
+        case float():
+            return Parameter(double_param=value)
+        case _:
+            return Parameter(string_param=value)
+
+
+def parameters(values: Mapping[str, object]) -> dict[str, Parameter]:
+    """Parameters by name."""
+    return {name: parameter(value) for name, value in values.items()}
+
+
+def tensor(
+    name: str, datatype: str, shape: Iterable[int], typed: Any = None, **given: object
+) -> pb.ModelInferRequest.InferInputTensor:
+    """Describe an input; `typed` are its contents, other words its parameters."""
+    described = pb.ModelInferRequest.InferInputTensor(
+        name=name, datatype=datatype, shape=shape, parameters=parameters(given)
+    )
+    if typed is not None:
+        described.contents.CopyFrom(typed)
+    return described
+
+
+def typed(**contents: Any) -> pb.InferTensorContents:
+    """Contents that are not raw."""
+    return pb.InferTensorContents(**contents)
+
+
+def output(name: str, **given: object) -> pb.ModelInferRequest.InferRequestedOutputTensor:
+    """Ask for an output; other words are its parameters."""
+    return pb.ModelInferRequest.InferRequestedOutputTensor(name=name, parameters=parameters(given))
+
+
+def infer(
+    model: str,
+    *inputs: pb.ModelInferRequest.InferInputTensor,
+    raw: Iterable[bytes] = (),
+    outputs: Iterable[Any] = (),
+    given: Mapping[str, object] | None = None,
+    **fields: Any,
+) -> pb.ModelInferRequest:
+    """Write an infer request; `model` may name a version (`model/version`)."""
+    name, _, version = model.partition("/")
+    return pb.ModelInferRequest(
+        model_name=name,
+        model_version=version,
+        inputs=inputs,
+        raw_input_contents=raw,
+        outputs=outputs,
+        parameters=parameters(given or {}),
+        **fields,
+    )
+
+
+def floats(*values: float) -> bytes:
+    """FP32 elements."""
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def ints(*values: int) -> bytes:
+    """INT32 elements."""
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def byte_strings(*elements: bytes) -> bytes:
+    """BYTES elements."""
+    return b"".join(struct.pack("<I", len(element)) + element for element in elements)
+
+
+# ------------------------------------------------------------------------ what may not be promised
+
+
+def details(change: Callable[[str], str]) -> Forget:
+    """Apply a change to the details of the status."""
+    return lambda outcome: replace(outcome, details=change(outcome.details))
+
+
+def messages(change: Callable[[Any], None]) -> Forget:
+    """Apply a change to each message."""
+
+    def forget(outcome: Outcome) -> Outcome:
+        copies = []
+        for message in outcome.messages:
+            copy = type(message)()
+            copy.CopyFrom(message)
+            change(copy)
+            copies.append(copy)
+        return replace(outcome, messages=tuple(copies))
+
+    return forget
+
+
+def everything(outcome: Outcome) -> Outcome:
+    """Forget all of it."""
+    return Outcome("", "")

@@ -1,0 +1,93 @@
+"""Where the reference server's gRPC front may answer otherwise than NVIDIA's, and why.
+
+As in differences.py: anything else that differs is a fault, and a row that no longer makes a
+difference fails the suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from contract.grpc_casebook import Forget, GrpcCase, Outcome, details, everything, messages
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference that stays: for which cases, why, and what is not compared."""
+
+    cases: str
+    reason: str
+    forget: Forget
+
+    def concerns(self, case: GrpcCase) -> bool:
+        """Tell whether a case is one of those named."""
+        return fnmatchcase(case.name, self.cases)
+
+
+WRAPPED = (
+    "an integer that does not fit is refused; the real server sends other numbers to the model"
+)
+OVERFLOW = (
+    "sizes are counted without a limit; the real server's wrap to 0, and a request without data is "
+    "then taken, which ends the model's process"
+)
+
+FEWER = "the reference server refuses what it does not serve yet, so other models are ready"
+
+#: Models that the reference server refuses, with what it does not serve yet.
+NOT_SERVED = ("decoupled", "queueing", "warmed")
+
+
+@messages
+def models_of_both(message: Any) -> None:
+    """Forget the models that the reference server does not serve yet."""
+    models = message.model_stats if hasattr(message, "model_stats") else message.models
+    kept = [model for model in models if model.name not in NOT_SERVED]
+    del models[:]
+    models.extend(kept)
+
+
+DIFFERENCES: list[Difference] = [
+    Difference(
+        "server: metadata",
+        "the reference server names the extensions that it serves",
+        messages(lambda message: message.ClearField("extensions")),
+    ),
+    Difference("model: ModelStatistics of all", FEWER, models_of_both),
+    Difference("repository: index", FEWER, models_of_both),
+    Difference("repository: index of the ready", FEWER, models_of_both),
+    *(
+        Difference(f"typed: {datatype} wraps", WRAPPED, everything)
+        for datatype in ("INT8", "INT16", "UINT8", "UINT16")
+    ),
+    Difference(
+        "classes: more than 32 bits",
+        "so many are all there are; the real server takes the low 32 bits, which say none",
+        everything,
+    ),
+    Difference(
+        "ensemble: of no rows, with the data of one",
+        "a step that batches is not sent a row without its batch, which it would refuse",
+        everything,
+    ),
+    Difference(
+        "shape: beyond 64 bits", OVERFLOW, details(lambda text: text[: text.index("Expect")])
+    ),
+    Difference(
+        "shape: below 64 bits", OVERFLOW, details(lambda text: text[: text.index("Expect")])
+    ),
+]
+
+
+def comparable(
+    case: GrpcCase, outcomes: tuple[Outcome, ...], differences: Iterable[Difference] = ()
+) -> tuple[Outcome, ...]:
+    """Take out of the outcomes what is not compared for this case."""
+    result = tuple(map(case.unstable, outcomes))
+    for difference in differences:
+        if difference.concerns(case):
+            result = tuple(map(difference.forget, result))
+    return result

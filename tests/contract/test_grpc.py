@@ -1,0 +1,101 @@
+"""The gRPC surface, against NVIDIA's server: the same messages in, the same messages out.
+
+As for HTTP, each case is tested twice: the real server must answer what the table says, and then
+both servers must answer alike, in status, details and every message, but for the rows of
+grpc_differences.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from contract.grpc_casebook import AskGrpc, GrpcCase, Outcome
+from contract.grpc_cases import CASES, regions, settings
+from contract.grpc_differences import DIFFERENCES, Difference, comparable
+from support.servers import ROOT, Server
+
+pytestmark = pytest.mark.oracle
+
+UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+@pytest.fixture(scope="module")
+def shared_memory() -> Iterator[None]:
+    """The object behind the regions that the cases register."""
+    with regions.shared_object():
+        yield
+
+
+def _asking(server: Server) -> Iterator[AskGrpc]:
+    """Give a function that puts each case to a server once, and remembers the answers."""
+    answers: dict[str, tuple[Outcome, ...]] = {}
+    with grpc.insecure_channel(server.grpc, options=UNLIMITED) as channel:
+
+        def ask(case: GrpcCase) -> tuple[Outcome, ...]:
+            if case.name not in answers:
+                answers[case.name] = case.put(channel)
+            return answers[case.name]
+
+        yield ask
+        for call in (regions.unregister(), settings.log(**settings.KEPT)):
+            call.put(channel)  # for the other tests that use these servers
+
+
+@pytest.fixture(scope="module")
+def ask_triton(probed_triton: Server, shared_memory: None) -> Iterator[AskGrpc]:
+    """Put a case to the real server."""
+    yield from _asking(probed_triton)
+
+
+@pytest.fixture(scope="module")
+def ask_reference(probed_reference: Server, shared_memory: None) -> Iterator[AskGrpc]:
+    """Put a case to the reference server."""
+    yield from _asking(probed_reference)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_real_server_answers_as_the_table_says(case: GrpcCase, ask_triton: AskGrpc):
+    answer = ask_triton(case)[-1]
+    assert answer.code == case.code, answer
+    assert case.says in str(answer)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_both_servers_answer_alike(case: GrpcCase, ask_triton: AskGrpc, ask_reference: AskGrpc):
+    real, ours = (
+        comparable(case, outcomes, DIFFERENCES)
+        for outcomes in (ask_triton(case), ask_reference(case))
+    )
+    # As text first, since that is easier to read where they differ.
+    assert "\n".join(map(str, ours)) == "\n".join(map(str, real))
+    assert ours == real
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.cases)
+def test_every_accepted_difference_is_still_there(
+    difference: Difference, ask_triton: AskGrpc, ask_reference: AskGrpc
+):
+    others = [other for other in DIFFERENCES if other is not difference]
+    assert any(
+        comparable(case, ask_triton(case), others) != comparable(case, ask_reference(case), others)
+        for case in CASES
+        if difference.concerns(case)
+    )
+
+
+def test_no_two_cases_have_the_same_name():
+    names = Counter(case.name for case in CASES)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_the_page_counts_the_cases():
+    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `([\w./]+)` \| (\d+)", page, re.M))
+    found = Counter(case.calls[-1].method.removeprefix("/") for case in CASES)
+    assert {name: int(count) for name, count in told.items()} == {
+        name: found[name] for name in told
+    }

@@ -1,0 +1,177 @@
+"""What changes a server, over gRPC: repository control, restrictions, cancellation.
+
+Each script runs against both servers, which are started for it in explicit mode, each on a folder
+of its own, and everything that is answered must be alike.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+from contract.grpc_casebook import GrpcCall, Outcome, call, floats, infer, tensor
+from contract.probes import write_probes
+from support.servers import Server, start_reference_server, start_tritonserver
+from tritonclient.grpc import service_pb2 as pb
+
+pytestmark = pytest.mark.oracle
+
+PROBES = ("vector", "batched", "chain", "fails_to_start", "misspelt", "versions")
+KEY = "triton-grpc-protocol-adm"
+CONFIG = """{"backend": "python", "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1]}],
+    "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]}]}"""
+Held = pb.ModelRepositoryParameter
+SETTLED_SECONDS = 20
+
+
+def start(kind: Callable[..., Iterator[Server]], folder: Path) -> Iterator[Server]:
+    repository = folder / "repository"
+    write_probes(repository, *PROBES)
+    with kind(
+        repository,
+        ready_path="/v2/health/live",
+        allow_metrics=False,
+        model_control_mode="explicit",
+        grpc_restricted_protocol=["statistics,trace:adm=secret", "logging:other=x"],
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def triton(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The real server, in explicit mode, without models."""
+    yield from start(start_tritonserver, tmp_path_factory.mktemp("real"))
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The reference server, in explicit mode, without models."""
+    yield from start(start_reference_server, tmp_path_factory.mktemp("ours"))
+
+
+def load(model: str, **parameters: Held) -> GrpcCall:
+    return call(
+        "RepositoryModelLoad",
+        pb.RepositoryModelLoadRequest(model_name=model, parameters=parameters),
+    )
+
+
+def unload(model: str, **parameters: Held) -> GrpcCall:
+    return call(
+        "RepositoryModelUnload",
+        pb.RepositoryModelUnloadRequest(model_name=model, parameters=parameters),
+    )
+
+
+def index(*, ready: bool = False) -> GrpcCall:
+    return call("RepositoryIndex", pb.RepositoryIndexRequest(ready=ready))
+
+
+def ready(model: str) -> GrpcCall:
+    return call("ModelReady", pb.ModelReadyRequest(name=model))
+
+
+def ask(model: str, name: str = "X", shape: tuple[int, ...] = (2,)) -> GrpcCall:
+    x = tensor(name, "FP32", shape)
+    return call("ModelInfer", infer(model, x, raw=[floats(*range(max(shape)))]))
+
+
+def statistics(**metadata: str) -> GrpcCall:
+    return call("ModelStatistics", pb.ModelStatisticsRequest(name="nobody"), **metadata)
+
+
+WITH_CONFIG = {"config": Held(string_param=CONFIG)}
+WITH_FILE = WITH_CONFIG | {
+    "file:7/model.py": Held(
+        bytes_param=(Path(__file__).parent / "probe_models" / "identity.py").read_bytes()
+    )
+}
+DEPENDENTS = {"unload_dependents": Held(bool_param=True)}
+
+SCRIPTS = {
+    "nothing is loaded": [index(), index(ready=True), ready("vector"), ask("vector")],
+    "a model is loaded and unloaded": [
+        *(load("vector"), ready("vector"), ask("vector"), load("vector"), index()),
+        *(unload("vector"), unload("vector"), ready("vector"), ask("vector"), index()),
+    ],
+    "an ensemble takes its model along": [
+        *(load("chain"), ready("batched"), ask("chain", "IN", (1, 4)), index()),
+        *(unload("chain", **DEPENDENTS), ready("chain"), ready("batched"), index()),
+    ],
+    "an ensemble leaves its model": [
+        *(load("chain"), unload("chain"), ready("batched"), unload("batched"), index()),
+    ],
+    "a model takes its ensemble along": [load("chain"), unload("batched"), ready("chain")],
+    "versions": [load("versions"), ask("versions", shape=(1,)), unload("versions"), index()],
+    "models that do not load": [
+        *(load("fails_to_start"), load("misspelt"), load("nobody"), load(""), load("../x")),
+        *(load("a/b"), index()),
+    ],
+    "a configuration is brought along": [
+        *(load("vector", **WITH_CONFIG), ask("vector"), load("vector"), unload("vector")),
+        load("vector", config=Held(string_param="{")),
+        load("vector", config=Held(string_param="")),
+    ],
+    "a model is brought along": [
+        *(load("brought", **WITH_FILE), ask("brought"), index(ready=True), unload("brought")),
+        load("brought"),
+    ],
+    "nothing is unloaded": [unload("nobody"), unload(""), index()],
+    "restricted": [
+        *(statistics(), statistics(**{KEY: "x"}), statistics(**{KEY: "secret"})),
+        *(call("TraceSetting", b""), call("TraceSetting", b"", **{KEY: "secret"})),
+        call("LogSettings", b""),
+        call("LogSettings", b"", **{KEY: "secret"}),
+        call("ServerLive", b""),
+    ],
+}  # fmt: skip
+
+
+def settled(channel: grpc.Channel) -> None:
+    """Wait until nothing is loaded or unloaded any more; unloading goes on after its answer."""
+    deadline = time.monotonic() + SETTLED_SECONDS
+    while True:
+        models = index().put(channel).messages[0].models
+        if not any(model.state in ("LOADING", "UNLOADING") for model in models):
+            return
+        assert time.monotonic() < deadline, models
+        time.sleep(0.01)
+
+
+def play(server: Server, calls: list[GrpcCall]) -> list[Outcome]:
+    """Make the calls, each when the ones before have settled; leaves nothing loaded."""
+    outcomes = []
+    with grpc.insecure_channel(server.grpc) as channel:
+        for one in calls:
+            outcomes.append(comparable(one.put(channel)))
+            settled(channel)
+        for model in index(ready=True).put(channel).messages[0].models:
+            unload(model.name).put(channel)
+            settled(channel)
+    return outcomes
+
+
+def comparable(outcome: Outcome) -> Outcome:
+    """Forget the folder that each server has for itself."""
+    messages = []
+    for message in outcome.messages:
+        for model in getattr(message, "models", ()):
+            model.reason = _anywhere(model.reason)
+        messages.append(message)
+    return replace(outcome, details=_anywhere(outcome.details), messages=tuple(messages))
+
+
+def _anywhere(text: str) -> str:
+    return re.sub(r"/\S*/repository/", "/repository/", text)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_both_servers_answer_alike(name: str, triton: Server, reference: Server):
+    real, ours = (play(server, SCRIPTS[name]) for server in (triton, reference))
+    assert list(map(str, ours)) == list(map(str, real))
+    assert ours == real
