@@ -53,7 +53,7 @@ COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=packages /opt/packages /opt/venv/lib/python3.11/site-packages
 ENV PATH=/opt/venv/bin:$PATH
 USER 1000:1000
-EXPOSE 8002
+EXPOSE 8001 8002
 ENTRYPOINT ["python", "-m", "reference_server"]
 CMD ["--model-repository=/models"]
 

@@ -51,7 +51,7 @@ def refuse_taken(port: int) -> None:
             probe.bind(("", port))
         except OSError as error:
             raise SystemExit(
-                f"port {port}: {error.strerror}; choose another one: make serve HTTP_PORT=8001"
+                f"port {port}: {error.strerror}; choose another one: make serve HTTP_PORT=8080"
             ) from error
 
 

@@ -1,17 +1,23 @@
-"""How a client wants its answer: which outputs as binary data, which as classes."""
+"""How a client wants its answer: which outputs as binary data, as classes, in shared memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from reference_server.core.ports import Place
+
 
 @dataclass(frozen=True, slots=True)
 class OutputForm:
-    """The form of one output: `classes` > 0 turns it into its best `classes` classes."""
+    """The form of one output: `classes` > 0 turns it into its best `classes` classes.
+
+    With a `place` its bytes go there, and the response only says that they exist.
+    """
 
     binary: bool = False
     classes: int = 0
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)

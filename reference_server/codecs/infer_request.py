@@ -14,11 +14,14 @@ import numpy as np
 from reference_server.codecs import json_data, rapid_json
 from reference_server.codecs.header_memo import LONGEST_HEADER, HeaderMemo
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
+from reference_server.codecs.infer_outputs import read_outputs
 from reference_server.codecs.rapid_json_reader import JsonValue
+from reference_server.codecs.spans import Spans, read_span
 from reference_server.core import dtypes
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg, unsupported
 from reference_server.core.metadata import Signature
+from reference_server.core.ports import Regions
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
 from reference_server.core.tensor import Array, Shape, Tensor
 
@@ -54,51 +57,68 @@ class InferRequestDecoder:
         self._memo = HeaderMemo()
 
     def decode(
-        self, signature: Signature, body: memoryview, length: int, sink: ResponseSink
+        self,
+        signature: Signature,
+        body: memoryview,
+        length: int,
+        sink: ResponseSink,
+        regions: Regions,
     ) -> tuple[InferRequest, ResponseForm]:
         """The request in `body`, whose first `length` bytes are JSON, and its response's form.
 
-        Tensors with binary data are views of `body`. Raises ServerError.
+        Tensors with binary data are views of `body`, those in shared memory of `regions`. Raises
+        ServerError.
         """
         if length == 0:
             return _decode_raw(signature, body, sink), _RAW_FORM
-        if length == len(body) or length > LONGEST_HEADER:
-            return _decode_json(signature, body, length, sink)
+        spans = Spans()
+        if length > LONGEST_HEADER:
+            return _decode_json(signature, body, length, sink, regions, spans)
         header = bytes(body[:length])
-        known = self._memo.recall(header, signature.name, body[length:], sink)
+        known = self._memo.recall(header, signature.name, body[length:], sink, regions)
         if known is not None:
             return known
-        request, form = _decode_json(signature, body, length, sink)
+        request, form = _decode_json(signature, body, length, sink, regions, spans)
         if all(tensor.is_raw for tensor in request.inputs.values()):
-            self._memo.keep(header, request, form)
+            self._memo.keep(header, request, form, spans)
         return request, form
 
 
 def _decode_json(
-    signature: Signature, body: memoryview, length: int, sink: ResponseSink
+    signature: Signature,
+    body: memoryview,
+    length: int,
+    sink: ResponseSink,
+    regions: Regions,
+    spans: Spans,
 ) -> tuple[InferRequest, ResponseForm]:
+    """The request and its response's form; `spans` is told what they have in shared memory."""
     document = rapid_json.loads(body[:length])
-    reader = _Reader(signature, body, length)
+    reader = _Reader(signature, body, length, regions, spans)
     request = InferRequest(signature.name, {}, sink)
-    if "id" in _fields(document):
+    if "id" in rapid_json.fields(document):
         request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
     default = _read_parameters(document, request)
     reader.read_inputs(document, request)
-    return request, ResponseForm(default, _read_outputs(document, request))
-
-
-def _fields(value: JsonValue) -> dict[str, JsonValue]:
-    """The members of an object; of anything else none, as reading them will say."""
-    return value if isinstance(value, dict) else {}
+    return request, ResponseForm(default, read_outputs(document, request, regions, spans))
 
 
 class _Reader:
     """Reads the inputs of one request, handing out the binary data from front to back."""
 
-    def __init__(self, signature: Signature, body: memoryview, position: int) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        body: memoryview,
+        position: int,
+        regions: Regions,
+        spans: Spans,
+    ) -> None:
         self._model = signature.name
         self._body = body
         self._position = position
+        self._regions = regions
+        self._spans = spans
 
     def read_inputs(self, document: JsonValue, request: InferRequest) -> None:
         inputs = rapid_json.parse_member(document, "inputs", rapid_json.as_array)
@@ -121,15 +141,13 @@ class _Reader:
         shape = _read_shape(entry)
         if name in request.inputs:
             raise invalid_arg(f"{request.label} input '{name}' already exists in request")
-        if "data" in entry:
-            return Tensor(name, datatype, shape, array=_read_data(name, entry, datatype, shape))
-        if "shared_memory_region" in parameters:
-            region = parameters["shared_memory_region"]
-            raise unsupported(
-                f"input '{name}': shared memory region '{region}' cannot be used, "
-                "the reference server does not serve shared memory yet"
-            )
-        return Tensor(name, datatype, shape, raw=self._take(name, parameters))
+        if "data" not in entry and "binary_data_size" in parameters:
+            return Tensor(name, datatype, shape, raw=self._take(name, parameters))
+        span = read_span(parameters)
+        if span is not None:
+            self._spans.inputs[name] = span
+            return Tensor(name, datatype, shape, raw=self._regions.view(*span))
+        return Tensor(name, datatype, shape, array=_read_data(name, entry, datatype, shape))
 
     def _take(self, name: str, parameters: dict[str, JsonValue]) -> memoryview:
         size = rapid_json.parse_member(parameters, "binary_data_size", rapid_json.as_uint64)
@@ -190,7 +208,7 @@ def _read_data(
 def _read_parameters(document: JsonValue, request: InferRequest) -> OutputForm:
     """Read the request's parameters; returns the form of outputs that are not listed."""
     default = OutputForm()
-    given = _fields(document)
+    given = rapid_json.fields(document)
     if "parameters" not in given:
         return default
     try:
@@ -236,38 +254,6 @@ def _read_correlation_id(parameters: dict[str, JsonValue]) -> int | str:
             f"string correlation ID cannot be longer than {_MAX_CORRELATION_ID} characters"
         )
     return text
-
-
-def _read_outputs(document: JsonValue, request: InferRequest) -> dict[str, OutputForm]:
-    forms: dict[str, OutputForm] = {}
-    if "outputs" not in _fields(document):
-        return forms
-    for entry in rapid_json.parse_member(document, "outputs", rapid_json.as_array):
-        name = rapid_json.parse_member(entry, "name", rapid_json.as_string)
-        given = _fields(entry).get("parameters")
-        form = _read_form(name, given) if isinstance(given, dict) else OutputForm()
-        forms.setdefault(name, form)
-    request.requested_outputs = tuple(forms)
-    return forms
-
-
-def _read_form(name: str, parameters: dict[str, JsonValue]) -> OutputForm:
-    if "shared_memory_region" in parameters:
-        region = parameters["shared_memory_region"]
-        raise unsupported(
-            f"output '{name}': shared memory region '{region}' cannot be used, "
-            "the reference server does not serve shared memory yet"
-        )
-    classes = 0
-    if "classification" in parameters:
-        try:
-            classes = rapid_json.as_uint64(parameters["classification"])
-        except ServerError as error:
-            raise rapid_json.prefixed("Unable to set 'classification'", error) from None
-    binary = "binary_data" in parameters and rapid_json.parse_member(
-        parameters, "binary_data", rapid_json.as_bool
-    )
-    return OutputForm(binary, classes)
 
 
 def _decode_raw(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:

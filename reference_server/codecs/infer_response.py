@@ -15,8 +15,9 @@ from reference_server.codecs.classification import classify
 from reference_server.codecs.infer_options import ResponseForm
 from reference_server.codecs.json_numbers import encode_string
 from reference_server.core.dtypes import DataType
-from reference_server.core.errors import invalid_arg
+from reference_server.core.errors import internal, invalid_arg
 from reference_server.core.metadata import Signature
+from reference_server.core.ports import Place
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
 
@@ -37,7 +38,10 @@ class EncodedResponse:
 def encode(
     response: InferResponse, form: ResponseForm, signature: Signature, labels: Labels
 ) -> EncodedResponse:
-    """The body of a response without error. Raises ServerError if an output has no such form."""
+    """The body of a response without error; outputs with a place are written there.
+
+    Raises ServerError if an output has no such form, or does not fit its place.
+    """
     outputs: list[bytes] = []
     binary: list[bytes | memoryview] = []
     for tensor in response.outputs:
@@ -49,7 +53,10 @@ def encode(
                 labels.get(tensor.name, ()),
                 batches=signature.batches,
             )
-        if output_form.binary:
+        if output_form.place is not None:
+            write(tensor, output_form.place)
+            outputs.append(_head(tensor) + b"}")
+        elif output_form.binary:
             raw = tensor.raw()
             outputs.append(_head(tensor) + b',"parameters":{"binary_data_size":%d}}' % len(raw))
             if len(raw):
@@ -64,6 +71,17 @@ def encode(
         b",".join(outputs),
     )
     return EncodedResponse([text, *binary], len(text) if binary else None)
+
+
+def write(tensor: Tensor, place: Place) -> None:
+    """Put the bytes of `tensor` into shared memory. Raises ServerError if they do not fit."""
+    raw = tensor.raw()
+    if len(raw) > place.byte_size:
+        raise internal(
+            f"shared memory size specified with the request for output '{tensor.name}' "
+            f"({place.byte_size} bytes) should be at least {len(raw)} bytes to hold the results"
+        )
+    place.write(raw)
 
 
 def _head(tensor: Tensor) -> bytes:
@@ -88,12 +106,13 @@ def _parameters(response: InferResponse) -> bytes:
     if not response.parameters:
         return b""
     pairs = b",".join(
-        encode_string(key) + b":" + _parameter(value) for key, value in response.parameters
+        encode_string(key) + b":" + encode_parameter(value) for key, value in response.parameters
     )
     return b',"parameters":{%b}' % pairs
 
 
-def _parameter(value: bool | int | float | str) -> bytes:
+def encode_parameter(value: bool | int | float | str) -> bytes:
+    """A parameter of a response as JSON."""
     if isinstance(value, bool):
         return b"true" if value else b"false"
     if isinstance(value, str):

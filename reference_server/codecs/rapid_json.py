@@ -66,6 +66,12 @@ def _read_ordinary(document: bytes) -> JsonValue:
     they begin with an object, since tensor data is long and has no names.
     """
     value: JsonValue = orjson.loads(document)
+    if _names_are_unique(document, value):
+        return value
+    raise ValueError("equal names")
+
+
+def _names_are_unique(document: bytes, value: JsonValue) -> bool:
     names = 0
     pending = [value]
     for part in pending:  # which grows on the way
@@ -74,9 +80,7 @@ def _read_ordinary(document: bytes) -> JsonValue:
             pending.extend(part.values())
         elif type(part) is list and part and type(part[0]) is dict:
             pending.extend(part)
-    if document.count(b":") == names or _STRING.sub(b"", document).count(b":") == names:
-        return value
-    raise ValueError("equal names")
+    return document.count(b":") == names or _STRING.sub(b"", document).count(b":") == names
 
 
 def _read_unusual(document: bytes) -> JsonValue:
@@ -119,11 +123,29 @@ def _is_shallow(document: bytes) -> bool:
 # ---------------------------------------------------------------------------------------- access
 
 
+def repeated_names(
+    data: bytes | bytearray | memoryview, value: JsonValue
+) -> frozenset[tuple[int, str]]:
+    """The names that stand more than once in an object of the document `data`, which is `value`.
+
+    Each with its depth: 1 in the outermost object.
+    """
+    document = bytes(data)
+    if _names_are_unique(document, value):
+        return frozenset()
+    return rapid_json_reader.repeated_names(document)
+
+
 def member(value: JsonValue, key: str) -> JsonValue:
     """The member `key`; INTERNAL when there is none, or when `value` is no object."""
     if type(value) is dict and key in value:
         return value[key]
     raise internal(f"attempt to access non-existing object member '{key}'")
+
+
+def fields(value: JsonValue) -> dict[str, JsonValue]:
+    """The members of an object; of anything else none, as reading them will say."""
+    return value if type(value) is dict else {}
 
 
 def members(value: JsonValue) -> dict[str, JsonValue]:
@@ -191,6 +213,11 @@ def parse_member(value: JsonValue, key: str, read: Callable[[JsonValue], _T]) ->
         return read(member(value, key))
     except ServerError as error:
         raise prefixed(f"Unable to parse '{key}'", error) from None
+
+
+def c_string(text: str) -> str:
+    """`text` as the real server's C reads a name: up to its first NUL."""
+    return text.partition("\0")[0]
 
 
 def prefixed(context: str, error: ServerError) -> ServerError:

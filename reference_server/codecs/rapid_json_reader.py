@@ -22,6 +22,13 @@ def read(document: bytes) -> JsonValue:
     return _Reader(document).read()
 
 
+def repeated_names(document: bytes) -> frozenset[tuple[int, str]]:
+    """The depth and name of each member that an object has more than once; 1 is the outermost."""
+    reader = _Reader(document)
+    reader.read()
+    return frozenset(reader.repeated)
+
+
 def integer(digits: bytes | str) -> int | float:
     """An integer within int64 or uint64, else a double."""
     if len(digits) <= 20 and -(2**63) <= (value := int(digits)) < 2**64:
@@ -49,6 +56,7 @@ class _Reader:
         # For RapidJSON a NUL is the end.
         self._text = document.partition(b"\0")[0]
         self._at = 0
+        self.repeated: set[tuple[int, str]] = set()
 
     def read(self) -> JsonValue:
         """The document's value."""
@@ -127,6 +135,8 @@ class _Reader:
                 raise self._refusal("Missing a colon after a name of object member.")
             self._at += 1
             self._next()
+            if name in members:
+                self.repeated.add((depth, name))
             members.setdefault(name, self._value(depth))
             separator = self._next()
             if separator not in (b",", b"}"):

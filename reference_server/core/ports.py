@@ -109,6 +109,31 @@ class Metrics(Protocol):
         """A hold on the family of that name, which is made if there is none. Raises ServerError."""
 
 
+class Place(Protocol):
+    """The part of a region that a client set aside for one output."""
+
+    @property
+    def byte_size(self) -> int:
+        """How many bytes the output may have."""
+
+    def write(self, data: memoryview) -> None:
+        """Put `data`, of at most `byte_size` bytes, at its beginning. Raises ServerError."""
+
+
+class Regions(Protocol):
+    """The registered shared memory, as one request uses it. One thread at a time.
+
+    A region that was named stays mapped until the request is answered. Both methods raise
+    ServerError: NOT_FOUND for a region that is not registered, INVALID_ARG for bytes outside of it.
+    """
+
+    def view(self, region: str, offset: int, byte_size: int) -> memoryview:
+        """The data of an input; whoever writes to it does not change the region."""
+
+    def place(self, region: str, offset: int, byte_size: int) -> Place:
+        """Where an output goes."""
+
+
 #: Sends a request of the server's own (an ensemble's step) the way a client's goes:
 #: resolve, validate, schedule. Raises ServerError if it is refused.
 Dispatch = Callable[[InferRequest], None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +29,33 @@ class ResponseSink(Protocol):
         """Take one response; the last has `final` set. Called from any thread; never blocks."""
 
 
+class RequestTrace(Protocol):
+    """Records what happens to one request. Any thread, one at a time.
+
+    The front that began it closes it; the trace of an ensemble's step ends with its answer.
+    """
+
+    def stamp(self, name: str, ns: int | None = None) -> None:
+        """Record that `name` happened at `ns` of the monotonic clock, or now."""
+
+    def accepted(self, model: str, version: int, request: InferRequest) -> None:
+        """The request has passed its checks and is queued."""
+
+    def answered(
+        self, outputs: Sequence[Tensor], execution_ns: tuple[int, int, int] | None = None
+    ) -> None:
+        """The request has its answer, with these outputs, or none if it is an error.
+
+        `execution_ns` are when an instance began, had its inputs, and had its outputs.
+        """
+
+    def child(self) -> RequestTrace:
+        """The trace of a request that is sent on behalf of this one."""
+
+    def close(self) -> None:
+        """Nothing more will be recorded."""
+
+
 @dataclass(slots=True)
 class InferRequest:
     """One request. Belongs to one holder at a time: front, scheduler, instance.
@@ -36,6 +63,7 @@ class InferRequest:
     `inputs` keeps the client's order. `requested_outputs` is empty when all are wanted.
     `batch_key`: only requests with equal keys may share a batch.
     `*_ns` are readings of the monotonic clock in nanoseconds; 0 means not reached yet.
+    `trace` is None unless this request is recorded.
     """
 
     model_name: str
@@ -54,6 +82,7 @@ class InferRequest:
     received_ns: int = 0
     queued_ns: int = 0
     cancelled: bool = False
+    trace: RequestTrace | None = None
 
     @property
     def label(self) -> str:

@@ -57,12 +57,17 @@ class RequestRules:
         for name in request.inputs:
             if name not in self._inputs:
                 raise invalid_arg(f"unexpected inference input '{name}' for model '{self._name}'")
-        if self._signature.batches:
-            request.batch_size = self._batch_size(request)
+        rows = self._rows(request) if self._signature.batches else None
+        request.batch_size = max(1, rows or 1)
         for tensor in request.inputs.values():
             self._check_tensor(request, tensor, self._inputs[tensor.name])
-        request.batch_key = self._batch_key(request.inputs)
-        self._reshape(request)
+        if rows == 0:
+            # A batch of no rows has the data of one: to the model it is a row without a batch.
+            for name, tensor in request.inputs.items():
+                request.inputs[name] = tensor.renamed(name, tensor.shape[1:])
+        first = 1 if rows else 0
+        request.batch_key = self._batch_key(request.inputs, first)
+        self._reshape(request, first)
 
     def _wrong_count(self, request: InferRequest) -> ServerError:
         given = ",".join(f"'{name}'" for name in request.inputs)
@@ -81,7 +86,7 @@ class RequestRules:
             f"{missing_text}. Please provide all required input(s)."
         )
 
-    def _batch_size(self, request: InferRequest) -> int:
+    def _rows(self, request: InferRequest) -> int:
         size: int | None = None
         for tensor in request.inputs.values():
             if not tensor.shape:
@@ -103,7 +108,7 @@ class RequestRules:
                 f"{request.label} inference request batch-size must be <= "
                 f"{self._signature.max_batch_size} for '{self._name}'"
             )
-        return max(1, size)
+        return size
 
     def _check_tensor(self, request: InferRequest, tensor: Tensor, config: TensorConfig) -> None:
         if tensor.datatype is not config.datatype:
@@ -125,16 +130,20 @@ class RequestRules:
                 f"'{self._name}'. Expected {_shown(self._signature.full_dims(config))}, "
                 f"got {_shown(tensor.shape)}. {note}"
             )
-        # A batch of no rows counts as one row here, so it has too few bytes.
-        elements = prod(shape) * request.batch_size
+        # A batch of no rows counts as one row here, and one below zero as Triton counts it.
+        rows = tensor.shape[0] % 2**32 if self._signature.batches else 1
+        elements = prod(shape) * max(1, rows)
         if config.datatype is DataType.BYTES:
             self._check_strings(request, tensor, elements)
-            return
-        expected = elements * config.datatype.byte_size
-        if tensor.byte_size != expected:
+        elif tensor.byte_size != (expected := elements * config.datatype.byte_size):
             raise invalid_arg(
                 f"{request.label} input byte size mismatch for input '{tensor.name}' for model "
                 f"'{self._name}'. Expected {expected}, got {tensor.byte_size}"
+            )
+        if min(tensor.shape, default=0) < 0:  # two wrongs make a right number of bytes
+            raise invalid_arg(
+                f"{request.label} invalid shape for input '{tensor.name}': shape "
+                f"{_shown(tensor.shape)} contains one or more invalid dimensions"
             )
 
     def _check_strings(self, request: InferRequest, tensor: Tensor, expected: int) -> None:
@@ -145,14 +154,15 @@ class RequestRules:
             fault = malformed
             # Triton counts a string once it has read its length, and looks at its bytes last.
             found = fault.elements + (fault.length is not None)
-        if found > expected:
+        limit = max(0, expected)  # a size below zero is told as it is
+        if found > limit:
             raise invalid_arg(
-                f"{request.label} unexpected number of string elements {expected + 1} for "
+                f"{request.label} unexpected number of string elements {limit + 1} for "
                 f"inference input '{tensor.name}' for model '{self._name}', expecting {expected}"
             )
         if fault is not None and fault.length is None:
             raise self._malformed(request, tensor, fault) from fault
-        if found < expected:
+        if found != expected:
             raise invalid_arg(
                 f"{request.label} expected {expected} string elements for inference input "
                 f"'{tensor.name}' for model '{self._name}', got {found}"
@@ -176,10 +186,9 @@ class RequestRules:
             f"length {fault.length} but only {fault.available} bytes available",
         )
 
-    def _batch_key(self, inputs: dict[str, Tensor]) -> tuple[object, ...]:
+    def _batch_key(self, inputs: dict[str, Tensor], first: int) -> tuple[object, ...]:
         if not self._compared and not self._compares_names:
             return ()
-        first = 1 if self._signature.batches else 0
         shapes: list[Dims] = [
             inputs[name].shape[first:] for name in self._compared if name in inputs
         ]
@@ -187,11 +196,10 @@ class RequestRules:
             return (*shapes, frozenset(inputs))
         return tuple(shapes)
 
-    def _reshape(self, request: InferRequest) -> None:
+    def _reshape(self, request: InferRequest, first: int) -> None:
         for name, config in self._inputs.items():
             if config.reshape is not None and name in request.inputs:
                 tensor = request.inputs[name]
-                first = 1 if self._signature.batches else 0
                 inner = reshaped(tensor.shape[first:], config.dims, config.reshape)
                 request.inputs[name] = tensor.renamed(name, tensor.shape[:first] + inner)
 

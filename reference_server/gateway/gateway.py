@@ -11,8 +11,11 @@ import reference_server
 from reference_server.core.clock import Clock
 from reference_server.core.errors import invalid_arg
 from reference_server.core.metadata import ModelMetadata, ServerMetadata
-from reference_server.core.request import LATEST, InferRequest
+from reference_server.core.request import LATEST
 from reference_server.core.statistics import Snapshot
+from reference_server.gateway.logging import LogSettings
+from reference_server.gateway.tracing import TraceSettings
+from reference_server.observability import logs
 from reference_server.options import ServerOptions
 from reference_server.repository.manager import Repository
 from reference_server.repository.served import ServedModel
@@ -20,23 +23,33 @@ from reference_server.repository.served import ServedModel
 #: The protocol extensions that this server speaks, as its metadata reports them.
 EXTENSIONS = (
     "classification",
+    "model_repository",
+    "model_repository(unload_dependents)",
     "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 )
 
 
 class Gateway:
-    """What a client can ask of the server."""
+    """What a client can ask of the server.
+
+    `logging` and `tracing` are the settings that it can change.
+    """
 
     def __init__(self, repository: Repository, options: ServerOptions, clock: Clock) -> None:
         self._repository = repository
         self._options = options
-        self._clock = clock
         self._metadata = ServerMetadata(
             options.server_id, reference_server.TRITON_VERSION, EXTENSIONS
         )
+        self.logging = LogSettings(options.log, logs.apply)
+        self.tracing = TraceSettings(options.trace, clock, self.model_ready)
 
     def live(self) -> bool:
         """The server answers, so it lives."""
@@ -90,11 +103,3 @@ class Gateway:
             if not loaded:
                 raise invalid_arg(f"requested model version is not available for model '{name}'")
         return [served.statistics.snapshot() for served in loaded]
-
-    def dispatch(self, request: InferRequest) -> None:
-        """Send a request of the server's own: resolve its model, check it, schedule it.
-
-        Raises ServerError if it is refused, and then its sink hears nothing.
-        """
-        request.received_ns = self._clock.monotonic_ns()
-        self.find(request.model_name, request.model_version).infer(request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from reference_server.config.schema import EnsembleStep, ModelConfig
@@ -10,37 +10,6 @@ from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Dims, TensorConfig
 
 FindConfig = Callable[[str, int], ModelConfig]
-
-
-def load_order(
-    steps: Mapping[str, Iterable[str]],
-) -> tuple[list[str], dict[str, ServerError]]:
-    """The ensembles so that each comes after those it uses; and those that use themselves.
-
-    `steps` maps an ensemble's name to the models its steps name.
-    """
-    order: list[str] = []
-    circular: dict[str, ServerError] = {}
-    trail: list[str] = []
-
-    def visit(name: str) -> None:
-        if name in trail:
-            error = invalid_arg(
-                f"circular dependency between ensembles: {name} -> ... -> {trail[-1]} -> {name}"
-            )
-            circular.update((member, error) for member in trail[trail.index(name) :])
-        elif name not in order and name not in circular:
-            trail.append(name)
-            for used in steps[name]:
-                if used in steps:
-                    visit(used)
-            trail.pop()
-            if name not in circular:
-                order.append(name)
-
-    for name in steps:
-        visit(name)
-    return order, circular
 
 
 @dataclass(frozen=True, slots=True)

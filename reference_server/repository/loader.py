@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from reference_server.config.schema import ModelConfig
 from reference_server.core.clock import Clock
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.core.ports import Dispatch, Metrics, Scheduler
+from reference_server.core.request import InferRequest
 from reference_server.core.rules import RequestRules
 from reference_server.observability.statistics import ModelStatistics
 from reference_server.repository.scan import ModelFolder
@@ -32,34 +34,42 @@ Find = Callable[[str, int], ServedModel]
 class ModelLoader:
     """Turns a model's folder into a ServedModel.
 
-    `metrics` is where models get families of their own, `dispatch` takes the requests that
-    ensembles send to their steps.
+    `metrics` is where models get families of their own.
     """
 
-    def __init__(
-        self, clock: Clock, metrics: Metrics, dispatch: Dispatch, *, auto_complete_config: bool
-    ) -> None:
+    def __init__(self, clock: Clock, metrics: Metrics, *, auto_complete_config: bool) -> None:
         self._clock = clock
         self._metrics = metrics
-        self._dispatch = dispatch
         self._auto_completes = auto_complete_config
+        self._order = itertools.count()
 
     def read_config(self, folder: ModelFolder) -> ConfigProto:
         """The completed configuration of a folder, before the model itself is asked.
 
         Raises ServerError where Triton's poll of the repository fails.
         """
-        config = pbtxt.read(folder.path / pbtxt.FILE_NAME)
+        return self.complete(folder, pbtxt.read(folder.path / pbtxt.FILE_NAME))
+
+    def complete(self, folder: ModelFolder, config: ConfigProto) -> ConfigProto:
+        """`config`, completed and checked, as if it had stood in the folder. Raises ServerError."""
+        config.name = config.name or folder.name
         complete.complete(config, folder.path)
         check.check_polled(config, folder.name)
         return config
 
     def load(
-        self, folder: ModelFolder, polled: ConfigProto, version: int, find: Find
+        self,
+        folder: ModelFolder,
+        polled: ConfigProto,
+        version: int,
+        find: Find,
+        statistics: ModelStatistics | None = None,
     ) -> ServedModel:
         """One version, ready to serve. Raises ServerError with the reason if it cannot be.
 
-        `find` gives the loaded models of an ensemble's steps.
+        `find` gives the loaded models of an ensemble's steps, which it then holds on to.
+        `statistics` are those of the version that this one takes the place of, if it is the same
+        model on other instances.
         """
         proto = ConfigProto()
         proto.CopyFrom(polled)
@@ -72,14 +82,19 @@ class ModelLoader:
         check.check_loaded(proto)
         config = ModelConfig.from_proto(proto)
         labels = {**_labels_of_steps(config, find), **_read_labels(config, folder.path)}
-        statistics = ModelStatistics(config.name, version, self._clock)
+        statistics = statistics or ModelStatistics(config.name, version, self._clock)
+        scheduler = self._scheduler(config, folder, version_folder, version, find, statistics)
+        if folder.temporary is not None:
+            folder.temporary.hold()
         return ServedModel(
             config,
             version,
             RequestRules(config.signature, reads_strings=not config.is_ensemble),
-            self._scheduler(config, folder, version_folder, version, statistics),
+            scheduler,
             statistics,
             labels,
+            next(self._order),
+            folder.temporary,
         )
 
     def _scheduler(
@@ -88,10 +103,12 @@ class ModelLoader:
         folder: ModelFolder,
         version_folder: Path,
         version: int,
+        find: Find,
         statistics: ModelStatistics,
     ) -> Scheduler:
         if config.is_ensemble:
-            return EnsembleScheduler(config, version, self._dispatch, statistics, self._clock)
+            dispatch = _to_steps(config, find, self._clock)
+            return EnsembleScheduler(config, version, dispatch, statistics, self._clock)
         instances = [
             with_reshaped_outputs(
                 InlineInstance(
@@ -106,6 +123,23 @@ class ModelLoader:
         )
         scheduler.open()
         return scheduler
+
+
+def _to_steps(config: ModelConfig, find: Find, clock: Clock) -> Dispatch:
+    """Sends an ensemble's requests to the very models that it was loaded with.
+
+    So a request that is on its way is finished by these, whatever is loaded or unloaded meanwhile.
+    """
+    models = {
+        (step.model_name, step.model_version): find(step.model_name, step.model_version)
+        for step in config.ensemble
+    }
+
+    def dispatch(request: InferRequest) -> None:
+        request.received_ns = clock.monotonic_ns()
+        models[request.model_name, request.model_version].infer(request)
+
+    return dispatch
 
 
 def _work_queue(config: ModelConfig) -> WorkQueue:

@@ -1,163 +1,367 @@
-"""The models of the repositories: load them all at start, find one, close them."""
+"""The models of the repositories: load, find, reload, unload, close.
+
+Operations on different models run side by side. Those that touch the same model, be it through an
+ensemble, take turns: each claims the models that it touches before it changes anything.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
-
-from reference_server.config import check, schema
-from reference_server.config.schema import ModelConfig
-from reference_server.core.errors import ServerError, internal, invalid_arg, not_found
+from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.request import LATEST
-from reference_server.repository import ensembles, scan
+from reference_server.repository import scan
+from reference_server.repository.book import Book
+from reference_server.repository.dependencies import DependencyGraph
 from reference_server.repository.loader import ModelLoader
-from reference_server.repository.scan import ModelFolder
+from reference_server.repository.loading import Loading
+from reference_server.repository.overrides import FileDirectory, Override
+from reference_server.repository.polling import Findings, Polled, Poller
+from reference_server.repository.retiring import Retirement
 from reference_server.repository.served import ServedModel, State, VersionStatus
 
 log = logging.getLogger(__name__)
 
 
-class Repository:
-    """All models of a server, loaded once at start.
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What an operation is to load: the models, wave by wave, and those that cannot be."""
 
-    `load` before anything else. `find` and the listings may be called from any thread.
+    waves: Sequence[Sequence[str]]
+    polled: Mapping[str, Polled]
+    errors: Mapping[str, ServerError]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One row of the repository index; what is None is not known."""
+
+    name: str
+    version: int | None = None
+    state: State | None = None
+    reason: str = ""
+
+
+class Repository:
+    """All models of a server. Every method may be called by any thread; loading blocks.
+
+    `handed_over` returns when every request whose model was found before has been given to it, and
+    must not be waited for by whoever gives them.
     """
 
     def __init__(
-        self, repositories: Sequence[Path], loader: ModelLoader, load_threads: int
+        self,
+        repositories: Sequence[Path],
+        loader: ModelLoader,
+        load_threads: int,
+        handed_over: Callable[[], None] = lambda: None,
     ) -> None:
-        self._repositories = tuple(repositories)
-        self._loader = loader
+        self._poller = Poller(repositories, loader)
         self._load_threads = load_threads
-        self._served: dict[str, dict[int, ServedModel]] = {}
-        self._latest: dict[str, ServedModel] = {}
-        self._statuses: list[VersionStatus] = []
+        self._book = Book()
+        self._retirement = Retirement(self._book, handed_over)
+        self._loading = Loading(self._book, loader)
+        # What follows is read and changed under this lock; it is never held while a model loads.
+        self._changed = threading.Condition()
+        self._graph = DependencyGraph()
+        self._known: dict[str, Polled] = {}
+        self._claimed: set[str] = set()
+        self._errors: dict[str, ServerError] = {}  # of models that could be read, not loaded
+        self._unreadable: dict[str, ServerError] = {}
 
-    def load(self) -> None:
-        """Load every model: first those that stand alone, side by side, then the ensembles.
+    # ------------------------------------------------------------------------------- changing
 
-        A model that cannot be loaded is logged and keeps its reason; the others go on. Raises
-        ServerError only if a repository itself cannot be read.
+    def load_all(self) -> bool:
+        """Load every model that is new or changed, and unload those whose folders are gone.
+
+        Models that fail are logged and keep their reasons; the others go on. False if there is
+        one. Raises ServerError only if a repository itself cannot be read.
         """
-        alone: list[tuple[ModelFolder, ConfigProto]] = []
-        composed: dict[str, tuple[ModelFolder, ConfigProto]] = {}
-        for folder in scan.scan(self._repositories):
-            try:
-                config = self._loader.read_config(folder)
-            except ServerError as error:
-                log.error("Poll failed for model directory '%s': %s", folder.name, error)
-                self._statuses.append(_unavailable(folder.name, None, error))
-                continue
-            if config.platform == "ensemble":
-                composed[folder.name] = folder, config
-            else:
-                alone.append((folder, config))
-        with ThreadPoolExecutor(self._load_threads, "load") as pool:
-            list(pool.map(lambda found: self._load_model(*found), alone))
-        self._load_ensembles(composed)
+        names = self._poller.names()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._claimed)
+            findings = self._poller.poll(names, self._known)
+            # One that is there but cannot be read goes on to serve as it was.
+            self._unload_now(set(self._known) - set(names))
+            plan = self._adopt(findings)
+        self._carry_out(plan)
+        with self._changed:
+            return not self._errors and not self._unreadable
 
-    def _load_ensembles(self, composed: dict[str, tuple[ModelFolder, ConfigProto]]) -> None:
-        steps = {
-            name: [step.model_name for step in config.ensemble_scheduling.step]
-            for name, (_, config) in composed.items()
+    def load_named(self, names: Iterable[str]) -> bool:
+        """Load these models and what they use. False if one failed or is nowhere.
+
+        Raises ServerError if a repository cannot be read.
+        """
+        self._poller.directories()
+        return not self._load(set(names))
+
+    def load(self, name: str, override: Override | None = None) -> None:
+        """Load a model and what it uses, or load it again if anything has changed.
+
+        While it is loaded again, the old one serves; if that fails, it goes on to do so. Raises
+        ServerError with the reason of a failure.
+        """
+        error = self._load({name}, override).get(name)
+        if error is not None:
+            raise error
+
+    def _load(self, names: set[str], override: Override | None = None) -> dict[str, ServerError]:
+        """Load these models; returns the errors of those that failed, as clients get them."""
+        try:
+            files = FileDirectory(override.files) if override and override.files else None
+        except ServerError as error:
+            log.error("%s", error)
+            return {name: _not_polled(name) for name in names}
+        try:
+            with self._changed:
+                findings = self._poller.poll(names, self._known, override, files)
+                while not self._is_free(findings, names):
+                    self._changed.wait()
+                    findings = self._poller.poll(names, self._known, override, files)
+                if files is not None and not names.isdisjoint(findings.changed):
+                    files.hold()
+                refused = {
+                    name: _not_polled(name)
+                    for name in names - set(findings.changed)
+                    if not self._graph.used({name}).isdisjoint(findings.failed)
+                }
+                plan = self._adopt(findings)
+                for name in names - set(refused) - set(plan.polled):
+                    # It is as it was, and may be as little to be loaded as it was.
+                    if not self._book.ready(name):
+                        refused[name] = internal(
+                            f"failed to load '{name}', no version is available"
+                        )
+        finally:
+            if files is not None:
+                files.release()
+        failed = self._carry_out(plan)
+        return refused | {
+            name: invalid_arg(f"load failed for model '{name}': {failed[name].message}\n")
+            for name in names & set(failed)
         }
-        order, circular = ensembles.load_order(steps)
-        for name, error in circular.items():
-            self._failed(name, None, error)
-        for name in order:
-            folder, config = composed[name]
+
+    def _is_free(self, findings: Findings, names: set[str]) -> bool:
+        """Whether nobody else is at work on what would be changed, or used by that."""
+        changed = names.union(findings.changed)
+        touched = changed | self._graph.users(changed)
+        used = self._graph.used(touched)
+        for polled in findings.changed.values():
+            used.update(polled.steps)
+        return self._claimed.isdisjoint(touched | used)
+
+    def _adopt(self, findings: Findings) -> _Plan:
+        """Take over what a poll found, and claim what that touches. Under the lock."""
+        self._unreadable.update(findings.failed)
+        for name in findings.read:
+            self._unreadable.pop(name, None)
+        for name, polled in findings.changed.items():
+            self._remember(name, polled)
+            self._graph.put(name, polled.steps, explicit=polled.explicit)
+        touched = set(findings.changed) | self._graph.users(findings.changed)
+        self._claimed |= touched
+        return _Plan(
+            list(self._graph.waves(touched)),
+            {name: self._known[name] for name in touched},
+            self._graph.errors(touched),
+        )
+
+    def _carry_out(self, plan: _Plan) -> dict[str, ServerError]:
+        """Load what the plan names, then release it. Returns the errors, by model."""
+        failed = dict(plan.errors)
+        attempted: set[str] = set()
+        retired: list[ServedModel] = []
+
+        def load(name: str) -> None:
             try:
-                check.check_loaded(config)
-                ensembles.check_ensemble(ModelConfig.from_proto(config), self._config_of)
+                self._check_one(plan, name, failed, retired)
+                attempted.add(name)
+                self._loading.load(plan.polled[name], retired)
             except ServerError as error:
-                self._failed(name, None, error)
-            else:
-                self._load_model(folder, config)
+                failed[name] = error
+                log.error("failed to load '%s': %s", name, error.described())
+                if not plan.polled.keys().isdisjoint(plan.polled[name].steps):
+                    # It would go on with models that may have been replaced by now.
+                    retired.extend(self._loading.withdraw(name))
 
-    def _load_model(self, folder: ModelFolder, config: ConfigProto) -> None:
-        name = folder.name
-        self._served[name] = {}
-        versions = scan.wanted(schema.version_policy(config), folder.versions())
-        if not versions:
-            self._failed(
-                name,
-                None,
-                invalid_arg(
-                    "at least one version must be available under the version policy of "
-                    f"model '{name}'"
-                ),
-            )
-        for version in versions:
-            log.info("loading: %s:%d", name, version)
+        try:
+            for wave in plan.waves:
+                if len(wave) == 1:
+                    load(wave[0])
+                else:
+                    with ThreadPoolExecutor(self._load_threads, "load") as pool:
+                        list(pool.map(load, wave))
+        finally:
+            with self._changed:
+                for name, polled in plan.polled.items():
+                    self._errors.pop(name, None)
+                    if name in failed:
+                        self._errors[name] = failed[name]
+                    self._remember(name, polled.after(failed=name in failed and name in attempted))
+                self._claimed.difference_update(plan.polled)
+                self._changed.notify_all()
+            self._retirement.begin(retired)
+        return failed
+
+    def _check_one(
+        self,
+        plan: _Plan,
+        name: str,
+        failed: Mapping[str, ServerError],
+        retired: list[ServedModel],
+    ) -> None:
+        """Raise ServerError if a model cannot work with those that are there; then it leaves."""
+        polled = plan.polled[name]
+        try:
+            if name in failed:
+                raise failed[name]
+            if polled.is_ensemble:
+                self._check_steps(polled, failed)
+                self._loading.check_ensemble(polled)
+        except ServerError:
+            retired += self._loading.withdraw(name)
+            raise
+
+    def _check_steps(self, polled: Polled, failed: Mapping[str, ServerError]) -> None:
+        """Raise ServerError unless the models that an ensemble uses are loaded as it needs them."""
+        name = polled.folder.name
+        for step, wanted in sorted(polled.steps.items()):
+            loaded = {served.version for served in self._book.ready(step)}
+            if not loaded:
+                error = failed.get(step) or self._errors.get(step)
+                reason = f" Model '{step}' loading failed with error: {error}" if error else ""
+                raise invalid_arg(
+                    f"ensemble '{name}' depends on '{step}' which has no loaded version.{reason}"
+                )
+            for version in sorted(wanted - loaded):
+                raise invalid_arg(
+                    f"ensemble '{name}' depends on '{step}' whose required version {version} is "
+                    "not loaded."
+                )
+
+    def unload(self, name: str, *, with_unused: bool = False) -> None:
+        """Take a model out of service, and the ensembles that use it. Returns at once.
+
+        Requests in flight are answered before the models are finalized. `with_unused` takes along
+        what an ensemble used, unless that is used by others or was loaded by name.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._claimed.isdisjoint(self._reach(name)))
+            self._unload_now({name}, with_unused=with_unused)
+
+    def _reach(self, name: str) -> set[str]:
+        """All models that an unloading of `name` may touch."""
+        used = self._graph.used({name})
+        return used | self._graph.users(used)
+
+    def _unload_now(self, names: set[str], *, with_unused: bool = False) -> None:
+        removed = self._graph.remove(names, with_unused=with_unused)
+        users = self._graph.users(removed)
+        for name in removed:
+            self._errors.pop(name, None)
+            self._unreadable.pop(name, None)
+            self._release(self._known.pop(name))
+        retired: list[ServedModel] = []
+        for name in sorted(removed | users):
+            retired.extend(self._loading.withdraw(name))
+        errors = self._graph.errors(users)
+        for name in (name for wave in self._graph.waves(users) for name in wave):
             try:
-                served = self._loader.load(folder, config, version, self.find)
+                if name in errors:
+                    raise errors[name]
+                self._check_steps(self._known[name], self._errors)
             except ServerError as error:
-                self._failed(name, version, error)
-                continue
-            self._served[name][version] = self._latest[name] = served
-            self._statuses.append(VersionStatus(name, version, State.READY))
-            log.info("successfully loaded '%s'", name)
+                log.error("%s", error.described())
+                self._errors[name] = error
+        self._retirement.begin(retired)
 
-    def _failed(self, name: str, version: int | None, error: ServerError) -> None:
-        self._statuses.append(_unavailable(name, version, error))
-        shown = f"'{name}'" if version is None else f"'{name}' version {version}"
-        log.error("failed to load %s: %s", shown, error.described())
+    def _remember(self, name: str, polled: Polled) -> None:
+        """Remember what a model is to be loaded from, and let go of what was known before."""
+        before = self._known.get(name)
+        self._known[name] = polled
+        if before is not None and before.folder is not polled.folder:
+            self._release(before)
 
-    def _config_of(self, name: str, version: int) -> ModelConfig:
-        return self.find(name, version).config
+    @staticmethod
+    def _release(polled: Polled) -> None:
+        if polled.folder.temporary is not None:
+            polled.folder.temporary.release()
+
+    def close(self) -> None:
+        """Answer what was taken, then finalize all models, users before what they use."""
+        self._retirement.join()
+        self._retirement.close(self.all())
+        with self._changed:
+            for polled in self._known.values():
+                self._release(polled)
+            self._known.clear()
+
+    # -------------------------------------------------------------------------------- reading
 
     def find(self, name: str, version: int = LATEST) -> ServedModel:
-        """The loaded model; LATEST is its greatest version. Raises ServerError NOT_FOUND."""
-        if version == LATEST:
-            served = self._latest.get(name)
-            if served is not None:
-                return served
-        versions = self._served.get(name)
-        if versions is None:
-            raise not_found(f"Request for unknown model: '{name}' is not found")
-        if not versions:
-            raise not_found(f"Request for unknown model: '{name}' has no available versions")
-        try:
-            return versions[version]
-        except KeyError:
-            raise not_found(
-                f"Request for unknown model: '{name}' version {version} is not found"
-            ) from None
+        """The loaded model; LATEST is its greatest version.
+
+        Raises ServerError NOT_FOUND, or UNAVAILABLE for a version that is not ready.
+        """
+        return self._book.find(name, version)
 
     def versions(self, name: str) -> list[ServedModel]:
         """The loaded versions of a model, ascending; none if it is unknown or failed."""
-        return [served for _, served in sorted(self._served.get(name, {}).items())]
+        return self._book.ready(name)
 
     def all(self) -> list[ServedModel]:
         """All loaded versions of all models, by name, then version."""
-        return [served for name in sorted(self._served) for served in self.versions(name)]
+        return [served for name in self._book.names() for served in self._book.ready(name)]
+
+    def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
+        """What lies in the repositories, by name, then version, and what became of it.
+
+        Raises ServerError if a repository cannot be read.
+        """
+        entries: list[IndexEntry] = []
+        for name, paths in self._poller.directories().items():
+            records = self._book.records(name)
+            if len(paths) > 1:
+                entries.append(IndexEntry(name, state=State.UNAVAILABLE, reason=scan.DUPLICATE))
+            elif records is None:
+                if not ready_only:
+                    entries.append(IndexEntry(name))
+            else:
+                entries += [
+                    IndexEntry(name, record.version, record.state, record.reason)
+                    for record in records
+                    if record.state is State.READY or not ready_only
+                ]
+        return entries
 
     def statuses(self) -> list[VersionStatus]:
-        """What became of each model version, by name, then version."""
-        return sorted(self._statuses, key=lambda status: (status.model, status.version or 0))
+        """What became of each model version that was to be loaded, by name, then version."""
+        with self._changed:
+            errors = {**self._errors, **self._unreadable}
+        statuses: list[VersionStatus] = []
+        for name in sorted({*self._book.names(), *errors}):
+            records = self._book.records(name)
+            if records:
+                statuses += [
+                    VersionStatus(name, record.version, record.state, record.reason)
+                    for record in records
+                ]
+            elif name in errors:
+                reason = errors[name].described()
+                statuses.append(VersionStatus(name, None, State.UNAVAILABLE, reason))
+        return statuses
 
     @property
     def is_complete(self) -> bool:
-        """True if nothing that was to be loaded has failed."""
-        return all(status.state is State.READY for status in self._statuses)
-
-    def close(self) -> None:
-        """Answer what was taken, then finalize all models: ensembles first, then the others."""
-        loaded = self.all()
-        for served in sorted(loaded, key=lambda served: not served.config.is_ensemble):
-            served.scheduler.close()
-            log.info("successfully unloaded '%s' version %d", served.config.name, served.version)
+        """True if every version that was to be loaded is ready, or unloaded on request."""
+        return self._book.is_settled
 
 
-def _unavailable(name: str, version: int | None, error: ServerError) -> VersionStatus:
-    return VersionStatus(name, version, State.UNAVAILABLE, error.described())
-
-
-def check_all_loaded(repository: Repository) -> None:
-    """Raise the error that ends a start with `--exit-on-error=true` if a model failed."""
-    if not repository.is_complete:
-        raise internal("failed to load all models")
+def _not_polled(name: str) -> ServerError:
+    return internal(f"failed to load '{name}', failed to poll from model repository")

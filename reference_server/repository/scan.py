@@ -1,55 +1,115 @@
-"""What lies in the model repositories: model folders and their version folders."""
+"""What lies in the model repositories: model folders, their version folders, and what changed."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from reference_server.config.pbtxt import FILE_NAME
 from reference_server.config.schema import VersionPolicy
-from reference_server.core.errors import internal
+from reference_server.core.errors import internal, invalid_arg
+from reference_server.repository.overrides import FileDirectory
 
 #: Triton reads a folder's name as a number and takes what leads it: `3x` is version 3.
 _VERSION = re.compile(r"[1-9][0-9]*")
 
+DUPLICATE = "model appears in two or more repositories"
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """One model's folder."""
+    """One model's folder; `temporary` is what keeps it, if a load request brought its files."""
 
     name: str
     path: Path
+    temporary: FileDirectory | None = None
 
     def versions(self) -> tuple[int, ...]:
-        """The numbers of the version folders, ascending."""
+        """The numbers of the version folders, ascending; none if the folder is gone."""
+        try:
+            entries = list(self.path.iterdir())
+        except OSError:
+            return ()
         numbers = {
             int(match[0])
-            for entry in self.path.iterdir()
+            for entry in entries
             if entry.is_dir() and (match := _VERSION.match(entry.name))
         }
         return tuple(sorted(numbers))
 
 
-def scan(repositories: Sequence[Path]) -> list[ModelFolder]:
-    """All model folders, by name.
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """The state of a folder's files: equal stamps mean that nothing was changed in between.
 
-    Raises ServerError if a repository is missing, or two repositories have the same model.
+    `config_ns` and `folder_ns` are modification times, in nanoseconds, of config.pbtxt and of the
+    folder itself; `entries` maps each other path below it to its time and its size.
     """
-    folders: dict[str, ModelFolder] = {}
+
+    config_ns: int
+    folder_ns: int
+    entries: Mapping[str, tuple[int, int]]
+
+    def adds_to(self, before: Stamp) -> bool:
+        """True if an entry, config.pbtxt apart, is new or changed since `before`."""
+        return any(before.entries.get(path) != entry for path, entry in self.entries.items())
+
+
+def stamp(folder: Path) -> Stamp:
+    """The state of the files in `folder` now, also of those that links lead to.
+
+    Files that vanish meanwhile do not count.
+    """
+    entries: dict[str, tuple[int, int]] = {}
+    config_ns = folder_ns = 0
+    seen: set[str] = set()
+    for directory, below, names in os.walk(folder, followlinks=True):
+        here = Path(directory)
+        place = os.path.realpath(here)
+        if place in seen:  # a link leads back
+            below.clear()
+            continue
+        seen.add(place)
+        for path in (here, *(here / name for name in names)):
+            try:
+                found = path.stat()
+            except OSError:
+                continue
+            if path == folder:
+                folder_ns = found.st_mtime_ns
+            elif here == folder and path.name == FILE_NAME:
+                config_ns = found.st_mtime_ns
+            else:
+                entries[str(path)] = (found.st_mtime_ns, found.st_size)
+    return Stamp(config_ns, folder_ns, entries)
+
+
+def directories(repositories: Sequence[Path]) -> dict[str, list[Path]]:
+    """The folders of each name, by name, hidden ones too; more than one make it ambiguous.
+
+    Raises ServerError if a repository is missing.
+    """
+    found: dict[str, list[Path]] = {}
     for repository in repositories:
         if not repository.is_dir():
             raise internal(f"failed to stat file {repository}")
-        for path in sorted(repository.iterdir()):
-            if not path.is_dir() or path.name.startswith("."):
-                continue
-            if path.name in folders:
-                raise internal(
-                    f"model '{path.name}' is in more than one repository: "
-                    f"{folders[path.name].path} and {path}"
-                )
-            folders[path.name] = ModelFolder(path.name, path)
-    return [folders[name] for name in sorted(folders)]
+        for path in repository.iterdir():
+            if path.is_dir():
+                found.setdefault(path.name, []).append(path)
+    return dict(sorted(found.items()))
+
+
+def locate(repositories: Sequence[Path], name: str) -> ModelFolder:
+    """The folder of the model `name`. Raises ServerError if there is none, or more than one."""
+    found = [path for repository in repositories if (path := repository / name).is_dir()]
+    if not found:
+        raise invalid_arg("model not found in any model repository.")
+    if len(found) > 1:
+        raise invalid_arg(f"{DUPLICATE}: {', '.join(map(str, found))}")
+    return ModelFolder(name, found[0])
 
 
 def wanted(policy: VersionPolicy, present: Sequence[int]) -> tuple[int, ...]:

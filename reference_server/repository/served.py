@@ -1,4 +1,4 @@
-"""A model version that is loaded, and the book of all of them."""
+"""A model version that is loaded, and the words for what became of one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
 from reference_server.core.rules import RequestRules
 from reference_server.observability.statistics import ModelStatistics
+from reference_server.repository.overrides import FileDirectory
 
 
 class State(enum.Enum):
@@ -20,13 +21,17 @@ class State(enum.Enum):
 
     READY = "READY"
     UNAVAILABLE = "UNAVAILABLE"
+    LOADING = "LOADING"
+    UNLOADING = "UNLOADING"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
     """One loaded version: everything that a request needs to run. Any thread.
 
-    `labels` are the lines of the label files, by output.
+    `labels` are the lines of the label files, by output. `order` grows with each model that is
+    loaded: an ensemble's is greater than those of its steps. `files` is the directory that is kept
+    for the model, if a load request brought its files.
     """
 
     config: ModelConfig
@@ -35,6 +40,8 @@ class ServedModel:
     scheduler: Scheduler
     statistics: ModelStatistics
     labels: Mapping[str, tuple[str, ...]]
+    order: int = 0
+    files: FileDirectory | None = None
 
     def infer(self, request: InferRequest) -> None:
         """Check `request` and schedule it; its sink will be answered.
@@ -46,8 +53,12 @@ class ServedModel:
         except BackendError as error:
             self.statistics.refused(request)
             name = self.config.name
+            if request.trace is not None:
+                request.trace.answered(())
             request.sink.send(InferResponse(name, self.version, request.id, error=error))
             return
+        if request.trace is not None:
+            request.trace.accepted(self.config.name, self.version, request)
         self.scheduler.submit(request)
 
 

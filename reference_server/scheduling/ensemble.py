@@ -105,16 +105,24 @@ class _Run:
             self._began_ns = self._began_ns or self._ensemble.clock.monotonic_ns()
         if done:
             self._answer()
+        trace = self._request.trace
         for request in requests:
+            if trace is not None:
+                request.trace = trace.child()
             try:
                 self._ensemble.dispatch(request)
             except ServerError as error:
-                self.fail(error)
+                self._dispatch_failed(request, error)
                 return
             except Exception as error:  # a defect of ours must not leave the client waiting
                 log.exception("ensemble %s", self._ensemble.name)
-                self.fail(internal(f"{type(error).__name__}: {error}"))
+                self._dispatch_failed(request, internal(f"{type(error).__name__}: {error}"))
                 return
+
+    def _dispatch_failed(self, step: InferRequest, error: ServerError) -> None:
+        if step.trace is not None:
+            step.trace.close()
+        self.fail(error)
 
     def _step_request(self, index: int) -> InferRequest:
         step = self._ensemble.graph.steps[index]
@@ -209,6 +217,8 @@ class _Run:
         )
 
     def _send(self, response: InferResponse) -> None:
+        if self._request.trace is not None:
+            self._request.trace.answered(response.outputs)
         self._request.sink.send(response)
         self._ensemble.finished()
 

@@ -138,14 +138,20 @@ class InstanceScheduler:
             self._fail(batch, start, internal(f"{type(error).__name__}: {error}"))
             return
         timing = self._recorder.executed(batch, execution, start)
+        times = start, execution.input_end_ns, execution.output_start_ns
         for request, response in zip(batch, execution.responses, strict=True):
             response.timing = timing
+            if request.trace is not None:
+                request.trace.answered(() if response.error else response.outputs, times)
             _deliver(request, response)
 
     def _fail(self, batch: Batch, start_ns: int, error: ServerError) -> None:
         self._recorder.failed(batch, start_ns)
         name, version = self._model
         for request in batch:
+            if request.trace is not None:
+                now = self._clock.monotonic_ns()
+                request.trace.answered((), (start_ns, start_ns, now))
             _deliver(request, InferResponse(name, version, request.id, error=error))
 
     def close(self) -> None:
@@ -186,4 +192,5 @@ class _Worker(threading.Thread):
         self.opened.set_result(None)
         while batch := self._scheduler.next_batch(self):
             self._scheduler.run(self._instance, batch)
+            del batch  # an idle instance holds no tensors, nor the shared memory behind them
         self._instance.close()

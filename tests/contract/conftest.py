@@ -22,8 +22,21 @@ from tools import oracle
 
 HTTP_ALONE: dict[str, Flag] = {"allow_grpc": False, "allow_metrics": False}
 # Some probes are there to fail, so these servers are never ready; they are live when all is loaded.
-PROBING: dict[str, Flag] = HTTP_ALONE | {"exit_on_error": False, "model_load_thread_count": 8}
+PROBING: dict[str, Flag] = {
+    "allow_metrics": False,
+    "exit_on_error": False,
+    "model_load_thread_count": 8,
+}
 LIVE = "/v2/health/live"
+# A server's working directory is where its log is.
+TRACING: dict[str, Flag] = HTTP_ALONE | {
+    "trace_config": "triton,file=trace.json",
+    "model_load_thread_count": 8,
+}
+TRACED = (
+    *("vector", "matrix", "batched", "pair", "text", "words", "types", "reshaped", "half"),
+    *("faults", "chain", "fork", "faulty_chain"),
+)
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +92,28 @@ def probed_triton(oracle_installed: None, probe_repository: Path) -> Iterator[Se
 def probed_reference(probe_repository: Path) -> Iterator[Server]:
     """The reference server on the probes."""
     with start_reference_server(probe_repository, ready_path=LIVE, **PROBING) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def traced_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some probes, for servers whose settings change and which write traces."""
+    repository = tmp_path_factory.mktemp("traced") / "repository"
+    write_probes(repository, *TRACED)
+    return repository
+
+
+@pytest.fixture(scope="session")
+def traced_triton(oracle_installed: None, traced_repository: Path) -> Iterator[Server]:
+    """The real server, with a trace file beside its log."""
+    with start_tritonserver(traced_repository, **TRACING) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def traced_reference(traced_repository: Path) -> Iterator[Server]:
+    """The reference server, with a trace file beside its log."""
+    with start_reference_server(traced_repository, **TRACING) as server:
         yield server
 
 

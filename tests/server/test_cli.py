@@ -8,9 +8,19 @@ import pytest
 from server.support.model_folders import BROKEN, VECTOR, write_model
 
 from reference_server import cli
-from reference_server.options import HttpOptions, LogOptions, MetricsOptions, ServerOptions
+from reference_server.options import (
+    Compression,
+    ControlMode,
+    GrpcOptions,
+    HttpOptions,
+    LogOptions,
+    MetricsOptions,
+    Restriction,
+    ServerOptions,
+    TraceOptions,
+)
 
-WITHOUT_PORTS = ["--allow-http=false", "--allow-metrics=false"]
+WITHOUT_PORTS = ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"]
 HERE = ["--model-repository", "models"]
 
 
@@ -59,6 +69,8 @@ OPTIONS = {
     "--allow-http=false": ("http", None),
     "--http-address=::1": ("http", HttpOptions("::1")),
     "--http-port=9000": ("http", HttpOptions(port=9000)),
+    "--http-header-forward-pattern=X-": ("http", HttpOptions(forwarded="X-")),
+    "--http-max-input-size=9": ("http", HttpOptions(max_input_bytes=9)),
     "--reuse-http-port=true": ("http", HttpOptions(reuse_port=True)),
     "--allow-metrics=false": ("metrics", None),
     "--metrics-address=::1": ("metrics", MetricsOptions("::1")),
@@ -69,6 +81,8 @@ OPTIONS = {
     "--strict-readiness=0": ("strict_readiness", False),
     "--disable-auto-complete-config": ("auto_complete_config", False),
     "--model-load-thread-count=9": ("model_load_threads", 9),
+    "--model-control-mode=POLL": ("control_mode", ControlMode.POLL),
+    "--repository-poll-secs=3": ("poll_s", 3),
     "--exit-timeout-secs=5": ("exit_timeout_s", 5),
     "--log-verbose=2": ("log", LogOptions(verbose_level=2)),
     "--log-info=off": ("log", LogOptions(info=False)),
@@ -85,6 +99,26 @@ def test_an_option(argument, setting, separate):
     name, value = setting
     given = argument.split("=") if separate else [argument]
     assert getattr(cli.parse([*HERE, *given])[0], name) == value
+
+
+def test_models_to_load_at_the_start():
+    arguments = [*HERE, "--model-control-mode=explicit", "--load-model=a", "--load-model", "b"]
+    options = cli.parse([*arguments, "--load-model=a"])[0]
+    assert (options.control_mode, options.startup_models) == (ControlMode.EXPLICIT, ("a", "b"))
+
+
+def test_restrictions():
+    arguments = [
+        *HERE,
+        "--http-restricted-api=health,trace:k=v",
+        "--http-restricted-api=logging:a=b",
+    ]
+    options = cli.parse([*arguments, "--grpc-restricted-protocol=health:k=w"])[0]
+    known, other = Restriction("k", "v"), Restriction("a", "b")
+    assert options.http is not None
+    assert options.http.restricted == {"health": known, "trace": known, "logging": other}
+    assert options.grpc is not None
+    assert options.grpc.restricted == {"health": Restriction("k", "w")}
 
 
 def test_the_metrics_are_where_http_is_unless_told_otherwise():
@@ -110,10 +144,34 @@ def test_booleans_have_many_words(text, value):
     assert cli.parse([*HERE, f"--exit-on-error={text}"])[0].exit_on_error is value
 
 
+def test_grpc_is_served_as_triton_serves_it_by_default():
+    assert cli.parse(HERE)[0].grpc == GrpcOptions()
+    assert cli.parse([*HERE, "--allow-grpc=false"])[0].grpc is None
+
+
+def test_options_of_grpc():
+    arguments = [
+        *("--grpc-address=::1", "--grpc-port=9", "--reuse-grpc-port=true"),
+        *("--grpc-infer-response-compression-level=medium", "--grpc-keepalive-time=1"),
+        *("--grpc-keepalive-timeout=2", "--grpc-keepalive-permit-without-calls=1"),
+        *("--grpc-http2-max-pings-without-data=3", "--grpc-http2-max-ping-strikes=5"),
+        *("--grpc-http2-min-recv-ping-interval-without-data=4", "--grpc-max-connection-age=6"),
+        "--grpc-max-connection-age-grace=7",
+    ]
+    expected = GrpcOptions("::1", 9, True, Compression.MEDIUM, 1, 2, True, 3, 4, 5, 6, 7)
+    assert cli.parse([*HERE, *arguments])[0].grpc == expected
+
+
+def test_settings_of_tracing_are_joined():
+    arguments = ["--trace-config=triton,file=t.json", "--trace-config", "level=TENSORS"]
+    expected = TraceOptions("t.json", frozenset({"TENSORS"}))
+    assert cli.parse([*HERE, *arguments])[0].trace == expected
+
+
 def test_options_without_effect_are_named():
-    arguments = [*HERE, "--grpc-port=1", "--allow-gpu-metrics=false", "--http-thread-count", "4"]
+    arguments = [*HERE, "--cache-directory=x", "--allow-gpu-metrics=0", "--http-thread-count", "4"]
     ignored = cli.parse(arguments)[1]
-    assert sorted(ignored) == ["--allow-gpu-metrics", "--grpc-port", "--http-thread-count"]
+    assert sorted(ignored) == ["--allow-gpu-metrics", "--cache-directory", "--http-thread-count"]
 
 
 @pytest.mark.parametrize(
@@ -132,8 +190,23 @@ def test_options_without_effect_are_named():
         (["--model-load-thread-count=0"], "Got 0, expected 1 to 1024"),
         (["--strict-readiness=maybe"], "invalid value for bool option: maybe"),
         (["--model-control-mode=foo"], "--model-control-mode: invalid choice: 'foo'"),
-        (["--model-control-mode=poll"], "--model-control-mode: invalid choice: 'poll'"),
+        (
+            ["--load-model=m"],
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as",
+        ),
+        (["--repository-poll-secs=abc"], "Invalid option value. Got abc"),
+        (["--http-thread-count=abc"], "Invalid option value. Got abc"),
+        (["--http-max-input-size=0"], "Invalid option value. Got 0"),
+        (["--http-header-forward-pattern=("], "'(' is no regular expression"),
+        (["--http-restricted-api=foo:k=v"], "unknown restricted api 'foo'"),
+        (["--grpc-restricted-protocol=foo:k=v"], "unknown restricted protocol 'foo'"),
+        (
+            ["--http-restricted-api=health"],
+            "--http-restricted-api option format is '<config name>:<setting>=<value>'. Got health",
+        ),
         (["--log-format=x"], "--log-format: invalid choice: 'x'"),
+        (["--trace-config=rate=x"], "--trace-config: Invalid option value. Got x"),
+        (["--trace-config=mode=opentelemetry"], "trace mode 'opentelemetry' is not served"),
         (["--nope"], "unrecognized arguments: --nope"),
         (["--http=1"], "unrecognized arguments: --http=1"),
         (["stray"], "unrecognized arguments: stray"),
@@ -219,5 +292,5 @@ def test_the_table_of_models_is_shown(capsys, tmp_path):
 
 def test_options_without_effect_are_warned_of(capsys, tmp_path):
     write_model(tmp_path, "m", VECTOR, STOPPING)
-    cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}", "--grpc-port=1"])
-    assert '"no effect in the reference server: --grpc-port"' in capsys.readouterr().err
+    cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}", "--http-thread-count=1"])
+    assert '"no effect in the reference server: --http-thread-count"' in capsys.readouterr().err

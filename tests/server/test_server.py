@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -79,7 +80,7 @@ def serving(options, scenario, *, faulty=None):
     async def run():
         ports = Ports(faulty)
         asyncio.get_running_loop().create_server = ports.create_server
-        server = Server(options)
+        server = Server(replace(options, grpc=None))  # which has a loop of its own
         task = asyncio.ensure_future(server.serve())
         opened = asyncio.ensure_future(ports.opened.wait())
         await asyncio.wait([task, opened], return_when=asyncio.FIRST_COMPLETED)

@@ -100,7 +100,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stack(engine: docker.DockerClient, tree: Path) -> Iterator[Stack]:
     """The stack, up."""
     names = [
-        *("HTTP_PORT", "METRICS_PORT"),
+        *("HTTP_PORT", "GRPC_PORT", "METRICS_PORT"),
         *("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"),
     ]
     ports = dict(zip(names, free_ports(len(names)), strict=True))

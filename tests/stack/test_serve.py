@@ -71,10 +71,11 @@ def test_taken_port_is_refused_before_its_owner_could_answer(port):
 
 def start(repository: Path, http_port: int) -> subprocess.Popen[str]:
     """Start the command, on ports that nobody uses; both of its streams come as one."""
-    (metrics_port,) = free_ports(1)
+    grpc_port, metrics_port = free_ports(2)
     settings = {
         "model_repository": str(repository),
         "http_port": http_port,
+        "grpc_port": grpc_port,
         "metrics_port": metrics_port,
     }
     return subprocess.Popen(

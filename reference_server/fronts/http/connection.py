@@ -16,12 +16,15 @@ from typing import cast
 import httptools
 import numpy as np
 
-from reference_server.fronts.http import errors
+from reference_server.fronts.http import errors, heads
+from reference_server.fronts.http.heads import Header
 
 #: Bytes of a body still to come from which it is received in place.
 _IN_PLACE_BYTES = 8192
 #: Requests of one connection that may wait before reading pauses.
 _MAX_PIPELINED = 32
+#: More bytes than any body has.
+_UNLIMITED = 1 << 64
 #: Where tensor data begins in a body that is received in place, for aligned NumPy views.
 _ALIGNMENT = 64
 #: The method of a request line that is in order but for llhttp not knowing the method.
@@ -30,13 +33,24 @@ _METHOD = re.compile(rb"[A-Z]+(?= \S+ HTTP/1\.[01]\r\n)")
 _REFUSED_METHOD = b"TRACE"
 
 Part = bytes | memoryview
-Header = tuple[bytes, bytes]
 
 
 class Request:
-    """One HTTP request, and the way to answer it: `reply` exactly once, on the loop's thread."""
+    """One HTTP request, and the way to answer it, on the loop's thread.
 
-    __slots__ = ("_connection", "body", "headers", "keep_alive", "method", "url", "version")
+    Either `reply` exactly once, or `begin_chunks`, any number of `send_chunk`, and `end_chunks`.
+    """
+
+    __slots__ = (
+        "_connection",
+        "body",
+        "fields",
+        "headers",
+        "keep_alive",
+        "method",
+        "url",
+        "version",
+    )
 
     def __init__(self, connection: HttpConnection) -> None:
         self._connection = connection
@@ -44,7 +58,8 @@ class Request:
         self.method = ""
         self.version = "1.1"
         self.keep_alive = True
-        self.headers: dict[bytes, bytes] = {}
+        self.headers: dict[bytes, bytes] = {}  # by lower-case name, the first of each
+        self.fields: list[Header] = []  # all of them, as they were sent
         self.body: memoryview = memoryview(b"")
 
     def header(self, name: bytes) -> str | None:
@@ -66,6 +81,18 @@ class Request:
         """
         self._connection.reply(self, status, parts, headers, content_type)
 
+    def begin_chunks(self, status: bytes, content_type: bytes) -> None:
+        """Begin a reply whose length is not known yet."""
+        self._connection.begin_chunks(self, status, content_type)
+
+    def send_chunk(self, data: bytes) -> None:
+        """Send a piece of its body, which is not empty."""
+        self._connection.send_chunk(data)
+
+    def end_chunks(self) -> None:
+        """The body is complete."""
+        self._connection.end_chunks(self)
+
     def reply_error(self, status: bytes, message: str, *, as_json: bool) -> None:
         """Send an error body. Triton types some of them as JSON and leaves others plain."""
         self.reply(
@@ -80,7 +107,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     `handle` is called with each complete request; `scratch` is a buffer that all connections of
     a loop share, since what is in it is consumed before the next read; `opened` and `closed`
-    report the connection's life.
+    report the connection's life. Bodies of more than `max_body` bytes are refused unread.
     """
 
     def __init__(
@@ -89,7 +116,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         scratch: memoryview,
         opened: Callable[[HttpConnection], None],
         closed: Callable[[HttpConnection], None],
+        max_body: int | None = None,
     ) -> None:
+        self._max_body = _UNLIMITED if max_body is None else max_body
         self._handle = handle
         self._scratch = scratch
         self._opened = opened
@@ -98,6 +127,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._incoming = Request(self)  # the request being read
         self._chunks: list[bytes] = []  # its body so far
+        self._received = 0  # the size of that
         self._headers_done = False
         self._whole = False
         self._completed = 0  # messages that ended within the bytes being read
@@ -171,6 +201,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def on_message_begin(self) -> None:
         self._incoming = Request(self)
         self._chunks = []
+        self._received = 0
         self._headers_done = False
         self._whole = False
 
@@ -179,6 +210,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._incoming.headers.setdefault(name.lower(), value)
+        self._incoming.fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         request = self._incoming
@@ -190,13 +222,19 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._write([b"HTTP/1.1 100 Continue\r\n\r\n"])
 
     def on_body(self, body: bytes) -> None:
-        self._chunks.append(body)
+        self._received += len(body)
+        if self._received <= self._max_body:
+            self._chunks.append(body)
 
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade() and b"content-length" in self._incoming.headers:
             return  # see _past_upgrade
         self._whole = True
         self._completed += 1
+        if self._received > self._max_body:
+            self._chunks = []
+            self._refuse_body(self._too_large(self._received))
+            return
         chunks = self._chunks
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._incoming.body = memoryview(body)
@@ -211,26 +249,19 @@ class HttpConnection(asyncio.BufferedProtocol):
         if b"transfer-encoding" in headers:
             return
         length = int(headers.get(b"content-length", b"0"))
-        received = sum(map(len, self._chunks))
-        if length - received >= _IN_PLACE_BYTES:
+        if length - self._received >= _IN_PLACE_BYTES:
             self._make_place(length)
 
     def _make_place(self, length: int) -> None:
         """Go on reading the body in memory of its own, where what has come of it is put first."""
         headers = self._incoming.headers
+        if length > self._max_body:
+            self._refuse_body(self._too_large(length))
+            return
         try:
             place = _aligned(length, _number(headers.get(b"inference-header-content-length")))
         except (MemoryError, ValueError):  # ValueError: more than any memory can have
-            if self._current is not None:
-                self.close()
-                return
-            self._incoming.keep_alive = False
-            self._current = self._incoming
-            self._incoming.reply_error(
-                errors.BAD_REQUEST,
-                f"a request body of {length} bytes does not fit the server's memory",
-                as_json=True,
-            )
+            self._refuse_body(f"a request body of {length} bytes does not fit the server's memory")
             return
         self._filled = 0
         for chunk in self._chunks:
@@ -239,6 +270,21 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._chunks = []
         self._place = place
         self._check_filled()
+
+    def _refuse_body(self, reason: str) -> None:
+        """Answer the request that is being read, whose body will not be; the connection ends."""
+        if self._current is not None:
+            self.close()
+            return
+        self._incoming.keep_alive = False
+        self._current = self._incoming
+        self._incoming.reply_error(errors.BAD_REQUEST, reason, as_json=True)
+
+    def _too_large(self, size: int) -> str:
+        return (
+            f"request size of {size} bytes exceeds the maximum allowed input size of "
+            f"{self._max_body} bytes. Use --http-max-input-size to increase the limit."
+        )
 
     def _check_filled(self) -> None:
         if self._place is not None and self._filled == len(self._place):
@@ -308,21 +354,29 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         length = sum(map(len, parts))
-        old = request.version == "1.0"
-        lines = [b"HTTP/%b %b" % (request.version.encode(), status)]
-        if content_type is not None:
-            lines.append(b"Content-Type: " + content_type)
-        lines.extend(b"%b: %b" % header for header in headers)
-        if length:
-            lines.append(b"Content-Length: %d" % length)
-        if request.keep_alive is old:  # each version names what is not its default
-            lines.append(b"Connection: keep-alive" if old else b"Connection: close")
-        if not length and (request.keep_alive or not old):
-            lines.append(b"Content-Length: 0")
-        if content_type is None:
-            lines.append(b"Content-Type: text/plain")
-        lines.append(b"\r\n")
-        self._write([b"\r\n".join(lines), *parts])
+        head = heads.head(
+            request.version, request.keep_alive, status, content_type, headers, length
+        )
+        self._write([head, *parts])
+        self._replied(request)
+
+    def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
+        """Write the head of a chunked reply to the current request."""
+        self._write([heads.chunked(request.version, request.keep_alive, status, content_type)])
+
+    def send_chunk(self, data: bytes) -> None:
+        """Write one chunk of the body."""
+        self._write([b"%x\r\n%b\r\n" % (len(data), data)])
+
+    def end_chunks(self, request: Request) -> None:
+        """Write the end of the body, then go on with the next request."""
+        self._current = None
+        if self._transport is not None:
+            self._write([b"0\r\n\r\n"])
+            self._replied(request)
+
+    def _replied(self, request: Request) -> None:
+        assert self._transport is not None
         if not request.keep_alive:
             self._waiting.clear()
         if not request.keep_alive or (self._closing and not self._waiting):

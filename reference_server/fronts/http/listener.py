@@ -19,7 +19,8 @@ _BACKLOG = 1024
 class HttpListener:
     """Gives the requests of one port to `handle`, on the loop's thread.
 
-    `open`, then `stop_accepting` and `drained`, then `close`. `service` is its name in the log.
+    `open`, then `stop_accepting` and `drained`, then `close`. `service` is its name in the log;
+    bodies of more than `max_body` bytes are refused.
     """
 
     def __init__(
@@ -30,7 +31,9 @@ class HttpListener:
         handle: Callable[[Request], None],
         *,
         reuse_port: bool = False,
+        max_body: int | None = None,
     ) -> None:
+        self._max_body = max_body
         self._service = service
         self._address = address
         self._port = port
@@ -48,7 +51,9 @@ class HttpListener:
         scratch = memoryview(bytearray(_SCRATCH_BYTES))
         try:
             self._server = await loop.create_server(
-                lambda: HttpConnection(self._handle, scratch, self._opened, self._closed),
+                lambda: HttpConnection(
+                    self._handle, scratch, self._opened, self._closed, self._max_body
+                ),
                 self._address,
                 self._port,
                 backlog=_BACKLOG,

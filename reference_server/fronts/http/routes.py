@@ -14,7 +14,10 @@ _MAX_VERSION = 2**63 - 1
 
 
 class Operation(enum.Enum):
-    """What can be asked over HTTP; the value is the only method that it answers to."""
+    """What can be asked over HTTP; the value begins with the method that it answers to.
+
+    Methods that it answers to as well stand at its end.
+    """
 
     LIVE = ("GET", "live")
     READY = ("GET", "ready")
@@ -25,20 +28,41 @@ class Operation(enum.Enum):
     MODEL_STATISTICS = ("GET", "model statistics")
     ALL_STATISTICS = ("GET", "statistics")
     INFER = ("POST", "infer")
+    GENERATE = ("POST", "generate")
+    GENERATE_STREAM = ("POST", "generate stream")
+    LOG_SETTINGS = ("POST", "log settings", "GET")
+    TRACE_SETTINGS = ("POST", "trace settings", "GET")
+    SYSTEM_REGION_STATUS = ("GET", "system region status")
+    SYSTEM_REGION_REGISTER = ("POST", "system region register")
+    SYSTEM_REGION_UNREGISTER = ("POST", "system region unregister")
+    CUDA_REGION_STATUS = ("GET", "cuda region status")
+    CUDA_REGION_REGISTER = ("POST", "cuda region register")
+    CUDA_REGION_UNREGISTER = ("POST", "cuda region unregister")
+    REPOSITORY_INDEX = ("POST", "repository index")
+    REPOSITORY_LOAD = ("POST", "repository load")
+    REPOSITORY_UNLOAD = ("POST", "repository unload")
 
     @property
     def method(self) -> str:
-        """`GET` or `POST`."""
-        return self.value[0]
+        """The method that it answers to: `GET` or `POST`."""
+        return str(self.value[0])
+
+    def allows(self, method: str) -> bool:
+        """Whether a request of this method is answered."""
+        return method == self.value[0] or method in self.value[2:]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An operation, and whom it is about. `version` is the text in the URL, if there is one."""
+    """An operation, and whom it is about: a model, or the `name` of something else.
+
+    `version_text` is the version in the URL, if there is one.
+    """
 
     operation: Operation
     model: str = ""
     version_text: str = ""
+    name: str = ""
 
     def version(self) -> int:
         """The version number. Raises ServerError INVALID_ARG if it is none that can exist."""
@@ -59,11 +83,13 @@ _FIXED = {
     "/v2/health/live": Operation.LIVE,
     "/v2/health/ready": Operation.READY,
     "/v2/models/stats": Operation.ALL_STATISTICS,
+    "/v2/logging": Operation.LOG_SETTINGS,
+    "/v2/trace/setting": Operation.TRACE_SETTINGS,
 }
 _ORIGIN = re.compile(r"^http://[^/]*")
 _MODEL = re.compile(
     r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
-    r"(?:/(?P<verb>infer|ready|config|stats))?"
+    r"(?:/(?P<verb>infer|ready|config|stats|generate|generate_stream|trace/setting))?"
 )
 _VERBS = {
     None: Operation.MODEL_METADATA,
@@ -71,7 +97,17 @@ _VERBS = {
     "ready": Operation.MODEL_READY,
     "config": Operation.MODEL_CONFIG,
     "stats": Operation.MODEL_STATISTICS,
+    "generate": Operation.GENERATE,
+    "generate_stream": Operation.GENERATE_STREAM,
+    "trace/setting": Operation.TRACE_SETTINGS,
 }
+_REGION = re.compile(
+    r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?"
+    r"/(?P<verb>status|register|unregister)"
+)
+_REPOSITORY = re.compile(
+    r"/v2/repository(?:/(?P<name>[^/]+))?/(?:index|models/(?P<model>[^/]+)/(?P<verb>load|unload))"
+)
 
 
 def path_of(url: bytes) -> str:
@@ -90,6 +126,16 @@ def match(url: bytes) -> Route | None:
     if fixed is not None:
         return Route(fixed)
     found = _MODEL.fullmatch(path)
-    if found is None:
-        return None
-    return Route(_VERBS[found["verb"]], found["model"], found["version"] or "")
+    if found is not None:
+        if found["verb"] == "trace/setting" and found["version"]:
+            return None
+        return Route(_VERBS[found["verb"]], found["model"], found["version"] or "")
+    found = _REGION.fullmatch(path)
+    if found is not None:
+        operation = Operation[f"{found['kind']}_region_{found['verb']}".upper()]
+        return Route(operation, name=found["name"] or "")
+    found = _REPOSITORY.fullmatch(path)
+    if found is not None:
+        operation = Operation[f"repository_{found['verb'] or 'index'}".upper()]
+        return Route(operation, found["model"] or "", name=found["name"] or "")
+    return None

@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+from server.support.regions import MadeUpRegions
 from server.support.requests import NullSink, signature
 
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
@@ -15,6 +16,7 @@ from reference_server.core.request import SequenceFlag
 
 MODEL = signature({"X": (DataType.FP32, [-1])}, name="m")
 BINARY = OutputForm(binary=True)
+NO_REGIONS = MadeUpRegions()
 
 
 def x(**changes):
@@ -36,12 +38,12 @@ def document(*inputs, **fields):
     return json.dumps(fields | {"inputs": list(inputs)})
 
 
-def decode(text, tail=b"", *, model=MODEL, length=None):
+def decode(text, tail=b"", *, model=MODEL, length=None, regions=NO_REGIONS):
     """The request and the form of its response."""
     head = text.encode() if isinstance(text, str) else text
     body = memoryview(bytearray(head + tail))
     return InferRequestDecoder().decode(
-        model, body, len(head) if length is None else length, NullSink()
+        model, body, len(head) if length is None else length, NullSink(), regions
     )
 
 
@@ -126,7 +128,7 @@ def test_binary_inputs_are_taken_in_order():
 def test_binary_inputs_are_views_of_the_body():
     head = document(binary(8)).encode()
     body = memoryview(bytearray(head + bytes(8)))
-    decoded, _ = InferRequestDecoder().decode(MODEL, body, len(head), NullSink())
+    decoded, _ = InferRequestDecoder().decode(MODEL, body, len(head), NullSink(), NO_REGIONS)
     body[len(head) :] = struct.pack("<2f", 3, 4)
     assert bytes(decoded.inputs["X"].raw()) == struct.pack("<2f", 3, 4)
 
@@ -245,9 +247,8 @@ FAULTS = {
     ),
     "shared memory": (
         document(x(data=None, parameters={"shared_memory_region": "r"})),
-        Code.UNSUPPORTED,
-        "input 'X': shared memory region 'r' cannot be used, the reference server does not serve "
-        "shared memory yet",
+        Code.NOT_FOUND,
+        "no region 'r'",
     ),
 }
 
@@ -490,9 +491,8 @@ OUTPUT_FAULTS = {
     ),
     "shared memory": (
         [y(shared_memory_region="r")],
-        Code.UNSUPPORTED,
-        "output 'Y': shared memory region 'r' cannot be used, the reference server does not serve "
-        "shared memory yet",
+        Code.NOT_FOUND,
+        "no region 'r'",
     ),
 }
 
@@ -604,7 +604,7 @@ def twice(text, *tails, model=MODEL):
     """Two requests with the same JSON through one decoder."""
     decoder, head = InferRequestDecoder(), text.encode()
     for tail in tails:
-        yield decoder.decode(model, memoryview(head + tail), len(head), NullSink())
+        yield decoder.decode(model, memoryview(head + tail), len(head), NullSink(), NO_REGIONS)
 
 
 def test_the_same_json_has_new_data():
@@ -640,11 +640,11 @@ def test_the_same_json_says_the_same():
 
 def test_the_same_json_over_other_data_is_read_again():
     decoder, head = InferRequestDecoder(), document(binary(8)).encode()
-    decoder.decode(MODEL, memoryview(head + bytes(8)), len(head), NullSink())
+    decoder.decode(MODEL, memoryview(head + bytes(8)), len(head), NullSink(), NO_REGIONS)
     with pytest.raises(ServerError, match="unexpected additional input data"):
-        decoder.decode(MODEL, memoryview(head + bytes(9)), len(head), NullSink())
+        decoder.decode(MODEL, memoryview(head + bytes(9)), len(head), NullSink(), NO_REGIONS)
     with pytest.raises(ServerError, match="expecting 1 additional bytes"):
-        decoder.decode(MODEL, memoryview(head + bytes(7)), len(head), NullSink())
+        decoder.decode(MODEL, memoryview(head + bytes(7)), len(head), NullSink(), NO_REGIONS)
 
 
 def test_a_header_is_remembered_for_any_model():
@@ -652,7 +652,7 @@ def test_a_header_is_remembered_for_any_model():
     body = memoryview(head + bytes(8))
     for name in ("m", "n"):
         model = signature({"X": (DataType.FP32, [-1])}, name=name)
-        decoded, _ = decoder.decode(model, body, len(head), NullSink())
+        decoded, _ = decoder.decode(model, body, len(head), NullSink(), NO_REGIONS)
         assert decoded.model_name == name
 
 
@@ -674,5 +674,156 @@ def test_many_headers_come_and_go():
         for number in range(600):
             head = document(binary(8), id=str(number)).encode()
             body = memoryview(head + bytes(8))
-            decoded, _ = decoder.decode(MODEL, body, len(head), NullSink())
+            decoded, _ = decoder.decode(MODEL, body, len(head), NullSink(), NO_REGIONS)
             assert decoded.id == str(number)
+
+
+# --------------------------------------------------------------------------------- shared memory
+
+FLOATS = struct.pack("<4f", 1, 2, 3, 4)
+
+
+def in_region(name="X", region="r", size=8, offset=None, **more):
+    """An input in shared memory; None takes a parameter out."""
+    parameters = {
+        "shared_memory_region": region,
+        "shared_memory_byte_size": size,
+        "shared_memory_offset": offset,
+    } | more
+    parameters = {key: value for key, value in parameters.items() if value is not None}
+    return {"name": name, "datatype": "FP32", "shape": [2], "parameters": parameters}
+
+
+def regions(**more):
+    return MadeUpRegions(r=FLOATS, s=bytes(64), **more)
+
+
+def test_an_input_in_shared_memory_is_a_view():
+    memory = regions()
+    decoded = request(document(in_region(offset=8)), regions=memory)
+    assert memory.asked == [("view", "r", 8, 8)]
+    assert decoded.inputs["X"].array().tolist() == [3, 4]
+    memory.bytes["r"][8:12] = FLOATS[:4]
+    assert bytes(decoded.inputs["X"].raw()) == FLOATS[:4] + FLOATS[12:]
+
+
+def test_size_and_offset_may_be_left_out():
+    memory = regions()
+    request(document(in_region(size=None)), regions=memory)
+    assert memory.asked == [("view", "r", 0, 0)]
+
+
+def test_a_region_is_named_up_to_the_first_nul():
+    memory = regions()
+    request(document(in_region(region="r\0s")), regions=memory)
+    assert memory.asked == [("view", "r", 0, 8)]
+
+
+def test_inputs_come_from_everywhere_in_one_request():
+    text = document(binary(8, "A"), in_region("B"), x(name="C"), binary(8, "D"))
+    decoded = request(text, FLOATS[8:] + FLOATS[:8], regions=regions())
+    values = {name: tensor.array().tolist() for name, tensor in decoded.inputs.items()}
+    assert values == {"A": [3, 4], "B": [1, 2], "C": [1, 2], "D": [1, 2]}
+
+
+def test_an_output_gets_its_place():
+    memory = regions()
+    outputs = [y(shared_memory_region="s", shared_memory_byte_size=8, shared_memory_offset=16)]
+    _, form = decode(document(x(), outputs=outputs), regions=memory)
+    assert memory.asked == [("place", "s", 16, 8)]
+    assert form.of("Y").place.byte_size == 8
+
+
+@pytest.mark.parametrize("placed_first", [True, False])
+def test_of_an_output_named_twice_the_first_form_counts(placed_first):
+    outputs = [y(shared_memory_region="s", shared_memory_byte_size=8), y(binary_data=True)]
+    memory = regions()
+    _, form = decode(
+        document(x(), outputs=outputs if placed_first else outputs[::-1]), regions=memory
+    )
+    assert (form.of("Y").place is not None) is placed_first
+    assert memory.asked == [("place", "s", 0, 8)]
+
+
+SHARED_FAULTS = {
+    "region a number": (
+        in_region(region=5),
+        f"Unable to parse 'shared_memory_region': {NO_STRING}",
+    ),
+    "size text": (in_region(size="8"), f"Unable to parse 'shared_memory_byte_size': {NO_UINT}"),
+    "offset negative": (in_region(offset=-1), f"Unable to parse 'shared_memory_offset': {NO_UINT}"),
+    "offset before size": (
+        in_region(offset=-1, size="8"),
+        f"Unable to parse 'shared_memory_offset': {NO_UINT}",
+    ),
+    "offset of data": (
+        x(parameters={"shared_memory_offset": "0"}),
+        f"Unable to parse 'shared_memory_offset': {NO_UINT}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("entry", "said"), SHARED_FAULTS.values(), ids=SHARED_FAULTS)
+def test_shared_memory_fault(entry, said):
+    memory = regions()
+    assert fault(document(entry), regions=memory) == (INTERNAL, said)
+    assert memory.asked == []
+
+
+PLACE_FAULTS = {
+    "binary": (
+        {"binary_data": True},
+        INVALID,
+        "Output can't set both 'shared_memory_region' and 'binary_data'",
+    ),
+    "binary of 1": ({"binary_data": 1}, INTERNAL, f"Unable to set 'binary_data': {NO_BOOL}"),
+    "classification": (
+        {"classification": "x", "binary_data": True},
+        INVALID,
+        "Output can't set both 'shared_memory_region' and 'classification'",
+    ),
+    "offset text": (
+        {"shared_memory_offset": "0"},
+        INTERNAL,
+        f"Unable to parse 'shared_memory_offset': {NO_UINT}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("parameters", "code", "said"), PLACE_FAULTS.values(), ids=PLACE_FAULTS)
+def test_place_fault(parameters, code, said):
+    outputs = [y(shared_memory_region="s", shared_memory_byte_size=8, **parameters)]
+    assert fault(document(x(), outputs=outputs), regions=regions()) == (code, said)
+
+
+def test_a_size_without_region_is_only_checked_for_an_output():
+    outputs = [y(shared_memory_byte_size=8)]
+    assert decode(document(x(), outputs=outputs))[1].of("Y").place is None
+
+
+def test_the_same_json_is_looked_up_in_shared_memory_again():
+    memory = regions()
+    outputs = [
+        {"name": "Z"},
+        *(y(shared_memory_region="s", shared_memory_byte_size=n) for n in (8, 4)),
+    ]
+    text = document(in_region("A", offset=8), binary(8, "B"), outputs=outputs)
+    decoder, head = InferRequestDecoder(), text.encode()
+    for tail in (FLOATS[:8], FLOATS[8:]):
+        memory.asked.clear()
+        body = memoryview(head + tail)
+        decoded, form = decoder.decode(MODEL, body, len(head), NullSink(), memory)
+        assert memory.asked == [("view", "r", 8, 8), ("place", "s", 0, 8), ("place", "s", 0, 4)]
+        assert bytes(decoded.inputs["A"].raw()) == FLOATS[8:]
+        assert bytes(decoded.inputs["B"].raw()) == tail
+        assert form.of("Y").place.byte_size == 8
+        assert form.of("Z").place is None
+
+
+def test_the_same_json_after_its_region_is_gone():
+    memory, text = regions(), document(in_region()).encode()
+    decoder = InferRequestDecoder()
+    decoder.decode(MODEL, memoryview(text), len(text), NullSink(), memory)
+    del memory.bytes["r"]
+    with pytest.raises(ServerError, match="no region 'r'"):
+        decoder.decode(MODEL, memoryview(text), len(text), NullSink(), memory)

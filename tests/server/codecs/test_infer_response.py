@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from server.support.regions import MadeUpRegions
 from server.support.requests import array_tensor, signature
 
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
@@ -187,3 +188,53 @@ def test_without_a_batch_classes_are_one_row():
 def test_classes_in_binary():
     form = ResponseForm(outputs={"Y": OutputForm(binary=True, classes=1)})
     assert encoded(FLOATS, form=form).parts[1] == b"\x0a\0\0\x002.500000:1"
+
+
+# --------------------------------------------------------------------------------- shared memory
+
+
+def placed(memory, **places):
+    """The form of outputs that go to the region `s`: offset and size by name."""
+    return ResponseForm(
+        outputs={
+            name: OutputForm(place=memory.place("s", *place)) for name, place in places.items()
+        }
+    )
+
+
+def test_an_output_with_a_place_is_written_there():
+    memory = MadeUpRegions(s=bytes(24))
+    assert text(FLOATS, INTS, form=placed(memory, Y=(4, 16))) == (
+        b'{"model_name":"m","model_version":"1","outputs":['
+        b'{"name":"Y","datatype":"FP32","shape":[1,2]},'
+        b'{"name":"Z","datatype":"INT32","shape":[1],"data":[3]}]}'
+    )
+    assert memory.bytes["s"] == bytes(4) + np.array([1, 2.5], np.float32).tobytes() + bytes(12)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (array_tensor("Y", np.array([[1, 2], [3, 4]], np.uint8).T), bytes([1, 3, 2, 4])),
+        (array_tensor("Y", [b"ab", b""], object), b"\2\0\0\0ab\0\0\0\0"),
+        (array_tensor("Y", np.empty((0, 2), np.float32)), b""),
+        (array_tensor("Y", np.array([0.5], np.float16)), np.array([0.5], np.float16).tobytes()),
+    ],
+    ids=["a transposed array", "strings", "nothing", "FP16"],
+)
+def test_a_place_gets_the_bytes_of_the_wire(tensor, expected):
+    memory = MadeUpRegions(s=bytes(16))
+    text(tensor, form=placed(memory, Y=(0, 16)))
+    assert memory.bytes["s"] == expected.ljust(16, b"\0")
+
+
+def test_an_output_may_fill_its_place():
+    memory = MadeUpRegions(s=bytes(8))
+    text(FLOATS, form=placed(memory, Y=(0, 8)))
+    with pytest.raises(ServerError) as caught:
+        text(FLOATS, form=placed(memory, Y=(0, 7)))
+    assert (caught.value.code, caught.value.message) == (
+        Code.INTERNAL,
+        "shared memory size specified with the request for output 'Y' (7 bytes) should be at least "
+        "8 bytes to hold the results",
+    )

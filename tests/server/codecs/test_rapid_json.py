@@ -286,3 +286,22 @@ def test_parse_member_says_what_it_was_parsing():
 def test_prefixed_keeps_the_code():
     error = rapid_json.prefixed("reading x", ServerError(Code.INVALID_ARG, "bad"))
     assert (error.code, error.message) == (Code.INVALID_ARG, "reading x: bad")
+
+
+@pytest.mark.parametrize(
+    ("document", "repeated"),
+    [
+        (b"{}", set()),
+        (b"[1,2]", set()),
+        (b'{"a":1,"b":{"a":2}}', set()),
+        (b'{"a":"b:c","d":":"}', set()),
+        (b'{"a":1,"a":2,"b":3}', {(1, "a")}),
+        (b'{"a":1,"a":2,"a":3}', {(1, "a")}),
+        (b'{"p":{"x":1,"x":2},"x":1}', {(2, "x")}),
+        (b'[{"x":1,"x":2}]', {(2, "x")}),
+        (b'{"\\u0061":1,"a":NaN}', {(1, "a")}),
+    ],
+)
+def test_repeated_names_are_found(document, repeated):
+    value = rapid_json.loads(document)
+    assert rapid_json.repeated_names(memoryview(document), value) == repeated

@@ -140,6 +140,39 @@ REFUSED = {
         f"{ANON} All input dimensions should be specified for input 'X' for model 'm', "
         "got [2,-1,3]",
     ),
+    "a size below zero": (
+        PLAIN,
+        a_request(raw_tensor("X", FP32, [-2], bytes(8))),
+        f"{ANON} input byte size mismatch for input 'X' for model 'm'. Expected -8, got 8",
+    ),
+    "sizes below zero whose product is right": (
+        signature({"X": (FP32, [-1, -1])}),
+        a_request(raw_tensor("X", FP32, [-2, -2], bytes(16))),
+        f"{ANON} invalid shape for input 'X': shape [-2,-2] contains one or more invalid "
+        "dimensions",
+    ),
+    "a size below zero of nothing": (
+        signature({"X": (FP32, [-1, -1])}),
+        a_request(raw_tensor("X", FP32, [-2, 0], b"")),
+        f"{ANON} invalid shape for input 'X': shape [-2,0] contains one or more invalid dimensions",
+    ),
+    "rows below zero": (
+        BATCHED,
+        a_request(raw_tensor("X", FP32, [-1, 4], bytes(16))),
+        f"{ANON} input byte size mismatch for input 'X' for model 'm'. "
+        "Expected 68719476720, got 16",
+    ),
+    "strings below zero": (
+        WORDS,
+        a_request(words(wire(b"a"), -2)),
+        f"{ANON} unexpected number of string elements 1 for inference input 'T' for model 'm', "
+        "expecting -2",
+    ),
+    "no strings, below zero": (
+        WORDS,
+        a_request(words(b"", -2)),
+        f"{ANON} expected -2 string elements for inference input 'T' for model 'm', got 0",
+    ),
     "other shape": (
         FIXED,
         a_request(fp32("X", 4, 3)),
@@ -388,6 +421,13 @@ def test_the_model_sees_the_shape_of_reshape():
     request = admitted(model, a_request(fp32("X", 3, 4)))
     assert request.inputs["X"].shape == (3, 2, 2)
     assert request.inputs["X"].array().shape == (3, 2, 2)
+
+
+def test_a_batch_of_no_rows_with_the_data_of_one_is_a_row_without_a_batch():
+    request = admitted(BATCHED, a_request(raw_tensor("X", FP32, [0, 4], bytes(16))))
+    assert request.inputs["X"].shape == (4,)
+    assert request.inputs["X"].array().shape == (4,)
+    assert request.batch_size == 1
 
 
 def test_a_reshape_to_nothing_leaves_the_batch():

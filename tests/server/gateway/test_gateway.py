@@ -1,14 +1,10 @@
 """The operations of the protocol, over models that are loaded already."""
 
 import pytest
-from server.support.clock import ManualClock
-from server.support.front import Shelf, answering, gateway, served
+from server.support.front import gateway, served
 from server.support.model_folders import VECTOR
-from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.gateway.gateway import Gateway
-from reference_server.options import ServerOptions
 
 
 @pytest.fixture
@@ -87,18 +83,3 @@ def test_statistics_of_what_is_not_there(three, asked, text):
     with pytest.raises(ServerError) as caught:
         three.statistics(*asked)
     assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, text)
-
-
-def test_dispatch_stamps_checks_and_schedules():
-    model = served(VECTOR, answer=answering())
-    inside = Gateway(Shelf(model), ServerOptions(()), ManualClock(now_ns=7))
-    answers = Answers()
-    inside.dispatch(a_request(array_tensor("X", [1], "float32"), sink=answers))
-    (request,) = model.scheduler.requests
-    assert request.received_ns == 7
-    assert answers.wait().error is None
-
-
-def test_dispatch_refuses_what_does_not_fit():
-    with pytest.raises(ServerError, match="expected 1 inputs but got 0"):
-        gateway(served(VECTOR)).dispatch(a_request())

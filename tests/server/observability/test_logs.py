@@ -148,3 +148,18 @@ def test_ignored_options_are_named_in_one_line(shown, tmp_path):
         handler.close()
     line = (tmp_path / "other").read_text(encoding="utf-8")
     assert line.endswith('] "no effect in the reference server: --grpc-port, --metrics-port"\n')
+
+
+def test_what_is_shown_changes_while_the_server_runs(shown, tmp_path):
+    shown()
+    file = tmp_path / "live"
+    logs.configure(LogOptions(file=str(file)))
+    logger = logging.getLogger("reference_server.x")
+    logs.apply(LogOptions(info=False, verbose_level=1, iso8601=True))
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING):
+        logger.log(level, logging.getLevelName(level))
+    for handler in logging.getLogger(logs.ROOT).handlers:
+        handler.close()
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert [line.rsplit('"', 2)[1] for line in lines] == ["DEBUG", "WARNING"]
+    assert all(line[4] == "-" for line in lines)

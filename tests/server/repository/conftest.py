@@ -22,15 +22,10 @@ def load(models):
     loaded = []
 
     def load_all(*, auto_complete=True):
-        def dispatch(request):
-            repository.find(request.model_name, request.model_version).infer(request)
-
-        loader = ModelLoader(
-            ManualClock(), MetricRegistry(), dispatch, auto_complete_config=auto_complete
-        )
+        loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=auto_complete)
         repository = Repository([models], loader, load_threads=2)
         loaded.append(repository)
-        repository.load()
+        repository.load_all()
         return repository
 
     yield load_all

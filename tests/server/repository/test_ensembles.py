@@ -1,60 +1,10 @@
-"""Ensembles and their composing models: the order of loading, and what does not fit."""
+"""Ensembles and their composing models: what does not fit."""
 
 import pytest
 from server.support.configs import ensemble, model_config, step
 
 from reference_server.core.errors import Code, ServerError, not_found
-from reference_server.repository.ensembles import check_ensemble, load_order
-
-# ----------------------------------------------------------------------------------------- order
-
-
-@pytest.mark.parametrize(
-    ("steps", "order"),
-    [
-        pytest.param({}, [], id="none"),
-        pytest.param({"a": ["m"], "b": ["m"]}, ["a", "b"], id="independent"),
-        pytest.param({"a": ["b"], "b": ["m"]}, ["b", "a"], id="one uses another"),
-        pytest.param({"a": ["b", "c"], "b": ["c"], "c": ["m"]}, ["c", "b", "a"], id="a diamond"),
-        pytest.param({"a": ["b", "b"], "b": []}, ["b", "a"], id="used twice"),
-    ],
-)
-def test_an_ensemble_comes_after_those_it_uses(steps, order):
-    assert load_order(steps) == (order, {})
-
-
-@pytest.mark.parametrize(
-    ("steps", "order", "texts"),
-    [
-        pytest.param({"e": ["e"]}, [], {"e": "e -> ... -> e -> e"}, id="itself"),
-        pytest.param(
-            {"a": ["b"], "b": ["a"]},
-            [],
-            dict.fromkeys("ab", "a -> ... -> b -> a"),
-            id="each other",
-        ),
-        pytest.param(
-            {"a": ["b"], "b": ["c"], "c": ["b"]},
-            ["a"],
-            dict.fromkeys("bc", "b -> ... -> c -> b"),
-            id="who only uses a circle is not in it",
-        ),
-        pytest.param(
-            {"e": ["e"], "good": ["m"]},
-            ["good"],
-            {"e": "e -> ... -> e -> e"},
-            id="others are not disturbed",
-        ),
-    ],
-)
-def test_a_circle_is_refused(steps, order, texts):
-    found, circular = load_order(steps)
-    assert found == order
-    assert {name: error.message for name, error in circular.items()} == {
-        name: f"circular dependency between ensembles: {text}" for name, text in texts.items()
-    }
-    assert all(error.code is Code.INVALID_ARG for error in circular.values())
-
+from reference_server.repository.ensembles import check_ensemble
 
 # ------------------------------------------------------------------------------------------- fit
 

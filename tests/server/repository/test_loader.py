@@ -32,9 +32,7 @@ def load():
     loaded = []
 
     def load_one(path, version=1):
-        loader = ModelLoader(
-            ManualClock(), MetricRegistry(), lambda request: None, auto_complete_config=True
-        )
+        loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=True)
         folder = ModelFolder(path.name, path)
         served = loader.load(folder, loader.read_config(folder), version, unlabelled)
         loaded.append(served)

@@ -15,7 +15,6 @@ from server.support.model_folders import (
 from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.repository.manager import check_all_loaded
 from reference_server.repository.served import State
 
 CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "mid"}), step("m", {"X": "mid"}, {"Y": "O"}))
@@ -52,7 +51,7 @@ def test_models_are_loaded_and_serve(models, load):
     repository = load()
     assert states(repository) == [("a", 1, "READY"), ("m", 1, "READY")]
     assert repository.is_complete
-    check_all_loaded(repository)
+    assert repository.load_all()
     assert infer(repository, "m") == {"Y": [1, 2]}
 
 
@@ -131,7 +130,6 @@ def test_an_ensemble_has_labels(models, load, outputs, more, labels):
         ("m", 7, "Request for unknown model: 'm' version 7 is not found"),
         ("m", 0, "Request for unknown model: 'm' version 0 is not found"),
         ("broken", -1, "Request for unknown model: 'broken' has no available versions"),
-        ("broken", 1, "Request for unknown model: 'broken' has no available versions"),
     ],
 )
 def test_what_is_not_found(models, load, name, version, text):
@@ -244,7 +242,7 @@ def test_one_that_fails_has_a_reason_and_disturbs_nobody(
     write_ensemble(models, "z_good", CHAIN)
     repository = load()
     assert reason(repository, "x").startswith(said)
-    assert not repository.is_complete
+    assert not repository.load_all()
     assert repository.versions("x") == []
     assert infer(repository, "z_good", "I") == {"O": [1, 2]}
 
@@ -252,28 +250,44 @@ def test_one_that_fails_has_a_reason_and_disturbs_nobody(
 def test_an_ensemble_of_a_failed_model_fails_too(models, load):
     write_model(models, "m", source=BROKEN)
     write_ensemble(models, "e", CHAIN)
-    assert reason(load(), "e") == (
-        "Invalid argument: ensemble e contains models that are not available or ambiguous: m"
+    assert reason(load(), "e").startswith(
+        "Invalid argument: ensemble 'e' depends on 'm' which has no loaded version. Model 'm' "
+        "loading failed with error: version 1 is at UNAVAILABLE state: Internal: RuntimeError: "
+        "init no good"
     )
 
 
-def test_one_version_may_fail_while_another_serves(models, load):
+def test_an_ensemble_may_insist_on_a_version(models, load):
+    write_model(models, "m")
+    write_ensemble(models, "e", ensemble(step("m", {"X": "I"}, {"Y": "O"}, version=7)))
+    assert reason(load(), "e") == (
+        "Invalid argument: ensemble 'e' depends on 'm' whose required version 7 is not loaded."
+    )
+
+
+def test_versions_serve_together_or_not_at_all(models, load):
     folder = write_model(models, "m", VECTOR + "version_policy { all { } }", versions=(1, 2))
     (folder / "2" / "model.py").write_text("raise ValueError('no')")
     repository = load()
-    assert states(repository) == [("m", 1, "READY"), ("m", 2, "UNAVAILABLE")]
-    assert repository.find("m").version == 1
+    assert repository.versions("m") == []
+    assert states(repository)[1] == ("m", 2, "UNAVAILABLE")
     assert not repository.is_complete
 
 
-def test_a_failed_model_ends_a_strict_start(models, load):
-    write_model(models, "m", source=BROKEN)
-    with pytest.raises(ServerError) as caught:
-        check_all_loaded(load())
-    assert (caught.value.code, caught.value.message) == (
-        Code.INTERNAL,
-        "failed to load all models",
-    )
+@pytest.mark.parametrize(
+    ("source", "config", "versions", "is_complete"),
+    [
+        pytest.param(IDENTITY, VECTOR, (1,), True, id="ready"),
+        pytest.param(BROKEN, VECTOR, (1,), False, id="failed"),
+        pytest.param(IDENTITY, VECTOR + 'backend: "python"', (), False, id="no version"),
+        pytest.param(IDENTITY, "max_batch_sise: 8", (1,), True, id="never read"),
+    ],
+)
+def test_completeness_is_about_models_that_could_be_read(
+    models, load, source, config, versions, is_complete
+):
+    write_model(models, "m", config, source, versions=versions)
+    assert load().is_complete is is_complete
 
 
 def test_reasons_are_logged(models, load, caplog):
@@ -311,6 +325,7 @@ def test_ensembles_are_closed_before_what_they_use(models, load, caplog):
     write_model(models, "m")
     write_ensemble(models, "z", CHAIN)
     repository = load()
+    caplog.clear()
     with caplog.at_level(logging.INFO, "reference_server.repository"):
         repository.close()
     assert caplog.messages == [
@@ -325,7 +340,7 @@ def test_a_closed_repository_refuses(models, load):
     repository = load()
     repository.close()
     for model, tensor in (("m", "X"), ("e", "I")):
-        with pytest.raises(ServerError, match="Server is stopping"):
+        with pytest.raises(ServerError, match="has no available versions"):
             infer(repository, model, tensor)
 
 

@@ -1,11 +1,14 @@
 """What lies in the repositories, and which of it is wanted."""
 
+import os
+import shutil
+
 import pytest
 from server.support.configs import completed
 
 from reference_server.config import schema
 from reference_server.core.errors import Code, ServerError
-from reference_server.repository.scan import ModelFolder, scan, wanted
+from reference_server.repository.scan import ModelFolder, directories, locate, stamp, wanted
 
 
 def folders(root, *names):
@@ -14,34 +17,91 @@ def folders(root, *names):
     return root
 
 
-def test_folders_are_models_by_name(tmp_path):
+def test_folders_are_listed_by_name(tmp_path):
     folders(tmp_path, "b", "a", ".git")
     (tmp_path / "README.md").touch()
-    assert scan([tmp_path]) == [
-        ModelFolder("a", tmp_path / "a"),
-        ModelFolder("b", tmp_path / "b"),
-    ]
+    assert list(directories([tmp_path])) == [".git", "a", "b"]
 
 
 def test_repositories_are_joined(tmp_path):
-    one, two = folders(tmp_path / "one", "b"), folders(tmp_path / "two", "a")
-    assert [folder.path for folder in scan([one, two])] == [two / "a", one / "b"]
+    one, two = folders(tmp_path / "one", "b", "c"), folders(tmp_path / "two", "a", "c")
+    assert directories([one, two]) == {
+        "a": [two / "a"],
+        "b": [one / "b"],
+        "c": [one / "c", two / "c"],
+    }
 
 
 def test_a_missing_repository_is_an_error(tmp_path):
     with pytest.raises(ServerError) as caught:
-        scan([tmp_path, tmp_path / "no"])
+        directories([tmp_path, tmp_path / "no"])
     assert caught.value.code is Code.INTERNAL
     assert caught.value.message == f"failed to stat file {tmp_path / 'no'}"
 
 
-def test_a_model_in_two_repositories_is_an_error(tmp_path):
+def test_a_model_is_located_in_any_repository(tmp_path):
+    one, two = folders(tmp_path / "one", "b"), folders(tmp_path / "two", "a")
+    assert locate([one, two], "a") == ModelFolder("a", two / "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("nobody", "model not found"), ("m", "model appears in two or more repositories")],
+)
+def test_a_model_that_is_not_there_once_is_not_located(tmp_path, name, said):
     one, two = folders(tmp_path / "one", "m"), folders(tmp_path / "two", "m")
-    with pytest.raises(ServerError) as caught:
-        scan([one, two])
-    assert caught.value.message == (
-        f"model 'm' is in more than one repository: {one / 'm'} and {two / 'm'}"
-    )
+    with pytest.raises(ServerError, match=said):
+        locate([one, two], name)
+
+
+def write_at(path, text, at_s):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (at_s, at_s))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model's folder with files of known times."""
+    model = tmp_path / "m"
+    for path in ("1/model.py", "2/model.py", "config.pbtxt"):
+        write_at(model / path, "x", 100)
+    return model
+
+
+def test_a_stamp_tells_what_links_lead_to(tmp_path, folder):
+    write_at(tmp_path / "elsewhere" / "model.py", "x", 100)
+    (folder / "3").symlink_to(tmp_path / "elsewhere")
+    (folder / "1" / "back").symlink_to(folder)
+    before = stamp(folder)
+    write_at(tmp_path / "elsewhere" / "model.py", "x", 200)
+    assert stamp(folder).adds_to(before)
+
+
+def test_a_stamp_stays_while_nothing_changes(folder):
+    assert stamp(folder) == stamp(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "adds"),
+    [
+        (lambda model: write_at(model / "config.pbtxt", "x", 200), False),
+        (lambda model: write_at(model / "1/model.py", "x", 200), True),
+        (lambda model: write_at(model / "1/model.py", "longer", 100), True),
+        (lambda model: write_at(model / "1/model.py", "y", 50), True),
+        (lambda model: write_at(model / "1/helper.py", "x", 50), True),
+        (lambda model: write_at(model / "labels.txt", "x", 50), True),
+        (lambda model: shutil.rmtree(model / "2"), False),
+    ],
+    ids=["config", "touched", "longer", "older", "new", "new in the folder", "version gone"],
+)
+def test_a_stamp_tells_changed_files(folder, change, adds):
+    before = stamp(folder)
+    os.utime(folder, (100, 100))
+    change(folder)
+    after = stamp(folder)
+    assert after != before
+    assert after.adds_to(before) is adds
 
 
 @pytest.mark.parametrize(

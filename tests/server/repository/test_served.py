@@ -3,6 +3,7 @@
 import pytest
 from server.support.front import answering, served
 from server.support.requests import Answers, a_request, array_tensor, raw_tensor
+from server.support.traces import NotedTrace
 
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
@@ -43,3 +44,24 @@ def test_a_cut_string_is_answered_and_counted_as_failed():
     )
     assert model.scheduler.requests == []
     assert model.statistics.snapshot().fail.count == 1
+
+
+def test_a_traced_request_is_told_when_it_is_accepted():
+    trace = NotedTrace()
+    model = served(WORDS, answer=answering(), version=4)
+    model.infer(a_request(array_tensor("X", [b"a"], object), sink=Answers(), trace=trace))
+    assert trace.told == [("accepted", "m", 4)]
+
+
+def test_a_refused_request_tells_its_trace_nothing():
+    trace = NotedTrace()
+    with pytest.raises(ServerError):
+        served(WORDS).infer(a_request(sink=Answers(), trace=trace))
+    assert trace.told == []
+
+
+def test_a_cut_string_ends_its_trace():
+    trace = NotedTrace()
+    cut = raw_tensor("X", DataType.BYTES, [1], b"\x09\0\0\0abc")
+    served(WORDS).infer(a_request(cut, sink=Answers(), trace=trace))
+    assert trace.told == [("answered", [], None)]

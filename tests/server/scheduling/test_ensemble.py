@@ -7,6 +7,7 @@ import pytest
 from server.support.clock import ManualClock
 from server.support.configs import ensemble, model_config, step
 from server.support.requests import PATIENCE_S, Answers, a_request, array_tensor
+from server.support.traces import NotedTrace
 
 from reference_server.core.errors import Code, ServerError, invalid_arg, not_found
 from reference_server.core.request import SequenceFlag
@@ -402,3 +403,39 @@ def test_repr_counts_what_runs():
     assert repr(bench.scheduler) == "EnsembleScheduler(e version 1: 1 running)"
     bench.answer("a", error=invalid_arg("no"))
     assert repr(bench.scheduler) == "EnsembleScheduler(e version 1: 0 running)"
+
+
+# --------------------------------------------------------------------------------------- tracing
+
+
+def test_steps_have_traces_of_their_own():
+    bench = Bench(CHAIN)
+    trace = NotedTrace()
+    bench.submit(trace=trace)
+    first = bench.answer("a", ("Y", 3))
+    second = bench.answer("b", ("Y", 4))
+    assert [first.trace, second.trace] == trace.children
+    assert trace.told == [("answered", ["O"], None)]
+
+
+def test_a_failed_ensemble_has_answered_too():
+    bench = Bench(CHAIN)
+    trace = NotedTrace()
+    bench.submit(trace=trace)
+    bench.answer("a", error=invalid_arg("no"))
+    assert trace.told == [("answered", [], None)]
+
+
+def test_the_trace_of_a_refused_step_is_closed():
+    bench = Bench(CHAIN, refuses={"a": not_found("gone")})
+    trace = NotedTrace()
+    bench.submit(trace=trace)
+    (child,) = trace.children
+    assert child.told == ["closed"]
+    assert trace.told == [("answered", [], None)]
+
+
+def test_nobody_makes_a_trace_where_there_is_none():
+    bench = Bench(CHAIN)
+    bench.submit()
+    assert bench.answer("a", ("Y", 3)).trace is None

@@ -7,6 +7,7 @@ import pytest
 from server.support.clock import ManualClock
 from server.support.instances import NotedOutcomes, ScriptedInstance, WatchedQueue
 from server.support.requests import PATIENCE_S, Answers, a_request
+from server.support.traces import NotedTrace
 
 from reference_server.core.errors import Code, ServerError, internal, not_found
 from reference_server.scheduling.batcher import DynamicBatcher, Fifo
@@ -289,3 +290,19 @@ def test_repr_counts_who_waits_and_who_is_idle(bench):
     two.work.wait_for_idle()
     assert repr(two.scheduler) == shown.format(1)
     two.finish_all()
+
+
+# --------------------------------------------------------------------------------------- tracing
+
+
+@pytest.mark.parametrize(
+    ("outcome", "times"), [(None, (0, 0, 0)), (internal("broken"), (0, 0, 0))], ids=["ran", "broke"]
+)
+def test_a_trace_is_told_of_the_execution_before_the_answer(bench, outcome, times):
+    one = bench()
+    trace = NotedTrace()
+    answers = one.submit("a", trace=trace)
+    one.started()
+    one.instances[0].finish(outcome)
+    answers.wait()
+    assert trace.told == [("answered", [], times)]

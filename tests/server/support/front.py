@@ -13,8 +13,10 @@ from reference_server.core.errors import not_found
 from reference_server.core.request import LATEST, InferRequest
 from reference_server.core.response import InferResponse
 from reference_server.core.rules import RequestRules
+from reference_server.fronts.http import generate, settings, shared_memory
 from reference_server.fronts.http.handlers import HttpHandlers
 from reference_server.gateway.gateway import Gateway
+from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.observability.statistics import ModelStatistics
 from reference_server.options import ServerOptions
 from reference_server.repository.served import ServedModel
@@ -107,10 +109,19 @@ def gateway(*models: ServedModel, is_complete: bool = True, **options: object) -
 class Front:
     """One client of an HTTP front over these models."""
 
-    def __init__(self, *models: ServedModel, is_complete: bool = True) -> None:
+    def __init__(self, *models: ServedModel, is_complete: bool = True, **options: object) -> None:
         self._loop = HandCrankedLoop()
+        self.shared_memory = SharedMemory()
+        self.gateway = gateway(*models, is_complete=is_complete, **options)
+        clock = ManualClock(now_ns=42)
         handlers = HttpHandlers(
-            gateway(*models, is_complete=is_complete), self._loop, ManualClock(now_ns=42)
+            self.gateway,
+            self.shared_memory,
+            self._loop,
+            clock,
+            shared_memory.handlers(self.shared_memory),
+            settings.handlers(self.gateway.logging, self.gateway.tracing),
+            generate.handlers(self.gateway, self._loop, clock),
         )
         self.client = Client(handlers.handle)
 
@@ -121,6 +132,10 @@ class Front:
 
     def ask_all(self, requests: bytes) -> list[Reply]:
         """Send requests in one piece; returns the replies."""
+        self.exchange(requests)
+        return self.client.replies()
+
+    def exchange(self, requests: bytes) -> None:
+        """Send requests in one piece; what comes back is the client's to receive."""
         self.client.send(requests)
         self._loop.turn()
-        return self.client.replies()

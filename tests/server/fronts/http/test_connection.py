@@ -456,3 +456,112 @@ def test_another_protocol_is_not_taken_up(request_, asked):
         client.send(script[:cut], script[cut:])
         assert bodies(client) == [asked, b"GET /next "]
         assert not client.is_closed
+
+
+# ----------------------------------------------------------------------------------------- chunks
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_a_body_of_unknown_length_comes_in_chunks(waiting_client, held):
+    waiting_client.send(get("/a") + get("/b"))
+    (request,) = held.requests
+    request.begin_chunks(OK, b"text/x")
+    assert waiting_client.received() == CHUNKED
+    request.send_chunk(b"x" * 17)
+    request.send_chunk(b"y")
+    assert waiting_client.received() == b"11\r\n" + b"x" * 17 + b"\r\n1\r\ny\r\n"
+    assert held.requests == [request]  # the next one waits
+    request.end_chunks()
+    assert waiting_client.received() == b"0\r\n\r\n"
+    assert [waiting.url for waiting in held.requests] == [b"/a", b"/b"]
+
+
+def test_a_chunked_reply_may_have_no_chunks(waiting_client, held):
+    waiting_client.send(get("/a", "Connection: close"))
+    held.requests[0].begin_chunks(OK, b"text/x")
+    held.requests[0].end_chunks()
+    assert (
+        waiting_client.received()
+        == CHUNKED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + b"0\r\n\r\n"
+    )
+    assert waiting_client.is_closed
+
+
+def test_a_drained_connection_ends_with_the_last_chunk(waiting_client, held):
+    waiting_client.send(get("/a"))
+    held.requests[0].begin_chunks(OK, b"text/x")
+    waiting_client.connection.close()
+    assert not waiting_client.is_closed
+    held.requests[0].end_chunks()
+    assert waiting_client.is_closed
+
+
+def test_chunks_for_a_client_that_left_go_nowhere(waiting_client, held):
+    waiting_client.send(get("/a"))
+    held.requests[0].begin_chunks(OK, b"text/x")
+    waiting_client.received()
+    waiting_client.leave()
+    held.requests[0].send_chunk(b"x")
+    held.requests[0].end_chunks()
+    assert waiting_client.received() == b""
+
+
+# ------------------------------------------------------------------------------- bodies too large
+
+
+def limited(*pieces):
+    """The sizes of the bodies that are handled where 10 bytes are the limit, and the client."""
+    sizes = []
+
+    def handle(request):
+        sizes.append(len(request.body))
+        request.reply(b"200 OK")
+
+    client = Client(handle, max_body=10)
+    client.send(*pieces)
+    return sizes, client
+
+
+HEAD = b"POST /v2 HTTP/1.1\r\n"
+TOO_LARGE = (
+    b'{"error":"request size of %d bytes exceeds the maximum allowed input size of 10 bytes. '
+    b'Use --http-max-input-size to increase the limit."}'
+)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([post("/v2", b"x" * 10)], id="in one piece"),
+        pytest.param([HEAD + b"Content-Length: 10\r\n\r\n", b"x" * 10], id="after its head"),
+        pytest.param(
+            [HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nxxxxx\r\n5\r\nxxxxx\r\n0\r\n\r\n"],
+            id="in chunks",
+        ),
+    ],
+)
+def test_a_body_of_the_limit_is_taken(pieces):
+    sizes, client = limited(*pieces, *pieces)
+    assert sizes == [10, 10]
+    assert not client.is_closed
+
+
+@pytest.mark.parametrize(
+    ("pieces", "size"),
+    [
+        pytest.param([post("/v2", b"x" * 11)], 11, id="in one piece"),
+        pytest.param([HEAD + b"Content-Length: 20000\r\n\r\n"], 20000, id="announced"),
+        pytest.param(
+            [HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"6\r\nxxxxxx\r\n" * 3 + b"0\r\n\r\n"],
+            18,
+            id="in chunks",
+        ),
+    ],
+)
+def test_a_larger_body_is_refused_and_the_connection_ends(pieces, size):
+    sizes, client = limited(*pieces)
+    (reply,) = client.replies()
+    assert sizes == []
+    assert (reply.status, reply.body) == (400, TOO_LARGE % size)
+    assert client.is_closed

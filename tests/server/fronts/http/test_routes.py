@@ -26,6 +26,19 @@ PATHS = {
     "/v2/models/infer": Route(Operation.MODEL_METADATA, "infer"),
     "/v2/models/b%61t": Route(Operation.MODEL_METADATA, "b%61t"),
     "/v2/models/a b;c": Route(Operation.MODEL_METADATA, "a b;c"),
+    **{
+        f"/v2/{kind}sharedmemory{region}/{verb}": Route(
+            Operation[f"{kind}_region_{verb}".upper()], name=name
+        )
+        for kind in ("system", "cuda")
+        for verb in ("status", "register", "unregister")
+        for region, name in (("", ""), ("/region/r", "r"), ("/region/a%2F b", "a%2F b"))
+    },
+    "/v2/models/m/generate": Route(Operation.GENERATE, "m"),
+    "/v2/models/m/versions/3/generate_stream": Route(Operation.GENERATE_STREAM, "m", "3"),
+    "/v2/logging": Route(Operation.LOG_SETTINGS),
+    "/v2/trace/setting": Route(Operation.TRACE_SETTINGS),
+    "/v2/models/m/trace/setting": Route(Operation.TRACE_SETTINGS, "m"),
     "/v2?x=1": Route(Operation.SERVER_METADATA),
     "/v2/models/m?a=/infer": Route(Operation.MODEL_METADATA, "m"),
 }
@@ -47,6 +60,8 @@ def test_a_path_names_an_operation(path, route):
         *("/v2/models/m/versions/1/", "/v2/models/m/versions/1/infer/", "/v2/models/a/b/c"),
         *("/v2/models/stats/", "/v2/models/m/versions/1/trace/setting", "/metrics", "*"),
         "/v2/models/m/versions/٣",
+        *("/v2/systemsharedmemory", "/v2/cudasharedmemory/region/r", "/v2/sharedmemory/status"),
+        *("/v2/systemsharedmemory/region//status", "/v2/systemsharedmemory/region/a/b/status"),
     ],
 )
 def test_other_paths_name_nothing(path):
@@ -79,6 +94,23 @@ def test_a_version_may_be_too_large(text):
     )
 
 
+TOLD = {
+    *(Operation.LIVE, Operation.READY, Operation.SERVER_METADATA),
+    *(Operation.MODEL_METADATA, Operation.MODEL_READY, Operation.MODEL_CONFIG),
+    *(Operation.MODEL_STATISTICS, Operation.ALL_STATISTICS),
+    *(Operation.SYSTEM_REGION_STATUS, Operation.CUDA_REGION_STATUS),
+}
+
+
 @pytest.mark.parametrize("operation", Operation)
-def test_only_inference_is_posted(operation):
-    assert operation.method == ("POST" if operation is Operation.INFER else "GET")
+def test_what_is_told_is_got_and_the_rest_is_posted(operation):
+    assert operation.method == ("GET" if operation in TOLD else "POST")
+
+
+BOTH = {Operation.LOG_SETTINGS, Operation.TRACE_SETTINGS}
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_other_methods_are_not_allowed(operation):
+    allowed = {method for method in ("GET", "POST", "PUT", "HEAD") if operation.allows(method)}
+    assert allowed == ({"GET", "POST"} if operation in BOTH else {operation.method})

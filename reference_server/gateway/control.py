@@ -1,0 +1,94 @@
+"""The operations on the repository: what is there, load it, unload it. Any thread; they block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reference_server.core.errors import internal, invalid_arg, unavailable, unsupported
+from reference_server.core.request import Parameter
+from reference_server.options import ControlMode
+from reference_server.repository.manager import IndexEntry, Repository
+from reference_server.repository.overrides import Override
+
+_CONFIG = "config"
+_FILE = "file:"
+
+
+class RepositoryControl:
+    """What a client can ask of the repository."""
+
+    def __init__(self, repository: Repository, mode: ControlMode) -> None:
+        self._repository = repository
+        self._mode = mode
+
+    def index(self, *, ready_only: bool = False, repository: str = "") -> Sequence[IndexEntry]:
+        """The models of the repositories and their versions, by name, then version.
+
+        Raises ServerError UNSUPPORTED if one of the repositories is named.
+        """
+        _check_repository(repository)
+        return self._repository.index(ready_only=ready_only)
+
+    def load(
+        self,
+        name: str,
+        parameters: Mapping[str, Parameter | bytes | None] | None = None,
+        *,
+        repository: str = "",
+    ) -> None:
+        """Load a model, or load it again if it has changed; returns when that is done.
+
+        `parameters` may have `config`, the configuration as JSON, and `file:<path>`, the contents
+        of a file; with files the model is made of them alone. Raises ServerError.
+        """
+        _check_repository(repository)
+        override = _override(parameters or {})
+        self._check_mode()
+        _check_name(name)
+        self._repository.load(name, override)
+
+    def unload(self, name: str, *, unload_dependents: bool = False, repository: str = "") -> None:
+        """Take a model out of service. Does not wait for requests in flight, which are answered.
+
+        `unload_dependents` takes along what an ensemble uses, unless it is used by others or was
+        loaded by name. A model that is not loaded is no error. Raises ServerError.
+        """
+        _check_repository(repository)
+        self._check_mode()
+        self._repository.unload(name, with_unused=unload_dependents)
+
+    def _check_mode(self) -> None:
+        if self._mode is not ControlMode.EXPLICIT:
+            raise unavailable("explicit model load / unload is not allowed if polling is enabled")
+
+
+def _check_repository(name: str) -> None:
+    if name:
+        raise unsupported("'repository_name' specification is not supported")
+
+
+def _check_name(name: str) -> None:
+    """Only a folder within a repository is a model, whatever else its name may lead to."""
+    if "/" in name or "\0" in name or name in ("", ".", ".."):
+        raise internal(f"failed to load '{name}', failed to poll from model repository")
+
+
+def _override(parameters: Mapping[str, Parameter | bytes | None]) -> Override | None:
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, value in parameters.items():
+        if key == _CONFIG:
+            if not isinstance(value, str):
+                raise _wrong_type(key, "string_param")
+            config = value
+        elif key.startswith(_FILE):
+            if not isinstance(value, bytes):
+                raise _wrong_type(key, "bytes_param")
+            files[key[len(_FILE) :]] = value
+        else:
+            raise invalid_arg(f"unrecognized load parameter '{key}'.")
+    return Override(config, files) if parameters else None
+
+
+def _wrong_type(key: str, expected: str) -> Exception:
+    return invalid_arg(f"invalid value type for load parameter '{key}', expected {expected}.")

@@ -1,0 +1,157 @@
+"""What the repositories hold for a model now, and whether that is news."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
+
+from reference_server.core.errors import ServerError, invalid_arg
+from reference_server.repository import overrides, scan
+from reference_server.repository.dependencies import Steps
+from reference_server.repository.loader import ModelLoader
+from reference_server.repository.overrides import FileDirectory, Override
+from reference_server.repository.scan import ModelFolder, Stamp
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What a model is to be loaded from.
+
+    `stamp` is the state of its files; without one, or if it `has_failed`, the next poll finds the
+    model changed. `explicit` tells that it was asked for by name.
+    """
+
+    folder: ModelFolder
+    config: ConfigProto
+    stamp: Stamp | None
+    explicit: bool
+    has_failed: bool = False
+
+    @property
+    def steps(self) -> Steps:
+        """The models that an ensemble uses, with the versions that it insists on."""
+        steps: dict[str, frozenset[int]] = {}
+        for step in self.config.ensemble_scheduling.step:
+            wanted = {step.model_version} - {-1}
+            steps[step.model_name] = steps.get(step.model_name, frozenset()) | wanted
+        return steps
+
+    @property
+    def is_ensemble(self) -> bool:
+        """True if the model is a graph of other models."""
+        return bool(self.config.platform == "ensemble")
+
+    def after(self, *, failed: bool) -> Polled:
+        """The same, after an attempt to load it."""
+        return self if failed is self.has_failed else replace(self, has_failed=failed)
+
+    def equals_but_for_instances(self, other: Polled) -> bool:
+        """True if the configurations differ in their instance groups at most."""
+        return bool(_without_instances(self.config) == _without_instances(other.config))
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a poll found.
+
+    `read` are the models that could be read, `changed` those of them that are news, and `failed`
+    the others, with the reason.
+    """
+
+    read: set[str] = field(default_factory=set)
+    changed: dict[str, Polled] = field(default_factory=dict)
+    failed: dict[str, ServerError] = field(default_factory=dict)
+
+
+class Poller:
+    """Reads the repositories' folders. Keeps nothing."""
+
+    def __init__(self, repositories: Sequence[Path], loader: ModelLoader) -> None:
+        self._repositories = tuple(repositories)
+        self._loader = loader
+
+    def names(self) -> list[str]:
+        """The models that a start without names loads. Raises ServerError."""
+        return [name for name in scan.directories(self._repositories) if not name.startswith(".")]
+
+    def directories(self) -> dict[str, list[Path]]:
+        """All folders by their names. Raises ServerError if a repository is missing."""
+        return scan.directories(self._repositories)
+
+    def poll(
+        self,
+        names: Iterable[str],
+        known: Mapping[str, Polled],
+        override: Override | None = None,
+        files: FileDirectory | None = None,
+    ) -> Findings:
+        """Look at `names`, and at the models that ensembles among them use.
+
+        `known` is what earlier polls found. `override` is about `names` alone; `files` is the
+        directory made of its files. A failed model is logged.
+        """
+        findings = Findings()
+        explicit = set(names)
+        seen: set[str] = set()
+        waiting = sorted(explicit)
+        for name in waiting:  # which grows on the way
+            if name in seen:
+                continue
+            seen.add(name)
+            asked = name in explicit
+            try:
+                polled = self._poll(
+                    name,
+                    known.get(name),
+                    override if asked else None,
+                    files if asked else None,
+                    explicit=asked,
+                )
+            except ServerError as error:
+                log.error("Poll failed for model directory '%s': %s", name, error)
+                findings.failed[name] = error
+                continue
+            findings.read.add(name)
+            if polled is not known.get(name):
+                findings.changed[name] = polled
+            waiting += sorted(polled.steps)
+        return findings
+
+    def _poll(
+        self,
+        name: str,
+        known: Polled | None,
+        override: Override | None,
+        files: FileDirectory | None,
+        *,
+        explicit: bool,
+    ) -> Polled:
+        if files is not None:
+            folder, stamp = ModelFolder(name, files.path, files), None
+        else:
+            folder = scan.locate(self._repositories, name)
+            stamp = scan.stamp(folder.path)
+        if override is None or override.config is None:
+            if override is not None and override.files:
+                raise invalid_arg(
+                    "Load parameter 'config' must be specified for model file override"
+                )
+            if known is not None and stamp == known.stamp and not known.has_failed:
+                return known
+            config = self._loader.read_config(folder)
+        else:
+            config = self._loader.complete(folder, overrides.parse_config(override.config))
+        return Polled(folder, config, stamp, explicit)
+
+
+def _without_instances(config: ConfigProto) -> ConfigProto:
+    bare = ConfigProto()
+    bare.CopyFrom(config)
+    bare.ClearField("instance_group")
+    return bare

@@ -1,0 +1,403 @@
+"""The words that scripts of repository control are written in, and what plays them.
+
+A script is told to a server step by step; what the server says to each step is kept as text. Names
+of models are written `@m`: each script has models of its own, so that scripts do not meet. Paths
+and those names are taken out of the text again.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from support.servers import Server
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+
+# How long states may take to settle: the real server ends a model's process within a second or two.
+SETTLE_SECONDS = 20
+ASK_SECONDS = 30
+# The real server counts an inference some time after it has answered.
+COUNTING_SECONDS = 0.25
+
+VECTOR = """
+    backend: "python"
+    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
+"""
+#: The same as JSON.
+VECTOR_JSON: dict[str, Any] = {
+    "backend": "python",
+    "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1]}],
+    "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]}],
+}
+ALL_VERSIONS = VECTOR + "version_policy { all { } }\n"
+
+
+def times(factor: int, *, initialize: str = "pass", before: str = "pass") -> str:
+    """A model.py that multiplies by a factor; `initialize` and `before` are statements."""
+    return f"""
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        {initialize}
+
+    def execute(self, requests):
+        {before}
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor(
+                "Y", pb_utils.get_input_tensor_by_name(request, "X").as_numpy() * {factor}
+            )])
+            for request in requests
+        ]
+"""
+
+
+BROKEN = times(1, initialize='raise RuntimeError("init no good")')
+SYNTAX = "class TritonPythonModel("
+
+
+def ensemble(*steps: str, tensors: tuple[str, str] = ("X", "Y"), version: int = -1) -> str:
+    """The config of a chain of models from I to O; `tensors` are those of each step."""
+    names = ["I", *(f"T{number}" for number in range(1, len(steps))), "O"]
+    given, made = tensors
+    written = "\n".join(
+        f'step {{ model_name: "{step}" model_version: {version} '
+        f'input_map {{ key: "{given}" value: "{names[number]}" }} '
+        f'output_map {{ key: "{made}" value: "{names[number + 1]}" }} }}'
+        for number, step in enumerate(steps)
+    )
+    return f"""
+    platform: "ensemble"
+    input {{ name: "I" data_type: TYPE_FP32 dims: [-1] }}
+    output {{ name: "O" data_type: TYPE_FP32 dims: [-1] }}
+    ensemble_scheduling {{ {written} }}
+"""
+
+
+# Several versions that fail are told in the order of time.
+_FAILURES = re.compile(r"(?:version \d+ is at [A-Z]+ state: .*?;)+(?=\\n\")")
+
+
+def _in_order(failures: re.Match[str]) -> str:
+    return "".join(sorted(re.split(r"(?<=;)(?=version \d+ is at )", failures[0])))
+
+
+class Session:
+    """One script on one server: where its models are, and what is still under way."""
+
+    def __init__(self, server: Server, repository: Path, key: str) -> None:
+        self.server = server
+        self.repository = repository
+        self.key = key
+        self.begun: dict[str, tuple[threading.Thread, list[str]]] = {}
+
+    def named(self, text: str) -> str:
+        """`text` with the names of this script's models."""
+        return text.replace("@", f"{self.key}_")
+
+    def folder(self, model: str) -> Path:
+        """The folder of a model."""
+        return self.repository / self.named(model)
+
+    def stable(self, text: str) -> str:
+        """`text` without what is this server's or this run's own."""
+        text = text.replace(str(self.repository), "REPOSITORY").replace(f"{self.key}_", "@")
+        text = re.sub(r"/tmp/folder\w+", "FOLDER", text)
+        text = _FAILURES.sub(_in_order, text)
+        # The real server's model processes show how Python imports; ours do not go that way.
+        return re.sub(r"\\n  <frozen importlib[^\\]*", "", text)
+
+    def ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
+        """One request on a connection of its own; the status, and type and body as text."""
+        connection = http.client.HTTPConnection(self.server.http, timeout=ASK_SECONDS)
+        try:
+            connection.request(method, self.named(path), self.named_bytes(body), headers)
+            reply = connection.getresponse()
+            content = reply.read().decode("utf-8", "backslashreplace")
+            return reply.status, f"{reply.getheader('Content-Type')} {content}"
+        finally:
+            connection.close()
+
+    def named_bytes(self, body: bytes) -> bytes:
+        """A body with the names of this script's models; what is base64 has none."""
+        return body.replace(b"@", self.key.encode() + b"_")
+
+    def index(self, body: bytes = b"") -> list[dict[str, str]]:
+        """The index's rows about this script's models."""
+        _, text = self.ask("POST", "/v2/repository/index", body, {})
+        rows = json.loads(text.partition(" ")[2])
+        return [row for row in rows if row["name"].startswith(f"{self.key}_")]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing done or said; `play` gives what the server said, `status` is the real one's."""
+
+    name: str
+    play: Callable[[Session], str] = field(compare=False)
+    status: int | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Script:
+    """Steps in order, on models of their own."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def script(name: str, *steps: Step) -> Script:
+    """Write a script."""
+    return Script(name, steps)
+
+
+# ------------------------------------------------------------------------------------- the files
+
+
+def files(
+    model: str,
+    config: str | None = VECTOR,
+    versions: dict[int, str | None] | None = None,
+    **others: str,
+) -> Step:
+    """Write a model's folder, or parts of it; a version without source is an empty folder."""
+    wanted = {1: times(1)} if versions is None else versions
+
+    def play(session: Session) -> str:
+        folder = session.folder(model)
+        folder.mkdir(exist_ok=True)
+        if config is not None:
+            (folder / "config.pbtxt").write_text(session.named(config))
+        for version, source in wanted.items():
+            (folder / str(version)).mkdir(exist_ok=True)
+            # In the way of the real server's model processes, which would write a folder here,
+            # and so change the model after each first load.
+            (folder / str(version) / "__pycache__").touch()
+            if source is not None:
+                (folder / str(version) / "model.py").write_text(source)
+        for path, text in others.items():
+            (folder / path).write_text(text)
+        return ""
+
+    return Step(f"files of {model}", play)
+
+
+def change(what: str, act: Callable[[Path], object], model: str = "@m") -> Step:
+    """Do something to a model's folder."""
+
+    def play(session: Session) -> str:
+        act(session.folder(model))
+        return ""
+
+    return Step(what, play)
+
+
+# ------------------------------------------------------------------------------------ the requests
+
+
+def ask(method: str, path: str, status: int, body: Any = b"", **headers: str) -> Step:
+    """Send one HTTP request; a body that is no bytes goes as JSON."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    def play(session: Session) -> str:
+        found, text = session.ask(method, path, content, headers)
+        return f"{found} {session.stable(text)}"
+
+    said = content.decode("utf-8", "backslashreplace")
+    return Step(f"{method} {path} {said}"[:120].rstrip(), play, status)
+
+
+def load(model: str, status: int, body: Any = b"") -> Step:
+    """Load a model."""
+    return ask("POST", f"/v2/repository/models/{model}/load", status, body)
+
+
+def load_with(model: str, status: int, config: Any = None, **given: str | bytes) -> Step:
+    """Load a model with parameters: `config` is JSON or its value, the others are files."""
+    parameters: dict[str, Any] = {}
+    if config is not None:
+        parameters["config"] = config if isinstance(config, str) else json.dumps(config)
+    for path, content in given.items():
+        raw = content if isinstance(content, bytes) else content.encode()
+        parameters[f"file:{path}"] = base64.b64encode(raw).decode()
+    step = load(model, status, {"parameters": parameters})
+    return Step(f"load {model} with {', '.join(parameters)}", step.play, status)
+
+
+def unload(model: str, status: int = 200, body: Any = b"") -> Step:
+    """Unload a model."""
+    return ask("POST", f"/v2/repository/models/{model}/unload", status, body)
+
+
+DEPENDENTS = {"parameters": {"unload_dependents": True}}
+
+
+def infer(model: str, status: int, tensor: str = "X") -> Step:
+    """Infer with the one value 2."""
+    given = {"name": tensor, "datatype": "FP32", "shape": [1], "data": [2]}
+    name, _, version = model.partition("/")
+    path = f"/v2/models/{name}/versions/{version}/infer" if version else f"/v2/models/{name}/infer"
+    step = ask("POST", path, status, {"inputs": [given]})
+    return Step(f"infer {model}", step.play, status)
+
+
+def get(path: str, status: int, **headers: str) -> Step:
+    """Read a page of a model."""
+    return ask("GET", f"/v2/models/{path}", status, **headers)
+
+
+def counts(model: str) -> Step:
+    """How many inferences each version has counted."""
+
+    def play(session: Session) -> str:
+        time.sleep(COUNTING_SECONDS)
+        status, text = session.ask("GET", f"/v2/models/{model}/stats", b"", {})
+        if status != 200:
+            return session.stable(text)
+        stats = json.loads(text.partition(" ")[2])["model_stats"]
+        return str([(entry["version"], entry["inference_count"]) for entry in stats])
+
+    return Step(f"counts of {model}", play)
+
+
+def index(body: Any = b"") -> Step:
+    """The rows of this script's models, as soon as nothing is loading or unloading any more."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    def play(session: Session) -> str:
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while any(row.get("state", "").endswith("LOADING") for row in session.index()):
+            assert time.monotonic() < deadline, session.index()
+            time.sleep(0.02)
+        return session.stable(json.dumps(session.index(content)))
+
+    return Step(f"index {content.decode()}".rstrip(), play)
+
+
+def state(model: str, wanted: str) -> Step:
+    """Wait until the index says of the model's first version what is wanted."""
+
+    def play(session: Session) -> str:
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while True:
+            rows = [row for row in session.index() if row["name"] == session.named(model)]
+            if rows and rows[0].get("state") == wanted:
+                return session.stable(json.dumps(rows))
+            assert time.monotonic() < deadline, rows
+            time.sleep(0.005)
+
+    return Step(f"{model} becomes {wanted}", play)
+
+
+def begin(step: Step) -> Step:
+    """Begin a step, and go on before it ends."""
+
+    def play(session: Session) -> str:
+        said: list[str] = []
+        thread = threading.Thread(target=lambda: said.append(step.play(session)), daemon=True)
+        session.begun[step.name] = thread, said
+        thread.start()
+        return ""
+
+    return Step(f"begin {step}", play)
+
+
+def end(step: Step) -> Step:
+    """What became of a step that was begun."""
+
+    def play(session: Session) -> str:
+        thread, said = session.begun[step.name]
+        thread.join(ASK_SECONDS)
+        return said[0]
+
+    return Step(f"end {step}", play, step.status)
+
+
+def seconds(duration: float) -> Step:
+    """Let time pass, where nothing that can be asked tells that something has happened."""
+
+    def play(session: Session) -> str:
+        time.sleep(duration)
+        return ""
+
+    return Step(f"{duration} s pass", play)
+
+
+# ------------------------------------------------------------------------------------------- gRPC
+
+
+def parameter(**value: Any) -> pb.ModelRepositoryParameter:
+    """A parameter of one kind: `string_param="x"`."""
+    return pb.ModelRepositoryParameter(**value)
+
+
+def call(rpc: str, request: Any, code: str = "OK", **metadata: str) -> Step:
+    """Call a method; model names within the request are written as elsewhere."""
+
+    def play(session: Session) -> str:
+        named = type(request).FromString(request.SerializeToString())
+        if "model_name" in named.DESCRIPTOR.fields_by_name:
+            named.model_name = session.named(request.model_name)
+        with grpc.insecure_channel(session.server.grpc) as channel:
+            method = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), rpc)
+            try:
+                reply = method(named, metadata=tuple(metadata.items()), timeout=ASK_SECONDS)
+            except grpc.RpcError as error:
+                return session.stable(f"{error.code().name} {error.details()}")
+        if rpc == "RepositoryIndex":
+            own = [model for model in reply.models if model.name.startswith(f"{session.key}_")]
+            reply = pb.RepositoryIndexResponse(models=own)
+        return session.stable(f"OK {reply}")
+
+    said = " ".join(str(request).split())
+    return Step(f"{rpc} {said} {metadata or ''}"[:120].rstrip() + f" {code}", play)
+
+
+def play_all(scripts: list[Script], server: Server, repository: Path) -> dict[str, list[str]]:
+    """Play scripts, several side by side; returns what the server said, by script."""
+    said: dict[str, list[str]] = {}
+
+    def play(number: int, one: Script) -> None:
+        session = Session(server, repository, f"s{number}")
+        transcript = said.setdefault(one.name, [])
+        for step in one.steps:
+            try:
+                transcript.append(step.play(session))
+            except Exception as error:  # the test of this step will show it
+                transcript.append(f"{type(error).__name__}: {error}")
+
+    waiting = list(enumerate(scripts))
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                if not waiting:
+                    return
+                number, one = waiting.pop(0)
+            play(number, one)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return said

@@ -1,0 +1,128 @@
+"""The messages that carry tensors: read and written around their bulk, without copies."""
+
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
+
+from reference_server.codecs import proto_wire
+from reference_server.core.errors import Code, ServerError
+
+SMALL = st.binary(max_size=20)
+MESSAGES = st.builds(
+    pb.ModelInferRequest,
+    model_name=st.text(max_size=5),
+    id=st.text(max_size=5),
+    inputs=st.lists(
+        st.builds(
+            pb.ModelInferRequest.InferInputTensor,
+            name=st.text(max_size=3),
+            shape=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3),
+        ),
+        max_size=3,
+    ),
+    raw_input_contents=st.lists(st.one_of(SMALL, st.just(bytes(300))), max_size=3),
+)
+
+
+def read(data):
+    """What `data` says, as one message; None if it is none."""
+    try:
+        received = proto_wire.read_request(data)
+    except ServerError:
+        return None
+    message = pb.ModelInferRequest()
+    message.CopyFrom(received.message)
+    message.ClearField("raw_input_contents")
+    message.raw_input_contents.extend(bytes(content) for content in received.raw)
+    return message
+
+
+def expected(data):
+    """The same by Protobuf alone."""
+    try:
+        return pb.ModelInferRequest.FromString(data)
+    except DecodeError:
+        return None
+
+
+@given(MESSAGES)
+def test_nothing_of_a_request_is_lost(message):
+    assert read(message.SerializeToString()) == message
+
+
+@given(MESSAGES, st.data())
+def test_a_request_that_is_cut_is_judged_as_by_protobuf(message, data):
+    whole = message.SerializeToString()
+    cut = whole[: data.draw(st.integers(0, len(whole)))]
+    assert read(cut) == expected(cut)
+
+
+@given(MESSAGES, MESSAGES)
+def test_two_requests_in_a_row_are_one(first, second):
+    data = first.SerializeToString() + second.SerializeToString()
+    assert read(data) == expected(data)
+
+
+@given(SMALL)
+def test_any_bytes_are_judged_as_by_protobuf(data):
+    assert read(data) == expected(data)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"\xa0\x06\x01",
+        b"\x38\x01",
+        b"\xa3\x06\xa4\x06",
+        b"\x42\x01x",
+        b"\x3a\x81\x00x",
+        b"\x3a\x81\x80\x80\x80\x80\x00x",
+        b"\x3a\x81\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00x",
+        b"\x02\x00",
+    ],
+    ids=[
+        "another field",
+        "contents as a number",
+        "a group",
+        "the next field",
+        "a longer length",
+        "a length of six bytes",
+        "a length of eleven bytes",
+        "field zero",
+    ],
+)
+def test_what_no_client_sends_is_judged_as_by_protobuf(more):
+    data = pb.ModelInferRequest(id="a", raw_input_contents=[b"b"]).SerializeToString() + more
+    assert read(data) == expected(data)
+
+
+def test_what_is_no_request_is_an_internal_error():
+    with pytest.raises(ServerError, match="Unable to parse request") as caught:
+        proto_wire.read_request(b"\x0a")
+    assert caught.value.code is Code.INTERNAL
+
+
+def test_raw_contents_are_views_of_what_was_received():
+    data = pb.ModelInferRequest(model_name="m", raw_input_contents=[b"abc"]).SerializeToString()
+    (content,) = proto_wire.read_request(data).raw
+    assert content.obj is data
+
+
+@given(st.lists(st.one_of(SMALL, st.just(bytes(20_000))), max_size=3))
+def test_a_response_is_what_protobuf_would_write(contents):
+    head = pb.ModelInferResponse(model_name="m", id="i")
+    parts = proto_wire.response_parts(head.SerializeToString(), contents)
+    head.raw_output_contents.extend(contents)
+    assert pb.ModelInferResponse.FromString(b"".join(parts)) == head
+    streamed = pb.ModelStreamInferResponse.FromString(b"".join(proto_wire.streamed(parts)))
+    assert streamed == pb.ModelStreamInferResponse(infer_response=head)
+
+
+def test_the_contents_of_a_response_are_not_copied_before_the_last():
+    array = np.arange(4, dtype=np.float32)
+    raw = array.data.cast("B")
+    parts = proto_wire.streamed(proto_wire.response_parts(b"", [raw]))
+    assert any(isinstance(part, memoryview) and part.obj is array for part in parts)

@@ -1,0 +1,155 @@
+"""A stream of requests: one answer each, in the order of the requests."""
+
+import pytest
+from server.support.front import answering, served
+from server.support.grpc import GrpcFront, WaitingScheduler, streamed
+from tritonclient.grpc import service_pb2 as pb
+
+from reference_server.core.errors import Code, invalid_arg, not_found
+
+MODEL = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] } '
+METHOD = "ModelStreamInfer"
+
+
+@pytest.fixture
+def scheduler():
+    return WaitingScheduler()
+
+
+@pytest.fixture
+def front(scheduler):
+    waiting = served(MODEL, "slow", answer=answering())
+    object.__setattr__(waiting, "scheduler", scheduler)
+    return GrpcFront(waiting, served(MODEL, "fast", answer=answering()))
+
+
+def request(model="slow", request_id="", raw=bytes(4)):
+    x = pb.ModelInferRequest.InferInputTensor(name="X", datatype="FP32", shape=[1])
+    return pb.ModelInferRequest(
+        model_name=model, id=request_id, inputs=[x], raw_input_contents=[raw]
+    ).SerializeToString()
+
+
+def ids(call):
+    return [message.infer_response.id for message in streamed(call)]
+
+
+def test_an_empty_stream_ends_well(front):
+    call, running = front.start(METHOD)
+    running.half_close()
+    assert (call.sent, call.has_ended, call.error) == ([], True, None)
+
+
+def test_a_stream_ends_when_all_is_answered(front, scheduler):
+    call, running = front.start(METHOD)
+    running.receive(request())
+    running.half_close()
+    assert not call.has_ended
+    scheduler.answer(0)
+    front.turn()
+    (message,) = streamed(call)
+    assert message.infer_response.parameters["triton_final_response"].bool_param
+    assert (call.has_ended, call.error) == (True, None)
+
+
+def test_a_stream_stays_open_until_the_client_has_said_all(front):
+    call, running = front.start(METHOD)
+    running.receive(request("fast"))
+    front.turn()
+    assert len(call.sent) == 1
+    assert not call.has_ended
+
+
+def test_answers_come_in_the_order_of_the_requests(front, scheduler):
+    call, running = front.start(METHOD)
+    for request_id in "abc":
+        running.receive(request(request_id=request_id))
+    running.receive(request("fast", "d"))
+    scheduler.answer(2)
+    scheduler.answer(1)
+    front.turn()
+    assert ids(call) == []
+    scheduler.answer(0)
+    front.turn()
+    assert ids(call) == ["a", "b", "c", "d"]
+
+
+def test_refusals_keep_the_order_too(front, scheduler):
+    call, running = front.start(METHOD)
+    running.receive(request(request_id="a"))
+    running.receive(request("nobody", "b"))
+    running.receive(request("fast", "c", raw=b"x"))
+    front.turn()
+    assert ids(call) == []
+    scheduler.answer(0)
+    front.turn()
+    assert ids(call) == ["a", "b", "c"]
+    assert [bool(message.error_message) for message in streamed(call)] == [False, True, True]
+    assert not call.has_ended
+
+
+def test_a_models_error_is_a_message(front, scheduler):
+    call, running = front.start(METHOD)
+    running.receive(request(request_id="a"))
+    running.half_close()
+    scheduler.answer(0, error=invalid_arg("no"))
+    front.turn()
+    (message,) = streamed(call)
+    assert (message.error_message, message.infer_response.model_name) == ("no", "slow")
+    assert (call.has_ended, call.error) == (True, None)
+
+
+def test_a_client_may_ask_that_a_models_error_ends_the_stream(front, scheduler):
+    call, running = front.start(METHOD, triton_grpc_error="true")
+    for request_id in "abc":
+        running.receive(request(request_id=request_id))
+    scheduler.answer(0)
+    scheduler.answer(1, error=not_found("gone"))
+    front.turn()
+    assert ids(call) == ["a"]
+    assert (call.has_ended, call.error.code) == (True, Code.NOT_FOUND)
+    assert [waiting.cancelled for waiting in scheduler.requests] == [False, False, True]
+    scheduler.answer(2)
+    front.turn()
+    assert ids(call) == ["a"]
+
+
+def test_a_refusal_never_ends_the_stream(front):
+    call, running = front.start(METHOD, triton_grpc_error="true")
+    running.receive(request("nobody", "a"))
+    running.receive(request("fast", "b"))
+    front.turn()
+    assert ids(call) == ["a", "b"]
+    assert not call.has_ended
+
+
+def test_what_cannot_be_read_is_the_end(front, scheduler):
+    call, running = front.start(METHOD)
+    running.receive(request(request_id="a"))
+    running.receive(b"\xff")
+    running.receive(request("fast", "b"))
+    scheduler.answer(0)
+    front.turn()
+    assert ids(call) == ["a"]
+    assert (call.has_ended, call.error) == (True, None)
+
+
+def test_after_the_end_nothing_is_taken(front):
+    call, running = front.start(METHOD)
+    running.half_close()
+    running.receive(request("fast"))
+    running.half_close()
+    front.turn()
+    assert (call.sent, call.error) == ([], None)
+
+
+def test_cancelling_a_stream_cancels_what_is_not_answered(front, scheduler):
+    _, running = front.start(METHOD)
+    for request_id in "ab":
+        running.receive(request(request_id=request_id))
+    scheduler.answer(0)
+    front.turn()
+    running.cancel()
+    assert [waiting.cancelled for waiting in scheduler.requests] == [False, True]
+    scheduler.answer(1)
+    front.turn()

@@ -1,0 +1,102 @@
+"""What clients may ask of the repository, and what is refused before it is touched."""
+
+import pytest
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.gateway.control import RepositoryControl
+from reference_server.options import ControlMode
+from reference_server.repository.overrides import Override
+
+
+class Asked:
+    """A repository that notes what it is asked."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *given, **more: self.calls.append((name, *given, *more.values()))
+
+
+@pytest.fixture
+def asked():
+    return Asked()
+
+
+@pytest.fixture
+def control(asked):
+    return RepositoryControl(asked, ControlMode.EXPLICIT)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "override"),
+    [
+        ({}, None),
+        ({"config": "{}"}, Override("{}")),
+        ({"config": "{}", "file:1/x": b"y"}, Override("{}", {"1/x": b"y"})),
+        ({"file:": b""}, Override(None, {"": b""})),
+    ],
+)
+def test_a_load_has_overrides(control, asked, parameters, override):
+    control.load("m", parameters)
+    assert asked.calls == [("load", "m", override)]
+
+
+def test_an_unload(control, asked):
+    control.unload("m", unload_dependents=True)
+    control.unload("../x")
+    assert asked.calls == [("unload", "m", True), ("unload", "../x", False)]
+
+
+def test_an_index(control, asked):
+    control.index(ready_only=True)
+    assert asked.calls == [("index", True)]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "/", "a/b", "../a", "a\0b"])
+def test_a_name_is_that_of_a_folder_inside(control, asked, name):
+    with pytest.raises(ServerError) as caught:
+        control.load(name)
+    assert caught.value.code is Code.INTERNAL
+    assert asked.calls == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"x": "1"}, "unrecognized load parameter 'x'."),
+        ({"config": 1}, "invalid value type for load parameter 'config', expected string_param."),
+        ({"config": None}, "invalid value type for load parameter 'config', expected string_param"),
+        ({"file:a": "x"}, "invalid value type for load parameter 'file:a', expected bytes_param."),
+    ],
+)
+def test_parameters_have_types(control, asked, parameters, message):
+    with pytest.raises(ServerError, match=message):
+        control.load("m", parameters)
+    assert asked.calls == []
+
+
+OPERATIONS = {
+    "load": lambda control, **more: control.load("m", **more),
+    "unload": lambda control, **more: control.unload("m", **more),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+@pytest.mark.parametrize("mode", [ControlMode.NONE, ControlMode.POLL])
+def test_nothing_is_changed_in_other_modes(asked, operation, mode):
+    with pytest.raises(ServerError) as caught:
+        operation(RepositoryControl(asked, mode))
+    assert caught.value.code is Code.UNAVAILABLE
+    assert asked.calls == []
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [*OPERATIONS.values(), lambda control, **more: control.index(**more)],
+    ids=[*OPERATIONS, "index"],
+)
+def test_repositories_have_no_names(asked, operation):
+    with pytest.raises(ServerError) as caught:
+        operation(RepositoryControl(asked, ControlMode.NONE), repository="r")
+    assert caught.value.code is Code.UNSUPPORTED

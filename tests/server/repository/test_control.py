@@ -1,0 +1,410 @@
+"""Loading and unloading while the server runs: what serves meanwhile, and what is left behind."""
+
+import gc
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from server.support.clock import ManualClock
+from server.support.configs import ensemble, step
+from server.support.model_folders import BROKEN, VECTOR, write_ensemble, write_model
+from server.support.requests import Answers, a_request, array_tensor
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.observability.metrics import MetricRegistry
+from reference_server.repository.loader import ModelLoader
+from reference_server.repository.manager import Repository
+from reference_server.repository.overrides import Override
+
+CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "O"}))
+CONFIG = """{"backend": "python",
+    "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1]}],
+    "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]}]}"""
+
+#: Tells in which order its models are finalized, and waits for leave to answer or to start.
+GATED = """
+    import sys
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.gate = sys.modules["gates"].of(args["model_name"])
+            self.gate.started()
+
+        def execute(self, requests):
+            self.gate.executing()
+            return [
+                pb_utils.InferenceResponse([pb_utils.Tensor(
+                    "Y", pb_utils.get_input_tensor_by_name(r, "X").as_numpy()
+                )])
+                for r in requests
+            ]
+
+        def finalize(self):
+            self.gate.finalized()
+"""
+
+
+class Gate:
+    """What a model waits for, and what it has done."""
+
+    def __init__(self, name, log):
+        self._name = name
+        self._log = log
+        self.may_start = threading.Event()
+        self.may_start.set()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.is_starting = threading.Event()
+        self.is_executing = threading.Event()
+
+    def started(self):
+        self.is_starting.set()
+        assert self.may_start.wait(10)
+
+    def executing(self):
+        self.is_executing.set()
+        assert self.may_answer.wait(10)
+        self._log.append(f"{self._name} answers")
+
+    def finalized(self):
+        self._log.append(f"{self._name} is finalized")
+
+
+@pytest.fixture
+def gates(monkeypatch):
+    """The gates of models, by name, where `GATED` finds them; `log` is what they did."""
+
+    class Gates:
+        def __init__(self):
+            self.log = []
+            self._gates = {}
+
+        def of(self, name):
+            return self._gates.setdefault(name, Gate(name, self.log))
+
+    module = Gates()
+    monkeypatch.setitem(sys.modules, "gates", module)
+    return module
+
+
+@pytest.fixture
+def repository(models, tmp_path, monkeypatch):
+    """A repository from which nothing is loaded yet; temporary files go below `tmp_path`."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=True)
+    result = Repository([models], loader, load_threads=2)
+    yield result
+    result.close()
+    assert list(temporary.iterdir()) == []
+
+
+def send(repository, model, tensor="X"):
+    """One request on its way; its answer is awaited by `wait`."""
+    answers = Answers()
+    request = a_request(array_tensor(tensor, [1], np.float32), model_name=model, sink=answers)
+    repository.find(model).infer(request)
+    return answers
+
+
+def states(repository):
+    """The index, short."""
+    return [
+        (entry.name, entry.version, entry.state and entry.state.value, entry.reason)
+        for entry in repository.index()
+    ]
+
+
+def settled(repository):
+    """The index after what is unloading has gone."""
+    repository._retirement.join()
+    return states(repository)
+
+
+def in_background(call, *arguments):
+    """A thread that makes a call; join it."""
+    thread = threading.Thread(target=call, args=arguments)
+    thread.start()
+    return thread
+
+
+def refused(repository, name, override=None):
+    """The error that a load ends with."""
+    with pytest.raises(ServerError) as caught:
+        repository.load(name, override)
+    return caught.value.code, caught.value.message
+
+
+# --------------------------------------------------------------------------------- what serves
+
+
+def test_requests_in_flight_are_answered_before_a_model_is_finalized(models, repository, gates):
+    write_model(models, "m", source=GATED)
+    repository.load("m")
+    gates.of("m").may_answer.clear()
+    answers = send(repository, "m")
+    gates.of("m").is_executing.wait()
+    repository.unload("m")
+    assert states(repository) == [("m", 1, "UNLOADING", "")]
+    with pytest.raises(ServerError, match="has no available versions"):
+        repository.find("m")
+    gates.of("m").may_answer.set()
+    assert answers.wait().error is None
+    assert settled(repository) == [("m", 1, "UNAVAILABLE", "unloaded")]
+    assert gates.log == ["m answers", "m is finalized"]
+
+
+def test_an_ensemble_finishes_with_the_steps_that_it_has(models, repository, gates):
+    two = ensemble(step("a", {"X": "I"}, {"Y": "mid"}), step("b", {"X": "mid"}, {"Y": "O"}))
+    write_model(models, "a", source=GATED)
+    write_model(models, "b", source=GATED)
+    write_ensemble(models, "e", two)
+    repository.load("e")
+    gates.of("a").may_answer.clear()
+    answers = send(repository, "e", "I")
+    gates.of("a").is_executing.wait()
+    repository.unload("b")
+    gates.of("a").may_answer.set()
+    assert answers.wait().error is None
+    settled(repository)
+    assert gates.log == ["a answers", "b answers", "b is finalized"]
+
+
+def test_the_old_model_serves_while_the_new_one_starts(models, repository, gates):
+    folder = write_model(models, "m", source=GATED)
+    repository.load("m")
+    old = repository.find("m")
+    gates.of("m").may_start.clear()
+    gates.of("m").is_starting.clear()
+    (folder / "more").touch()
+    loading = in_background(repository.load, "m")
+    gates.of("m").is_starting.wait()
+    assert repository.find("m") is old
+    assert states(repository) == [("m", 1, "READY", "")]
+    gates.of("m").may_start.set()
+    loading.join()
+    assert repository.find("m") is not old
+
+
+def test_different_models_are_loaded_side_by_side(models, repository, gates):
+    write_model(models, "slow", source=GATED)
+    write_model(models, "m")
+    gates.of("slow").may_start.clear()
+    loading = in_background(repository.load, "slow")
+    gates.of("slow").is_starting.wait()
+    repository.load("m")
+    assert states(repository) == [("m", 1, "READY", ""), ("slow", 1, "LOADING", "")]
+    gates.of("slow").may_start.set()
+    loading.join()
+
+
+def test_loads_of_one_model_take_turns(models, repository, gates):
+    write_model(models, "m", source=GATED)
+    gates.of("m").may_start.clear()
+    loads = [in_background(repository.load, "m") for _ in range(3)]
+    gates.of("m").is_starting.wait()
+    gates.of("m").may_start.set()
+    for thread in loads:
+        thread.join()
+    repository.unload("m")
+    settled(repository)
+    assert gates.log == ["m is finalized"]  # it was loaded once: the others found no change
+
+
+def test_an_unload_waits_for_the_load(models, repository, gates):
+    write_model(models, "m", source=GATED)
+    gates.of("m").may_start.clear()
+    loading = in_background(repository.load, "m")
+    gates.of("m").is_starting.wait()
+    unloading = in_background(repository.unload, "m")
+    gates.of("m").may_start.set()
+    loading.join()
+    unloading.join()
+    assert settled(repository) == [("m", 1, "UNAVAILABLE", "unloaded")]
+
+
+def test_many_at_once_end_as_the_last_one_says(models, repository):
+    write_model(models, "m")
+    write_model(models, "n")
+    write_ensemble(models, "e", CHAIN)
+
+    def churn(name):
+        for _ in range(10):
+            repository.load(name)
+            repository.unload(name, with_unused=name == "e")
+
+    threads = [in_background(churn, name) for name in ("m", "e", "n", "e")]
+    for thread in threads:
+        thread.join()
+    for name in "men":
+        repository.unload(name)
+    assert {state for _, _, state, _ in settled(repository)} == {"UNAVAILABLE"}
+    repository.load("e")
+    assert send(repository, "e", "I").wait().error is None
+
+
+# -------------------------------------------------------------------------------------- failures
+
+
+def test_a_broken_change_leaves_the_old_model(models, repository):
+    folder = write_model(models, "m")
+    repository.load("m")
+    (folder / "1" / "model.py").write_text("class")
+    code, message = refused(repository, "m")
+    assert code is Code.INVALID_ARG
+    assert message.startswith("load failed for model 'm': version 1 is at UNAVAILABLE state: Inter")
+    assert send(repository, "m").wait().error is None
+    assert refused(repository, "m")[1] == message
+
+
+def test_an_ensemble_that_no_longer_fits_is_withdrawn(models, repository):
+    folder = write_model(models, "m")
+    write_ensemble(models, "e", CHAIN)
+    repository.load("e")
+    (folder / "config.pbtxt").write_text(VECTOR.replace("FP32", "INT32"))
+    repository.load("m")
+    assert settled(repository) == [("e", 1, "UNAVAILABLE", "unloaded"), ("m", 1, "READY", "")]
+
+
+def test_a_step_that_cannot_be_read_goes_on_as_it_was(models, repository):
+    folder = write_model(models, "m")
+    repository.load("m")
+    (folder / "config.pbtxt").write_text("max_batch_sise: 8")
+    write_ensemble(models, "e", CHAIN)
+    repository.load("e")
+    assert send(repository, "e", "I").wait().error is None
+
+
+def test_a_failed_version_is_no_ready_version(models, repository):
+    write_model(models, "m", source=BROKEN)
+    refused(repository, "m")
+    with pytest.raises(ServerError) as caught:
+        repository.find("m", 1)
+    assert (caught.value.code, caught.value.message) == (
+        Code.UNAVAILABLE,
+        "Request for unknown model: 'm' version 1 is not at ready state",
+    )
+
+
+# ------------------------------------------------------------------------------------- overrides
+
+SOURCE = """
+import pathlib
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = pathlib.Path(args["model_repository"])
+
+    def execute(self, requests):
+        assert self.folder.is_dir()
+        return [pb_utils.InferenceResponse([
+            pb_utils.Tensor("Y", pb_utils.get_input_tensor_by_name(r, "X").as_numpy())
+        ]) for r in requests]
+"""
+
+
+def files(**more):
+    return Override(CONFIG, {"1/model.py": SOURCE.encode(), **more})
+
+
+def temporary():
+    return list(Path(tempfile.gettempdir()).iterdir())
+
+
+def test_files_are_there_for_as_long_as_their_model(repository):
+    repository.load("v", files())
+    assert send(repository, "v").wait().error is None
+    (folder,) = temporary()
+    assert (folder / "1" / "model.py").is_file()
+    repository.unload("v")
+    repository._retirement.join()
+    assert temporary() == []
+
+
+def test_new_files_take_the_place_of_the_old(repository):
+    repository.load("v", files())
+    before = temporary()
+    repository.load("v", files())  # the same ones, but who can tell
+    repository._retirement.join()
+    assert len(temporary()) == 1
+    assert temporary() != before
+
+
+def test_the_folder_is_served_again_without_files(models, repository):
+    write_model(models, "v")
+    repository.load("v", files())
+    repository.load("v")
+    repository._retirement.join()
+    assert temporary() == []
+    assert send(repository, "v").wait().error is None
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        pytest.param(Override(None, {"1/model.py": b""}), id="no config"),
+        pytest.param(Override("{", {"1/model.py": b""}), id="bad config"),
+        pytest.param(files(**{"../x": b"x"}), id="path out"),
+        pytest.param(files(**{"1/model.py/x": b"x"}), id="path through a file"),
+        pytest.param(files(**{"a\0b": b"x"}), id="path with a zero"),
+    ],
+)
+def test_files_that_are_refused_leave_nothing(repository, override, tmp_path):
+    assert refused(repository, "v", override) == (
+        Code.INTERNAL,
+        "failed to load 'v', failed to poll from model repository",
+    )
+    assert temporary() == []
+    assert not (tmp_path / "x").exists()
+
+
+def test_files_that_do_not_load_leave_nothing_once_unloaded(repository):
+    refused(repository, "v", files(**{"1/model.py": b"class"}))
+    repository.unload("v")
+    assert temporary() == []
+
+
+# ----------------------------------------------------------------------------------------- cycles
+
+
+def belongings():
+    """What a process may leave behind: threads, open files, modules, temporary directories."""
+    gc.collect()
+    return (
+        threading.active_count(),
+        len(list(Path("/proc/self/fd").iterdir())),
+        len(sys.modules),
+        len(sys.meta_path),
+        len(temporary()),
+    )
+
+
+@pytest.mark.slow
+def test_five_hundred_cycles_leave_nothing_behind(models, repository):
+    folder = write_model(models, "m", VECTOR + "instance_group { count: 2 }")
+    (folder / "1" / "helper.py").write_text("x = 1")
+    source = (folder / "1" / "model.py").read_text()
+    (folder / "1" / "model.py").write_text(f"import helper\n{source}")
+    write_ensemble(models, "e", CHAIN)
+
+    def cycle():
+        repository.load("e")
+        repository.load("v", files())
+        assert send(repository, "e", "I").wait().error is None
+        repository.unload("m")
+        repository.unload("e")
+        repository.unload("v")
+        repository._retirement.join()
+
+    for _ in range(3):
+        cycle()
+    before = belongings()
+    for _ in range(500):
+        cycle()
+    assert belongings() == before
