@@ -80,8 +80,12 @@ class Server:
         loader = ModelLoader(
             self._clock, self._registry, auto_complete_config=options.auto_complete_config
         )
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._repository = Repository(
-            options.model_repositories, loader, options.model_load_threads
+            options.model_repositories,
+            loader,
+            options.model_load_threads,
+            self._wait_for_callbacks,
         )
         self._gateway = Gateway(self._repository, options, self._clock)
         self._control = RepositoryControl(self._repository, options.control_mode)
@@ -95,7 +99,7 @@ class Server:
         Raises ServerError if the repository cannot be read, a model cannot be loaded (with
         `exit_on_error`), or a port is taken.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
         loaded = await asyncio.to_thread(self._load)
@@ -129,6 +133,19 @@ class Server:
                 "Wildcard model name '*' must be the ONLY startup model if specified at all."
             )
         return self._repository.load_named(options.startup_models)
+
+    def _wait_for_callbacks(self) -> None:
+        """Return when the loop's callbacks of now have ended; on another thread than the loop's.
+
+        The fronts find a request's model and give it the request within one callback.
+        """
+        ended = threading.Event()
+        try:
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(ended.set)
+        except RuntimeError:  # the loop is gone, and all requests with it
+            return
+        ended.wait()
 
     def stop(self) -> None:
         """Begin the shutdown; on the loop's thread."""

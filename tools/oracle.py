@@ -40,7 +40,7 @@ RECIPE = {
     "server": "nvidia-pytriton==0.7.0",  # holds tritonserver 2.51.0 (release 24.10)
     "perf_analyzer": "tritonclient==2.50.0",  # later builds need glibc 2.38
     # What model processes import. The server's stub writes empty tensors with NumPy 2.
-    "packages": ["numpy==1.26.4", "onnxruntime>=1.18", "tokenizers>=0.20"],
+    "packages": ["numpy==1.26.4", "onnx>=1.16", "onnxruntime>=1.18", "tokenizers>=0.20"],
 }
 # The stub exists for 3.8 to 3.13, but NumPy 1.26 has no wheel for 3.13.
 PYTHONS = ((3, 10), (3, 12))

@@ -6,6 +6,7 @@ of its own, and everything that is answered must be alike.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -37,21 +38,28 @@ def start(kind: Callable[..., Iterator[Server]], folder: Path) -> Iterator[Serve
         ready_path="/v2/health/live",
         allow_metrics=False,
         model_control_mode="explicit",
+        trace_config=f"triton,file={folder / 'trace.json'}",
         grpc_restricted_protocol=["statistics,trace:adm=secret", "logging:other=x"],
     ) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def triton(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The real server, in explicit mode, without models."""
-    yield from start(start_tritonserver, tmp_path_factory.mktemp("real"))
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder for each server."""
+    return {name: tmp_path_factory.mktemp(name) for name in ("real", "ours")}
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def triton(oracle_installed: None, folders: dict[str, Path]) -> Iterator[Server]:
+    """The real server, in explicit mode, without models."""
+    yield from start(start_tritonserver, folders["real"])
+
+
+@pytest.fixture(scope="module")
+def reference(folders: dict[str, Path]) -> Iterator[Server]:
     """The reference server, in explicit mode, without models."""
-    yield from start(start_reference_server, tmp_path_factory.mktemp("ours"))
+    yield from start(start_reference_server, folders["ours"])
 
 
 def load(model: str, **parameters: Held) -> GrpcCall:
@@ -162,6 +170,8 @@ def comparable(outcome: Outcome) -> Outcome:
     for message in outcome.messages:
         for model in getattr(message, "models", ()):
             model.reason = _anywhere(model.reason)
+        if isinstance(message, pb.TraceSettingResponse):
+            message.settings["trace_file"].Clear()
         messages.append(message)
     return replace(outcome, details=_anywhere(outcome.details), messages=tuple(messages))
 
@@ -175,3 +185,42 @@ def test_both_servers_answer_alike(name: str, triton: Server, reference: Server)
     real, ours = (play(server, SCRIPTS[name]) for server in (triton, reference))
     assert list(map(str, ours)) == list(map(str, real))
     assert ours == real
+
+
+def test_both_servers_trace_alike(triton: Server, reference: Server, folders: dict[str, Path]):
+    real, ours = (
+        traced(server, folders[name]) for name, server in (("real", triton), ("ours", reference))
+    )
+    assert ours == real
+
+
+def traced(server: Server, folder: Path) -> dict[int, set[str]]:
+    """What the trace file says of three requests, the second of which is refused: names by id."""
+    settings = pb.TraceSettingRequest()
+    for name, value in {
+        "trace_level": "TIMESTAMPS",
+        "trace_rate": "1",
+        "log_frequency": "1",
+    }.items():
+        settings.settings[name].value.append(value)
+    refused = infer("vector", tensor("X", "FP32", (2,)), raw=[b"x"])
+    streamed = call("ModelStreamInfer", *ask("vector").requests)
+    with grpc.insecure_channel(server.grpc) as channel:
+        load("vector").put(channel)
+        call("TraceSetting", settings, **{KEY: "secret"}).put(channel)
+        for one in (ask("vector"), call("ModelInfer", refused), streamed):
+            one.put(channel)
+        deadline = time.monotonic() + SETTLED_SECONDS
+        while not (folder / "trace.json.1").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        settings.settings["trace_level"].value[:] = ["OFF"]
+        call("TraceSetting", settings, **{KEY: "secret"}).put(channel)
+        unload("vector").put(channel)
+        settled(channel)
+    names: dict[int, set[str]] = {}
+    for file in folder.glob("trace.json.*"):
+        for element in json.loads(file.read_text()):
+            told = names.setdefault(element["id"], set())
+            told.update(stamp["name"] for stamp in element.get("timestamps", ()))
+    return names

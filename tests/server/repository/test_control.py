@@ -248,6 +248,28 @@ def test_many_at_once_end_as_the_last_one_says(models, repository):
     assert send(repository, "e", "I").wait().error is None
 
 
+def test_a_model_is_finalized_when_all_who_found_it_have_given_it_their_requests(models):
+    write_model(models, "m")
+    found = threading.Event()
+    given = threading.Event()
+    loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=True)
+
+    def handed_over():
+        found.set()
+        assert given.wait(10)
+
+    repository = Repository([models], loader, 1, handed_over)
+    repository.load("m")
+    served = repository.find("m")
+    repository.unload("m")
+    found.wait()
+    answers = Answers()
+    served.infer(a_request(array_tensor("X", [1], np.float32), model_name="m", sink=answers))
+    given.set()
+    assert answers.wait().error is None
+    repository.close()
+
+
 # -------------------------------------------------------------------------------------- failures
 
 
