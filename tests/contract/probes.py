@@ -156,6 +156,15 @@ PROBES = {
         """,
         versions=(1, 2, 3),
     ),
+    # The probes are shared by all modules; this one is never sent a request.
+    "unasked": Probe(
+        """
+        version_policy { specific { versions: [1, 3] } }
+        input { name: "X" data_type: TYPE_FP32 dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+        """,
+        versions=(1, 3),
+    ),
     "completes_itself": Probe(None, MODELS / "completes_itself.py"),
     "elaborate": Probe("""
         name: "elaborate"

@@ -1,6 +1,7 @@
 """The text models' folders: configurations that agree, and what each model.py does."""
 
 import ast
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -77,12 +78,16 @@ class Loaded:
 def load():
     """A function from a model's name to the Loaded model; its artifact is built if need be."""
 
-    def load(model):
-        wanted = [item for item in RECIPES if item.model == model and not item.needs_torch]
-        artifacts.build_all(wanted, REPOSITORY)
-        return Loaded(REPOSITORY / model, read_config(model))
+    with contextlib.ExitStack() as loaded:
 
-    return load
+        def load(model):
+            wanted = [item for item in RECIPES if item.model == model and not item.needs_torch]
+            artifacts.build_all(wanted, REPOSITORY)
+            instance = Loaded(REPOSITORY / model, read_config(model))
+            loaded.callback(instance.close)
+            return instance
+
+        yield load
 
 
 @pytest.fixture(scope="module")
