@@ -46,6 +46,7 @@ ALL_VERSIONS = VECTOR + "version_policy { all { } }\n"
 def times(factor: int, *, initialize: str = "pass", before: str = "pass") -> str:
     """A model.py that multiplies by a factor; `initialize` and `before` are statements."""
     return f"""
+import os
 import time
 import triton_python_backend_utils as pb_utils
 

@@ -40,6 +40,11 @@ from tritonclient.grpc import service_pb2 as pb
 INDEX = "/v2/repository/index"
 WITH_PARAMETER = VECTOR_JSON | {"parameters": {"k": {"string_value": "v"}}}
 SLOW = times(1, before="time.sleep(1)")
+# Starts when the file `go` is there.
+HELD = times(
+    1,
+    initialize='while not os.path.exists(args["model_repository"] + "/go"): time.sleep(0.01)',
+)
 SLOW_TO_START = times(1, initialize="time.sleep(1)")
 TELLS_FOLDER = times(1, initialize='raise RuntimeError(str(args["model_repository"]))')
 
@@ -601,7 +606,7 @@ EXPLICIT: list[Script] = [
     ),
     script(
         "while it loads",
-        files("@m", VECTOR, {1: SLOW_TO_START}),
+        files("@m", VECTOR, {1: HELD}),
         begin(load("@m", 200)),
         state("@m", "LOADING"),
         get("@m/ready", 400),
@@ -609,8 +614,10 @@ EXPLICIT: list[Script] = [
         get("@m/versions/1/config", 503),
         counts("@m"),
         infer("@m", 404),
-        unload("@m"),
+        begin(unload("@m")),
+        files("@m", None, {}, go=""),
         end(load("@m", 200)),
+        end(unload("@m")),
         index(),
     ),
     script(
