@@ -5,23 +5,19 @@ Layout, field order and numbers are Triton's; tensors with binary data are not c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from reference_server.codecs import json_numbers
-from reference_server.codecs.classification import classify
 from reference_server.codecs.infer_options import ResponseForm
 from reference_server.codecs.json_numbers import encode_string
+from reference_server.codecs.output_forms import Labels, formed, write
 from reference_server.core.dtypes import DataType
-from reference_server.core.errors import internal, invalid_arg
+from reference_server.core.errors import invalid_arg
 from reference_server.core.metadata import Signature
-from reference_server.core.ports import Place
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
-
-Labels = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +40,7 @@ def encode(
     """
     outputs: list[bytes] = []
     binary: list[bytes | memoryview] = []
-    for tensor in response.outputs:
-        output_form = form.of(tensor.name)
-        if output_form.classes:
-            tensor = classify(
-                tensor,
-                output_form.classes,
-                labels.get(tensor.name, ()),
-                batches=signature.batches,
-            )
+    for tensor, output_form in formed(response, form, signature, labels):
         if output_form.place is not None:
             write(tensor, output_form.place)
             outputs.append(_head(tensor) + b"}")
@@ -71,17 +59,6 @@ def encode(
         b",".join(outputs),
     )
     return EncodedResponse([text, *binary], len(text) if binary else None)
-
-
-def write(tensor: Tensor, place: Place) -> None:
-    """Put the bytes of `tensor` into shared memory. Raises ServerError if they do not fit."""
-    raw = tensor.raw()
-    if len(raw) > place.byte_size:
-        raise internal(
-            f"shared memory size specified with the request for output '{tensor.name}' "
-            f"({place.byte_size} bytes) should be at least {len(raw)} bytes to hold the results"
-        )
-    place.write(raw)
 
 
 def _head(tensor: Tensor) -> bytes:

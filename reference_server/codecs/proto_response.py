@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tritonclient.grpc.service_pb2 import (
     ModelInferRequest,
@@ -10,16 +10,13 @@ from tritonclient.grpc.service_pb2 import (
     ModelStreamInferResponse,
 )
 
-from reference_server.codecs.classification import classify
 from reference_server.codecs.infer_options import ResponseForm
+from reference_server.codecs.output_forms import Labels, formed, write
 from reference_server.codecs.proto_wire import Parts, response_parts
-from reference_server.core.errors import ServerError, internal
+from reference_server.core.errors import ServerError
 from reference_server.core.metadata import Signature
-from reference_server.core.ports import Place
 from reference_server.core.request import Parameter
 from reference_server.core.response import InferResponse
-
-Labels = Mapping[str, tuple[str, ...]]
 
 #: Says in a streamed response whether it is the last one to its request.
 _FINAL_RESPONSE = "triton_final_response"
@@ -47,33 +44,15 @@ def encode(
     if final is not None:
         message.parameters[_FINAL_RESPONSE].bool_param = final
     raw: list[memoryview] = []
-    for tensor in response.outputs:
-        output_form = form.of(tensor.name)
-        if output_form.classes:
-            tensor = classify(
-                tensor,
-                output_form.classes,
-                labels.get(tensor.name, ()),
-                batches=signature.batches,
-            )
+    for tensor, output_form in formed(response, form, signature, labels):
         assert tensor.datatype is not None
         message.outputs.add(name=tensor.name, datatype=tensor.datatype.value, shape=tensor.shape)
-        data = tensor.raw()
         if output_form.place is not None:
-            data = _put(tensor.name, data, output_form.place)
-        raw.append(data)
+            write(tensor, output_form.place)
+            raw.append(_NOTHING)
+        else:
+            raw.append(tensor.raw())
     return response_parts(message.SerializeToString(), raw)
-
-
-def _put(output: str, data: memoryview, place: Place) -> memoryview:
-    """Write `data` to its place; returns what is left for the message."""
-    if len(data) > place.byte_size:
-        raise internal(
-            f"shared memory size specified with the request for output '{output}' "
-            f"({place.byte_size} bytes) should be at least {len(data)} bytes to hold the results"
-        )
-    place.write(data)
-    return _NOTHING
 
 
 def _write_parameters(

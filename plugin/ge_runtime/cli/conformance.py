@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ge_runtime.cli.arguments import add_model, new_command, whole
 from ge_runtime.cli.inspect import inspect
 from ge_runtime.cli.model_config import read_model_config
 from ge_runtime.errors import ConfigFault
@@ -14,7 +14,7 @@ from ge_runtime.testing.conformance import ROUNDS, check
 from ge_runtime.testing.padding import PADDINGS
 
 if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from ge_runtime.cli.arguments import Subparsers
 
 WRONG: Final = 1
 """The exit code where an answer is not the expected one."""
@@ -57,18 +57,16 @@ Exit codes: 0 every answer is right, 1 one is not, 2 arguments or input that can
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `conformance` to the commands."""
-    parser = subparsers.add_parser(
+    parser = new_command(
+        subparsers,
         "conformance",
-        help="prove that no answer depends on who shared the batch",
+        help_="prove that no answer depends on who shared the batch",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
+    add_model(parser)
     add = parser.add_argument
-    add("folder", type=Path, metavar="MODEL_DIR", help="the folder with config.pbtxt")
-    add("--version", type=int, metavar="N", help="the version folder (the highest there is)")
-    add("--rounds", type=_whole, default=ROUNDS, metavar="N", help=f"random windows ({ROUNDS})")
+    add("--rounds", type=whole, default=ROUNDS, metavar="N", help=f"random windows ({ROUNDS})")
     add("--seed", type=_natural, default=0, metavar="S", help="of the random windows (0)")
     add(
         "--range",
@@ -139,10 +137,4 @@ def _tolerance(text: str) -> float:
 def _natural(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 0")
-    return int(text)
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 1")
     return int(text)

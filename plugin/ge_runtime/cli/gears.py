@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ge_runtime.cli.arguments import new_command, whole
 from ge_runtime.cli.gears_plan import Plan
 from ge_runtime.cli.model_config import read_runtime_config
 from ge_runtime.config import RuntimeConfig
@@ -21,7 +22,7 @@ from ge_runtime.planning.sources import read_histogram
 from ge_runtime.specs import ROWS
 
 if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from ge_runtime.cli.arguments import Subparsers
 
 _AXIS: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NO_AXIS: Final = "_"
@@ -67,13 +68,12 @@ Exit codes: 0 planned, 2 arguments or input that cannot be used.
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `gears` to the commands."""
-    parser = subparsers.add_parser(
+    parser = new_command(
+        subparsers,
         "gears",
-        help="choose the gears of least expected padding",
+        help_="choose the gears of least expected padding",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("file", type=Path, metavar="FILE", help="sizes of requests: CSV or JSON, see above")
@@ -93,7 +93,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="K",
         help="how many gears (4), or a range such as 1-8 to see what each further gear saves",
     )
-    add("--align", type=_whole, default=1, metavar="N",
+    add("--align", type=whole, default=1, metavar="N",
         help="gears are multiples of N along all axes but batch (1); 16 suits Ascend")  # fmt: skip
     add(
         "--limit",
@@ -113,7 +113,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     memory.add_argument(
         "--bytes-per-element",
-        type=_whole,
+        type=whole,
         metavar="N",
         help="bytes of all inputs and outputs per element, to estimate memory without --config",
     )
@@ -205,11 +205,5 @@ def _limits(text: str) -> dict[str, int]:
             raise argparse.ArgumentTypeError(
                 f"found {entry!r}, expected an axis and a size, e.g. tokens=512"
             )
-        limits[axis.strip()] = _whole(size.strip())
+        limits[axis.strip()] = whole(size.strip())
     return limits
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 1")
-    return int(text)

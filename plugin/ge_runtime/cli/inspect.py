@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ge_runtime.cli.arguments import add_model, new_command
 from ge_runtime.cli.inspection import Inspection
 from ge_runtime.cli.model_config import read_model_config, read_runtime_config
 from ge_runtime.config import RuntimeConfig
@@ -20,7 +21,7 @@ from ge_runtime.errors import ArtifactFault, ConfigFault
 from ge_runtime.memory.plan import Plan
 
 if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from ge_runtime.cli.arguments import Subparsers
 
 DISAGREE: Final = 1
 """The exit code where config.pbtxt and the graph do not agree."""
@@ -52,17 +53,15 @@ Exit codes: 0 config.pbtxt and graph agree, 1 they do not, 2 arguments or input 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add `inspect` to the commands."""
-    parser = subparsers.add_parser(
+    parser = new_command(
+        subparsers,
         "inspect",
-        help="show a model's engine, signature, gears and memory plan",
+        help_="show a model's engine, signature, gears and memory plan",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
+    add_model(parser)
     add = parser.add_argument
-    add("folder", type=Path, metavar="MODEL_DIR", help="the folder with config.pbtxt")
-    add("--version", type=int, metavar="N", help="the version folder (the highest there is)")
     add("--format", choices=("text", "json"), default="text", help="of what is printed (text)")
     parser.set_defaults(run=_run)
 
