@@ -56,13 +56,15 @@ Try = Callable[[Case], Outcome]
 class Otherwise:
     """Cases that the reference server answers in its own way: why, and how.
 
-    `status` and `says` are about its last reply.
+    `status` and `says` are about its last reply. `always` is false where the real server's answer
+    is whatever lies in its memory, which may happen to be the same.
     """
 
     cases: str
     reason: str
     status: int
     says: str = ""
+    always: bool = True
 
     def concerns(self, case: Case) -> bool:
         """Tell whether a case is one of those named."""
@@ -95,10 +97,12 @@ DIFFERENCES = [
     ),
     Otherwise("shm input: of a sum that wraps", WRAPS, 400, "Invalid offset + byte size"),
     Otherwise("shm output: of a sum that wraps", WRAPS, 400, "Invalid offset + byte size"),
-    Otherwise("shm input: of a region that*", FURTHER, 200, "[5.0,6.0,7.0,8.0]"),
-    Otherwise("shm input: at the end of a region that*", FURTHER, 200, "[0.0,0.0,0.0,0.0]"),
+    Otherwise("shm input: of a region that*", FURTHER, 200, "[5.0,6.0,7.0,8.0]", always=False),
+    Otherwise(
+        "shm input: at the end of a region that*", FURTHER, 200, "[0.0,0.0,0.0,0.0]", always=False
+    ),
     Otherwise("shm input: behind a region that*", FURTHER, 400, "Invalid offset + byte size"),
-    Otherwise("shm output: of a region that*", FURTHER, 200, '"shape":[4]}]}'),
+    Otherwise("shm output: of a region that*", FURTHER, 200, '"shape":[4]}]}', always=False),
 ]
 
 
@@ -194,7 +198,7 @@ def test_both_servers_answer_and_write_alike(case: Case, try_triton: Try, try_re
 def test_the_reference_server_differs_as_accepted(case: Case, try_triton: Try, try_reference: Try):
     accepted, real, ours = differing(case), try_triton(case), try_reference(case)
     assert accepted is not None
-    assert ours != real
+    assert ours != real or not accepted.always
     reply = ours.exchange.replies[-1]
     assert (reply.status, accepted.says in str(reply)) == (accepted.status, True), reply
 
