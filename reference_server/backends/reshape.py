@@ -44,7 +44,8 @@ class _Reshaping:
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         execution = self._instance.execute(requests)
         for response in execution.responses:
-            response.outputs = [self._reshape(tensor) for tensor in response.outputs]
+            if response is not None:
+                response.outputs = [self._reshape(tensor) for tensor in response.outputs]
         return execution
 
     def _reshape(self, tensor: Tensor) -> Tensor:

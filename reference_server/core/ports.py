@@ -137,3 +137,26 @@ class Regions(Protocol):
 #: Sends a request of the server's own (an ensemble's step) the way a client's goes:
 #: resolve, validate, schedule. Raises ServerError if it is refused.
 Dispatch = Callable[[InferRequest], None]
+
+
+class ModelCalls(Protocol):
+    """What models may ask of the server that they run in. Any thread.
+
+    All methods raise ServerError; `infer` if the request is refused, and then its sink hears
+    nothing.
+    """
+
+    def is_decoupled(self, name: str, version: int) -> bool:
+        """Whether the loaded model answers as often as it likes. Version -1 is the latest."""
+
+    def is_ready(self, name: str, version: int) -> bool:
+        """Whether that version, or with -1 the latest, can be asked."""
+
+    def infer(self, request: InferRequest) -> None:
+        """Send a request the way a client's goes; does not wait for it."""
+
+    def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load a model, with an override of its configuration and files, if given. Blocks."""
+
+    def unload(self, name: str, *, unload_dependents: bool) -> None:
+        """Begin to unload a model."""

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from reference_server.core.cancellation import Cancellation
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
 
@@ -23,7 +24,11 @@ class SequenceFlag(enum.IntFlag):
 
 
 class ResponseSink(Protocol):
-    """Where the responses to one request go."""
+    """Where the responses to one request go: any number of them, in order, the last one final.
+
+    Whoever is between a request and its front (an ensemble, a cache, the order of a batcher) puts a
+    sink of its own in front of the one that it found.
+    """
 
     def send(self, response: InferResponse) -> None:
         """Take one response; the last has `final` set. Called from any thread; never blocks."""
@@ -63,6 +68,7 @@ class InferRequest:
     `inputs` keeps the client's order. `requested_outputs` is empty when all are wanted.
     `batch_key`: only requests with equal keys may share a batch.
     `*_ns` are readings of the monotonic clock in nanoseconds; 0 means not reached yet.
+    `cancellation` is shared with what is done on behalf of this request (an ensemble's steps).
     `trace` is None unless this request is recorded.
     """
 
@@ -81,7 +87,7 @@ class InferRequest:
     batch_key: Hashable = None
     received_ns: int = 0
     queued_ns: int = 0
-    cancelled: bool = False
+    cancellation: Cancellation = field(default_factory=Cancellation)
     trace: RequestTrace | None = None
 
     @property

@@ -20,7 +20,9 @@ class Timing:
 
 @dataclass(slots=True)
 class InferResponse:
-    """What a model answered; with `error` set, `outputs` means nothing.
+    """One of the answers of a model; with `error` set, `outputs` means nothing.
+
+    `final` is set on the last. `empty`: it is the final mark alone, without an answer.
 
     `parameters` are pairs, not a mapping, because Triton's ensembles repeat keys. `timing` is
     set once the execution has been recorded.
@@ -33,6 +35,7 @@ class InferResponse:
     parameters: Sequence[tuple[str, bool | int | float | str]] = ()
     error: ServerError | None = None
     final: bool = True
+    empty: bool = False
     timing: Timing | None = None
 
 
@@ -40,9 +43,12 @@ class InferResponse:
 class Execution:
     """What one execution of an instance gave, and when its parts ended (monotonic ns).
 
-    `responses` has one entry per request, in order.
+    `responses` has one entry per request, in order; None where the model answers, or has answered,
+    through the request's sink itself. `rescheduled` are the places of requests that the model wants
+    to be given again.
     """
 
-    responses: Sequence[InferResponse]
+    responses: Sequence[InferResponse | None]
     input_end_ns: int
     output_start_ns: int
+    rescheduled: frozenset[int] = frozenset()

@@ -21,9 +21,10 @@ from reference_server.core.rules import RequestRules
 from reference_server.observability.statistics import ModelStatistics
 from reference_server.repository.scan import ModelFolder
 from reference_server.repository.served import ServedModel
-from reference_server.scheduling.batcher import DynamicBatcher, Fifo, WorkQueue
+from reference_server.scheduling.batcher import DynamicBatcher
 from reference_server.scheduling.ensemble import EnsembleScheduler
 from reference_server.scheduling.instances import InstanceScheduler
+from reference_server.scheduling.work import Fifo, WorkQueue
 
 log = logging.getLogger(__name__)
 

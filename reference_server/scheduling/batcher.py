@@ -1,58 +1,12 @@
-"""Which waiting requests run next, and with whom: facts and a time in, a batch out.
-
-No thread, lock or clock here; the caller gives the time in nanoseconds and guards the object.
-"""
+"""Which waiting requests run next, and with whom."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from collections.abc import Sequence
 
 from reference_server.core.request import InferRequest
-
-
-class WorkQueue(Protocol):
-    """Requests waiting for an instance. Not thread-safe."""
-
-    def offer(self, request: InferRequest, now_ns: int) -> None:
-        """Take a request at the end of the queue."""
-
-    def take(self, now_ns: int) -> list[InferRequest] | None:
-        """What a free instance shall run now; None if it has to wait for more."""
-
-    def next_deadline_ns(self) -> int | None:
-        """When `take` may give a batch though no request has come; None if never."""
-
-    def flush(self) -> None:
-        """From now on give whatever waits, without delay: the model is closing."""
-
-    def __len__(self) -> int:
-        """The number of waiting requests."""
-
-
-class Fifo:
-    """One request at a time, in order: what a model without a batcher does."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[InferRequest] = deque()
-
-    def offer(self, request: InferRequest, now_ns: int) -> None:
-        """Take a request at the end of the queue."""
-        self._waiting.append(request)
-
-    def take(self, now_ns: int) -> list[InferRequest] | None:
-        """The oldest request."""
-        return [self._waiting.popleft()] if self._waiting else None
-
-    def next_deadline_ns(self) -> int | None:
-        """Never: a waiting request can run at once."""
-        return None
-
-    def flush(self) -> None:
-        """Nothing is ever delayed."""
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+from reference_server.scheduling.work import Batch, Refusal
 
 
 class DynamicBatcher:
@@ -92,7 +46,7 @@ class DynamicBatcher:
         self._waiting.append(request)
         self._form(now_ns)
 
-    def take(self, now_ns: int) -> list[InferRequest] | None:
+    def take(self, instance: int, now_ns: int) -> Batch | None:
         """The batch that a free instance shall run now; None if it is worth waiting."""
         self._form(now_ns)
         count = len(self._pending) if self._closed else self._decide(now_ns)
@@ -102,6 +56,13 @@ class DynamicBatcher:
         self._restart(rest)
         self._form(now_ns)
         return batch
+
+    def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
+        """Nothing depends on it."""
+
+    def refused(self) -> Sequence[Refusal]:
+        """None: whatever was taken runs."""
+        return ()
 
     def next_deadline_ns(self) -> int | None:
         """When the oldest request has waited the whole delay."""

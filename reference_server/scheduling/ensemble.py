@@ -143,6 +143,7 @@ class _Run:
             flags=request.flags,
             priority=request.priority,
             timeout_us=request.timeout_us,
+            cancellation=request.cancellation,
         )
 
     def _handed_over(self, name: str) -> Tensor:

@@ -6,22 +6,18 @@ next batch itself. Nothing polls.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 
 from reference_server.core.clock import Clock
-from reference_server.core.errors import ServerError, internal, unavailable
+from reference_server.core.errors import unavailable
 from reference_server.core.ports import ModelInstance, Recorder
 from reference_server.core.request import InferRequest
-from reference_server.core.response import InferResponse
-from reference_server.scheduling.batcher import WorkQueue
+from reference_server.scheduling.execution import Executor
+from reference_server.scheduling.work import Batch, WorkQueue
 
-log = logging.getLogger(__name__)
-
-Batch = list[InferRequest]
 #: An idle instance's wake-up: a batch to run, or None to look at the queue again.
 _Wake = Batch | None
 
@@ -44,11 +40,13 @@ class InstanceScheduler:
     ) -> None:
         self._model = model_name, model_version
         self._work = work
-        self._recorder = recorder
+        self._executor = Executor(model_name, model_version, recorder, clock)
         self._clock = clock
         self._lock = threading.Lock()
         self._closing = False
-        self._workers = [_Worker(self, instance) for instance in instances]
+        self._workers = [
+            _Worker(self, number, instance) for number, instance in enumerate(instances)
+        ]
         self._idle: list[_Worker] = []
 
     def __repr__(self) -> str:
@@ -92,7 +90,7 @@ class InstanceScheduler:
     def _assign(self, now: int, *, had_deadline: bool) -> list[tuple[_Worker, _Wake]]:
         """Decide, under the lock, which idle instances wake up and for what."""
         wakes: list[tuple[_Worker, _Wake]] = []
-        while self._idle and (batch := self._work.take(now)):
+        while self._idle and (batch := self._work.take(self._idle[-1].number, now)):
             wakes.append((self._idle.pop(), batch))
         begins_delay = not had_deadline or bool(wakes)
         if self._idle and begins_delay and self._work.next_deadline_ns() is not None:
@@ -106,7 +104,7 @@ class InstanceScheduler:
         while True:
             with self._lock:
                 now = self._clock.monotonic_ns()
-                batch = self._work.take(now)
+                batch = self._work.take(worker.number, now)
                 if batch or self._closing:
                     return batch
                 deadline = self._work.next_deadline_ns()
@@ -125,34 +123,12 @@ class InstanceScheduler:
                     return None
             return worker.inbox.get()  # taken off the idle list just now: the wake-up is coming
 
-    def run(self, instance: ModelInstance, batch: Batch) -> None:
-        """Execute one batch on `instance`, count it, and answer its requests."""
-        start = self._clock.monotonic_ns()
-        try:
-            execution = instance.execute(batch)
-        except ServerError as error:
-            self._fail(batch, start, error)
-            return
-        except Exception as error:  # a defect of a host must not leave clients waiting
-            log.exception("instance %s failed", instance.name)
-            self._fail(batch, start, internal(f"{type(error).__name__}: {error}"))
-            return
-        timing = self._recorder.executed(batch, execution, start)
-        times = start, execution.input_end_ns, execution.output_start_ns
-        for request, response in zip(batch, execution.responses, strict=True):
-            response.timing = timing
-            if request.trace is not None:
-                request.trace.answered(() if response.error else response.outputs, times)
-            _deliver(request, response)
-
-    def _fail(self, batch: Batch, start_ns: int, error: ServerError) -> None:
-        self._recorder.failed(batch, start_ns)
-        name, version = self._model
-        for request in batch:
-            if request.trace is not None:
-                now = self._clock.monotonic_ns()
-                request.trace.answered((), (start_ns, start_ns, now))
-            _deliver(request, InferResponse(name, version, request.id, error=error))
+    def run(self, worker: _Worker, instance: ModelInstance, batch: Batch) -> None:
+        """Execute one batch on `instance`."""
+        again = self._executor.run(instance, batch)
+        with self._lock:
+            now = self._clock.monotonic_ns()
+            self._work.finished(worker.number, batch, again, now)
 
     def close(self) -> None:
         """Run what waits, without further delay, then close the instances; waits for both."""
@@ -166,18 +142,12 @@ class InstanceScheduler:
             worker.join()
 
 
-def _deliver(request: InferRequest, response: InferResponse) -> None:
-    try:
-        request.sink.send(response)
-    except Exception:  # a defect of whoever takes it must not end the instance
-        log.exception("the response to %s of %s was lost", request.label, request.model_name)
-
-
 class _Worker(threading.Thread):
     """The one thread on which an instance lives: opens it, runs batches, closes it."""
 
-    def __init__(self, scheduler: InstanceScheduler, instance: ModelInstance) -> None:
+    def __init__(self, scheduler: InstanceScheduler, number: int, instance: ModelInstance) -> None:
         super().__init__(name=instance.name, daemon=True)
+        self.number = number
         self._scheduler = scheduler
         self._instance = instance
         self.inbox: queue.SimpleQueue[_Wake] = queue.SimpleQueue()
@@ -191,6 +161,6 @@ class _Worker(threading.Thread):
             return
         self.opened.set_result(None)
         while batch := self._scheduler.next_batch(self):
-            self._scheduler.run(self._instance, batch)
+            self._scheduler.run(self, self._instance, batch)
             del batch  # an idle instance holds no tensors, nor the shared memory behind them
         self._instance.close()

@@ -59,7 +59,7 @@ class _UnaryCall:
 
     def cancel(self) -> None:
         if self._inference is not None:
-            self._inference.request.cancelled = True
+            self._inference.request.cancellation.cancel()
 
     def _finish(self, response: InferResponse) -> None:
         assert self._inference is not None
@@ -155,4 +155,4 @@ class _Place:
 
     def cancel(self) -> None:
         if self.inference is not None:
-            self.inference.request.cancelled = True
+            self.inference.request.cancellation.cancel()

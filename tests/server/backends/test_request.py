@@ -73,7 +73,7 @@ def test_cancellation_shows_when_it_happens():
     sent = request()
     seen = received(sent)
     assert not seen.is_cancelled()
-    sent.cancelled = True
+    sent.cancellation.cancel()
     assert seen.is_cancelled()
 
 

@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from server.support.clock import SECOND_NS
 from server.support.requests import a_request
 
-from reference_server.scheduling.batcher import DynamicBatcher, Fifo
+from reference_server.scheduling.batcher import DynamicBatcher
+from reference_server.scheduling.work import Fifo
 
 # ------------------------------------------------------------------------ sequences, virtual time
 
@@ -37,7 +38,7 @@ def batches(work, arrivals, *, execution_s=1.0, instances=1):
             _, rows, *key = pending.pop(0)
             request = a_request(batch_size=rows, batch_key=key or None, queued_ns=now)
             work.offer(request, now)
-        while len(busy_until) < instances and (batch := work.take(now)):
+        while len(busy_until) < instances and (batch := work.take(0, now)):
             started.append((now / SECOND_NS, [request.batch_size for request in batch]))
             heapq.heappush(busy_until, now + round(execution_s * SECOND_NS))
     return started
@@ -131,7 +132,7 @@ def offered(work, *rows, now_ns=0):
 @pytest.mark.parametrize("make", [Fifo, batcher], ids=["fifo", "batcher"])
 def test_nothing_waits_in_an_empty_queue(make):
     work = make()
-    assert work.take(0) is None
+    assert work.take(0, 0) is None
     assert work.next_deadline_ns() is None
     assert len(work) == 0
 
@@ -147,7 +148,7 @@ def test_the_deadline_is_that_of_the_oldest_request():
 def test_the_delay_is_over_at_the_deadline(now_ns, given):
     work = DynamicBatcher(8, (), 100)
     offered(work, 1, now_ns=10)
-    batch = work.take(now_ns)
+    batch = work.take(0, now_ns)
     assert (batch and len(batch)) == given
 
 
@@ -155,13 +156,13 @@ def test_flush_gives_what_waits_without_delay():
     work = DynamicBatcher(8, (), 100)
     requests = offered(work, 1, 2)
     work.flush()
-    assert work.take(0) == requests
+    assert work.take(0, 0) == requests
 
 
 def test_a_late_preferred_size_takes_all_with_it():
     work = DynamicBatcher(8, (2, 4), 100)
     requests = offered(work, 1, 1, 1)
-    assert work.take(100) == requests
+    assert work.take(0, 100) == requests
 
 
 # ----------------------------------------------------------------------------- what always holds
@@ -193,7 +194,7 @@ class QueueContract(RuleBasedStateMachine):
 
     @rule()
     def take(self):
-        batch = self.work.take(self.now)
+        batch = self.work.take(0, self.now)
         assert batch is None or batch
         self.check(batch or [])
         self.taken += batch or []
@@ -215,7 +216,9 @@ class QueueContract(RuleBasedStateMachine):
     def drain(self):
         self.flush()
         while len(self.work):
-            self.take()
+            self.take(
+                0,
+            )
         assert self.taken == self.offered
 
     @invariant()

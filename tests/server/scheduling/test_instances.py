@@ -10,8 +10,9 @@ from server.support.requests import PATIENCE_S, Answers, a_request
 from server.support.traces import NotedTrace
 
 from reference_server.core.errors import Code, ServerError, internal, not_found
-from reference_server.scheduling.batcher import DynamicBatcher, Fifo
+from reference_server.scheduling.batcher import DynamicBatcher
 from reference_server.scheduling.instances import InstanceScheduler
+from reference_server.scheduling.work import Fifo
 
 MS = 1_000_000
 

@@ -10,7 +10,7 @@ from server.support.requests import PATIENCE_S
 
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, InferResponse, Timing
-from reference_server.scheduling.batcher import WorkQueue
+from reference_server.scheduling.work import Batch, WorkQueue
 
 
 class ScriptedInstance:
@@ -73,14 +73,16 @@ class WatchedQueue:
         self._owner = threading.current_thread()
         self._idle: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.offer = work.offer
+        self.finished = work.finished
+        self.refused = work.refused
         self.next_deadline_ns = work.next_deadline_ns
         self.flush = work.flush
 
     def __len__(self) -> int:
         return len(self._work)
 
-    def take(self, now_ns: int) -> list[InferRequest] | None:
-        batch = self._work.take(now_ns)
+    def take(self, instance: int, now_ns: int) -> Batch | None:
+        batch = self._work.take(instance, now_ns)
         if not batch and threading.current_thread() is not self._owner:
             self._idle.put(None)
         return batch

@@ -85,4 +85,4 @@ class InferenceRequest(NotConstructible):
 
     def is_cancelled(self) -> bool:
         """Whether the client has given up."""
-        return self._request.cancelled
+        return self._request.cancellation.is_cancelled

@@ -192,9 +192,9 @@ def test_cancelling_a_call_cancels_its_request():
     call, running = front.start("ModelInfer")
     running.receive(request().SerializeToString())
     (waiting,) = model.scheduler.requests
-    assert not waiting.cancelled
+    assert not waiting.cancellation.is_cancelled
     running.cancel()
-    assert waiting.cancelled
+    assert waiting.cancellation.is_cancelled
     model.scheduler.answer(0)
     front.turn()
     assert call.has_ended

@@ -108,7 +108,11 @@ def test_a_client_may_ask_that_a_models_error_ends_the_stream(front, scheduler):
     front.turn()
     assert ids(call) == ["a"]
     assert (call.has_ended, call.error.code) == (True, Code.NOT_FOUND)
-    assert [waiting.cancelled for waiting in scheduler.requests] == [False, False, True]
+    assert [waiting.cancellation.is_cancelled for waiting in scheduler.requests] == [
+        False,
+        False,
+        True,
+    ]
     scheduler.answer(2)
     front.turn()
     assert ids(call) == ["a"]
@@ -150,6 +154,6 @@ def test_cancelling_a_stream_cancels_what_is_not_answered(front, scheduler):
     scheduler.answer(0)
     front.turn()
     running.cancel()
-    assert [waiting.cancelled for waiting in scheduler.requests] == [False, True]
+    assert [waiting.cancellation.is_cancelled for waiting in scheduler.requests] == [False, True]
     scheduler.answer(1)
     front.turn()

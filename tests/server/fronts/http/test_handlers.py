@@ -407,7 +407,7 @@ def test_a_client_that_leaves_cancels_nothing():
     front.client.send(post(INFER, BODY))
     front.client.leave()
     (request,) = waiting.scheduler.requests
-    assert not request.cancelled
+    assert not request.cancellation.is_cancelled
     request.sink.send(answering(Y=ONE_TWO)(request))
     assert front.ask_all(b"") == []
 

@@ -1,0 +1,88 @@
+"""What a scheduler's shell and the objects that decide for it ask of each other.
+
+The objects are pure: facts and a time in, decisions out. No thread, lock or clock here; the caller
+gives the time in nanoseconds of the monotonic clock and guards the object.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from reference_server.core.errors import ServerError
+from reference_server.core.request import InferRequest
+
+Batch = list[InferRequest]
+
+
+class Refusal(NamedTuple):
+    """A waiting request that will not run, and what its client is told."""
+
+    request: InferRequest
+    error: ServerError
+
+
+class WorkQueue(Protocol):
+    """Requests waiting for an instance. Not thread-safe.
+
+    Instances are known by their number, from 0. The shell asks again (`take`) for each idle
+    instance whenever something has changed: after `offer`, after `finished`, and at
+    `next_deadline_ns`; and it answers what `refused` gives after each of these.
+    """
+
+    def offer(self, request: InferRequest, now_ns: int) -> None:
+        """Take a request. Raises ServerError if it is refused at once."""
+
+    def take(self, instance: int, now_ns: int) -> Batch | None:
+        """What that instance, which is free, shall run now; None if it has to wait for more."""
+
+    def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
+        """`instance` has executed `batch`; the requests in `again` want to be executed once more.
+
+        Their answers may be on their way yet.
+        """
+
+    def refused(self) -> Sequence[Refusal]:
+        """The requests given up since it was asked last: expired, cancelled, without a sequence."""
+
+    def next_deadline_ns(self) -> int | None:
+        """When to ask again though nothing else has happened; None if never."""
+
+    def flush(self) -> None:
+        """From now on give whatever waits, without delay: the model is closing."""
+
+    def __len__(self) -> int:
+        """The number of waiting requests."""
+
+
+class Fifo:
+    """One request at a time, in order: what a model without a batcher does."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[InferRequest] = deque()
+
+    def offer(self, request: InferRequest, now_ns: int) -> None:
+        """Take a request at the end of the queue."""
+        self._waiting.append(request)
+
+    def take(self, instance: int, now_ns: int) -> Batch | None:
+        """The oldest request."""
+        return [self._waiting.popleft()] if self._waiting else None
+
+    def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
+        """Nothing depends on it."""
+
+    def refused(self) -> Sequence[Refusal]:
+        """None: whatever was taken runs."""
+        return ()
+
+    def next_deadline_ns(self) -> int | None:
+        """Never: a waiting request can run at once."""
+        return None
+
+    def flush(self) -> None:
+        """Nothing is ever delayed."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
