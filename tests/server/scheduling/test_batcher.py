@@ -216,9 +216,7 @@ class QueueContract(RuleBasedStateMachine):
     def drain(self):
         self.flush()
         while len(self.work):
-            self.take(
-                0,
-            )
+            self.take()
         assert self.taken == self.offered
 
     @invariant()
