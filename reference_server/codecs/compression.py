@@ -16,9 +16,8 @@ _ANY_WINDOW = zlib.MAX_WBITS | 32
 def decompress(coding: str | None, body: memoryview) -> memoryview:
     """The plain body that a request's `Content-Encoding` hides.
 
-    As on the real server, data that is no compressed stream gives what could be decoded, maybe
-    nothing. Raises ServerError UNSUPPORTED for a coding that is not known, and INVALID_ARG for
-    an empty body.
+    A stream that is cut gives what there is of it. Raises ServerError UNSUPPORTED for a coding that
+    is not known, and INVALID_ARG for an empty body, and for one that is damaged or not compressed.
     """
     if coding in (None, "identity"):
         return body
@@ -29,8 +28,8 @@ def decompress(coding: str | None, body: memoryview) -> memoryview:
     decoder = zlib.decompressobj(_ANY_WINDOW)
     try:
         return memoryview(decoder.decompress(body))
-    except zlib.error:
-        return memoryview(b"")
+    except zlib.error as error:
+        raise invalid_arg(f"failed to decompress the {coding} request body: {error}") from None
 
 
 def compress(coding: str, parts: list[memoryview | bytes]) -> bytes:

@@ -35,6 +35,10 @@ OBEYED = "a client that asks to close is obeyed, in any letter case and among ot
 WRAPPED = (
     "an integer that does not fit is refused; the real server sends other numbers to the model"
 )
+DAMAGED = (
+    "a damaged compressed body is refused; the real server serves what it decoded of it, whatever "
+    "the checksum says, or takes it for an empty one"
+)
 LATER = "the reference server refuses what it does not serve yet: "
 
 DIFFERENCES = [
@@ -60,6 +64,8 @@ DIFFERENCES = [
     ),
     Difference("framing: HTTP/1.2", "there is no such version; the parser refuses it", everything),
     Difference("framing: HTTP/2.0", "as HTTP/1.2; here the reply says that it closes", connection),
+    Difference("compression: garbage", DAMAGED, everything),
+    Difference("compression: raw deflate", DAMAGED, everything),
     Difference(
         "number: FP64 digits read",
         "the real server misreads one in eight numbers of 17 digits by the least of its bits",

@@ -12,6 +12,7 @@ import grpc
 import pytest
 from contract.grpc_casebook import GrpcCall, call, floats, infer, tensor
 from contract.grpc_cases import CASES, regions, settings
+from support.mutations import mutated
 from support.servers import Server
 
 ALONE, BOTH = 5_000, 2_000
@@ -29,23 +30,6 @@ OTHERWISE = (
     "unexpected shape for input 'X' for model 'batched'. Expected [-1,4], got [4]",
     "invalid value type for '",
 )
-
-
-def mutated(data: bytes, dice: random.Random) -> bytes:
-    """Change, drop, add or repeat a few bytes, or cut the rest off."""
-    changed = bytearray(data)
-    for _ in range(dice.choice([1, 1, 1, 2, 3])):
-        at = dice.randrange(len(changed) + 1)
-        match dice.randrange(6):
-            case 0 | 1 | 2:
-                changed[at : at + 1] = dice.randbytes(1)
-            case 3:
-                del changed[at : at + 1]
-            case 4:
-                changed[at:at] = changed[at : at + dice.randrange(12)]
-            case 5:
-                del changed[at:]
-    return bytes(changed)
 
 
 def calls(count: int, *methods: str, seed: int) -> Iterator[GrpcCall]:

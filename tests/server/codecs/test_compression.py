@@ -49,9 +49,17 @@ def test_an_empty_body_is_refused(coding):
 RAW_DEFLATE = zlib.compress(TEXT)[2:-4]
 
 
-@pytest.mark.parametrize("body", [b"garbage", RAW_DEFLATE], ids=["garbage", "no zlib header"])
-def test_what_is_not_compressed_decompresses_to_nothing(body):
-    assert opened("gzip", body) == b""
+DAMAGED = gzip.compress(TEXT)[:-8] + bytes(8)
+
+
+@pytest.mark.parametrize(
+    "body", [b"garbage", RAW_DEFLATE, DAMAGED], ids=["garbage", "no zlib header", "checksum"]
+)
+def test_what_is_no_compressed_stream_is_refused(body):
+    with pytest.raises(ServerError) as caught:
+        opened("gzip", body)
+    assert caught.value.code is Code.INVALID_ARG
+    assert caught.value.message.startswith("failed to decompress the gzip request body: Error -3")
 
 
 def test_a_cut_stream_gives_what_there_is():

@@ -1,0 +1,163 @@
+"""Good requests with bytes changed: the server survives all of them, and judges as the real one.
+
+The seed is fixed, so that every run sends the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import pytest
+from contract.casebook import infer, tensor
+from contract.cases import CASES
+from contract.wire import ConnectionEnded, Reply, connect, read_reply
+from support.mutations import mutated
+from support.servers import Server
+
+FRAMED, RAW, BOTH = 15_000, 5_000, 2_000
+# A longer request is mostly data, whose bytes may be any.
+LONGEST = 2_000
+# Models whose answers a mutation may change for the cases that come later, or that never answer;
+# and settings of the whole server.
+UNTOUCHED = (b"held", b"faults", b"faulty_chain", b"counted", b"unasked", b"decoupled")
+ELSEWHERE = (b"/v2/logging", b"trace/setting", b"sharedmemory", b"/v2/repository")
+GOOD = infer("vector", tensor("X", "FP32", [2], [1, 2]), id="bystander")
+FRAMING = b"content-length"
+# What the reference server alone refuses, for the reasons in differences.py.
+REFUSED = (b"is out of range for", b"failed to decompress")
+
+
+def requests(*, within: bytes = b"") -> list[bytes]:
+    """The requests of good cases, those that say `within`."""
+    return [
+        case.request
+        for case in CASES
+        if isinstance(case.request, bytes)
+        and case.status == 200
+        and case.replies == 1
+        and len(case.request) < LONGEST
+        and within in case.request
+        and FRAMING in case.request.lower()
+        and b"expect:" not in case.request.lower()
+        and not any(word in case.request for word in (*UNTOUCHED, *ELSEWHERE))
+    ]
+
+
+def reframed(request: bytes, dice: random.Random) -> bytes:
+    """Change the body, at times the target, and tell its true length."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    first, *lines = head.split(b"\r\n")
+    method, target, version = first.split(b" ")
+    if dice.randrange(8) == 0:
+        # A space, a letter beyond ASCII or a first letter other than this end the connection.
+        target = b"/" + bytes(byte for byte in mutated(target[1:], dice) if 0x20 < byte < 0x7F)
+    else:
+        body = mutated(body, dice)
+    kept = [line for line in lines if not line.lower().startswith(FRAMING)]
+    return b"\r\n".join(
+        [b" ".join((method, target, version)), *kept, b"Content-Length: %d" % len(body), b"", body]
+    )
+
+
+@dataclass
+class Client:
+    """A connection that is opened again when it was closed."""
+
+    server: Server
+    _connection: socket.socket | None = None
+    _stream: BinaryIO | None = field(default=None)
+
+    def ask(self, request: bytes) -> Reply | None:
+        """The reply; None if the server closed instead."""
+        if self._connection is None or self._stream is None:
+            self._connection = connect(self.server.http)
+            self._stream = self._connection.makefile("rb")
+        try:
+            self._connection.sendall(request)
+            reply = read_reply(self._stream)
+        except (ConnectionEnded, ConnectionResetError, BrokenPipeError):
+            self.close()
+            return None
+        if (reply.header("Connection") or "").lower() == "close":
+            self.close()
+        return reply
+
+    def close(self) -> None:
+        if self._connection is not None and self._stream is not None:
+            self._stream.close()
+            self._connection.close()
+        self._connection = self._stream = None
+
+
+@contextlib.contextmanager
+def client(server: Server) -> Iterator[Client]:
+    """A client, closed in the end."""
+    one = Client(server)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def last_words(server: Server, raw: bytes) -> bytes:
+    """Send bytes and nothing more; all that comes back until the server closes."""
+    with connect(server.http) as connection, connection.makefile("rb") as stream:
+        try:
+            connection.sendall(raw)
+            connection.shutdown(socket.SHUT_WR)
+            return stream.read()
+        except (ConnectionResetError, BrokenPipeError):
+            return b""
+
+
+def test_no_request_harms_the_server_or_a_bystander(probed_reference: Server):
+    dice, pool = random.Random(1), requests()
+    with client(probed_reference) as one, client(probed_reference) as bystander:
+        answer = bystander.ask(GOOD)
+        assert answer is not None
+        assert answer.status == 200
+        for number in range(FRAMED):
+            request = reframed(dice.choice(pool), dice)
+            reply = one.ask(request)
+            assert reply is not None, request
+            assert reply.status in (200, 400, 404, 405, 415, 500, 501), (request, str(reply))
+            if number % 100 == 0:
+                assert bystander.ask(GOOD) == answer
+    assert "Traceback" not in probed_reference.log
+
+
+def test_no_bytes_harm_the_server_or_a_bystander(probed_reference: Server):
+    dice, pool = random.Random(2), requests()
+    with client(probed_reference) as bystander:
+        answer = bystander.ask(GOOD)
+        for number in range(RAW):
+            raw = mutated(dice.choice(pool), dice)
+            said = last_words(probed_reference, raw)
+            assert said == b"" or said.startswith(b"HTTP/"), raw
+            if number % 100 == 0:
+                assert bystander.ask(GOOD) == answer
+    assert "Traceback" not in probed_reference.log
+
+
+@pytest.mark.oracle
+def test_both_servers_judge_alike(probed_triton: Server, probed_reference: Server):
+    # Parameters whose names are no text stop the real server's model; ours reads them escaped.
+    pool = [request for request in requests(within=b"/infer") if b"/mirror/" not in request]
+    dice = random.Random(3)
+    with client(probed_triton) as triton, client(probed_reference) as reference:
+        for _ in range(BOTH):
+            request = reframed(dice.choice(pool), dice)
+            real, ours = triton.ask(request), reference.ask(request)
+            if ours is not None and any(text in ours.body for text in REFUSED):
+                continue
+            assert classified(ours) == classified(real), (request, str(real), str(ours))
+
+
+def classified(reply: Reply | None) -> int | None:
+    """The class of a reply's status."""
+    return None if reply is None else reply.status // 100
