@@ -1,0 +1,122 @@
+"""perf_analyzer, NVIDIA's load generator, in its modes, against the reference server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from contract.probes import write_probes
+from support.servers import ROOT, Server, start_reference_server
+
+pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+
+SECONDS = 60
+# One short window is enough: how fast it was is not looked at.
+SHORT = ("--measurement-interval", "200", "--stability-percentage", "999", "--max-trials", "3")
+ROWS = ("-m", "batched", "-b", "2")
+FREE = ("-m", "vector", "--shape", "X:16")
+WORDS = ("-m", "text", "--string-length", "16")
+ENSEMBLE = ("-m", "chain")
+
+MODES = {
+    "binary over HTTP": ("http", *ROWS, "--concurrency-range", "1:4:3"),
+    "JSON over HTTP": (
+        *("http", "-m", "batched", "--concurrency-range", "2"),
+        *("--input-tensor-format", "json", "--output-tensor-format", "json"),
+    ),
+    "asynchronous HTTP": ("http", *ROWS, "--async", "--concurrency-range", "4"),
+    "strings": ("http", *WORDS, "--concurrency-range", "2"),
+    "zeros": ("http", *ROWS, "--input-data", "zero", "--concurrency-range", "2"),
+    "an ensemble": ("http", *ENSEMBLE, "--concurrency-range", "2"),
+    "shared memory over HTTP": (
+        *("http", *ROWS, "--shared-memory", "system", "--concurrency-range", "2"),
+        *("--output-shared-memory-size", "1024"),
+    ),
+    "a rate": ("http", *ROWS, "--request-rate-range", "50:100:50"),
+    "a rate of Poisson": (
+        *("http", *ROWS, "--request-rate-range", "50"),
+        *("--request-distribution", "poisson"),
+    ),
+    "a search": (
+        *("http", *ROWS, "--concurrency-range", "1:4", "--binary-search"),
+        *("--latency-threshold", "1000"),
+    ),
+    "a percentile": ("http", *ROWS, "--percentile", "95", "--concurrency-range", "2"),
+    "counted windows": (
+        *("http", *ROWS, "--measurement-mode", "count_windows", "--concurrency-range", "2"),
+        *("--measurement-request-count", "50"),
+    ),
+    "gRPC": ("grpc", *ROWS, "--concurrency-range", "1:4:3"),
+    "asynchronous gRPC": ("grpc", *FREE, "--async", "--concurrency-range", "4"),
+    "gRPC, gzip": (
+        *("grpc", *ROWS, "--grpc-compression-algorithm", "gzip", "--concurrency-range", "2"),
+    ),
+    "gRPC, deflate": (
+        *("grpc", *ROWS, "--grpc-compression-algorithm", "deflate", "--concurrency-range", "2"),
+    ),
+    "a stream": ("grpc", *ROWS, "--streaming", "--async", "--concurrency-range", "4"),
+    "shared memory over gRPC": (
+        *("grpc", *ROWS, "--shared-memory", "system", "--concurrency-range", "2"),
+        *("--output-shared-memory-size", "1024"),
+    ),
+    "parameters": (
+        *("grpc", *ROWS, "--request-parameter", "level:7:int", "--concurrency-range", "1"),
+    ),
+}
+
+
+def measured(server: Server, protocol: str, *arguments: str) -> str:
+    """What perf_analyzer prints; it has measured at least one point, and no request failed."""
+    address = server.http if protocol == "http" else server.grpc
+    program = [sys.executable, ROOT / "tools" / "oracle.py", "perf"]
+    done = subprocess.run(
+        [*program, "-i", protocol, "-u", address, *SHORT, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"Throughput: [1-9]", done.stdout), done.stdout
+    assert "Failed Request Count" not in done.stdout, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_perf_analyzer(oracle_installed: None, probed_reference: Server, mode: str):
+    protocol, *arguments = MODES[mode]
+    measured(probed_reference, protocol, *arguments)
+
+
+def test_perf_analyzer_traces(oracle_installed: None, traced_reference: Server):
+    levels = ("--trace-level", "TIMESTAMPS", "--trace-rate", "1000")
+    measured(traced_reference, "http", *ROWS, *levels, "--concurrency-range", "1")
+
+
+def test_perf_analyzer_sends_the_data_of_a_file(
+    oracle_installed: None, probed_reference: Server, tmp_path: Path
+):
+    data = tmp_path / "data.json"
+    rows = [{"X": {"content": [row + 0.5, 1.5, 2.5, 3.5], "shape": [4]}} for row in range(5)]
+    data.write_text(json.dumps({"data": rows}))
+    for protocol in ("http", "grpc"):
+        measured(probed_reference, protocol, "-m", "batched", "--input-data", str(data))
+
+
+def test_perf_analyzer_sends_at_the_moments_of_a_file(
+    oracle_installed: None, probed_reference: Server, tmp_path: Path
+):
+    moments = tmp_path / "intervals"
+    moments.write_text("\n".join(["5000", "1000", "9000"] * 10))
+    measured(probed_reference, "http", *ROWS, "--request-intervals", str(moments))
+
+
+def test_perf_analyzer_reads_the_metrics(oracle_installed: None, tmp_path: Path):
+    write_probes(tmp_path, "batched")
+    with start_reference_server(tmp_path) as server:
+        where = f"{server.metrics}/metrics"
+        measured(server, "http", *ROWS, "--collect-metrics", "--metrics-url", where)
