@@ -164,7 +164,7 @@ GENERATED = '{"Y":[1.0,2.0]'
         (["-d", FLAT, "/v2/models/vector/generate"], GENERATED),
         (
             ["-N", "-d", '{"X": [1, 2]}', "/v2/models/vector/generate_stream"],
-            f"data: {{{GENERATED}",
+            f"data: {GENERATED}",
         ),
         (["-X", "POST", "/v2/repository/index"], '"name":"vector"'),
     ],
