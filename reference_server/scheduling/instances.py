@@ -1,7 +1,7 @@
 """The shell around a WorkQueue: one thread per instance, each taking what the queue decides.
 
 A request is handed to an idle instance by the thread that submits it; a busy instance takes its
-next batch itself. Nothing polls.
+next batch itself. Nothing polls: an alarm rings when the queue names a time.
 """
 
 from __future__ import annotations
@@ -10,23 +10,37 @@ import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple
 
 from reference_server.core.clock import Clock
 from reference_server.core.errors import unavailable
 from reference_server.core.ports import ModelInstance, Recorder
 from reference_server.core.request import InferRequest
+from reference_server.scheduling.alarm import Alarm
 from reference_server.scheduling.execution import Executor
-from reference_server.scheduling.work import Batch, WorkQueue
+from reference_server.scheduling.rate_limiter import RateLimiter, Share
+from reference_server.scheduling.work import Batch, Refusal, WorkQueue
 
-#: An idle instance's wake-up: a batch to run, or None to look at the queue again.
-_Wake = Batch | None
+
+class _Plan(NamedTuple):
+    """What has been decided under the lock, to be done outside of it.
+
+    A worker is given a batch to run, or None to close its instance. Those `asking` have to wait
+    for the rate limiter's word.
+    """
+
+    wakes: Sequence[tuple[_Worker, Batch | None]]
+    refused: Sequence[Refusal]
+    asking: Sequence[_Worker] = ()
 
 
 class InstanceScheduler:
     """Runs the requests of one model version on its instances.
 
     `open` before anything else; `submit` from any thread; `close` once, from a thread that may
-    wait. Never reopened.
+    wait. Never reopened. With a `limiter` an instance takes a batch only when it is its turn;
+    `shares` are the instances' there.
     """
 
     def __init__(
@@ -37,6 +51,8 @@ class InstanceScheduler:
         instances: Sequence[ModelInstance],
         recorder: Recorder,
         clock: Clock,
+        limiter: RateLimiter | None = None,
+        shares: Sequence[Share] = (),
     ) -> None:
         self._model = model_name, model_version
         self._work = work
@@ -48,6 +64,11 @@ class InstanceScheduler:
             _Worker(self, number, instance) for number, instance in enumerate(instances)
         ]
         self._idle: list[_Worker] = []
+        self._busy = 0  # instances that are open and not idle
+        self._alarm = Alarm(f"{model_name} alarm", clock, self._look)
+        self._limiter = limiter
+        self._shares = shares
+        self._asking: set[int] = set()
 
     def __repr__(self) -> str:
         name, version = self._model
@@ -67,6 +88,8 @@ class InstanceScheduler:
         for worker in self._workers:
             worker.start()
         failures = [error for worker in self._workers if (error := worker.opened.exception())]
+        with self._lock:
+            self._idle += [worker for worker in self._workers if not worker.opened.exception()]
         if failures:
             self.close()
             raise failures[0]
@@ -81,65 +104,108 @@ class InstanceScheduler:
                     f"{request.label} Server is stopping, scheduler for model has stopped "
                     "accepting new inference requests"
                 )
-            had_deadline = self._work.next_deadline_ns() is not None
             self._work.offer(request, now)
-            wakes = self._assign(now, had_deadline=had_deadline)
-        for worker, wake in wakes:
-            worker.inbox.put(wake)
+            plan = self._decide(now)
+        self._carry_out(plan)
 
-    def _assign(self, now: int, *, had_deadline: bool) -> list[tuple[_Worker, _Wake]]:
-        """Decide, under the lock, which idle instances wake up and for what."""
-        wakes: list[tuple[_Worker, _Wake]] = []
-        while self._idle and (batch := self._work.take(self._idle[-1].number, now)):
-            wakes.append((self._idle.pop(), batch))
-        begins_delay = not had_deadline or bool(wakes)
-        if self._idle and begins_delay and self._work.next_deadline_ns() is not None:
-            # Somebody has to wait out the delay that this request began: it is the only one that
-            # waits, or whoever waited for those before it has just been sent off with them.
-            wakes.append((self._idle.pop(), None))
-        return wakes
-
-    def next_batch(self, worker: _Worker) -> Batch | None:
-        """The next batch for `worker`, waiting for one; None when the model closes."""
-        while True:
-            with self._lock:
-                now = self._clock.monotonic_ns()
-                batch = self._work.take(worker.number, now)
-                if batch or self._closing:
-                    return batch
-                deadline = self._work.next_deadline_ns()
-                self._idle.append(worker)
-            wake = self._wait(worker, None if deadline is None else (deadline - now) / 1e9)
-            if wake is not None:
-                return wake
-
-    def _wait(self, worker: _Worker, timeout_s: float | None) -> _Wake:
-        try:
-            return worker.inbox.get(timeout=timeout_s)
-        except queue.Empty:
-            with self._lock:
-                if worker in self._idle:
-                    self._idle.remove(worker)
-                    return None
-            return worker.inbox.get()  # taken off the idle list just now: the wake-up is coming
-
-    def run(self, worker: _Worker, instance: ModelInstance, batch: Batch) -> None:
-        """Execute one batch on `instance`."""
+    def run(self, worker: _Worker, instance: ModelInstance, batch: Batch) -> Batch | None:
+        """Execute one batch on `instance`. Returns its next one; None if there is none now."""
         again = self._executor.run(instance, batch)
         with self._lock:
             now = self._clock.monotonic_ns()
             self._work.finished(worker.number, batch, again, now)
+            self._busy -= 1
+            own = self._work.take(worker.number, now) if self._limiter is None else None
+            if own:
+                self._busy += 1
+            else:
+                self._idle.append(worker)
+            plan = self._decide(now)
+        self._carry_out(plan)
+        if self._limiter is not None:
+            # It has asked for another turn by now, so that its rank counts among the others'.
+            self._limiter.end(self._shares[worker.number])
+        return own
+
+    def _look(self) -> None:
+        """Ask the queue again though nothing has happened but time."""
+        with self._lock:
+            plan = self._decide(self._clock.monotonic_ns())
+        self._carry_out(plan)
+
+    def _decide(self, now: int, *, asks: bool = True) -> _Plan:
+        """Under the lock: what the idle instances do now, and who is refused."""
+        wakes: list[tuple[_Worker, Batch | None]] = []
+        asking: list[_Worker] = []
+        if self._limiter is not None:
+            asking = self._ask() if asks else []
+        elif self._idle and len(self._work):
+            for worker in reversed(self._idle):
+                batch = self._work.take(worker.number, now)
+                if batch:
+                    wakes.append((worker, batch))
+                if not len(self._work):
+                    break
+            for worker, _ in wakes:
+                self._idle.remove(worker)
+            self._busy += len(wakes)
+        refused = self._work.refused(now)
+        if self._closing and not self._busy and not self._asking and not len(self._work):
+            wakes += [(worker, None) for worker in self._idle]
+            self._idle.clear()
+        deadline = self._work.next_deadline_ns()
+        # One that is past has just been acted on, as far as instances and resources are free.
+        if deadline is not None and deadline > now:
+            self._alarm.set(deadline)
+        return _Plan(wakes, refused, asking)
+
+    def _ask(self) -> list[_Worker]:
+        """Under the lock: the idle instances that shall ask for a turn now."""
+        if not len(self._work):
+            return []
+        asking = [worker for worker in self._idle if worker.number not in self._asking]
+        self._asking.update(worker.number for worker in asking)
+        return asking
+
+    def _granted(self, worker: _Worker) -> None:
+        """It is the turn of an idle instance: let it run what is ready by now."""
+        assert self._limiter is not None
+        with self._lock:
+            now = self._clock.monotonic_ns()
+            batch = self._work.take(worker.number, now)
+            self._asking.discard(worker.number)
+            if batch:
+                self._idle.remove(worker)
+                self._busy += 1
+            # Whoever got nothing asks again when something has happened, not at once.
+            plan = self._decide(now, asks=batch is not None)
+        if batch:
+            worker.inbox.put(batch)
+        else:
+            self._limiter.end(self._shares[worker.number], used=False)
+        self._carry_out(plan)
+
+    def _carry_out(self, plan: _Plan) -> None:
+        for worker, batch in plan.wakes:
+            worker.inbox.put(batch)
+        for refusal in plan.refused:
+            self._executor.refuse(refusal)
+        for worker in plan.asking:
+            assert self._limiter is not None
+            self._limiter.ask(self._shares[worker.number], partial(self._granted, worker))
 
     def close(self) -> None:
         """Run what waits, without further delay, then close the instances; waits for both."""
         with self._lock:
             self._closing = True
             self._work.flush()
-            idle, self._idle = self._idle, []
-        for worker in idle:
-            worker.inbox.put(None)
+            plan = self._decide(self._clock.monotonic_ns())
+        self._carry_out(plan)
         for worker in self._workers:
             worker.join()
+        self._alarm.close()
+        if self._limiter is not None:
+            self._limiter.remove(self._shares)
 
 
 class _Worker(threading.Thread):
@@ -150,7 +216,7 @@ class _Worker(threading.Thread):
         self.number = number
         self._scheduler = scheduler
         self._instance = instance
-        self.inbox: queue.SimpleQueue[_Wake] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self.opened: Future[None] = Future()
 
     def run(self) -> None:
@@ -160,7 +226,8 @@ class _Worker(threading.Thread):
             self.opened.set_exception(error)
             return
         self.opened.set_result(None)
-        while batch := self._scheduler.next_batch(self):
-            self._scheduler.run(self, self._instance, batch)
-            del batch  # an idle instance holds no tensors, nor the shared memory behind them
+        # An idle instance holds no tensors, nor the shared memory behind them.
+        batch: Batch | None = None
+        while batch := batch or self.inbox.get():
+            batch = self._scheduler.run(self, self._instance, batch)
         self._instance.close()

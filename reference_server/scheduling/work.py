@@ -10,10 +10,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from reference_server.core.errors import ServerError
+from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest
 
 Batch = list[InferRequest]
+
+#: What a request is answered with that was given up while it waited.
+CANCELLED = ServerError(Code.CANCELLED, "Request cancelled")
 
 
 class Refusal(NamedTuple):
@@ -43,8 +46,12 @@ class WorkQueue(Protocol):
         Their answers may be on their way yet.
         """
 
-    def refused(self) -> Sequence[Refusal]:
-        """The requests given up since it was asked last: expired, cancelled, without a sequence."""
+    def refused(self, now_ns: int) -> Sequence[Refusal]:
+        """The requests given up since it was asked last: expired, cancelled, without a sequence.
+
+        Asked at `next_deadline_ns` too, when every instance may be busy: what expires by `now_ns`
+        is among them.
+        """
 
     def next_deadline_ns(self) -> int | None:
         """When to ask again though nothing else has happened; None if never."""
@@ -73,7 +80,7 @@ class Fifo:
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
         """Nothing depends on it."""
 
-    def refused(self) -> Sequence[Refusal]:
+    def refused(self, now_ns: int) -> Sequence[Refusal]:
         """None: whatever was taken runs."""
         return ()
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from server.support.clock import SECOND_NS
 from server.support.requests import a_request
 
+from reference_server.core.errors import Code
 from reference_server.scheduling.batcher import DynamicBatcher
 from reference_server.scheduling.work import Fifo
 
@@ -119,6 +120,88 @@ def test_the_fifo_runs_one_request_at_a_time():
     assert sizes(Fifo(), [(0, 1), (0.1, 5), (0.2, 2)]) == [[1], [5], [2]]
 
 
+# ------------------------------------------------------------------- while the instance is busy
+
+MS = 1_000_000
+ROWS = (1, 1, 1, 2, 1, 3, 1)
+#: Rows of the requests a, b, c...; the batches that the real server made of them. `soon`: within
+#: the delay; `late`: each came after the delay of the one before; `end`: all within it, and the
+#: instance was free long after.
+WHILE_BUSY = [
+    ((), "zero", (5, 5, 3), "a | b c"),
+    ((), "zero", ROWS, "a b c d e | f g"),
+    ((), "late", ROWS, "a b c d e | f g"),
+    ((2,), "zero", (2, 2, 1), "a | b | c"),
+    ((2,), "zero", (3, 1, 1), "a | b c"),
+    ((2,), "zero", ROWS, "a b | c d | e | f | g"),
+    ((2,), "soon", (2, 1), "a b"),
+    ((2,), "soon", (1, 1, 1), "a b c"),
+    ((2,), "soon", (2, 2, 1), "a b | c"),
+    ((2,), "soon", ROWS, "a b c | d e | f | g"),
+    ((2,), "late", (2, 1), "a b"),
+    ((2,), "late", (3, 1, 1), "a b | c"),
+    ((2,), "late", ROWS, "a b c d | e f g"),
+    ((2,), "end", ROWS, "a b c d | e f g"),
+    ((2, 4), "zero", (1,) * 8, "a b | c d e f | g h"),
+    ((2, 4), "zero", (3, 1, 1), "a b | c"),
+    ((2, 4), "zero", ROWS, "a b | c d e | f g"),
+    ((2, 4), "soon", (2, 2, 1), "a b c"),
+    ((2, 4), "soon", (4, 1, 1), "a b | c"),
+    ((2, 4), "soon", ROWS, "a b c | d e | f g"),
+    ((2, 4), "end", ROWS, "a b c d | e f g"),
+    ((2, 4), "late", ROWS, "a b c d e | f g"),
+]
+
+
+@pytest.mark.parametrize(("preferred", "when", "rows", "made"), WHILE_BUSY)
+def test_what_comes_while_busy_is_made_into_batches_as_by_triton(preferred, when, rows, made):
+    delay, gap, rest = {
+        "zero": (0, 2, 0),
+        "soon": (3000, 2, 0),
+        "late": (50, 80, 50),
+        "end": (50, 2, 150),
+    }[when]
+    work, now = DynamicBatcher(8, preferred, delay * MS), 0
+    for id, size in zip("abcdefgh", rows, strict=False):
+        work.offer(a_request(id=id, batch_size=size, queued_ns=now), now)
+        now += gap * MS
+    now += rest * MS
+    batches = []
+    while len(work):
+        batch = work.take(0, now)
+        if batch is None:
+            now = work.next_deadline_ns()
+        else:
+            batches.append(" ".join(request.id for request in batch))
+            now += 5 * MS
+    assert " | ".join(batches) == made
+
+
+def test_what_is_ready_and_late_goes_together_only_with_its_kind():
+    work = DynamicBatcher(8, (2,), 10)
+    for index, key in enumerate("AAABA"):
+        request = a_request(id=str(index), batch_key=key, queued_ns=100 * index)
+        work.offer(request, 100 * index)
+    found = [[request.id for request in work.take(0, 1000)] for _ in range(3)]
+    assert found == [["0", "1", "2"], ["3"], ["4"]]
+
+
+def test_a_request_that_was_cancelled_before_it_could_join_is_refused():
+    work = DynamicBatcher(2, (), 0)
+    requests = [a_request(id=str(index)) for index in range(6)]
+    for request in requests:
+        work.offer(request, 0)
+    requests[5].cancellation.cancel()  # two batches of two are ready, so it has not joined one
+    requests[0].cancellation.cancel()  # this one has
+    assert work.take(0, 0) == requests[:2]
+    (refusal,) = work.refused(0)
+    assert refusal.request is requests[5]
+    assert refusal.error.code is Code.CANCELLED
+    assert work.refused(0) == ()
+    assert [work.take(0, 0), work.take(0, 0)] == [requests[2:4], requests[4:5]]
+    assert len(work) == 0
+
+
 # -------------------------------------------------------------------------------- single decisions
 
 
@@ -141,6 +224,8 @@ def test_the_deadline_is_that_of_the_oldest_request():
     work = DynamicBatcher(8, (), 100)
     offered(work, 1, now_ns=10)
     offered(work, 1, now_ns=50)
+    assert work.next_deadline_ns() is None  # nobody waits for it
+    assert work.take(0, 50) is None
     assert work.next_deadline_ns() == 110
 
 

@@ -5,13 +5,23 @@ import threading
 
 import pytest
 from server.support.clock import ManualClock
-from server.support.instances import NotedOutcomes, ScriptedInstance, WatchedQueue
+from server.support.instances import NotedOutcomes, ScriptedInstance
 from server.support.requests import PATIENCE_S, Answers, a_request
 from server.support.traces import NotedTrace
 
+from reference_server.config.scheduling import (
+    DynamicBatching,
+    InstanceConfig,
+    QueuePolicy,
+    Resource,
+)
+from reference_server.core.cancellation import Cancellation
 from reference_server.core.errors import Code, ServerError, internal, not_found
+from reference_server.core.statistics import FailureReason
 from reference_server.scheduling.batcher import DynamicBatcher
 from reference_server.scheduling.instances import InstanceScheduler
+from reference_server.scheduling.policy_batcher import PolicyBatcher
+from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.work import Fifo
 
 MS = 1_000_000
@@ -20,14 +30,14 @@ MS = 1_000_000
 class Bench:
     """A scheduler over scripted instances, and what is needed to drive it."""
 
-    def __init__(self, work, count):
+    def __init__(self, work, count, **more):
         self.clock = ManualClock()
         self.outcomes = NotedOutcomes()
-        self.work = WatchedQueue(work)
+        self.work = work
         self._began = queue.SimpleQueue()
         self.instances = [ScriptedInstance(f"m_{index}", self._began.put) for index in range(count)]
         self.scheduler = InstanceScheduler(
-            "m", 1, self.work, self.instances, self.outcomes, self.clock
+            "m", 1, self.work, self.instances, self.outcomes, self.clock, **more
         )
 
     def submit(self, id, **fields):
@@ -51,10 +61,9 @@ def bench():
     """A function: a bench whose instances are open and idle; closed after the test."""
     benches = []
 
-    def build(work=None, *, count=1):
-        bench = Bench(Fifo() if work is None else work, count)
+    def build(work=None, *, count=1, **more):
+        bench = Bench(Fifo() if work is None else work, count, **more)
         bench.scheduler.open()
-        bench.work.wait_for_idle(count)
         benches.append(bench)
         return bench
 
@@ -131,7 +140,6 @@ def test_executions_of_two_instances_overlap(bench):
 def test_a_request_waits_out_the_delay(bench):
     one = bench(DynamicBatcher(8, (), 1 * MS))
     one.submit("a")
-    one.work.wait_for_idle()  # sees that it is too early, and watches the time
     one.submit("b")
     one.clock.advance(ns=1 * MS)
     assert one.started() == ["a", "b"]
@@ -146,23 +154,22 @@ def test_a_full_batch_does_not_wait(bench):
     one.finish_all()
 
 
-def test_what_is_left_of_a_batch_is_watched_by_another_instance(bench):
+def test_what_is_left_of_a_batch_has_a_delay_of_its_own(bench):
     two = bench(DynamicBatcher(4, (), 1 * MS), count=2)
     two.submit("a", batch_size=3)
-    two.work.wait_for_idle()  # one instance watches the delay of a
-    two.submit("b", batch_size=3)  # sends a to that instance, and begins a delay of its own
+    two.submit("b", batch_size=3)  # sends a, and begins a delay
+    assert two.started() == ["a"]
     two.clock.advance(ns=1 * MS)
-    assert sorted([two.started(), two.started()]) == [["a"], ["b"]]
+    assert two.started() == ["b"]
     two.finish_all()
 
 
-def test_who_looked_in_vain_many_times_is_idle_only_once(bench):
+def test_a_delay_after_a_delay(bench):
     two = bench(DynamicBatcher(8, (), 1 * MS), count=2)
     two.submit("a")
-    two.work.wait_for_idle(5)  # it has been too early so many times
     two.clock.advance(ns=1 * MS)
     assert two.started() == ["a"]
-    two.submit("b")  # for the other one: the first is busy
+    two.submit("b")
     two.clock.advance(ns=1 * MS)
     assert two.started() == ["b"]
     two.finish_all()
@@ -288,7 +295,6 @@ def test_repr_counts_who_waits_and_who_is_idle(bench):
     shown = "InstanceScheduler(m version 1: {} waiting, 2 of 2 instances idle)"
     assert repr(two.scheduler) == shown.format(0)
     two.submit("a")
-    two.work.wait_for_idle()
     assert repr(two.scheduler) == shown.format(1)
     two.finish_all()
 
@@ -307,3 +313,185 @@ def test_a_trace_is_told_of_the_execution_before_the_answer(bench, outcome, time
     one.instances[0].finish(outcome)
     answers.wait()
     assert trace.told == [("answered", [], times)]
+
+
+# ------------------------------------------------------------------------- refusals and deadlines
+
+HOUR_US = 3_600_000_000
+
+
+def policies(**policy):
+    return PolicyBatcher(4, DynamicBatching((), 0, default_policy=QueuePolicy(**policy)))
+
+
+def test_a_full_queue_refuses_and_counts_nothing(bench):
+    one = bench(policies(max_size=1))
+    one.submit("a")
+    one.submit("b")
+    with pytest.raises(ServerError, match="Exceeds maximum queue size"):
+        one.submit("c")
+    assert one.outcomes.refusals == []
+    one.finish_all()
+    one.finish_all()
+
+
+def test_who_expires_while_all_are_busy_is_answered_then(bench):
+    one = bench(policies(timeout_us=1000))
+    one.submit("a")
+    trace = NotedTrace()
+    answers = one.submit("b", trace=trace)
+    assert one.started() == ["a"]
+    one.clock.advance(ns=1 * MS)
+    error = answers.wait().error
+    assert (error.code, error.message) == (Code.UNAVAILABLE, "Request timeout expired")
+    assert one.outcomes.refusals == [("b", FailureReason.REJECTED)]
+    assert trace.told == [("answered", [], None)]
+    assert one.scheduler.pending == 0
+    one.finish_all()
+
+
+def test_who_is_cancelled_while_waiting_is_answered_when_the_queue_is_walked(bench):
+    one = bench(policies(max_size=9))
+    one.submit("a")
+    cancellation = Cancellation()
+    answers = one.submit("b", cancellation=cancellation)
+    cancellation.cancel()
+    one.finish_all()
+    assert answers.wait().error.code is Code.CANCELLED
+    assert one.outcomes.refusals == [("b", FailureReason.CANCELED)]
+
+
+def test_a_sink_that_fails_stops_nobody(bench):
+    class Failing:
+        def send(self, response):
+            raise ValueError("a defect")
+
+    one = bench(policies(timeout_us=1000))
+    one.submit("a")
+    one.scheduler.submit(a_request(id="b", sink=Failing()))
+    answers = one.submit("c")
+    one.clock.advance(ns=1 * MS)
+    assert answers.wait().error is not None
+    one.finish_all()
+
+
+class Handover:
+    """A WorkQueue in which each instance but the first has work only once another has finished."""
+
+    def __init__(self):
+        self.waiting = []
+        self.again = []
+        self.turn = 0
+
+    def __len__(self):
+        return len(self.waiting)
+
+    def offer(self, request, now_ns):
+        self.waiting.append(request)
+
+    def take(self, instance, now_ns):
+        if self.waiting and instance == self.turn:
+            self.turn = None
+            return [self.waiting.pop(0)]
+        return None
+
+    def finished(self, instance, batch, again, now_ns):
+        self.turn = 1 - instance
+        self.waiting[:0] = again
+
+    def refused(self, now_ns):
+        return ()
+
+    def next_deadline_ns(self):
+        return None
+
+    def flush(self):
+        pass
+
+
+def test_what_one_instance_finishes_may_be_work_for_another(bench):
+    two = bench(Handover(), count=2)
+    first, second = two.instances
+    for id in "abc":
+        two.submit(id)
+    for id, instance in zip("abc", [first, second, first], strict=True):
+        assert two.started() == [id]
+        instance.finish()
+    two.scheduler.close()
+    assert first.done == ["open", "execute", "execute", "close"]
+
+
+def test_close_waits_for_work_that_another_instance_makes_ready(bench):
+    two = bench(Handover(), count=2)
+    answers = [two.submit(id) for id in "ab"]
+    assert two.started() == ["a"]
+    closing = threading.Thread(target=two.scheduler.close)
+    closing.start()
+    two.finish_all()
+    closing.join(PATIENCE_S)
+    assert [answer.wait().id for answer in answers] == ["a", "b"]
+
+
+# ---------------------------------------------------------------------------------- rate limiter
+
+
+@pytest.fixture
+def limited(bench):
+    """A function: a bench whose instances need one of what there is only one of."""
+    limiter = RateLimiter(None)
+
+    def build(work=None, *, count=1):
+        config = InstanceConfig("m_0", "CPU", 1, (Resource("R", 1, is_global=False),))
+        return bench(work, count=count, limiter=limiter, shares=limiter.add([config] * count))
+
+    return build
+
+
+def test_instances_of_two_models_take_turns(limited):
+    one, other = limited(), limited()
+    one.submit("a")
+    assert one.started() == ["a"]
+    other.submit("b")
+    one.submit("c")
+    assert (one.scheduler.pending, other.scheduler.pending) == (1, 1)
+    one.instances[0].finish()
+    assert other.started() == ["b"]
+    other.instances[0].finish()
+    assert one.started() == ["c"]
+    one.instances[0].finish()
+
+
+def test_a_batch_is_formed_when_it_is_its_turn(limited):
+    one, other = limited(), limited(DynamicBatcher(8, (), 0), count=2)
+    one.submit("a")
+    for id in "bcd":
+        other.submit(id)
+    assert one.started() == ["a"]
+    one.finish_all()
+    assert other.started() == ["b", "c", "d"]
+    other.finish_all()
+
+
+def test_a_turn_without_work_is_given_back(limited):
+    one = limited(DynamicBatcher(8, (), 1 * MS))
+    other = limited()
+    one.submit("a")
+    other.submit("b")
+    assert other.started() == ["b"]
+    other.finish_all()
+    one.clock.advance(ns=1 * MS)
+    assert one.started() == ["a"]
+    one.finish_all()
+
+
+def test_close_runs_what_waits_for_its_turn(limited):
+    one, other = limited(), limited(count=2)
+    one.submit("a")
+    answers = [other.submit(id) for id in "bc"]
+    closing = threading.Thread(target=other.scheduler.close)
+    closing.start()
+    one.finish_all()
+    for _ in "bc":
+        other.finish_all()
+    closing.join(PATIENCE_S)
+    assert {answer.wait().id for answer in answers} == {"b", "c"}

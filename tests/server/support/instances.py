@@ -10,7 +10,7 @@ from server.support.requests import PATIENCE_S
 
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, InferResponse, Timing
-from reference_server.scheduling.work import Batch, WorkQueue
+from reference_server.core.statistics import FailureReason
 
 
 class ScriptedInstance:
@@ -62,37 +62,6 @@ class ScriptedInstance:
         self._outcomes.put(outcome)
 
 
-class WatchedQueue:
-    """A WorkQueue that tells when an instance looked for work and found none.
-
-    It then is idle before anybody else can submit: both happen under the scheduler's lock.
-    """
-
-    def __init__(self, work: WorkQueue) -> None:
-        self._work = work
-        self._owner = threading.current_thread()
-        self._idle: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.offer = work.offer
-        self.finished = work.finished
-        self.refused = work.refused
-        self.next_deadline_ns = work.next_deadline_ns
-        self.flush = work.flush
-
-    def __len__(self) -> int:
-        return len(self._work)
-
-    def take(self, instance: int, now_ns: int) -> Batch | None:
-        batch = self._work.take(instance, now_ns)
-        if not batch and threading.current_thread() is not self._owner:
-            self._idle.put(None)
-        return batch
-
-    def wait_for_idle(self, count: int = 1) -> None:
-        """Wait until instances have found nothing to do, so many times."""
-        for _ in range(count):
-            self._idle.get(timeout=PATIENCE_S)
-
-
 class NotedOutcomes:
     """A recorder that keeps the ids of batches, by what became of them."""
 
@@ -101,6 +70,7 @@ class NotedOutcomes:
     def __init__(self) -> None:
         self.ran: list[list[str]] = []
         self.broke: list[list[str]] = []
+        self.refusals: list[tuple[str, FailureReason]] = []
 
     def executed(
         self, batch: Sequence[InferRequest], execution: Execution, start_ns: int
@@ -110,3 +80,6 @@ class NotedOutcomes:
 
     def failed(self, batch: Sequence[InferRequest], start_ns: int) -> None:
         self.broke.append([request.id for request in batch])
+
+    def refused(self, request: InferRequest, reason: FailureReason) -> None:
+        self.refusals.append((request.id, reason))

@@ -1,0 +1,177 @@
+"""Which instances of all models may execute at the same time: they share counted resources."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from reference_server.config.scheduling import InstanceConfig
+from reference_server.core.errors import invalid_arg
+
+#: How much there is of a resource, by its name and whether it is the whole server's.
+Limits = Mapping[tuple[str, bool], int]
+
+
+@dataclass(eq=False, slots=True)
+class Share:
+    """What one instance needs while it executes, and how often it has had a turn.
+
+    Of `priority` 1 is the first; 2 gets half as many turns. `granted` is called when it is its
+    turn.
+    """
+
+    priority: int
+    needs: Mapping[str, int]
+    turns: int = 0
+    granted: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    @property
+    def rank(self) -> int:
+        """The smallest goes first."""
+        return (self.turns + 1) * self.priority
+
+
+class Ledger:
+    """Counts what is free and decides whose turn it is. Pure; not thread-safe.
+
+    `limits` says how much there is of each resource; None: as much as the neediest instance needs.
+    """
+
+    def __init__(self, limits: Limits | None) -> None:
+        self._limits = limits
+        self._members: list[tuple[InstanceConfig, Share]] = []
+        self._used: dict[str, int] = {}
+        self._waiting: list[Share] = []
+
+    def __repr__(self) -> str:
+        used = ", ".join(f"{name}: {count}" for name, count in self._used.items() if count)
+        return f"Ledger({len(self._waiting)} waiting; in use: {used or 'nothing'})"
+
+    def add(self, instances: Iterable[InstanceConfig]) -> list[Share]:
+        """Shares for the instances of one model.
+
+        Raises ServerError INVALID_ARG if one could never execute, or if a resource is the whole
+        server's for one instance and a device's for another.
+        """
+        added = [(instance, _share(instance)) for instance in instances]
+        scopes: dict[str, bool] = {}
+        for instance, _ in (*self._members, *added):
+            for resource in instance.resources:
+                if scopes.setdefault(resource.name, resource.is_global) != resource.is_global:
+                    raise invalid_arg(
+                        f'Resource "{resource.name}" is present as both global and device-specific '
+                        "resource in the model configuration."
+                    )
+        if self._limits is not None:
+            for name, needed in sorted(_most(share for _, share in added).items()):
+                limit = self._limits.get((name, scopes[name]), 0)
+                if needed > limit:
+                    raise invalid_arg(
+                        f'Resource count for "{name}" is limited to {limit} which will prevent '
+                        "scheduling of one or more model instances, the minimum required count is "
+                        f"{needed}"
+                    )
+        self._members += added
+        return [share for _, share in added]
+
+    def remove(self, shares: Iterable[Share]) -> list[Share]:
+        """Forget the instances of a model that is closed. Returns those whose turn it is now."""
+        gone = set(map(id, shares))
+        self._members = [member for member in self._members if id(member[1]) not in gone]
+        return self._grant()
+
+    def ask(self, share: Share) -> list[Share]:
+        """An instance has something to run. Returns those whose turn it is now."""
+        self._waiting.append(share)
+        return self._grant()
+
+    def give_back(self, share: Share) -> list[Share]:
+        """An instance has run. Returns those whose turn it is now."""
+        for name, count in share.needs.items():
+            self._used[name] -= count
+        return self._grant()
+
+    def _available(self) -> Mapping[str, int]:
+        """How much there is of each resource that is needed."""
+        if self._limits is None:
+            return _most(share for _, share in self._members)
+        return {
+            resource.name: self._limits.get((resource.name, resource.is_global), 0)
+            for instance, _ in self._members
+            for resource in instance.resources
+        }
+
+    def _grant(self) -> list[Share]:
+        """Let those go, by rank, for whom there is enough and who take nothing from one before."""
+        total = self._available()
+        granted: list[Share] = []
+        reserved: dict[str, int] = {}
+        for share in sorted(self._waiting, key=lambda share: share.rank):
+            fits = all(
+                self._used.get(name, 0) + reserved.get(name, 0) + count <= total.get(name, 0)
+                for name, count in share.needs.items()
+            )
+            taken = self._used if fits else reserved
+            for name, count in share.needs.items():
+                taken[name] = taken.get(name, 0) + count
+            if fits:
+                share.turns += 1
+                granted.append(share)
+        for share in granted:
+            self._waiting.remove(share)
+        return granted
+
+
+def _share(instance: InstanceConfig) -> Share:
+    needs: dict[str, int] = {}
+    for resource in instance.resources:
+        needs[resource.name] = max(resource.count, needs.get(resource.name, 0))
+    return Share(instance.priority, needs)
+
+
+def _most(shares: Iterable[Share]) -> dict[str, int]:
+    """How much of each resource the neediest of them needs."""
+    most: dict[str, int] = {}
+    for share in shares:
+        for name, count in share.needs.items():
+            most[name] = max(count, most.get(name, 0))
+    return most
+
+
+class RateLimiter:
+    """The one of a server: tells instances when it is their turn. Any thread."""
+
+    def __init__(self, limits: Limits | None) -> None:
+        self._ledger = Ledger(limits)
+        self._lock = threading.Lock()
+
+    def add(self, instances: Iterable[InstanceConfig]) -> list[Share]:
+        """Shares for the instances of a model. Raises ServerError if one could never execute."""
+        with self._lock:
+            return self._ledger.add(instances)
+
+    def remove(self, shares: Iterable[Share]) -> None:
+        """Forget the instances of a model that is closed."""
+        with self._lock:
+            granted = self._ledger.remove(shares)
+        _tell(granted)
+
+    def ask(self, share: Share, granted: Callable[[], None]) -> None:
+        """Call `granted` once it is this instance's turn: maybe now, maybe on another's thread."""
+        with self._lock:
+            share.granted = granted
+            now = self._ledger.ask(share)
+        _tell(now)
+
+    def end(self, share: Share, *, used: bool = True) -> None:
+        """The turn is over; not `used`: there was nothing to execute after all."""
+        with self._lock:
+            share.turns -= not used
+            granted = self._ledger.give_back(share)
+        _tell(granted)
+
+
+def _tell(shares: Iterable[Share]) -> None:
+    for share in shares:
+        share.granted()

@@ -1,0 +1,52 @@
+"""What both servers do with requests that wait: the same batches, refusals, orders and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from contract.scheduler_scripts import LIMITED, MODELS, SCRIPTS, play, write
+from support.servers import Flag, Server, start_reference_server, start_tritonserver
+
+pytestmark = pytest.mark.oracle
+
+FLAGS: dict[str, Flag] = {"allow_http": True, "model_load_thread_count": 8}
+STARTERS = {"tritonserver": start_tritonserver, "reference server": start_reference_server}
+
+
+@pytest.fixture(scope="module", params=STARTERS)
+def playground(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, oracle_installed: None
+) -> Iterator[tuple[Server, Path]]:
+    """Each of the servers, with models that the scripts hold and let go."""
+    repository = tmp_path_factory.mktemp("gated")
+    write(repository)
+    with STARTERS[request.param](repository, **FLAGS) as server:
+        yield server, repository
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_becomes_of_requests_that_wait(name: str, playground: tuple[Server, Path]):
+    script = SCRIPTS[name]
+    outcome = play(*playground, script)
+    assert " | ".join(outcome.batches) == script.batches
+    errors = {id: said for id, said in outcome.answers.items() if said and "Locally" not in said}
+    assert errors == script.refused
+
+
+def test_answers_keep_the_order_of_their_requests(playground: tuple[Server, Path]):
+    outcome = play(*playground, SCRIPTS["order"])
+    assert outcome.order == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("start", STARTERS.values(), ids=STARTERS)
+def test_executions_wait_for_the_resources_that_they_share(
+    start: Callable[..., AbstractContextManager[Server]], tmp_path: Path, oracle_installed: None
+):
+    write(tmp_path, {"limited": MODELS["limited"]})
+    flags = FLAGS | {"rate_limit": "execution_count", "rate_limit_resource": "R:3"}
+    with start(tmp_path, **flags) as server:
+        outcome = play(server, tmp_path, LIMITED)
+    assert " | ".join(outcome.batches) == LIMITED.batches

@@ -1,0 +1,233 @@
+"""Priorities, limits and timeouts: who goes first, who is refused, and what must always hold."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from server.support.requests import a_request
+
+from reference_server.config.scheduling import DynamicBatching, QueuePolicy
+from reference_server.core.errors import Code, ServerError
+from reference_server.scheduling.policy_batcher import PolicyBatcher
+
+US = 1000
+HOUR_US = 3_600_000_000
+
+
+def batcher(max_rows=4, preferred=(), delay_us=0, **more):
+    return PolicyBatcher(max_rows, DynamicBatching(preferred, delay_us, **more))
+
+
+def offer(work, *ids, now=0, **fields):
+    requests = [a_request(id=id, queued_ns=now, **fields) for id in ids]
+    for request in requests:
+        work.offer(request, now)
+    return requests
+
+
+def taken(work, now=0):
+    """The ids of all batches that can be had now."""
+    batches = []
+    while batch := work.take(0, now):
+        batches.append(" ".join(request.id for request in batch))
+    return batches
+
+
+def refused(work, now=0):
+    return [(refusal.request.id, refusal.error.message) for refusal in work.refused(now)]
+
+
+EXPIRED = "Request timeout expired"
+
+
+def test_the_first_level_goes_first_and_a_batch_may_mix_levels():
+    work = batcher(levels=3, default_level=2)
+    for id, priority in (("a3", 3), ("b0", 0), ("c1", 1), ("d3", 3), ("e1", 1), ("f9", 9)):
+        offer(work, id, priority=priority)
+    assert taken(work) == ["c1 e1 b0 f9", "a3 d3"]
+
+
+def test_a_full_queue_refuses_and_keeps_what_it_has():
+    work = batcher(default_policy=QueuePolicy(max_size=2))
+    offer(work, "a", "b", batch_size=3)
+    with pytest.raises(ServerError) as caught:
+        offer(work, "c")
+    assert caught.value.code is Code.UNAVAILABLE
+    assert caught.value.message == "[request id: c] Exceeds maximum queue size"
+    assert taken(work) == ["a", "b"]
+    offer(work, "d")
+    assert len(work) == 1
+
+
+def test_a_level_may_have_a_policy_of_its_own():
+    work = batcher(
+        levels=2,
+        default_level=2,
+        default_policy=QueuePolicy(max_size=1),
+        policies={1: QueuePolicy(max_size=2)},
+    )
+    offer(work, "a", "b", priority=1)
+    offer(work, "c")
+    for priority in (1, 2):
+        with pytest.raises(ServerError):
+            offer(work, "d", priority=priority)
+
+
+def test_who_waits_too_long_is_refused_on_time_though_nobody_asks_for_work():
+    work = batcher(default_policy=QueuePolicy(HOUR_US))
+    offer(work, "a")
+    offer(work, "b", now=5)
+    assert work.next_deadline_ns() == HOUR_US * US
+    assert refused(work, HOUR_US * US - 1) == []
+    assert refused(work, HOUR_US * US) == [("a", EXPIRED)]
+    assert work.next_deadline_ns() == HOUR_US * US + 5
+    assert taken(work, HOUR_US * US) == ["b"]
+    assert work.next_deadline_ns() is None
+
+
+@pytest.mark.parametrize(
+    ("asked_us", "overridable", "limit_us"),
+    [(10, True, 10), (10, False, 100), (0, True, 100), (1000, True, 100)],
+)
+def test_a_request_may_ask_for_less_time_if_it_may(asked_us, overridable, limit_us):
+    work = batcher(default_policy=QueuePolicy(100, overridable=overridable))
+    offer(work, "a", timeout_us=asked_us)
+    assert work.next_deadline_ns() == limit_us * US
+
+
+def test_a_timeout_of_its_own_needs_one_to_replace():
+    work = batcher(default_policy=QueuePolicy(0, overridable=True, max_size=9))
+    offer(work, "a", timeout_us=10)
+    assert work.next_deadline_ns() is None
+
+
+def test_who_is_only_delayed_goes_after_the_others_of_its_level():
+    policy = QueuePolicy(100, delays=True, overridable=True)
+    work = batcher(levels=2, default_level=1, default_policy=policy)
+    offer(work, "x", priority=2)
+    offer(work, "a")
+    offer(work, "b", timeout_us=10)
+    offer(work, "c", now=150 * US)
+    assert work.next_deadline_ns() is None
+    assert taken(work, 200 * US) == ["c a b x"]
+    assert refused(work) == []
+
+
+def test_a_cancelled_request_is_dropped_where_the_walk_finds_it():
+    work = batcher(levels=1, default_level=1)
+    requests = offer(work, *"abcdef")
+    for index in (0, 2, 5):
+        requests[index].cancellation.cancel()
+    assert taken(work) == ["b d e"]
+    assert [id for id, _ in refused(work)] == ["a", "c", "f"]
+    assert len(work) == 0
+
+
+def test_the_delay_and_preferred_sizes_are_those_of_the_dynamic_batcher():
+    work = batcher(8, (2, 4), 500, levels=1, default_level=1)
+    offer(work, "a", batch_size=3)
+    assert taken(work) == []
+    assert work.next_deadline_ns() == 500 * US
+    offer(work, "b", now=1, batch_size=2)
+    assert taken(work, 1) == ["a", "b"]
+
+
+class PolicyContract(RuleBasedStateMachine):
+    """Whatever comes: each request leaves once, levels in order, no batch too large."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0
+        self.waiting = {}
+
+    @initialize(
+        levels=st.integers(0, 3),
+        timeout=st.sampled_from([0, 20]),
+        delays=st.booleans(),
+        max_size=st.sampled_from([0, 3]),
+        delay=st.sampled_from([0, 7]),
+        rows=st.integers(1, 5),
+    )
+    def start(self, levels, timeout, delays, max_size, delay, rows):
+        self.rows, self.delay, self.max_size = rows, delay, max_size
+        self.timeout = 0 if delays else timeout
+        policy = QueuePolicy(timeout, delays, overridable=True, max_size=max_size)
+        self.levels = levels
+        self.work = batcher(
+            rows, (), delay, levels=levels, default_level=levels, default_policy=policy
+        )
+
+    def level(self, request):
+        inside = 1 <= request.priority <= self.levels
+        return request.priority if inside else self.levels
+
+    @rule(rows=st.integers(1, 5), priority=st.integers(0, 4), timeout=st.sampled_from([0, 5]))
+    def offer(self, rows, priority, timeout):
+        request = a_request(
+            id=str(self.now),
+            batch_size=min(rows, self.rows),
+            priority=priority,
+            timeout_us=timeout,
+            queued_ns=self.now * US,
+        )
+        same = [
+            other for other in self.waiting.values() if self.level(other) == self.level(request)
+        ]
+        try:
+            self.work.offer(request, self.now * US)
+        except ServerError:
+            assert len(same) >= self.max_size > 0
+        else:
+            self.waiting[id(request)] = request
+        self.collect()
+
+    @rule(us=st.integers(1, 10))
+    def wait(self, us):
+        self.now += us
+
+    @rule(data=st.data())
+    def cancel(self, data):
+        if self.waiting:
+            data.draw(st.sampled_from(list(self.waiting.values()))).cancellation.cancel()
+
+    @rule()
+    def take(self):
+        batch = self.work.take(0, self.now * US)
+        self.collect()
+        for request in batch or ():
+            assert self.waiting.pop(id(request)) is request
+            assert not request.cancellation.is_cancelled
+        levels = [self.level(request) for request in batch or ()]
+        assert levels == sorted(levels)
+        assert sum(request.batch_size for request in batch or ()) <= self.rows
+        if not batch:
+            assert all(self.now * US - r.queued_ns < self.delay * US for r in self.waiting.values())
+        elif self.waiting:
+            first = min(self.level(r) for r in self.waiting.values())
+            assert levels[0] <= first  # nobody of an earlier level was passed over
+
+    def collect(self):
+        for request, error in self.work.refused(self.now * US):
+            assert self.waiting.pop(id(request)) is request
+            if error.code is not Code.CANCELLED:
+                waited = self.now * US - request.queued_ns
+                assert self.timeout
+                assert waited >= (request.timeout_us or self.timeout) * US
+
+    @invariant()
+    def each_is_accounted_for(self):
+        if self.waiting:
+            assert len(self.work) == len(self.waiting)
+
+    def teardown(self):
+        if not hasattr(self, "work"):
+            return
+        self.work.flush()
+        while len(self.work):
+            self.delay = 0
+            self.take()
+        assert not self.waiting
+
+
+TestPolicyContract = PolicyContract.TestCase
+TestPolicyContract.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)

@@ -1,0 +1,183 @@
+"""Draws what schedulers do, as the schedulers themselves decide it under a clock of its own.
+
+    python -m tools.timelines docs/images      the pictures of docs/schedulers.md, again
+
+Nothing here knows how a batch is formed: the lives of the requests are read off the same objects
+that the server runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("agg")  # to files alone
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from reference_server.config.scheduling import DynamicBatching, QueuePolicy
+from reference_server.core.request import InferRequest
+from reference_server.core.response import InferResponse
+from reference_server.scheduling.batcher import DynamicBatcher
+from reference_server.scheduling.ordering import OrderedQueue
+from reference_server.scheduling.policy_batcher import PolicyBatcher
+from reference_server.scheduling.work import WorkQueue
+
+_MS = 1_000_000
+
+
+@dataclass
+class Life:
+    """One request: when it came, began, ended and was answered, in milliseconds."""
+
+    name: str
+    arrives: float
+    lasts: float = 40
+    fields: Mapping[str, int] = field(default_factory=dict)
+    begins: float | None = None
+    ends: float | None = None
+    answered: float | None = None
+    batch: int = -1
+
+
+@dataclass
+class _Answer:
+    """The sink of a request: notes when the answer comes."""
+
+    life: Life
+    clock: list[float]
+
+    def send(self, response: InferResponse) -> None:
+        self.life.answered = self.clock[0]
+
+
+def play(work: WorkQueue, lives: Sequence[Life], instances: int = 1) -> Sequence[Life]:
+    """Let requests come to a queue with so many instances; fills in what becomes of them.
+
+    A batch lasts as long as the longest of its requests.
+    """
+    clock = [0.0]
+    known = {life.name: life for life in lives}
+    coming = sorted(lives, key=lambda life: life.arrives)
+    running: dict[int, tuple[float, list[InferRequest]]] = {}
+    batches = 0
+    while coming or running or len(work):
+        moments = [life.arrives for life in coming[:1]] + [end for end, _ in running.values()]
+        deadline = work.next_deadline_ns()
+        if deadline is not None:
+            moments.append(deadline / _MS)
+        clock[0] = now = min(moments)
+        for number, (end, batch) in list(running.items()):
+            if end == now:
+                del running[number]
+                for request in batch:
+                    known[request.id].ends = now
+                    request.sink.send(InferResponse("m", 1, request.id))
+        now_ns = round(now * _MS)
+        while coming and coming[0].arrives == now:
+            life = coming.pop(0)
+            sink = _Answer(life, clock)
+            request = InferRequest("m", {}, sink, id=life.name, queued_ns=now_ns, **life.fields)
+            work.offer(request, now_ns)
+        for number in range(instances):
+            if number not in running and (taken := work.take(number, now_ns)):
+                for request in taken:
+                    known[request.id].begins, known[request.id].batch = now, batches
+                running[number] = now + max(known[r.id].lasts for r in taken), taken
+                batches += 1
+        for refusal in work.refused(now_ns):
+            known[refusal.request.id].answered = now
+    return lives
+
+
+def draw(axes: Axes, title: str, lives: Sequence[Life]) -> None:
+    """A line for each request: grey while it waits, coloured while it runs with its batch."""
+    for row, life in enumerate(lives):
+        assert life.answered is not None
+        begins = life.answered if life.begins is None else life.begins
+        axes.barh(row, begins - life.arrives, 0.35, life.arrives, color="#c8c8c8")
+        if life.begins is None:
+            axes.plot(begins, row, "x", color="#c0392b", markersize=9, markeredgewidth=2.5)
+            continue
+        assert life.ends is not None
+        axes.barh(row, life.ends - begins, 0.7, begins, color=f"C{life.batch % 10}")
+        if life.answered > life.ends:
+            axes.barh(row, life.answered - life.ends, 0.1, life.ends, color="#404040")
+        axes.plot(life.answered, row, "|", color="black", markersize=13, markeredgewidth=2)
+    axes.set_yticks(range(len(lives)), [life.name for life in lives])
+    axes.invert_yaxis()
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlim(left=0)
+
+
+def _singles() -> list[Life]:
+    return [Life(f"request {number + 1}", 12.0 * number) for number in range(8)]
+
+
+def delay() -> dict[str, Sequence[Life]]:
+    """The same eight requests with and without something to wait for."""
+    return {
+        "dynamic_batching { }": play(DynamicBatcher(8, (), 0), _singles()),
+        "preferred_batch_size: [4]  max_queue_delay_microseconds: 60000": play(
+            DynamicBatcher(8, (4,), 60 * _MS), _singles()
+        ),
+    }
+
+
+def priorities() -> dict[str, Sequence[Life]]:
+    """Two levels; at the second nobody waits for more than 100 ms."""
+    settings = DynamicBatching(
+        (), 0, levels=2, default_level=2, policies={2: QueuePolicy(timeout_us=100_000)}
+    )
+    lives = [Life(f"level 2, request {number + 1}", 6.0 * number) for number in range(5)]
+    lives += [
+        Life(f"level 1, request {number + 1}", at, fields={"priority": 1})
+        for number, at in enumerate((30.0, 60.0))
+    ]
+    return {"one instance, max_batch_size: 2": play(PolicyBatcher(2, settings), lives)}
+
+
+def order() -> dict[str, Sequence[Life]]:
+    """Requests that last longer and shorter, on two instances."""
+
+    def lives() -> list[Life]:
+        lasting = (90.0, 20.0, 20.0, 50.0)
+        return [Life(f"request {i + 1}", 5.0 * i, lasts) for i, lasts in enumerate(lasting)]
+
+    return {
+        "two instances": play(DynamicBatcher(1, (), 0, 2), lives(), 2),
+        "preserve_ordering: true": play(OrderedQueue(DynamicBatcher(1, (), 0, 2)), lives(), 2),
+    }
+
+
+PICTURES = {
+    "scheduler_delay": delay,
+    "scheduler_priorities": priorities,
+    "scheduler_order": order,
+}
+
+
+def main(folder: Path) -> None:
+    """Draw all pictures into `folder`."""
+    for name, make in PICTURES.items():
+        panels = make()
+        heights = [0.6 + 0.24 * len(lives) for lives in panels.values()]
+        figure, axes = plt.subplots(
+            len(panels), squeeze=False, sharex=True, figsize=(8, sum(heights) + 0.4),
+            height_ratios=heights, layout="constrained",
+        )  # fmt: skip
+        for place, (title, lives) in zip(axes[:, 0], panels.items(), strict=True):
+            draw(place, title, lives)
+        axes[-1, 0].set_xlabel("milliseconds")
+        figure.savefig(folder / f"{name}.png", dpi=110, metadata={"Software": None})
+        plt.close(figure)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
