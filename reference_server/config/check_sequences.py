@@ -1,0 +1,170 @@
+"""The rules for models that serve sequences, with Triton's texts."""
+
+from __future__ import annotations
+
+from tritonclient.grpc.model_config_pb2 import DataType as DataTypeProto
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
+from tritonclient.grpc.model_config_pb2 import ModelSequenceBatching
+
+from reference_server.config.sequences import FALSE_TRUE
+from reference_server.core.errors import ServerError, invalid_arg
+
+_CORRELATION_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
+
+
+def check_polled(config: ConfigProto) -> None:
+    """Raise ServerError if the configuration alone is wrong."""
+    batching = config.sequence_batching
+    name = config.name
+    _check_controls(config)
+    if batching.HasField("direct"):
+        utilization = batching.direct.minimum_slot_utilization
+        if not 0 <= utilization <= 1:  # zero is what it is when nobody sets it
+            raise invalid_arg(
+                f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}"
+            )
+    for size in batching.oldest.preferred_batch_size:
+        if size <= 0:
+            raise invalid_arg(f"sequence batching preferred batch size must be positive for {name}")
+        if size > config.max_batch_size:
+            raise invalid_arg(
+                f"sequence batching preferred batch size must be <= max batch size for {name}"
+            )
+
+
+def _check_controls(config: ConfigProto) -> None:
+    model = config.name
+    kinds: set[int] = set()
+    names: set[str] = set()
+    for entry in config.sequence_batching.control_input:
+        if not entry.name:
+            raise invalid_arg(f"sequence batching control tensor must have a name for {model}")
+        if entry.name in names:
+            raise _for_several_kinds(entry, model)
+        names.add(entry.name)
+        for control in entry.control:
+            kind = ModelSequenceBatching.Control.Kind.Name(control.kind)
+            if control.kind in kinds:
+                raise invalid_arg(
+                    f"sequence batching specifies multiple {kind} tensors for {model}"
+                )
+            kinds.add(control.kind)
+            _check_values(control, kind, model)
+
+
+def _for_several_kinds(entry: ModelSequenceBatching.ControlInput, model: str) -> ServerError:
+    return invalid_arg(
+        f"sequence batching control tensor '{entry.name}' is specified for multiple control kinds "
+        f"for {model}"
+    )
+
+
+def _check_values(control: ModelSequenceBatching.Control, kind: str, model: str) -> None:
+    given = [field for field in FALSE_TRUE if getattr(control, field)]
+    if control.kind == ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID:
+        if DataTypeProto.Name(control.data_type) not in _CORRELATION_TYPES:
+            raise invalid_arg(
+                f"unexpected data type for control {kind} for {model}. Allowed data types are "
+                "TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
+            )
+        if given:
+            raise invalid_arg(
+                "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' "
+                f"or 'bool_false_true' for {kind} for {model}"
+            )
+        return
+    if not given:
+        raise invalid_arg(
+            "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or "
+            f"'bool_false_true' for {kind} for {model}"
+        )
+    if len(given) > 1:
+        raise invalid_arg(
+            "sequence batching specifies more than one from 'int32_false_true', "
+            f"'fp32_false_true' and 'bool_false_true' for {kind} for {model}"
+        )
+    if len(getattr(control, given[0])) != 2:
+        raise invalid_arg(
+            f"sequence batching control '{given[0]}' must have exactly 2 entries for {kind} "
+            f"for {model}"
+        )
+
+
+def check_loaded(config: ConfigProto) -> None:
+    """Raise ServerError if the model, as it completed its configuration, cannot be served."""
+    batching = config.sequence_batching
+    # Where Triton loads the rest and then reads or overwrites the wrong memory, this refuses.
+    taken = {entry.name for entry in config.input}
+    for control in batching.control_input:
+        if len(control.control) > 1:
+            raise _for_several_kinds(control, config.name)
+        if control.control:
+            _take(control.name, taken, config.name)
+    inputs: set[str] = set()
+    outputs: set[str] = set()
+    for state in batching.state:
+        for field in ("input_name", "output_name", "data_type", "dims"):
+            if not getattr(state, field):
+                raise invalid_arg(f"sequence state must specify '{field}' for {config.name}")
+        _check_initial_state(state)
+        for kind, name, names in (
+            ("input", state.input_name, inputs),
+            ("output", state.output_name, outputs),
+        ):
+            if name in names:
+                raise invalid_arg(f"State {kind} name '{name}' specified more than once.")
+            names.add(name)
+        _take(state.input_name, taken, config.name)
+        if any(dim < 1 and dim != -1 for dim in state.dims):
+            raise invalid_arg(
+                f"sequence state '{state.input_name}' dimension must be integer >= 1, or -1 to "
+                f"indicate a variable-size dimension for {config.name}"
+            )
+
+
+def _take(name: str, taken: set[str], model: str) -> None:
+    if name in taken:
+        raise invalid_arg(
+            f"sequence batching adds an input '{name}' that model {model} has already"
+        )
+    taken.add(name)
+
+
+def _check_initial_state(state: ModelSequenceBatching.State) -> None:
+    count = len(state.initial_state)
+    if count > 1:
+        raise invalid_arg(
+            f"initial_state field for state input '{state.input_name}' must contain exactly one or "
+            f"zero element. Found '{count}' elements."
+        )
+    for initial in state.initial_state:
+        if initial.data_type != state.data_type:
+            raise invalid_arg(
+                f"The data type used for 'initial_state' field of state '{state.input_name}' does "
+                "not match the state data type."
+            )
+        if not initial.name:
+            raise invalid_arg(
+                "Field 'name' must be set when using initial_state for state input "
+                f"'{state.input_name}'."
+            )
+        if len(initial.dims) != len(state.dims):
+            raise invalid_arg(
+                f"'initial_state' field for state input name '{state.input_name}' must have as "
+                "many dims as the state."
+            )
+        for size, dim in zip(initial.dims, state.dims, strict=True):
+            if size < 1:
+                raise invalid_arg(
+                    f"'initial_state' field for state input name '{state.input_name}' contains "
+                    "variable dimensions."
+                )
+            if dim not in (-1, size):
+                raise invalid_arg(
+                    f"'initial_state' dim for input name '{state.input_name}' doesn't match "
+                    f"'state' dim description. {size} != {dim}"
+                )
+        if initial.WhichOneof("state_data") is None:
+            raise invalid_arg(
+                f"initial_state setting expects state'{state.input_name}' to have state_data set"
+            )

@@ -1,0 +1,145 @@
+"""What the server adds to a sequence's requests, and the requests that it makes up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from reference_server.config.sequences import (
+    ControlKind,
+    SequenceBatching,
+    SequenceControl,
+    SequenceState,
+)
+from reference_server.core.dtypes import DataType
+from reference_server.core.request import InferRequest, SequenceFlag
+from reference_server.core.response import InferResponse
+from reference_server.core.tensor import Shape, Tensor
+from reference_server.scheduling.sequence.lines import Line
+from reference_server.scheduling.sequence.states import StateSink
+
+
+class AddedInputs:
+    """Dresses requests as the model's configuration says.
+
+    `initial` has the bytes that a sequence's states begin with, by input; others begin with zeros.
+    `shown` are the state outputs that clients may see.
+    """
+
+    def __init__(
+        self,
+        config: SequenceBatching,
+        *,
+        batches: bool,
+        initial: Mapping[str, bytes],
+        shown: frozenset[str],
+    ) -> None:
+        self._batch: Shape = (1,) if batches else ()
+        self._controls = config.controls
+        self._states = config.states
+        self._initial = initial
+        self._inputs = {state.output_name: state.input_name for state in config.states}
+        self._shown = shown
+
+    def add(self, line: Line, request: InferRequest) -> None:
+        """Give `request`, the next one of `line`, its controls and states."""
+        self._add_controls(request, ready=True)
+        if not self._states:
+            return
+        if request.flags & SequenceFlag.START:
+            line.states.clear()
+        for state in self._states:
+            left = line.states.get(state.input_name)
+            request.inputs[state.input_name] = self._begun(state) if left is None else left
+        if not isinstance(request.sink, StateSink):  # it has one when it comes again
+            request.sink = StateSink(request.sink, line.states, self._inputs, self._shown)
+
+    def null(self, like: InferRequest) -> InferRequest:
+        """A request that fills the slot of a sequence which has none; nobody hears its answer.
+
+        `like` is a dressed request of the same batch: the shapes are the same, the elements zeros.
+        """
+        inputs = {name: zeros_like(tensor) for name, tensor in like.inputs.items()}
+        request = InferRequest(
+            like.model_name,
+            inputs,
+            NOBODY,
+            like.model_version,
+            batch_size=0,
+            batch_key=like.batch_key,
+            received_ns=like.received_ns,
+            queued_ns=like.queued_ns,
+        )
+        self._add_controls(request, ready=False)
+        return request
+
+    def _add_controls(self, request: InferRequest, *, ready: bool) -> None:
+        for control in self._controls:
+            array = self._control(control, request, ready=ready)
+            request.inputs[control.name] = Tensor(
+                control.name, control.datatype, array.shape, array=array
+            )
+
+    def _control(
+        self, control: SequenceControl, request: InferRequest, *, ready: bool
+    ) -> npt.NDArray[np.generic]:
+        shape = (*self._batch, 1)
+        if control.kind is ControlKind.CORRID:
+            value = correlation_value(request.correlation_id, control.datatype)
+            return np.full(shape, value, control.datatype.numpy)
+        holds = {
+            ControlKind.START: bool(request.flags & SequenceFlag.START),
+            ControlKind.END: bool(request.flags & SequenceFlag.END),
+            ControlKind.READY: ready,
+        }[control.kind]
+        return np.full(shape, control.values[holds], control.datatype.numpy)
+
+    def _begun(self, state: SequenceState) -> Tensor:
+        shape = (*self._batch, *state.initial_dims)
+        data = self._initial.get(state.input_name)
+        if data is None:
+            data = zero_bytes(state.datatype, shape)
+        return Tensor(state.input_name, state.datatype, shape, raw=memoryview(data))
+
+
+def correlation_value(correlation_id: int | str, datatype: DataType) -> int | bytes:
+    """What a correlation id is in a control tensor of that type.
+
+    An integer is cut to the type. A string in an integer is its wire form, read as one: four bytes
+    of length and the first of its letters, as Triton has it.
+    """
+    if datatype is DataType.BYTES:
+        return str(correlation_id or "").encode()
+    size = datatype.byte_size
+    if isinstance(correlation_id, str):
+        text = correlation_id.encode()
+        wire = len(text).to_bytes(4, "little") + text
+        bits = wire[:size].ljust(size, b"\0")
+    else:
+        bits = (correlation_id % 2 ** (8 * size)).to_bytes(size, "little")
+    return int.from_bytes(bits, "little", signed=datatype in (DataType.INT32, DataType.INT64))
+
+
+def zero_bytes(datatype: DataType, shape: Sequence[int]) -> bytes:
+    """The wire form of zeros, or of empty strings."""
+    return bytes(prod(shape) * (4 if datatype.is_bytes else datatype.byte_size))
+
+
+def zeros_like(tensor: Tensor) -> Tensor:
+    """Zeros, or empty strings, under the same name and in the same shape."""
+    assert tensor.datatype is not None
+    data = memoryview(zero_bytes(tensor.datatype, tensor.shape))
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, raw=data)
+
+
+class _Nobody:
+    """Where the answers to null requests go."""
+
+    def send(self, response: InferResponse) -> None:
+        """Drop it."""
+
+
+NOBODY = _Nobody()

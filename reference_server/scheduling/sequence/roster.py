@@ -1,0 +1,240 @@
+"""Who has which slot, and who waits for one. Pure; not thread-safe."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from reference_server.core.errors import Code, ServerError, invalid_arg, unavailable
+from reference_server.core.request import InferRequest, SequenceFlag
+from reference_server.scheduling.sequence.lines import Line, Slot
+from reference_server.scheduling.work import Refusal
+
+log = logging.getLogger(__name__)
+
+_NEVER = 2**63
+
+
+class Roster:
+    """The sequences of one model: they come, take a slot or wait for one, and end.
+
+    A sequence that has got no request for `idle_ns` loses its slot, once those are executed that it
+    has sent before. With `iterative` every request is a sequence of its own, which ends when the
+    model has answered it.
+    """
+
+    def __init__(
+        self, model: str, instances: int, slots_each: int, idle_ns: int, *, iterative: bool
+    ) -> None:
+        self._model = model
+        self._idle_ns = idle_ns
+        self._iterative = iterative
+        self.slots = [
+            [Slot(instance, number) for number in range(slots_each)]
+            for instance in range(instances)
+        ]
+        self._free = [
+            (number, instance) for number in range(slots_each) for instance in range(instances)
+        ]
+        self._seated: dict[int | str, Line] = {}  # these two: by the id that requests join by
+        self._queued: dict[int | str, Line] = {}
+        self._backlog: deque[Line] = deque()
+        self._next_expiry_ns = _NEVER  # no sequence with a slot is idle for long enough before
+        self._refused: list[Refusal] = []
+        self._ids = itertools.count(1)
+        self._changed: dict[Slot, None] = {}  # in order, those that somebody has come to
+        self.waiting = 0
+
+    # ------------------------------------------------------------------------------------ coming
+
+    def enter(self, request: InferRequest, now_ns: int) -> Line:
+        """Give `request` its place at the end of its sequence's line.
+
+        Raises ServerError INVALID_ARG, and then nothing has changed.
+        """
+        if request.batch_size > 1:
+            raise invalid_arg(
+                f"inference request to model '{self._model}' must specify batch-size 1 due to "
+                "requirements of sequence batcher"
+            )
+        if not request.correlation_id:
+            if not self._iterative:
+                raise invalid_arg(
+                    f"inference request to model '{self._model}' must specify a non-zero or "
+                    "non-empty correlation ID"
+                )
+            request.correlation_id = self._new_id()
+            request.flags = SequenceFlag.START
+        line = self._find(request, now_ns)
+        line.seen_ns = now_ns
+        self._append(line, request)
+        if line.slot is None and request.timeout_us:
+            expires_ns = now_ns + request.timeout_us * 1000
+            line.expires_ns = min(line.expires_ns or expires_ns, expires_ns)
+        if request.flags & SequenceFlag.END:
+            self._close(line)
+        return line
+
+    def _new_id(self) -> int:
+        return next(key for key in self._ids if key not in self._seated and key not in self._queued)
+
+    def _find(self, request: InferRequest, now_ns: int) -> Line:
+        key = request.correlation_id
+        starts = bool(request.flags & SequenceFlag.START)
+        line = self._seated.get(key)
+        if line is not None and self._is_idle(line, now_ns):
+            line = None
+        line = line or self._queued.get(key)
+        if line is None:
+            if not starts:
+                raise invalid_arg(
+                    f"inference request for sequence {key} to model '{self._model}' must specify "
+                    "the START flag on the first request of the sequence"
+                )
+            self.expire(now_ns)
+            return self._begin(key, now_ns)
+        if starts:
+            log.warning(
+                "sequence %s for model '%s' has a conflict. The previous sequence did not end "
+                "before this sequence start. Previous sequence will be terminated early.",
+                key,
+                self._model,
+            )
+        return line
+
+    def _begin(self, key: int | str, now_ns: int) -> Line:
+        line = Line(key, now_ns)
+        self._queued[key] = line
+        if self._free:
+            number, instance = heapq.heappop(self._free)
+            self._seat(line, self.slots[instance][number])
+        else:
+            self._backlog.append(line)
+        return line
+
+    def _append(self, line: Line, request: InferRequest) -> None:
+        line.waiting.append(request)
+        self.waiting += 1
+
+    # --------------------------------------------------------------------------------- execution
+
+    def next_of(self, line: Line) -> InferRequest:
+        """The oldest waiting request of a sequence with a slot, to be executed now."""
+        self.waiting -= 1
+        line.executing += 1
+        request = line.waiting.popleft()
+        if not self._iterative:
+            self._leave(line)
+        return request
+
+    def executed(self, line: Line, request: InferRequest, *, again: bool, now_ns: int) -> None:
+        """A request of `line` has been executed; `again`: the model wants to be given it again."""
+        line.executing -= 1
+        if again:
+            request.flags &= ~SequenceFlag.START
+            request.queued_ns = line.seen_ns = now_ns
+            self._append(line, request)
+            self._next_expiry_ns = min(self._next_expiry_ns, now_ns + self._idle_ns)
+        elif self._iterative:
+            self._close(line)
+        self._leave(line)
+
+    def _close(self, line: Line) -> None:
+        """Nothing joins this sequence any more; its id may begin another one."""
+        line.is_over = True
+        for names in (self._seated, self._queued):
+            if names.get(line.key) is line:
+                del names[line.key]
+
+    def _leave(self, line: Line) -> None:
+        """Give the slot of a sequence to the next one if nothing more comes of it."""
+        slot = line.slot
+        if slot is None or slot.line is not line or not line.is_over or line.waiting:
+            return
+        if line.executing and (self._iterative or line.has_expired):
+            return
+        slot.line = None
+        if self._backlog:
+            self._seat(self._backlog.popleft(), slot)
+        else:
+            heapq.heappush(self._free, (slot.number, slot.instance))
+
+    def _seat(self, line: Line, slot: Slot) -> None:
+        line.slot, slot.line = slot, line
+        line.expires_ns = None
+        self._changed[slot] = None
+        if self._queued.get(line.key) is line:
+            del self._queued[line.key]
+            self._seated[line.key] = line
+            self._next_expiry_ns = min(self._next_expiry_ns, line.seen_ns + self._idle_ns)
+
+    def take_changed(self) -> Sequence[Slot]:
+        """The slots that a sequence has come to since it was asked last."""
+        changed, self._changed = list(self._changed), {}
+        return changed
+
+    # -------------------------------------------------------------------------------- giving up
+
+    def expire(self, now_ns: int) -> None:
+        """End the sequences that have been idle, or have waited for a slot, for too long."""
+        for line in [line for line in self._backlog if line.expires_ns or line.is_cancelled]:
+            if line.is_cancelled:
+                self.cancel(line)
+            elif line.expires_ns is not None and line.expires_ns <= now_ns:
+                self._drop(
+                    line, unavailable("timeout of the corresponding sequence has been expired")
+                )
+        # Whoever comes from the backlog may have been idle for as long: look until all are found.
+        while now_ns >= self._next_expiry_ns:
+            self._next_expiry_ns = _NEVER
+            for line in list(self._seated.values()):
+                if self._is_idle(line, now_ns):
+                    line.has_expired = True
+                    self._close(line)
+                    self._leave(line)
+            times = [
+                line.seen_ns + self._idle_ns
+                for line in self._seated.values()
+                if not self._executes_iteratively(line)
+            ]
+            self._next_expiry_ns = min(times, default=_NEVER)
+
+    def _executes_iteratively(self, line: Line) -> bool:
+        return self._iterative and line.executing > 0
+
+    def _is_idle(self, line: Line, now_ns: int) -> bool:
+        idle = now_ns - line.seen_ns >= self._idle_ns
+        return idle and not self._executes_iteratively(line)
+
+    def cancel(self, line: Line) -> None:
+        """End a sequence of which a waiting request was given up: the rest would lack it."""
+        self._drop(line, ServerError(Code.CANCELLED, ""))
+
+    def _drop(self, line: Line, error: ServerError) -> None:
+        self._refused += [Refusal(request, error) for request in line.waiting]
+        self.waiting -= len(line.waiting)
+        line.waiting.clear()
+        self._close(line)
+        if line.slot is None:
+            self._backlog.remove(line)
+        self._leave(line)
+
+    def take_refused(self) -> Sequence[Refusal]:
+        """Those who have been given up since it was asked last."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def next_deadline_ns(self) -> int | None:
+        """When time alone may change something: only for who waits for a slot."""
+        if not self._backlog:
+            return None
+        times = [line.expires_ns for line in self._backlog if line.expires_ns is not None]
+        return min([self._next_expiry_ns, *times])
+
+    def flush(self) -> None:
+        """No request comes any more: sequences without any leave their slots."""
+        self._idle_ns = 0
+        self._next_expiry_ns = 0

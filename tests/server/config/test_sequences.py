@@ -1,0 +1,239 @@
+"""Sequence batching in a configuration: defaults, what is frozen, and what is refused."""
+
+import pytest
+from server.support.configs import completed, model_config
+
+from reference_server.config.check_sequences import check_loaded, check_polled
+from reference_server.config.sequences import ControlKind, Direct, Oldest
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import Code, ServerError
+
+START = "kind: CONTROL_SEQUENCE_START"
+CORRID = "kind: CONTROL_SEQUENCE_CORRID"
+VALUES = "int32_false_true: [0, 1]"
+
+
+def control(name, *settings):
+    controls = " ".join(f"control {{ {each} }}" for each in settings)
+    return f'control_input {{ name: "{name}" {controls} }}'
+
+
+def state(fields="data_type: TYPE_FP32 dims: [1]", initial="", inputs="I", outputs="O"):
+    return f'state {{ input_name: "{inputs}" output_name: "{outputs}" {fields} {initial} }}'
+
+
+def initial(fields='name: "i" data_type: TYPE_FP32 dims: [1] zero_data: true'):
+    return f"initial_state {{ {fields} }}"
+
+
+def config(batching, rows=4):
+    return f"""
+        max_batch_size: {rows}
+        input {{ name: "X" data_type: TYPE_FP32 dims: [1] }}
+        sequence_batching {{ {batching} }}
+    """
+
+
+POLLED = {
+    "control without a name": (
+        control("", f"{START} {VALUES}"),
+        "sequence batching control tensor must have a name for m",
+    ),
+    "one name for two kinds": (
+        control("S", f"{START} {VALUES}") + control("S", f"kind: CONTROL_SEQUENCE_END {VALUES}"),
+        "sequence batching control tensor 'S' is specified for multiple control kinds for m",
+    ),
+    "two tensors of a kind": (
+        control("S", f"{START} {VALUES}") + control("T", f"{START} {VALUES}"),
+        "sequence batching specifies multiple CONTROL_SEQUENCE_START tensors for m",
+    ),
+    "no values": (
+        control("S", START),
+        "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or "
+        "'bool_false_true' for CONTROL_SEQUENCE_START for m",
+    ),
+    "values of two types": (
+        control("S", f"{START} {VALUES} fp32_false_true: [0, 1]"),
+        "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and "
+        "'bool_false_true' for CONTROL_SEQUENCE_START for m",
+    ),
+    "one value": (
+        control("S", f"{START} fp32_false_true: [0]"),
+        "sequence batching control 'fp32_false_true' must have exactly 2 entries for "
+        "CONTROL_SEQUENCE_START for m",
+    ),
+    "id without a type": (
+        control("C", CORRID),
+        "unexpected data type for control CONTROL_SEQUENCE_CORRID for m. Allowed data types are "
+        "TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
+    ),
+    "id with values": (
+        control("C", f"{CORRID} data_type: TYPE_UINT64 {VALUES}"),
+        "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or "
+        "'bool_false_true' for CONTROL_SEQUENCE_CORRID for m",
+    ),
+    "utilization above one": (
+        "direct { minimum_slot_utilization: 1.5 }",
+        "sequence batching minimum slot utilization must be in range (0.0, 1.0] for m",
+    ),
+    "preferred size of zero": (
+        "oldest { preferred_batch_size: 0 }",
+        "sequence batching preferred batch size must be positive for m",
+    ),
+    "preferred size too large": (
+        "oldest { preferred_batch_size: 5 }",
+        "sequence batching preferred batch size must be <= max batch size for m",
+    ),
+}
+LOADED = {
+    "one input for two kinds": (
+        control("S", f"{START} {VALUES}", f"kind: CONTROL_SEQUENCE_END {VALUES}"),
+        "sequence batching control tensor 'S' is specified for multiple control kinds for m",
+    ),
+    "control that is an input": (
+        control("X", f"{START} {VALUES}"),
+        "sequence batching adds an input 'X' that model m has already",
+    ),
+    "state that is an input": (
+        state(inputs="X"),
+        "sequence batching adds an input 'X' that model m has already",
+    ),
+    "state without an input": (state(inputs=""), "sequence state must specify 'input_name' for m"),
+    "state without an output": (
+        state(outputs=""),
+        "sequence state must specify 'output_name' for m",
+    ),
+    "state without a type": (state("dims: [1]"), "sequence state must specify 'data_type' for m"),
+    "state without dims": (
+        state("data_type: TYPE_FP32"),
+        "sequence state must specify 'dims' for m",
+    ),
+    "state of no elements": (
+        state("data_type: TYPE_FP32 dims: [0]"),
+        "sequence state 'I' dimension must be integer >= 1, or -1 to indicate a variable-size "
+        "dimension for m",
+    ),
+    "state twice": (
+        state() + state(outputs="P"),
+        "State input name 'I' specified more than once.",
+    ),
+    "state output twice": (
+        state() + state(inputs="J"),
+        "State output name 'O' specified more than once.",
+    ),
+    "two initial states": (
+        state(initial=initial() + initial()),
+        "initial_state field for state input 'I' must contain exactly one or zero element. Found "
+        "'2' elements.",
+    ),
+    "initial state without a name": (
+        state(initial=initial("data_type: TYPE_FP32 dims: [1] zero_data: true")),
+        "Field 'name' must be set when using initial_state for state input 'I'.",
+    ),
+    "initial state of another type": (
+        state(initial=initial('name: "i" data_type: TYPE_INT32 dims: [1] zero_data: true')),
+        "The data type used for 'initial_state' field of state 'I' does not match the state data "
+        "type.",
+    ),
+    "initial state of another rank": (
+        state(initial=initial('name: "i" data_type: TYPE_FP32 dims: [1, 1] zero_data: true')),
+        "'initial_state' field for state input name 'I' must have as many dims as the state.",
+    ),
+    "initial state of free dims": (
+        state(
+            "data_type: TYPE_FP32 dims: [-1]",
+            initial('name: "i" data_type: TYPE_FP32 dims: [-1] zero_data: true'),
+        ),
+        "'initial_state' field for state input name 'I' contains variable dimensions.",
+    ),
+    "initial state of other dims": (
+        state(initial=initial('name: "i" data_type: TYPE_FP32 dims: [2] zero_data: true')),
+        "'initial_state' dim for input name 'I' doesn't match 'state' dim description. 2 != 1",
+    ),
+    "initial state without data": (
+        state(initial=initial('name: "i" data_type: TYPE_FP32 dims: [1]')),
+        "initial_state setting expects state'I' to have state_data set",
+    ),
+}
+
+
+@pytest.mark.parametrize(("batching", "message"), POLLED.values(), ids=POLLED)
+def test_refused_when_polled(batching, message):
+    with pytest.raises(ServerError) as caught:
+        check_polled(completed(config(batching)))
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, message)
+
+
+@pytest.mark.parametrize(("batching", "message"), LOADED.values(), ids=LOADED)
+def test_refused_when_loaded(batching, message):
+    message_config = completed(config(batching))
+    check_polled(message_config)
+    with pytest.raises(ServerError) as caught:
+        check_loaded(message_config)
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, message)
+
+
+@pytest.mark.parametrize(
+    "batching",
+    [
+        "",
+        "oldest { max_candidate_sequences: 1 preferred_batch_size: 4 }",
+        'control_input { name: "S" }',
+        state("data_type: TYPE_FP32 dims: [-1]"),
+        state("data_type: TYPE_FP32 dims: [-1]", initial()),
+        state(outputs="X"),
+    ],
+)
+def test_accepted(batching):
+    message = completed(config(batching))
+    check_polled(message)
+    check_loaded(message)
+
+
+def test_what_is_left_out_is_filled_in():
+    batching = completed(config("oldest { }")).sequence_batching
+    assert batching.max_sequence_idle_microseconds == 1_000_000
+    assert list(batching.oldest.preferred_batch_size) == [4]
+    unbatched = completed(config("oldest { }", rows=0)).sequence_batching
+    assert not unbatched.oldest.preferred_batch_size
+
+
+def test_a_model_without_sequences_stays_without():
+    message = completed("max_batch_size: 4")
+    assert not message.HasField("sequence_batching")
+    assert model_config("max_batch_size: 4").sequence_batching is None
+
+
+def test_the_strategies():
+    direct = "direct { max_queue_delay_microseconds: 5 minimum_slot_utilization: 0.5 }"
+    oldest = "oldest { max_candidate_sequences: 3 preferred_batch_size: [4, 2] }"
+    assert model_config(config("")).sequence_batching.strategy == Direct(0, 0.0)
+    assert model_config(config(direct)).sequence_batching.strategy == Direct(5, 0.5)
+    assert model_config(config(oldest)).sequence_batching.strategy == Oldest(3, (2, 4), 0)
+    negative = config("oldest { max_candidate_sequences: -2 }")
+    assert model_config(negative).sequence_batching.strategy.max_candidates == 0
+
+
+def test_controls_and_states():
+    text = config(
+        control("S", f"{START} int32_false_true: [-1, 1]")
+        + control("C", f"{CORRID} data_type: TYPE_STRING")
+        + state("data_type: TYPE_INT32 dims: [-1, 2]")
+        + state(
+            "data_type: TYPE_FP32 dims: [-1]",
+            initial('name: "i" data_type: TYPE_FP32 dims: [3] data_file: "f"'),
+            inputs="J",
+            outputs="P",
+        )
+    )
+    batching = model_config(text).sequence_batching
+    start, corrid = batching.controls
+    assert (start.kind, start.datatype, start.values) == (
+        ControlKind.START,
+        DataType.INT32,
+        (-1, 1),
+    )
+    assert (corrid.kind, corrid.datatype, corrid.values) == (ControlKind.CORRID, DataType.BYTES, ())
+    first, second = batching.states
+    assert (first.initial_dims, first.initial_file) == ((1, 2), None)
+    assert (second.initial_dims, second.initial_file) == ((3,), "f")

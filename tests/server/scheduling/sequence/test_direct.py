@@ -1,0 +1,167 @@
+"""The direct strategy: who sits where, what fills the holes, and when a batch begins."""
+
+import pytest
+from server.support.sequences import Stage
+
+from reference_server.core.errors import Code
+
+
+def test_a_sequence_keeps_its_slot():
+    stage = Stage()
+    for key in (1, 2, 3):
+        stage.ask(f"{key}", key, "start")
+        stage.drain()
+    stage.ask("2b", 2)
+    assert stage.ids == [["1"], ["", "2"], ["", "", "3"], ["", "2b"]]
+
+
+def test_what_comes_while_busy_is_one_batch_of_one_request_each():
+    stage = Stage()
+    stage.ask("a", 1, "start")
+    for name, key, flags in [("a2", 1, ""), ("a3", 1, ""), ("b", 2, "start"), ("c", 3, "start")]:
+        stage.ask(name, key, flags)
+    stage.drain()
+    assert stage.ids == [["a"], ["a2", "b", "c"], ["a3"]]
+
+
+def test_holes_are_filled_up_to_the_highest_slot_and_not_beyond():
+    stage = Stage()
+    for key in (1, 2, 3, 4):
+        stage.ask(f"{key}", key, "start")
+    stage.drain()
+    stage.ask("3b", 3)
+    stage.ask("2b", 2)
+    stage.ask("4b", 4)
+    stage.drain()
+    assert stage.ids[-2:] == [["", "", "3b"], ["", "2b", "", "4b"]]
+
+
+def test_a_null_request_has_no_row_no_id_and_zeros_in_the_others_shape():
+    stage = Stage()
+    for key in (1, 2):
+        stage.ask(f"{key}", key, "start", shape=3)
+    stage.drain()
+    stage.ask("2b", 2, shape=3)
+    null, _ = stage.finish()
+    assert (null.batch_size, null.id, null.correlation_id, null.flags) == (0, "", 0, 0)
+    assert null.inputs["X"].array().tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_the_end_frees_the_slot_for_the_first_of_the_backlog():
+    stage = Stage(max_batch_size=1)
+    for key in (1, 2, 3):
+        stage.ask(f"{key}", key, "start")
+    stage.ask("3b", 3, "end")
+    stage.ask("2b", 2, "end")
+    stage.ask("1b", 1, "end")
+    stage.drain()
+    assert stage.ids == [["1"], ["1b"], ["2"], ["2b"], ["3"], ["3b"]]
+
+
+def test_an_id_that_ended_may_begin_again_at_once_in_another_slot():
+    stage = Stage()
+    stage.ask("x", 50, "start")
+    for name in ("a", "b"):
+        stage.ask(f"{name}1", 1, "start")
+        stage.ask(f"{name}2", 1, "end")
+    stage.drain()
+    assert stage.ids == [["x"], ["", "a1", "b1"], ["", "a2", "b2"]]
+
+
+def test_a_start_within_a_sequence_goes_on_in_its_slot():
+    stage = Stage()
+    for name, flags in [("a", "start"), ("b", ""), ("c", "start"), ("d", "end")]:
+        stage.ask(name, 1, flags)
+    stage.drain()
+    assert stage.ids == [["a"], ["b"], ["c"], ["d"]]
+
+
+def test_start_and_end_on_one_request_are_a_whole_sequence():
+    stage = Stage(max_batch_size=1)
+    stage.ask("a", 1, "both")
+    stage.ask("b", 2, "both")
+    stage.drain()
+    assert stage.ids == [["a"], ["b"]]
+
+
+def test_slots_of_all_instances_are_used_before_anybody_waits():
+    stage = Stage(max_batch_size=0, more="instance_group { count: 2 kind: KIND_CPU }")
+    for key in (1, 2, 3):
+        stage.ask(f"{key}", key, "start")
+    assert stage.batches == [(0, ["1"]), (1, ["2"])]
+    stage.ask("2b", 2, "end")
+    stage.finish(1)
+    stage.finish(1)
+    assert stage.batches[2:] == [(1, ["2b"]), (1, ["3"])]
+
+
+def test_lower_slots_are_taken_first_over_all_instances():
+    stage = Stage(max_batch_size=2, more="instance_group { count: 2 kind: KIND_CPU }")
+    for key in range(4):
+        stage.ask(f"{key}", key + 1, "start")
+        stage.drain()
+    assert stage.batches == [(0, ["0"]), (1, ["1"]), (0, ["", "2"]), (1, ["", "3"])]
+
+
+def test_other_shapes_wait_for_a_batch_of_their_own():
+    stage = Stage()
+    stage.ask("x", 50, "start")
+    stage.ask("a", 1, "start", shape=2)
+    stage.ask("b", 2, "start", shape=3)
+    stage.ask("c", 3, "start", shape=2)
+    stage.drain()
+    assert stage.ids == [["x"], ["", "a", "", "c"], ["", "", "b"]]
+
+
+DELAYED = "direct { max_queue_delay_microseconds: 600000 minimum_slot_utilization: 0.5 }"
+
+
+def test_too_few_sequences_wait_for_the_delay():
+    stage = Stage(DELAYED)
+    stage.ask("a", 1, "start")
+    stage.wait(0.599)
+    assert stage.ids == []
+    stage.wait(0.001)
+    assert stage.ids == [["a"]]
+
+
+def test_enough_sequences_wait_for_nothing():
+    stage = Stage(DELAYED)
+    stage.ask("a", 1, "start")
+    stage.wait(0.2)
+    stage.ask("b", 2, "start")
+    assert stage.ids == [["a", "b"]]
+
+
+def test_a_delay_without_utilization_is_none():
+    stage = Stage("direct { max_queue_delay_microseconds: 600000 }")
+    stage.ask("a", 1, "start")
+    assert stage.ids == [["a"]]
+
+
+def test_closing_ends_the_delay_and_lets_the_backlog_in():
+    stage = Stage(DELAYED.replace("0.5", "1"), max_batch_size=2)
+    for key in (1, 2, 3, 4):
+        stage.ask(f"{key}", key, "start")
+    stage.ask("5", 5, "start")
+    stage.work.flush()
+    stage.drain()
+    assert stage.ids == [["1", "2"], ["3", "4"], ["5"]]
+    assert len(stage.work) == 0
+
+
+def test_a_cancelled_request_takes_its_sequence_with_it():
+    stage = Stage()
+    stage.ask("x", 50, "start")
+    cancelled = stage.ask("a", 1, "start")
+    stage.ask("b", 1)
+    cancelled.cancellation.cancel()
+    stage.finish()
+    assert {name: error.code for name, error in stage.refused.items()} == {
+        "a": Code.CANCELLED,
+        "b": Code.CANCELLED,
+    }
+    with pytest.raises(Exception, match="must specify the START flag"):
+        stage.ask("c", 1)
+    stage.ask("d", 2, "start")
+    assert stage.ids == [["x"], ["", "d"]]
