@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import ModelInstance
-from reference_server.core.request import InferRequest
-from reference_server.core.response import Execution
+from reference_server.core.request import InferRequest, ResponseSink
+from reference_server.core.response import Execution, InferResponse
 from reference_server.core.rules import reshaped
 from reference_server.core.tensor import Tensor
 
@@ -42,16 +42,39 @@ class _Reshaping:
         self._instance.close()
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
+        sinks = [request.sink for request in requests]
+        for request in requests:
+            request.sink = _ReshapingSink(self, request.sink)
         execution = self._instance.execute(requests)
+        for request, sink in zip(requests, sinks, strict=True):
+            request.sink = sink  # those that are given again get another
         for response in execution.responses:
             if response is not None:
-                response.outputs = [self._reshape(tensor) for tensor in response.outputs]
+                self.reshape(response)
         return execution
 
-    def _reshape(self, tensor: Tensor) -> Tensor:
+    def reshape(self, response: InferResponse) -> None:
+        """Give the outputs of `response` the shapes that clients see."""
+        response.outputs = [self._reshaped(tensor) for tensor in response.outputs]
+
+    def _reshaped(self, tensor: Tensor) -> Tensor:
         made, dims = self._layouts.get(tensor.name, (None, ()))
         inner = tensor.shape[self._first :]
         if made is None or len(inner) != len(made):
             return tensor  # Triton checks no output shapes either
         shape = tensor.shape[: self._first] + reshaped(inner, made, dims)
         return tensor.renamed(tensor.name, shape)
+
+
+class _ReshapingSink:
+    """Takes what the model sends itself."""
+
+    __slots__ = ("_reshaping", "_sink")
+
+    def __init__(self, reshaping: _Reshaping, sink: ResponseSink) -> None:
+        self._reshaping = reshaping
+        self._sink = sink
+
+    def send(self, response: InferResponse) -> None:
+        self._reshaping.reshape(response)
+        self._sink.send(response)

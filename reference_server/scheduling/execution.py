@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 
 from reference_server.core.clock import Clock
-from reference_server.core.errors import ServerError, internal
+from reference_server.core.errors import Code, ServerError, internal
 from reference_server.core.ports import ModelInstance, Recorder
 from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
-from reference_server.scheduling.work import Batch
+from reference_server.core.statistics import FailureReason
+from reference_server.scheduling.traced import TracedSink, traced_sinks
+from reference_server.scheduling.work import Batch, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,11 @@ class Executor:
     def run(self, instance: ModelInstance, batch: Batch) -> Batch:
         """Execute `batch` on `instance`. Returns those requests that want to be executed again."""
         start = self._clock.monotonic_ns()
+        traced = traced_sinks(batch, self._clock)
+        for sink in traced:
+            sink.began(start)
+        for request in batch:
+            request.is_begun = True
         try:
             execution = instance.execute(batch)
         except ServerError as error:
@@ -36,24 +43,33 @@ class Executor:
             log.exception("instance %s failed", instance.name)
             self._fail(batch, start, internal(f"{type(error).__name__}: {error}"))
             return []
+        for sink in traced:
+            sink.ended(execution.input_end_ns, execution.output_start_ns)
+        if execution.failed:
+            self._recorder.failed(batch, start)
+            return []
         timing = self._recorder.executed(batch, execution, start)
-        times = start, execution.input_end_ns, execution.output_start_ns
         for request, response in zip(batch, execution.responses, strict=True):
-            if response is None:
-                continue
-            response.timing = timing
-            if request.trace is not None:
-                request.trace.answered(() if response.error else response.outputs, times)
-            _deliver(request, response)
+            if response is not None:  # what is sent later, or has been, was not waited for
+                response.timing = timing
+                _deliver(request, response)
         return [batch[place] for place in execution.rescheduled]
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Count and answer a request that waited, and will not run."""
+        request, error = refusal
+        cancelled = error.code is Code.CANCELLED
+        reason = FailureReason.CANCELED if cancelled else FailureReason.REJECTED
+        self._recorder.refused(request, reason)
+        if request.trace is not None and not isinstance(request.sink, TracedSink):
+            request.trace.answered(())
+        name, version = self._model
+        _deliver(request, InferResponse(name, version, request.id, error=error))
 
     def _fail(self, batch: Batch, start_ns: int, error: ServerError) -> None:
         self._recorder.failed(batch, start_ns)
         name, version = self._model
         for request in batch:
-            if request.trace is not None:
-                now = self._clock.monotonic_ns()
-                request.trace.answered((), (start_ns, start_ns, now))
             _deliver(request, InferResponse(name, version, request.id, error=error))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 
 class CoroutineRunner:
@@ -14,17 +14,33 @@ class CoroutineRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
+    @property
+    def thread_id(self) -> int | None:
+        """The identifier of the loop's thread; None before the first coroutine."""
+        return None if self._thread is None else self._thread.ident
+
     def run(self, coroutine: Coroutine[object, object, object]) -> object:
         """What `coroutine` returns. Blocks until then; raises what it raises."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-            self._thread.start()
-        outcome = asyncio.run_coroutine_threadsafe(_outcome(coroutine), self._loop)
+        outcome = asyncio.run_coroutine_threadsafe(_outcome(coroutine), self._running_loop())
         result, error = outcome.result()
         if error is not None:
             raise error
         return result
+
+    def start(
+        self,
+        coroutine: Coroutine[object, object, object],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Run `coroutine` without waiting for it; `failed` is told what it raises, on the loop."""
+        asyncio.run_coroutine_threadsafe(_watched(coroutine, failed), self._running_loop())
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+            self._thread.start()
+        return self._loop
 
     def stop(self) -> None:
         """End the loop and its thread; what still runs there is abandoned."""
@@ -33,6 +49,14 @@ class CoroutineRunner:
             self._thread.join()
             self._loop.close()
             self._loop = self._thread = None
+
+
+async def _watched(
+    coroutine: Coroutine[object, object, object], failed: Callable[[BaseException], None]
+) -> None:
+    _, error = await _outcome(coroutine)
+    if error is not None:
+        failed(error)
 
 
 async def _outcome(

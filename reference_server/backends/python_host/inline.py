@@ -9,28 +9,32 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
+from reference_server.backends.python_host import outcome
+from reference_server.backends.python_host.api.calls import NO_CALLS, InstanceServer
+from reference_server.backends.python_host.api.control import bound_functions
 from reference_server.backends.python_host.api.metrics import InstanceMetrics, bound_family
 from reference_server.backends.python_host.api.model_config import ModelConfig
-from reference_server.backends.python_host.api.request import InferenceRequest
-from reference_server.backends.python_host.api.response import InferenceResponse
+from reference_server.backends.python_host.api.request import InferenceRequest, bound_request
+from reference_server.backends.python_host.api.sender import InferenceResponseSender
 from reference_server.backends.python_host.coroutines import CoroutineRunner
 from reference_server.backends.python_host.exceptions import describe
 from reference_server.backends.python_host.loading import load
 from reference_server.backends.python_host.modules import ModelModules
+from reference_server.backends.python_host.senders import Senders
 from reference_server.core.clock import Clock
 from reference_server.core.errors import ServerError, internal
-from reference_server.core.ports import Metrics
+from reference_server.core.ports import Metrics, ModelCalls
 from reference_server.core.request import InferRequest
-from reference_server.core.response import Execution, InferResponse
+from reference_server.core.response import Execution
 
 log = logging.getLogger(__name__)
-
-_NOTHING_SENT = "The model returned None instead of a response, and has not sent one."
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,9 @@ class InstanceSpec:
     """What tells one instance of a Python model from all others.
 
     `config_json` is the completed configuration as the model reads it, `output_names` the outputs
-    that it declares. `kind` is `CPU`, `GPU` or `MODEL`.
+    that it declares. `kind` is `CPU`, `GPU` or `MODEL`. A request to a decoupled model has any
+    number of responses; an iterative one may ask to be given a request again. `state_names` are
+    outputs that the server keeps for the next request of a sequence.
     """
 
     name: str
@@ -51,6 +57,9 @@ class InstanceSpec:
     output_names: frozenset[str]
     kind: str = "CPU"
     device_id: int = 0
+    is_decoupled: bool = False
+    is_iterative: bool = False
+    state_names: frozenset[str] = frozenset()
 
     @property
     def model_file(self) -> Path:
@@ -77,14 +86,31 @@ class InlineInstance:
     answered with changes that answer.
     """
 
-    def __init__(self, spec: InstanceSpec, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        spec: InstanceSpec,
+        clock: Clock,
+        metrics: Metrics,
+        calls: ModelCalls = NO_CALLS,
+    ) -> None:
         self._spec = spec
+        self._server = InstanceServer(calls, spec.name, is_decoupled=spec.is_decoupled)
+        self._request_class = bound_request(self._server)
         self._clock = clock
         self._registry = metrics
         self._metrics: InstanceMetrics  # one for each time that the instance is open
         self._modules: ModelModules | None = None
         self._model: Any = None
         self._coroutines = CoroutineRunner()
+        self._senders = Senders(
+            spec.name,
+            spec.model_name,
+            spec.model_version,
+            spec.output_names,
+            is_decoupled=spec.is_decoupled,
+            state_names=spec.state_names,
+        )
+        self._server.loop_thread = lambda: self._coroutines.thread_id
 
     def __repr__(self) -> str:
         state = "closed" if self._modules is None else "open"
@@ -108,7 +134,14 @@ class InlineInstance:
             spec.device_id,
         )
         self._metrics = InstanceMetrics(self._registry, spec.name)
-        modules, module = load(spec.model_file, bound_family(self._metrics))
+        self._server.thread = threading.get_ident()
+        own_names = {
+            "InferenceRequest": self._request_class,
+            "MetricFamily": bound_family(self._metrics),
+            **bound_functions(self._server),
+            "get_model_dir": lambda: str(spec.version_directory),
+        }
+        modules, module = load(spec.model_file, own_names)
         try:
             model = module.TritonPythonModel()
             if hasattr(model, "initialize"):
@@ -118,23 +151,40 @@ class InlineInstance:
             modules.close()
             raise internal(describe(error)) from error
         self._modules, self._model = modules, model
+        self._server.serves = True
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         """Run one batch. Blocks; raises ServerError if the batch as a whole failed."""
-        output_names = self._spec.output_names
-        received = [InferenceRequest._received(request, output_names) for request in requests]
+        spec, senders = self._spec, self._senders
+        names = spec.output_names
+        receive = self._request_class._received
+        received = [receive(request, names, senders) for request in requests]
         input_end_ns = self._clock.monotonic_ns()
-        returned = self._run(received)
-        output_start_ns = self._clock.monotonic_ns()
-        answers = self._checked(returned, len(requests))
-        responses = list(map(self._response, requests, answers))
-        return Execution(responses, input_end_ns, output_start_ns)
+        try:
+            returned = self._run(received)
+            output_start_ns = self._clock.monotonic_ns()
+            answers = outcome.answers(returned, received, senders)
+        except ServerError as error:
+            if not outcome.failed(received, error):
+                raise
+            now = self._clock.monotonic_ns()
+            return Execution([None] * len(received), input_end_ns, now, failed=True)
+        again: frozenset[int] = frozenset()
+        if None in answers:
+            again = outcome.given_again(received, senders, is_iterative=spec.is_iterative)
+        responses = [
+            outcome.response(request, answer, senders)
+            for request, answer in zip(received, answers, strict=True)
+        ]
+        return Execution(responses, input_end_ns, output_start_ns, again)
 
     def close(self) -> None:
         """Finalize the model and forget its modules; an exception of it is only logged."""
         if self._modules is None:
             return
+        self._senders.close()
         self._coroutines.stop()
+        self._server.serves = False
         try:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
@@ -145,64 +195,37 @@ class InlineInstance:
         self._modules = self._model = None
 
     def _run(self, received: list[InferenceRequest]) -> object:
+        self._server.received = received
         try:
             if hasattr(self._model, "execute"):
                 returned: object = self._model.execute(received)
                 if isinstance(returned, Coroutine):
-                    returned = self._coroutines.run(returned)
+                    returned = self._run_coroutine(returned, received)
                 return returned
         except BaseException as error:
-            raise self._failure(describe(error)) from error
-        raise self._failure(
+            raise self._senders.failure(describe(error)) from error
+        finally:
+            self._server.received = ()
+        raise self._senders.failure(
             f"Python model {self._spec.model_file} does not implement `execute` method."
         )
 
-    def _checked(self, returned: object, count: int) -> list[InferenceResponse | None]:
-        if returned is None:
-            raise self._failure(_NOTHING_SENT)
-        if not isinstance(returned, list):
-            raise self._failure(
-                f"Expected a list in the execute return, found type '{type(returned)}'."
-            )
-        if len(returned) != count:
-            raise self._failure(
-                "Number of InferenceResponse objects do not match the number of InferenceRequest "
-                f"objects. InferenceRequest(s) size is:{count}, and InferenceResponse(s) size is:"
-                f"{len(returned)}\n"
-            )
-        for answer in returned:
-            if not _is_answer(answer):
-                raise self._failure(
-                    "Expected an 'InferenceResponse' object in the execute function return list, "
-                    f"found type '{type(answer)}'."
-                )
-        return returned
+    def _run_coroutine(
+        self, coroutine: Coroutine[object, object, object], received: list[InferenceRequest]
+    ) -> object:
+        """What `coroutine` returns; a decoupled model's goes on by itself, and returns nothing."""
+        if not self._spec.is_decoupled:
+            return self._coroutines.run(coroutine)
+        senders = [request.get_response_sender() for request in received]
+        self._coroutines.start(coroutine, partial(self._coroutine_failed, senders))
+        return None
 
-    def _response(self, request: InferRequest, answer: InferenceResponse | None) -> InferResponse:
-        spec = self._spec
-        response = InferResponse(spec.model_name, spec.model_version, request.id)
-        if answer is None:
-            response.error = self._failure(_NOTHING_SENT)
-        elif answer._error is not None:
-            response.error = answer._error._as_server_error()
-        else:
-            wanted = request.requested_outputs or spec.output_names
-            response.outputs = [
-                tensor._core for tensor in answer._output_tensors if tensor._core.name in wanted
-            ]
-        return response
-
-    def _failure(self, message: str) -> ServerError:
-        """The error that the clients are told, written to the log once for the batch."""
-        error = internal(
-            f"Failed to process the request(s) for model '{self.name}', message: {message}"
-        )
-        log.error("%s", error)
-        return error
-
-
-def _is_answer(value: object) -> TypeGuard[InferenceResponse | None]:
-    return value is None or isinstance(value, InferenceResponse)
+    def _coroutine_failed(
+        self, senders: Sequence[InferenceResponseSender], error: BaseException
+    ) -> None:
+        failure = self._senders.failure(describe(error))
+        for sender in senders:
+            sender._fail(failure)
 
 
 def auto_complete(model_file: Path, model_name: str, config: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import cast
 import httptools
 import numpy as np
 
+from reference_server.core.cancellation import Cancellation
 from reference_server.fronts.http import errors, heads
 from reference_server.fronts.http.heads import Header
 
@@ -39,11 +40,13 @@ class Request:
     """One HTTP request, and the way to answer it, on the loop's thread.
 
     Either `reply` exactly once, or `begin_chunks`, any number of `send_chunk`, and `end_chunks`.
+    `cancellation` belongs to what is done for it: it is set when the client is gone.
     """
 
     __slots__ = (
         "_connection",
         "body",
+        "cancellation",
         "fields",
         "headers",
         "keep_alive",
@@ -61,6 +64,7 @@ class Request:
         self.headers: dict[bytes, bytes] = {}  # by lower-case name, the first of each
         self.fields: list[Header] = []  # all of them, as they were sent
         self.body: memoryview = memoryview(b"")
+        self.cancellation: Cancellation | None = None
 
     def header(self, name: bytes) -> str | None:
         """The value of a header, by its lower-case name."""
@@ -134,6 +138,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._place: memoryview | None = None  # its body, when it is received in place
         self._filled = 0
         self._current: Request | None = None  # the request being handled
+        self._is_chunked = False  # the reply to it has begun
         self._waiting: deque[Request] = deque()
         self._advancing = False
         self._reading_paused = False
@@ -161,6 +166,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._waiting.clear()
+        self._cancel_current()
         self._closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -192,9 +198,16 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._parser = httptools.HttpRequestParser(self)
 
     def eof_received(self) -> bool:
-        # A client that half-closes still gets the answers to what it sent.
+        # A client that half-closes still gets the answers to what it sent. Only one that stops
+        # while it is being answered is taken for gone: it seldom tells the two apart.
         self._closing = True
+        if self._is_chunked:
+            self._cancel_current()
         return not self.is_idle
+
+    def _cancel_current(self) -> None:
+        if self._current is not None and self._current.cancellation is not None:
+            self._current.cancellation.cancel()
 
     # -- llhttp's calls
 
@@ -362,6 +375,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
         """Write the head of a chunked reply to the current request."""
+        self._is_chunked = True
         self._write([heads.chunked(request.version, request.keep_alive, status, content_type)])
 
     def send_chunk(self, data: bytes) -> None:
@@ -371,6 +385,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def end_chunks(self, request: Request) -> None:
         """Write the end of the body, then go on with the next request."""
         self._current = None
+        self._is_chunked = False
         if self._transport is not None:
             self._write([b"0\r\n\r\n"])
             self._replied(request)

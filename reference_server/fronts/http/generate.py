@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 
 _JSON = b"application/json"
 _EVENTS = b"text/event-stream; charset=utf-8"
+_NOT_ONE = errors.body(
+    "generate expects model to produce exactly 1 response, use generate stream for model that "
+    "generates various number of responses"
+)
 
 
 def handlers(
@@ -46,6 +50,7 @@ def handlers(
             inference.received_ns = received_ns
             inference.model_version = served.version
             inference.trace = exchange.trace
+            request.cancellation = inference.cancellation
             served.infer(inference)
         except BaseException:
             if exchange.trace is not None:
@@ -63,12 +68,13 @@ def handlers(
 
 
 class _Exchange:
-    """A request on its way: the sink that its response comes to.
+    """A request on its way: the sink that its responses come to.
 
-    The models of this server answer each request once, so a stream has one event.
+    The head is sent with the first of them, or with the final mark. A stream has an event for each
+    response; otherwise there is to be exactly one.
     """
 
-    __slots__ = ("_answers", "_request", "_streams", "trace")
+    __slots__ = ("_answers", "_body", "_count", "_request", "_streams", "trace")
 
     def __init__(
         self,
@@ -80,22 +86,42 @@ class _Exchange:
         self._request = request
         self._answers = answers
         self._streams = streams
+        self._count = 0
+        self._body = b""
         self.trace: RequestTrace | None = None
 
     def send(self, response: InferResponse) -> None:
         self._answers.post((self, response))
 
     def finish(self, response: InferResponse) -> None:
-        """Write the reply; on the loop's thread."""
+        """Write what this response adds to the reply; on the loop's thread."""
+        if not response.empty:
+            self._write(response)
+        if response.final:
+            self._end()
+
+    def _write(self, response: InferResponse) -> None:
         if self.trace is not None:
             self.trace.stamp("HTTP_SEND_START")
-        status, body = _encoded(response)
-        request = self._request
-        request.begin_chunks(status, _EVENTS if self._streams else _JSON)
-        request.send_chunk(b"data: %b\n\n" % body if self._streams else body)
-        request.end_chunks()
+        status, self._body = _encoded(response)
+        self._count += 1
+        if self._count == 1:
+            self._begin(status)
+        if self._streams:
+            self._request.send_chunk(b"data: %b\n\n" % self._body)
         if self.trace is not None:
             self.trace.stamp("HTTP_SEND_END")
+
+    def _begin(self, status: bytes) -> None:
+        self._request.begin_chunks(status, _EVENTS if self._streams else _JSON)
+
+    def _end(self) -> None:
+        if not self._count:
+            self._begin(errors.OK)
+        if not self._streams:
+            self._request.send_chunk(self._body if self._count == 1 else _NOT_ONE)
+        self._request.end_chunks()
+        if self.trace is not None:
             self.trace.close()
 
 

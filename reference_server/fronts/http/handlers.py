@@ -12,9 +12,9 @@ from reference_server.core.clock import Clock
 from reference_server.core.errors import Code, ServerError, internal, unsupported
 from reference_server.core.request import RequestTrace
 from reference_server.core.response import InferResponse
+from reference_server.fronts.forwarding import HeaderForwarding
 from reference_server.fronts.http import errors, routes
 from reference_server.fronts.http.connection import Request
-from reference_server.fronts.http.forwarding import HeaderForwarding
 from reference_server.fronts.http.heads import Header
 from reference_server.fronts.http.restricted import Gatekeeper
 from reference_server.fronts.http.routes import Operation, Route
@@ -159,8 +159,9 @@ class HttpHandlers:
             inference.received_ns = received_ns
             inference.model_version = served.version
             inference.trace = exchange.trace = trace
+            request.cancellation = inference.cancellation
             if self._forwarding is not None:
-                inference.parameters = self._forwarding.added(inference.parameters, request)
+                inference.parameters = self._forwarding.added(inference.parameters, request.fields)
             served.infer(inference)
         except BaseException:
             regions.release()

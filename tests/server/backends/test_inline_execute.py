@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from server.backends.kit import (
     FAILED,
+    FORGOTTEN,
     IDENTITY,
     answer,
     executing,
@@ -14,6 +15,7 @@ from server.backends.kit import (
     outputs,
     request,
 )
+from server.support.requests import Answers
 
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
@@ -72,6 +74,21 @@ def test_outputs_nobody_asked_for_are_dropped(open_model):
     ]
 
 
+def test_what_a_sequence_keeps_is_answered_though_nobody_asked(open_model):
+    opened = open_model(
+        executing(
+            "made = [pb_utils.Tensor(name, np.array(1)) for name in ('OUT', 'KEPT', 'TEXT')]",
+            "return [pb_utils.InferenceResponse(made) for _ in requests]",
+        ),
+        state_names=frozenset({"KEPT"}),
+    )
+    execution = opened.execute([request(), request("TEXT")])
+    assert [[t.name for t in r.outputs] for r in execution.responses] == [
+        ["OUT", "KEPT", "TEXT"],
+        ["KEPT", "TEXT"],
+    ]
+
+
 def test_a_missing_output_is_simply_absent(open_model):
     opened = open_model(executing("return [pb_utils.InferenceResponse([])]"))
     assert outputs(answer(opened, request("OUT"))) == {}
@@ -124,7 +141,6 @@ def test_an_error_response_fails_only_its_request(open_model, code):
             "Expected an 'InferenceResponse' object in the execute function return list, "
             "found type '<class 'c_python_backend_utils.TritonError'>'.",
         ),
-        ("return None", "The model returned None instead of a response, and has not sent one."),
         (
             "raise ValueError('bad value here')",
             "ValueError: bad value here\n\nAt:\n  {file}(7): execute\n",
@@ -152,12 +168,20 @@ def test_what_fails_in_execute_fails_the_whole_batch(tmp_path, open_model, state
 
 def test_none_in_the_list_fails_only_its_request(open_model):
     opened = open_model(executing("return [None, pb_utils.InferenceResponse([])]"))
-    failed, good = opened.execute([request(), request()]).responses
-    assert failed.error.code is Code.INTERNAL
-    assert failed.error.message == (
-        f"{FAILED}The model returned None instead of a response, and has not sent one."
-    )
+    answers = Answers()
+    forgotten = request()
+    forgotten.sink = answers
+    none, good = opened.execute([forgotten, request()]).responses
+    assert none is None
     assert good.error is None
+    error = answers.wait().error
+    assert (error.code, error.message) == (Code.INTERNAL, FAILED + FORGOTTEN)
+
+
+def test_none_instead_of_the_list_fails_each_request(open_model):
+    failed = answer(open_model(executing("return None")), request(id="a"))
+    assert (failed.id, failed.final) == ("a", True)
+    assert failed.error.message == FAILED + FORGOTTEN
 
 
 def test_a_model_without_execute_loads_and_fails_each_request(tmp_path, open_model):

@@ -1,11 +1,15 @@
 """The generate endpoints: chunks, events, errors, and that the connection goes on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from server.support.front import Front, answering, failing, served
+from server.support.grpc import WaitingScheduler
 from server.support.http import get, post
+from server.support.requests import array_tensor
 
-from reference_server.core.errors import unavailable
+from reference_server.core.errors import internal, unavailable
 
 VECTOR = """
     input { name: "X" data_type: TYPE_FP32 dims: [-1] }
@@ -17,6 +21,7 @@ BODY = b'{"X":[1,2],"id":"q"}'
 OBJECT = b'{"Y":[1.0,2.0],"id":"q","model_name":"m","model_version":"1"}'
 JSON, EVENTS = b"application/json", b"text/event-stream; charset=utf-8"
 LIVE = get("/v2/health/live")
+LIVE_REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Type: text/plain\r\n\r\n"
 
 
 @pytest.fixture
@@ -92,9 +97,7 @@ def test_what_never_reaches_the_model_is_a_plain_reply(front, request_, status, 
 def test_a_request_behind_it_is_answered_next(front):
     front.exchange(post(GENERATE, BODY) + LIVE)
     first = chunked(b"200 OK", JSON, OBJECT)
-    assert front.client.received() == first + (
-        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Type: text/plain\r\n\r\n"
-    )
+    assert front.client.received() == first + LIVE_REPLY
 
 
 @pytest.mark.parametrize(
@@ -123,3 +126,135 @@ def test_a_client_that_left_is_not_missed(front):
     front.client.leave()
     front.exchange(b"")
     assert front.client.received() == b""
+
+
+# --------------------------------------------------------------------------------- many responses
+
+DECOUPLED = VECTOR + "model_transaction_policy { decoupled: true }"
+NOT_ONE = (
+    b'{"error":"generate expects model to produce exactly 1 response, use generate stream for '
+    b'model that generates various number of responses"}'
+)
+GOOD, LAST, BAD, END = "good", "last", "bad", "end"
+
+
+def object_of(number):
+    return b'{"Y":%d.0,"id":"q","model_name":"m","model_version":"1"}' % number
+
+
+class Speaking:
+    """A front with one decoupled model, whose responses a test sends."""
+
+    def __init__(self, path):
+        self.scheduler = WaitingScheduler()
+        self.front = Front(replace(served(DECOUPLED), scheduler=self.scheduler))
+        self.client = self.front.client
+        self.count = 0
+        self.client.send(post(path, BODY))
+
+    def say(self, *what):
+        for each in what:
+            self.count += 1
+            tensors = [array_tensor("Y", np.float32([self.count]))]
+            self.scheduler.answer(
+                -1,
+                outputs=() if each == END else tensors,
+                error=internal("no") if each == BAD else None,
+                empty=each == END,
+                final=each in (LAST, END),
+            )
+            self.front.exchange(b"")
+        return self.client.received()
+
+    @property
+    def is_cancelled(self):
+        return self.scheduler.requests[-1].cancellation.is_cancelled
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "chunk"),
+    [
+        ([LAST], b"200 OK", object_of(1)),
+        ([GOOD, END], b"200 OK", object_of(1)),
+        ([END], b"200 OK", NOT_ONE),
+        ([GOOD, LAST], b"200 OK", NOT_ONE),
+        ([GOOD, BAD, GOOD, END], b"200 OK", NOT_ONE),
+        ([BAD, END], b"400 Bad Request", b'{"error":"no"}'),
+        ([BAD, LAST], b"400 Bad Request", NOT_ONE),
+    ],
+    ids=str,
+)
+def test_generate_wants_exactly_one_response(said, status, chunk):
+    assert Speaking(GENERATE).say(*said) == chunked(status, JSON, chunk)
+
+
+ERROR = b'{"error":"no"}'
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "objects"),
+    [
+        ([GOOD, LAST], b"200 OK", [object_of(1), object_of(2)]),
+        ([GOOD, END], b"200 OK", [object_of(1)]),
+        ([END], b"200 OK", []),
+        ([BAD, GOOD, LAST], b"400 Bad Request", [ERROR, object_of(2), object_of(3)]),
+        ([GOOD, BAD, LAST], b"200 OK", [object_of(1), ERROR, object_of(3)]),
+    ],
+    ids=str,
+)
+def test_a_stream_has_an_event_for_each_response(said, status, objects):
+    events = [b"data: %b\n\n" % each for each in objects]
+    assert Speaking(STREAM).say(*said) == chunked(status, EVENTS, *events)
+
+
+def test_events_are_sent_as_they_come():
+    speaking = Speaking(STREAM)
+    head = chunked(b"200 OK", EVENTS)[: -len(b"0\r\n\r\n")]
+    event = b"data: %b\n\n"
+    assert speaking.say(GOOD) == head + b"3f\r\n%b\r\n" % (event % object_of(1))
+    assert speaking.say(GOOD) == b"3f\r\n%b\r\n" % (event % object_of(2))
+    assert speaking.say(END) == b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_the_next_request_waits_for_the_last_response(path):
+    speaking = Speaking(path)
+    speaking.client.send(LIVE)
+    assert LIVE_REPLY not in speaking.say(GOOD)
+    assert speaking.say(END).endswith(b"0\r\n\r\n" + LIVE_REPLY)
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+@pytest.mark.parametrize("said", [[], [GOOD]], ids=["before", "between"])
+def test_a_client_that_leaves_cancels_its_request(path, said):
+    speaking = Speaking(path)
+    speaking.say(*said)
+    assert not speaking.is_cancelled
+    speaking.client.leave()
+    assert speaking.is_cancelled
+    assert speaking.say(GOOD, END) == b""
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_a_client_that_stops_before_the_first_response_has_done_with_asking(path):
+    speaking = Speaking(path)
+    speaking.client.half_close()
+    assert not speaking.is_cancelled
+    assert speaking.say(LAST).endswith(b"0\r\n\r\n")
+    assert speaking.client.is_closed
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_a_client_that_stops_between_responses_is_taken_for_gone(path):
+    speaking = Speaking(path)
+    speaking.say(GOOD)
+    speaking.client.half_close()
+    assert speaking.is_cancelled
+    assert speaking.say(END).endswith(b"0\r\n\r\n")  # it may have meant to listen
+
+
+def test_what_is_answered_is_not_cancelled():
+    speaking = Speaking(STREAM)
+    speaking.say(LAST)
+    speaking.client.leave()
+    assert not speaking.is_cancelled

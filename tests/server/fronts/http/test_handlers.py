@@ -400,16 +400,39 @@ def test_nothing_but_an_answer_is_compressed(front, request_):
     assert front.ask(request_).header("Content-Encoding") is None
 
 
-def test_a_client_that_leaves_cancels_nothing():
+def test_a_client_that_leaves_cancels_its_request():
     model = served(VECTOR)
     waiting = replace(model, scheduler=HoldingScheduler())
     front = Front(waiting)
     front.client.send(post(INFER, BODY))
     front.client.leave()
     (request,) = waiting.scheduler.requests
-    assert not request.cancellation.is_cancelled
+    assert request.cancellation.is_cancelled
     request.sink.send(answering(Y=ONE_TWO)(request))
     assert front.ask_all(b"") == []
+
+
+def test_a_client_that_only_stops_sending_cancels_nothing():
+    waiting = replace(served(VECTOR), scheduler=HoldingScheduler())
+    front = Front(waiting)
+    front.client.send(post(INFER, BODY) + post(INFER, BODY))
+    front.client.half_close()
+    for _ in range(2):
+        request = waiting.scheduler.requests[-1]
+        assert not request.cancellation.is_cancelled
+        request.sink.send(answering(Y=ONE_TWO)(request))
+        front.exchange(b"")
+    assert [reply.status for reply in front.client.replies()] == [200, 200]
+    assert front.client.is_closed
+
+
+def test_a_client_that_leaves_cancels_nothing_that_is_answered():
+    model = served(VECTOR, answer=answering(Y=ONE_TWO))
+    front = Front(model)
+    front.exchange(post(INFER, BODY))
+    front.client.leave()
+    (request,) = model.scheduler.requests
+    assert not request.cancellation.is_cancelled
 
 
 def test_requests_of_one_client_are_answered_in_order(front):

@@ -9,7 +9,7 @@ from reference_server.core.errors import invalid_arg
 from reference_server.fronts.http import repository
 from reference_server.fronts.http.handlers import HttpHandlers
 from reference_server.gateway.shared_memory import SharedMemory
-from reference_server.repository.manager import IndexEntry
+from reference_server.repository.overview import IndexEntry
 from reference_server.repository.served import State
 
 

@@ -1,12 +1,11 @@
-"""Headers that reach the model: those whose names match become parameters of the request."""
+"""Headers and metadata that reach the model: those whose names match become parameters."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from reference_server.core.request import Parameter
-from reference_server.fronts.http.connection import Request
 
 _CASE_MATTERS = "(?-i)"
 
@@ -25,12 +24,12 @@ class HeaderForwarding:
             raise ValueError(f"'{pattern}' is no regular expression: {error}") from None
 
     def added(
-        self, parameters: Mapping[str, Parameter], request: Request
+        self, parameters: Mapping[str, Parameter], fields: Iterable[tuple[bytes, bytes]]
     ) -> Mapping[str, Parameter]:
-        """`parameters` and the matching headers of `request`, which win; the last of equal ones."""
+        """`parameters` and those of `fields` that match, which win; the last of equal ones."""
         forwarded: dict[str, Parameter] = {
             name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
-            for name, value in request.fields
+            for name, value in fields
             if self._pattern.search(name)
         }
         return {**parameters, **forwarded} if forwarded else parameters

@@ -3,7 +3,7 @@
 import pytest
 from server.support.http import Client, get
 
-from reference_server.fronts.http.forwarding import HeaderForwarding
+from reference_server.fronts.forwarding import HeaderForwarding
 
 
 def added(pattern, *headers, parameters=()):
@@ -11,7 +11,7 @@ def added(pattern, *headers, parameters=()):
     requests = []
     Client(requests.append).send(get("/v2", *headers))
     (request,) = requests
-    return HeaderForwarding(pattern).added(dict(parameters), request)
+    return HeaderForwarding(pattern).added(dict(parameters), request.fields)
 
 
 HEADERS = ("X-Foo: 1", "x-low: two", "Content-X-a: 3", "Other: x")

@@ -1,0 +1,553 @@
+"""Response senders, streams and cancellation: both servers on models that do as they are told.
+
+Each script is tested on the real server alone, as its row says, and then on both: the same messages
+on a gRPC stream, the same bytes over HTTP, the same statistics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as plain_client
+import tritonclient.grpc.aio as aio_client
+from contract import casebook
+from contract.decoupled_scripts import (
+    AGAIN,
+    BAD,
+    END,
+    ITERATIONS,
+    LAST,
+    PAIRS,
+    SCRIPTS,
+    TOLD_OTHERWISE,
+    A,
+    B,
+    Script,
+    Told,
+    write_scripted,
+)
+from contract.grpc_casebook import ANSWER_SECONDS, Outcome, byte_strings, call, infer, tensor
+from contract.statistics_scripts import Script as StatisticsScript
+from contract.statistics_scripts import play, succeeded
+from contract.wire import connect, exchange
+from support.servers import ROOT, Server, start_reference_server, start_tritonserver
+from tritonclient.grpc import service_pb2 as pb
+
+pytestmark = pytest.mark.oracle
+
+EXPLICIT = {"model_control_mode": "explicit", "load_model": ["*"], "allow_metrics": False}
+EMPTY_FINAL = {"triton_enable_empty_final_response": True}
+ALL = [*SCRIPTS, *ITERATIONS]
+ALIKE = [script for script in ALL if str(script) not in TOLD_OTHERWISE]
+OTHERWISE = [script for script in ALL if script not in ALIKE]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models; both servers use one folder, so that paths in messages are the same."""
+    folder = tmp_path_factory.mktemp("scripted") / "repository"
+    write_scripted(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
+    """The real server."""
+    # One client is left without an answer, which nobody shall wait for in the end.
+    with start_tritonserver(repository, **EXPLICIT, exit_timeout_secs=1) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def reference(repository: Path) -> Iterator[Server]:
+    """The reference server."""
+    with start_reference_server(repository, **EXPLICIT) as server:
+        yield server
+
+
+@pytest.fixture(params=["triton", "reference"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """Each of the two."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def both(triton: Server, reference: Server) -> tuple[Server, Server]:
+    """The real server, and ours."""
+    return triton, reference
+
+
+# ------------------------------------------------------------------------------------ how to ask
+
+
+def message(
+    model: str, source: str, request_id: str = "i", **given: object
+) -> pb.ModelInferRequest:
+    """A request for gRPC."""
+    batched = model.startswith(("paired", "iterative"))
+    shape = [1, 1] if batched else [1]
+    raw = [byte_strings(source.encode())]
+    return infer(model, tensor("script", "BYTES", shape), raw=raw, id=request_id, given=given)
+
+
+def streamed(server: Server, *messages: pb.ModelInferRequest, **metadata: str) -> Outcome:
+    """What a stream of these requests gives."""
+    with grpc.insecure_channel(server.grpc) as channel:
+        return call("ModelStreamInfer", *messages, **metadata).put(channel)
+
+
+def told(outcome: Outcome, request_id: str = "i") -> tuple[Told, ...]:
+    """The text of each message about a request, and whether it says that it is the last."""
+    assert (outcome.code, outcome.details) == ("OK", "")
+    return tuple(
+        (
+            each.error_message or text(each.infer_response),
+            each.infer_response.parameters["triton_final_response"].bool_param,
+        )
+        for each in outcome.messages
+        if each.infer_response.id == request_id
+    )
+
+
+def text(response: pb.ModelInferResponse) -> str:
+    """The elements of all outputs; those that are no strings by their bytes."""
+    words = []
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        if output.datatype != "BYTES":
+            words.append(raw.hex(" "))
+        while output.datatype == "BYTES" and raw:
+            (size,) = struct.unpack_from("<I", raw)
+            words.append(raw[4 : 4 + size].decode())
+            raw = raw[4 + size :]
+    return " ".join(words)
+
+
+def agrees(found: tuple[Told, ...], expected: tuple[Told, ...]) -> bool:
+    """Errors need only contain what is expected."""
+    return len(found) == len(expected) and all(
+        part in whole and is_final == was_final
+        for (whole, is_final), (part, was_final) in zip(found, expected, strict=True)
+    )
+
+
+def posted(server: Server, path: str, document: object) -> bytes:
+    """Every byte that comes back for a request, on a connection of its own."""
+    body = json.dumps(document).encode()
+    with connect(server.http) as connection, connection.makefile("rb") as stream:
+        connection.sendall(casebook.post(path, body, headers={"Connection": "close"}))
+        return stream.read()
+
+
+# --------------------------------------------------------------------------------------- scripts
+
+
+@pytest.mark.parametrize("script", ALL, ids=str)
+def test_the_real_server_tells_what_the_table_says(script: Script, triton: Server):
+    found = told(streamed(triton, message(script.model, script.source)))
+    assert agrees(found, script.told), found
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["", "empty final"])
+@pytest.mark.parametrize("script", ALIKE, ids=str)
+def test_both_servers_stream_alike(script: Script, asks: bool, both: tuple[Server, Server]):
+    given = EMPTY_FINAL if asks else {}
+    real, ours = (
+        streamed(server, message(script.model, script.source, **given)) for server in both
+    )
+    assert str(ours) == str(real)
+    assert ours == real
+
+
+@pytest.mark.parametrize("script", OTHERWISE, ids=str)
+def test_what_is_told_otherwise_here(script: Script, reference: Server):
+    found = told(streamed(reference, message(script.model, script.source)))
+    assert found == TOLD_OTHERWISE[str(script)]
+    assert found != script.told
+
+
+@pytest.mark.parametrize("way", ["generate", "generate_stream"])
+@pytest.mark.parametrize("script", ALL, ids=str)
+def test_both_servers_generate_alike(script: Script, way: str, both: tuple[Server, Server]):
+    path = f"/v2/models/{script.model}/{way}"
+    real, ours = (posted(server, path, {"script": script.source, "id": "q"}) for server in both)
+    assert ours == real
+
+
+@pytest.mark.parametrize("script", ALL, ids=str)
+def test_both_servers_infer_alike(script: Script, both: tuple[Server, Server]):
+    shape = [1, 1] if script.model.startswith("iterative") else [1]
+    inputs = [{"name": "script", "datatype": "BYTES", "shape": shape, "data": [script.source]}]
+    path = f"/v2/models/{script.model}/infer"
+    real, ours = (posted(server, path, {"inputs": inputs, "id": "q"}) for server in both)
+    assert ours == real
+
+
+@pytest.mark.parametrize("script", ALL, ids=str)
+def test_statistics_move_alike(script: Script, server: Server):
+    executions = 3 if script in ITERATIONS else 1
+    moves = succeeded(executions)
+    if script.fails:
+        moves = {"fail": 1, "execution_count": 1, "batches of 1": 1}
+    body = json.dumps({"script": script.source}).encode()
+    asked = casebook.post(f"/v2/models/{script.model}/generate_stream", body)
+    moved = play(server.http, StatisticsScript(script.name, script.model, (asked,), moves))
+    if script in ITERATIONS:
+        moved.pop("fail", None)  # the real server counts, once, a request of nobody's
+    assert moved == moves
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_requests_of_one_batch(pair: str, server: Server):
+    model, sources, expected = PAIRS[pair]
+    outcome = streamed(
+        server, *(message(model, source, str(n)) for n, source in enumerate(sources))
+    )
+    for number, messages in enumerate(expected):
+        assert agrees(told(outcome, str(number)), messages), outcome
+
+
+def test_unary_calls_of_a_decoupled_model_are_refused(both: tuple[Server, Server]):
+    outcomes = []
+    for server in both:
+        with grpc.insecure_channel(server.grpc) as channel:
+            outcomes.append(call("ModelInfer", message("decoupled", LAST)).put(channel))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0].code == "UNIMPLEMENTED"
+
+
+# --------------------------------------------------------------------------------------- streams
+
+
+def ids(outcome: Outcome) -> list[str]:
+    """Whose messages came, in order."""
+    return [each.infer_response.id for each in outcome.messages]
+
+
+def test_decoupled_answers_overtake_the_others(server: Server):
+    requests: queue.SimpleQueue[pb.ModelInferRequest | None] = queue.SimpleQueue()
+    with grpc.insecure_channel(server.grpc) as channel:
+        stream = opened(channel, iter(requests.get, None))
+        requests.put(message("paired_ordinary", "answer = say('x')", "1"))  # waits for another
+        requests.put(message("decoupled", A + LAST, "2"))
+        order = [next(stream).infer_response.id for _ in range(2)]
+        requests.put(message("paired_ordinary", "answer = say('y')", "3"))
+        requests.put(None)
+        order += [each.infer_response.id for each in stream]
+    assert order == ["2", "2", "1", "3"]
+
+
+def test_refusals_of_a_decoupled_model(both: tuple[Server, Server]):
+    refused = infer("decoupled", tensor("nobody", "BYTES", [1]), raw=[byte_strings(b"")], id="r")
+    real, ours = (streamed(server, refused, message("decoupled", LAST)) for server in both)
+    assert ours == real
+    assert ids(ours) == ["r", "i"]
+
+
+def test_coroutines_run_side_by_side(server: Server):
+    waits = "await kept.setdefault('event', asyncio.Event()).wait()\nsender.send(say('{}'), FINAL)"
+    opens = "sender.send(say('c'), FINAL)\nkept.pop('event').set()"
+    outcome = streamed(
+        server,
+        message("asynchronous", waits.format("a"), "a"),
+        message("asynchronous", waits.format("b"), "b"),
+        message("asynchronous", opens, "c"),
+    )
+    assert sorted(ids(outcome)) == ["a", "b", "c"]
+    assert ids(outcome)[0] == "c"
+
+
+# ----------------------------------------------------------------------------------- cancellation
+
+#: Waits until it is cancelled, keeps what it saw, and goes on as if it were not.
+WATCH = """
+import time
+def f():
+    end = time.monotonic() + 10
+    while not (sender.is_cancelled() and request.is_cancelled()) and time.monotonic() < end:
+        time.sleep(0.001)
+    seen = [str(sender.is_cancelled()), str(request.is_cancelled())]
+    sender.send(say('unheard'))
+    sender.send(flags=FINAL)
+    kept['seen'] = seen
+later(f)
+"""
+#: The same where execute returns the response.
+WATCH_AND_RETURN = """
+import time
+end = time.monotonic() + 10
+while not request.is_cancelled() and time.monotonic() < end:
+    time.sleep(0.001)
+kept['seen'] = [str(request.is_cancelled())]
+answer = say('unheard')
+"""
+SEEN = """
+import time
+while 'seen' not in kept:
+    time.sleep(0.001)
+{}say(*kept.pop('seen')){}
+"""
+
+
+def seen(server: Server, model: str = "decoupled") -> str:
+    """What the request before this one saw."""
+    source = (
+        SEEN.format("answer = ", "")
+        if model == "ordinary"
+        else SEEN.format("sender.send(", ", FINAL)")
+    )
+    ((found, _),) = told(streamed(server, message(model, source)))
+    return found
+
+
+def opened(
+    channel: grpc.Channel, requests: Iterator[pb.ModelInferRequest], **options: object
+) -> grpc.Call:
+    """A stream of these requests."""
+    method = channel.stream_stream(
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+        pb.ModelInferRequest.SerializeToString,
+        pb.ModelStreamInferResponse.FromString,
+    )
+    return method(requests, **options)
+
+
+def test_cancelling_a_stream_cancels_its_requests(server: Server):
+    with grpc.insecure_channel(server.grpc) as channel:
+        stream = opened(channel, iter([message("decoupled", A + WATCH)]))
+        next(stream)
+        stream.cancel()
+        assert seen(server) == "True True"
+
+
+def test_a_deadline_cancels(server: Server):
+    with grpc.insecure_channel(server.grpc) as channel:
+        stream = opened(channel, iter([message("decoupled", A + WATCH)]), timeout=2)
+        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
+            list(stream)
+        assert seen(server) == "True True"
+
+
+@pytest.fixture
+def bell() -> Iterator[socket.socket]:
+    """Where a model rings when it has begun."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(ANSWER_SECONDS)
+        yield listener
+
+
+def ringing(bell: socket.socket, source: str) -> str:
+    """`source`, which rings first."""
+    return f"import socket\nsocket.create_connection({bell.getsockname()!r}).close()\n{source}"
+
+
+def test_cancelling_a_unary_call(bell: socket.socket, server: Server):
+    with grpc.insecure_channel(server.grpc) as channel:
+        method = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer", pb.ModelInferRequest.SerializeToString
+        )
+        waiting = method.future(message("ordinary", ringing(bell, WATCH_AND_RETURN)))
+        bell.accept()[0].close()
+        waiting.cancel()
+        assert seen(server, "ordinary") == "True"
+
+
+@pytest.mark.parametrize("way", ["generate", "generate_stream"])
+def test_a_client_that_leaves_after_the_first_response(way: str, server: Server):
+    body = json.dumps({"script": A + WATCH}).encode()
+    with connect(server.http) as connection:
+        connection.sendall(casebook.post(f"/v2/models/decoupled/{way}", body))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK")
+    assert seen(server) == "True True"
+
+
+@pytest.mark.parametrize(("which", "is_cancelled"), [("triton", "False"), ("reference", "True")])
+def test_a_broken_connection_cancels_only_here(
+    which: str, is_cancelled: str, bell: socket.socket, request: pytest.FixtureRequest
+):
+    """To the real server it makes no difference before the first response."""
+    server = request.getfixturevalue(which)
+    source = ringing(bell, WATCH_AND_RETURN.replace("+ 10", "+ 1" if which == "triton" else "+ 10"))
+    with connect(server.http) as connection:
+        tensor = {"name": "script", "datatype": "BYTES", "shape": [1], "data": [source]}
+        body = json.dumps({"inputs": [tensor]}).encode()
+        connection.sendall(casebook.post("/v2/models/ordinary/infer", body))
+        bell.accept()[0].close()
+        # Closed like this, it is not just the end of what the client has to say.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert seen(server, "ordinary") == is_cancelled
+
+
+def test_a_client_that_only_stops_sending_is_answered_here(bell: socket.socket, reference: Server):
+    """The real server closes such a connection at once."""
+    source = ringing(bell, "answer = say(str(request.is_cancelled()))")
+    with connect(reference.http) as connection, connection.makefile("rb") as stream:
+        body = json.dumps({"script": source}).encode()
+        connection.sendall(casebook.post("/v2/models/ordinary/generate", body) * 2)
+        connection.shutdown(socket.SHUT_WR)
+        for _ in range(2):
+            bell.accept()[0].close()
+        assert stream.read().count(b'"said":"False"') == 2
+
+
+# ---------------------------------------------------------------------- what hangs the real server
+
+LET_GO = "The model has let go of the request without a complete answer"
+NOT_ITERATIVE = "while the model is not configured to handle such a flag."
+#: By what is done: the model, the script, and the message that only this server sends.
+ENDS_HERE = {
+    "nothing": ("decoupled", "pass", LET_GO),
+    "nothing, ordinary": ("ordinary", "pass", LET_GO),
+    "no end": ("decoupled", A, LET_GO),
+    "no end, ordinary": ("ordinary", A, LET_GO),
+    "again without iterations": ("decoupled", AGAIN, NOT_ITERATIVE),
+    "again without iterations, ordinary": ("ordinary", AGAIN, NOT_ITERATIVE),
+    "raises with a response kept": ("ordinary", A + "raise ValueError('broken')", "broken"),
+    "sends and returns": ("ordinary", A + "answer = say('b')", "more than one response."),
+    "a coroutine raises": ("asynchronous", "raise ValueError('broken')", "ValueError: broken"),
+    "a coroutine lets go": ("asynchronous", "pass", LET_GO),
+}
+
+
+@pytest.mark.parametrize("what", ENDS_HERE)
+def test_a_request_that_would_hang_ends_with_an_error(what: str, reference: Server):
+    model, source, expected = ENDS_HERE[what]
+    *_, (found, is_final) = told(streamed(reference, message(model, source)))
+    assert expected in found
+    assert is_final
+
+
+def test_the_real_server_leaves_such_a_client_waiting(triton: Server):
+    with grpc.insecure_channel(triton.grpc) as channel:
+        raising = message("asynchronous", "raise ValueError('broken')")
+        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
+            list(opened(channel, iter([raising]), timeout=1))
+
+
+# ------------------------------------------------------------------------------------- the clients
+
+
+def script_input(source: str, client: object = plain_client) -> plain_client.InferInput:
+    """The input of a request, for NVIDIA's clients."""
+    given = client.InferInput("script", [1], "BYTES")
+    given.set_data_from_numpy(np.array([source.encode()], dtype=object))
+    return given
+
+
+def test_the_stream_of_the_plain_client(server: Server):
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+    with plain_client.InferenceServerClient(server.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer(
+            "decoupled",
+            [script_input(A + BAD + B + END)],
+            request_id="7",
+            enable_empty_final_response=True,
+        )
+        first, failed, second, end = (answers.get(timeout=ANSWER_SECONDS) for _ in range(4))
+        client.stop_stream()
+    assert [first[0].as_numpy("said").tolist(), second[0].as_numpy("said").tolist()] == [
+        [b"a"],
+        [b"b"],
+    ]
+    assert str(failed[1]) == "bad"
+    response = end[0].get_response()
+    assert (response.id, response.parameters["triton_final_response"].bool_param) == ("7", True)
+    assert end[0].as_numpy("said") is None
+
+
+def test_the_stream_of_the_asyncio_client(server: Server):
+    async def talk() -> list[object]:
+        async def requests():
+            yield {"model_name": "decoupled", "inputs": [script_input(A + BAD + LAST, aio_client)]}
+
+        async with aio_client.InferenceServerClient(server.grpc) as client:
+            return [
+                str(error) if error else result.as_numpy("said").tolist()
+                async for result, error in client.stream_infer(requests())
+            ]
+
+    assert asyncio.run(talk()) == [[b"a"], "bad", [b"last"]]
+
+
+def test_perf_analyzer_streams_a_decoupled_model(tmp_path: Path, reference: Server):
+    data = tmp_path / "data.json"
+    data.write_text(json.dumps({"data": [{"script": [A + B + END]}]}))
+    program = [sys.executable, ROOT / "tools" / "oracle.py", "perf", "-m", "decoupled"]
+    # Not for a time: on a busy machine a short one may see nothing.
+    counted = ["--request-count", "20"]
+    done = subprocess.run(
+        [
+            *program,
+            "-i",
+            "grpc",
+            "-u",
+            reference.grpc,
+            "--streaming",
+            "--input-data",
+            data,
+            *counted,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"Response Throughput: [1-9]|Throughput: [1-9]", done.stdout), done.stdout
+
+
+# ----------------------------------------------------------------------------------- the very last
+
+
+def test_unloading_waits_for_the_last_response(
+    bell: socket.socket, server: Server, reference: Server
+):
+    """Last, since the model is gone then."""
+    late = f"""
+import socket
+def f():
+    with socket.create_connection({bell.getsockname()!r}) as bell:
+        bell.recv(1)
+    sender.send(say('late'), FINAL)
+later(f)
+"""
+    with grpc.insecure_channel(server.grpc) as channel:
+        stream = opened(channel, iter([message("decoupled", late)]))
+        ring, _ = bell.accept()
+        unload = casebook.post("/v2/repository/models/decoupled/unload", b"{}")
+        assert exchange(server.http, unload).replies[0].status == 200
+        assert state(server, "decoupled") == "UNLOADING"
+        ring.close()
+        assert [text(each.infer_response) for each in stream] == ["late"]
+    if server is reference:  # the real one was seen to take its time for the rest
+        until(lambda: state(server, "decoupled") == "UNAVAILABLE")
+
+
+def state(server: Server, model: str) -> str:
+    """What the index says of the one version of a model."""
+    reply = exchange(server.http, casebook.post("/v2/repository/index", b"{}")).replies[0]
+    (found,) = [each for each in json.loads(reply.body) if each["name"] == model]
+    return found["state"]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what will come; the suite's own time limit ends it."""
+    waiting = threading.Event()
+    for _ in range(ANSWER_SECONDS * 100):
+        if condition():
+            return
+        waiting.wait(0.01)
+    pytest.fail("it never came true")

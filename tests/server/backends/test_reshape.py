@@ -1,0 +1,83 @@
+"""Outputs whose config says `reshape`: clients see `dims`, however the model answers."""
+
+import numpy as np
+import pytest
+from server.support.requests import Answers, a_request, array_tensor, signature
+
+from reference_server.backends.reshape import with_reshaped_outputs
+from reference_server.core.dtypes import DataType
+from reference_server.core.response import Execution, InferResponse
+
+SIGNATURE = signature(
+    outputs={"Y": (DataType.FP32, [4], {"reshape": (2, 2)}), "Z": (DataType.FP32, [-1])}
+)
+
+
+def response(**fields):
+    made = np.zeros([2, 2], np.float32)
+    return InferResponse("m", 1, "", [array_tensor("Y", made), array_tensor("Z", made)], **fields)
+
+
+class Answering:
+    """An instance that does what a function does."""
+
+    name = "m_0"
+
+    def __init__(self, execute):
+        self.execute = execute
+
+
+@pytest.fixture
+def asked():
+    return a_request(sink=Answers())
+
+
+def shapes(answered):
+    return [tensor.shape for tensor in answered.outputs]
+
+
+def test_what_execute_returns(asked):
+    instance = with_reshaped_outputs(
+        Answering(lambda requests: Execution([response()], 0, 0)), SIGNATURE
+    )
+    (answered,) = instance.execute([asked]).responses
+    assert shapes(answered) == [(4,), (2, 2)]
+
+
+def test_what_is_sent_now_or_later(asked):
+    sinks = []
+
+    def execute(requests):
+        sinks.append(requests[0].sink)
+        sinks[0].send(response(final=False))
+        return Execution([None], 0, 0)
+
+    instance = with_reshaped_outputs(Answering(execute), SIGNATURE)
+    answers = asked.sink
+    instance.execute([asked])
+    sinks[0].send(response())
+    assert [shapes(answers.wait()) for _ in range(2)] == [[(4,), (2, 2)]] * 2
+
+
+def test_a_request_that_is_given_again_is_reshaped_by_the_last_to_run_it(asked):
+    seen = []
+
+    def execute(requests):
+        seen.append(requests[0].sink)
+        return Execution([None], 0, 0, rescheduled=frozenset({0}))
+
+    instance = with_reshaped_outputs(Answering(execute), SIGNATURE)
+    answers = asked.sink
+    for _ in range(2):
+        instance.execute([asked])
+        assert asked.sink is answers
+    seen[1].send(response())
+    assert shapes(answers.wait()) == [(4,), (2, 2)]
+    assert answers.is_empty
+
+
+def test_a_model_without_reshape_is_left_alone():
+    instance = Answering(None)
+    assert (
+        with_reshaped_outputs(instance, signature(outputs={"Y": (DataType.FP32, [4])})) is instance
+    )

@@ -1,0 +1,324 @@
+"""InferenceResponseSender: what may be sent, in which order it arrives, and who forgot to."""
+
+import gc
+import pickle
+import threading
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from server.backends.kit import FAILED, FORGOTTEN, outputs, request, senders
+from server.support.requests import PATIENCE_S, Answers
+from triton_python_backend_utils import InferenceRequest, InferenceResponse, Tensor, TritonError
+
+from reference_server.backends.python_host.api.errors import TritonModelException
+from reference_server.backends.python_host.api.sender import InferenceResponseSender
+from reference_server.core.errors import Code, internal
+
+FINAL = 1
+CLOSED = "Unable to send response. Response sender has been closed."
+UNSUPPORTED = "Unable to send response. Unsupported flag provided."
+NEITHER = "Inference Response object must be provided when the response flags is set to zero."
+SECOND = "Unable to send response. Non-decoupled model cannot send more than one response."
+NO_FIRST = (
+    "Unable to send response. Non-decoupled model cannot send complete final before sending a "
+    "response."
+)
+
+
+@pytest.fixture
+def opened():
+    """A function: a request's sender and where its responses arrive; all ended after the test."""
+    crews = []
+
+    def open_one(*wanted, is_decoupled=True, id="i"):
+        crew = senders(is_decoupled=is_decoupled)
+        crews.append(crew)
+        asked = request(*wanted, id=id)
+        asked.sink = Answers()
+        seen = InferenceRequest._received(asked, ("OUT",), crew)
+        return seen.get_response_sender(), asked
+
+    yield open_one
+    for crew in crews:
+        crew.close()
+
+
+def out(*numbers):
+    return InferenceResponse([Tensor("OUT", np.float32(numbers))])
+
+
+def arrived(asked):
+    """The next response: its numbers, and whether it is the last."""
+    response = asked.sink.wait()
+    assert (response.model_name, response.model_version, response.id) == ("m", 1, asked.id)
+    return outputs(response).get("OUT"), response.final
+
+
+def test_responses_arrive_in_order_the_last_one_marked(opened):
+    sender, asked = opened()
+    sender.send(out(1))
+    sender.send(response=out(2), flags=0)
+    sender.send(out(3), FINAL)
+    assert [arrived(asked) for _ in range(3)] == [([1], False), ([2], False), ([3], True)]
+    assert asked.sink.is_empty
+
+
+def test_the_flag_alone_is_the_end(opened):
+    sender, asked = opened()
+    sender.send(flags=FINAL)
+    response = asked.sink.wait()
+    assert (response.empty, response.final, response.outputs) == (True, True, ())
+
+
+def test_an_error_is_a_response_like_others(opened):
+    sender, asked = opened()
+    sender.send(InferenceResponse(error=TritonError("no", TritonError.NOT_FOUND)))
+    sender.send(out(1), FINAL)
+    failed = asked.sink.wait()
+    assert (failed.error.code, failed.error.message) == (Code.NOT_FOUND, "no")
+    assert not failed.final
+    assert arrived(asked) == ([1], True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), NEITHER),
+        ((None, 0), NEITHER),
+        ((None, 2), UNSUPPORTED),
+        ((out(1), 2), UNSUPPORTED),
+        ((out(1), 3), UNSUPPORTED),
+    ],
+)
+def test_what_cannot_be_sent(opened, arguments, text):
+    sender, asked = opened()
+    with pytest.raises(TritonModelException, match=text):
+        sender.send(*arguments)
+    assert asked.sink.is_empty
+    sender.send(flags=FINAL)  # nothing has ended
+
+
+@pytest.mark.parametrize(
+    "arguments", [("x",), (1,), (out(1), -1), (out(1), 1 << 32), (out(1), 1.5), (out(1), "1")]
+)
+def test_what_is_no_response_or_no_flags(opened, arguments):
+    sender, _ = opened()
+    with pytest.raises(TypeError, match="incompatible function arguments") as caught:
+        sender.send(*arguments)
+    assert "flags: int = 0) -> None\n\nInvoked with: <c_python_backend_utils." in str(caught.value)
+    sender.send(flags=FINAL)
+
+
+@pytest.mark.parametrize("arguments", [(out(1),), (out(1), FINAL), (None, FINAL)])
+def test_after_the_end_nothing_is_sent(opened, arguments):
+    sender, asked = opened()
+    sender.send(out(1), FINAL)
+    with pytest.raises(TritonModelException, match=CLOSED):
+        sender.send(*arguments)
+    asked.sink.wait()
+    assert asked.sink.is_empty
+
+
+def test_a_request_has_one_sender():
+    crew = senders()
+    seen = InferenceRequest._received(request(), (), crew)
+    sender = seen.get_response_sender()
+    assert seen.get_response_sender() is sender
+    assert type(sender).__module__ == "c_python_backend_utils"
+    with pytest.raises(TypeError, match="No constructor defined!"):
+        InferenceResponseSender()
+    with pytest.raises(TypeError, match="cannot pickle"):
+        pickle.dumps(sender)
+    sender.send(out(1), FINAL)
+    crew.close()
+
+
+def test_only_what_is_wanted_is_sent_and_stays_in_the_response(opened):
+    sender, asked = opened("TEXT")
+    answer = InferenceResponse([Tensor(n, np.float32([1])) for n in ("OUT", "TEXT", "NOBODYS")])
+    sender.send(answer, FINAL)
+    assert list(outputs(asked.sink.wait())) == ["TEXT"]
+    assert [tensor.name() for tensor in answer.output_tensors()] == ["TEXT"]
+
+
+def test_cancellation_shows_and_hinders_nothing(opened):
+    sender, asked = opened()
+    assert sender.is_cancelled() is False
+    asked.cancellation.cancel()
+    assert sender.is_cancelled() is True
+    sender.send(out(1), FINAL)
+    assert arrived(asked) == ([1], True)
+
+
+def test_a_sink_that_breaks_is_not_the_models_affair(opened, caplog):
+    class Broken:
+        def send(self, response):
+            raise OSError("gone")
+
+    crew = senders(is_decoupled=True)
+    asked = request()
+    asked.sink = Broken()
+    sender = crew.open(asked)
+    sender.send(out(1))
+    sender.send(flags=FINAL)
+    crew.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "a response to [request id: <id_unknown>] of m was lost"
+    ] * 2
+
+
+# ------------------------------------------------------------------- models that are not decoupled
+
+
+def test_an_ordinary_response_waits_for_the_end(opened):
+    sender, asked = opened(is_decoupled=False)
+    sender.send(out(1))
+    assert asked.sink.is_empty
+    sender.send(flags=FINAL)
+    assert arrived(asked) == ([1], True)
+
+
+@pytest.mark.parametrize("flags", [0, FINAL])
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_an_ordinary_model_has_one_response(opened, flags, is_ended):
+    sender, asked = opened(is_decoupled=False)
+    sender.send(out(1), FINAL if is_ended else 0)
+    with pytest.raises(TritonModelException, match=SECOND):
+        sender.send(out(2), flags)
+    if not is_ended:
+        sender.send(flags=FINAL)
+    assert arrived(asked) == ([1], True)
+
+
+def test_an_ordinary_model_has_at_least_one_response(opened):
+    sender, _ = opened(is_decoupled=False)
+    with pytest.raises(TritonModelException, match=NO_FIRST):
+        sender.send(flags=FINAL)
+    sender.send(out(1), FINAL)
+    with pytest.raises(TritonModelException, match=CLOSED):
+        sender.send(flags=FINAL)
+
+
+# ------------------------------------------------------------------------------------- the threads
+
+
+def test_many_threads_send_through_one_sender(opened):
+    sender, asked = opened()
+    ready = threading.Barrier(4)
+
+    def send(first):
+        ready.wait(PATIENCE_S)
+        for number in range(first, first + 100):
+            sender.send(out(number))
+
+    threads = [threading.Thread(target=send, args=(first,)) for first in (0, 100, 200, 300)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sender.send(flags=FINAL)
+    numbers = [arrived(asked)[0][0] for _ in range(400)]
+    assert sorted(numbers) == list(range(400))
+    for first in (0, 100, 200, 300):
+        own = [number for number in numbers if first <= number < first + 100]
+        assert own == sorted(own)
+    assert asked.sink.wait().empty
+
+
+def test_closing_waits_for_the_last_response():
+    crew = senders(is_decoupled=True)
+    asked = request()
+    asked.sink = Answers()
+    sender = crew.open(asked)
+    closed = threading.Event()
+    closing = threading.Thread(target=lambda: (crew.close(), closed.set()))
+    closing.start()
+    sender.send(out(1))
+    assert not closed.is_set()
+    sender.send(flags=FINAL)
+    closing.join(PATIENCE_S)
+    assert closed.is_set()
+
+
+def test_closing_ends_the_thread():
+    before = threading.active_count()
+    crew = senders()
+    crew.open(request()).send(out(1), FINAL)
+    assert threading.active_count() == before + 1
+    crew.close()
+    assert threading.active_count() == before
+
+
+# ----------------------------------------------------------------------------- those who are lost
+
+
+def test_a_sender_that_is_forgotten_ends_with_an_error(opened, caplog):
+    sender, asked = opened()
+    sender.send(out(1))
+    del sender
+    assert arrived(asked) == ([1], False)
+    response = asked.sink.wait()
+    assert (response.error.code, response.error.message) == (Code.INTERNAL, FAILED + FORGOTTEN)
+    assert response.final
+    assert FAILED + FORGOTTEN in caplog.messages
+
+
+def test_what_an_ordinary_model_sent_without_an_end_is_not_its_answer(opened):
+    sender, asked = opened(is_decoupled=False)
+    sender.send(out(1))
+    del sender
+    assert asked.sink.wait().error.message == FAILED + FORGOTTEN
+    assert asked.sink.is_empty
+
+
+def test_a_sender_that_has_ended_is_forgotten_in_peace(opened):
+    sender, asked = opened()
+    sender.send(flags=FINAL)
+    del sender
+    gc.collect()
+    assert asked.sink.wait().error is None
+    assert asked.sink.is_empty
+
+
+def test_closing_finds_those_that_are_lost_in_a_cycle():
+    crew = senders()
+    asked = request()
+    asked.sink = Answers()
+    cycle = [crew.open(asked)]
+    cycle.append(cycle)
+    del cycle
+    crew.close()
+    assert asked.sink.wait().error.message == FAILED + FORGOTTEN
+
+
+# --------------------------------------------------------------------------------- whatever is done
+
+ACTIONS = {
+    "a response": lambda sender: sender.send(out(1)),
+    "the last": lambda sender: sender.send(out(2), FINAL),
+    "an error": lambda sender: sender.send(InferenceResponse(error=TritonError("no"))),
+    "the flag": lambda sender: sender.send(flags=FINAL),
+    "nothing": lambda sender: sender.send(),
+    "fails": lambda sender: sender._fail(internal("broken")),
+}
+
+
+@given(done=st.lists(st.sampled_from(sorted(ACTIONS)), max_size=6), is_decoupled=st.booleans())
+def test_each_request_has_one_last_response_and_nothing_follows(done, is_decoupled):
+    crew = senders(is_decoupled=is_decoupled)
+    asked = request()
+    asked.sink = Answers()
+    sender = crew.open(asked)
+    for action in done:
+        with suppress(TritonModelException):
+            ACTIONS[action](sender)
+    del sender
+    crew.close()
+    seen = []
+    while not asked.sink.is_empty:
+        seen.append(asked.sink.wait().final)
+    assert seen == [False] * (len(seen) - 1) + [True]
+    assert is_decoupled or len(seen) == 1

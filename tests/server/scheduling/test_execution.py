@@ -1,0 +1,140 @@
+"""One batch on one instance: who is answered by whom, what is counted, what is traced."""
+
+import pytest
+from server.support.clock import ManualClock
+from server.support.instances import NotedOutcomes
+from server.support.requests import Answers, a_request, array_tensor
+from server.support.traces import NotedTrace
+
+from reference_server.core.errors import Code, ServerError, internal
+from reference_server.core.response import Execution, InferResponse
+from reference_server.scheduling.execution import Executor
+from reference_server.scheduling.work import Refusal
+
+GONE = ServerError(Code.CANCELLED, "gone")
+
+
+class Answering:
+    """An instance that does what a function does."""
+
+    name = "m_0"
+
+    def __init__(self, execute):
+        self.execute = execute
+
+
+@pytest.fixture
+def outcomes():
+    return NotedOutcomes()
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(now_ns=10)
+
+
+@pytest.fixture
+def run(outcomes, clock):
+    """A function: runs requests on an instance that does what a function does."""
+    executor = Executor("m", 1, outcomes, clock)
+
+    def run_one(execute, *requests):
+        return executor.run(Answering(execute), list(requests))
+
+    run_one.refuse = executor.refuse
+    return run_one
+
+
+def asked(id="a", **fields):
+    return a_request(id=id, sink=Answers(), **fields)
+
+
+def response(request, *names, **fields):
+    return InferResponse(
+        "m", 1, request.id, [array_tensor(name, [1.0]) for name in names], **fields
+    )
+
+
+def left_to_the_model(requests, **fields):
+    return Execution([None] * len(requests), 20, 30, **fields)
+
+
+def test_what_the_model_answers_itself_is_counted_with_the_others(run, outcomes):
+    def execute(requests):
+        requests[0].sink.send(response(requests[0], final=False))
+        return Execution([None, response(requests[1])], 20, 30)
+
+    one, other = asked("a"), asked("b")
+    assert run(execute, one, other) == []
+    assert (outcomes.ran, outcomes.broke) == ([["a", "b"]], [])
+    assert other.sink.wait().timing is not None
+    assert not one.sink.wait().final
+    assert one.sink.is_empty
+    one.sink.send(response(one))  # whenever that may be
+    assert one.sink.wait().final
+
+
+def test_a_failure_that_the_host_has_told_of_is_only_counted(run, outcomes):
+    one = asked()
+    assert run(lambda requests: left_to_the_model(requests, failed=True), one) == []
+    assert (outcomes.ran, outcomes.broke) == ([], [["a"]])
+    assert one.sink.is_empty
+
+
+def test_requests_are_given_back(run, outcomes):
+    one, other = asked("a"), asked("b")
+    again = run(
+        lambda requests: left_to_the_model(requests, rescheduled=frozenset({1})), one, other
+    )
+    assert again == [other]
+    assert outcomes.ran == [["a", "b"]]
+
+
+# ------------------------------------------------------------------------------------------ traces
+
+
+def test_a_trace_has_all_outputs_and_the_times_of_the_execution(run, clock):
+    trace = NotedTrace()
+    one = asked(trace=trace)
+    run(left_to_the_model, one)
+    one.sink.send(response(one, "X", final=False))
+    one.sink.send(response(one, "Y", error=internal("no"), final=False))
+    assert trace.told == []
+    one.sink.send(response(one, "Z"))
+    assert trace.told == [("answered", ["X", "Z"], (10, 20, 30))]
+
+
+def test_the_last_response_may_come_before_the_end_of_the_execution(run, clock):
+    trace = NotedTrace()
+
+    def execute(requests):
+        clock.now_ns = 15
+        requests[0].sink.send(response(requests[0], "X"))
+        return left_to_the_model(requests)
+
+    run(execute, asked(trace=trace))
+    assert trace.told == [("answered", ["X"], (10, 10, 15))]
+
+
+def test_a_trace_goes_through_all_executions_of_its_request(run, clock):
+    trace = NotedTrace()
+    one = asked(trace=trace)
+    answers = one.sink
+    run(lambda requests: left_to_the_model(requests, rescheduled=frozenset({0})), one)
+    one.sink.send(response(one, "X", final=False))
+    clock.now_ns = 100
+    run(lambda requests: Execution([response(one, "Y")], 120, 130), one)
+    assert trace.told == [("answered", ["X", "Y"], (100, 120, 130))]
+    assert [answers.wait().final for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_a_request_that_is_refused_has_answered_once(run, outcomes, has_run):
+    trace = NotedTrace()
+    one = asked(trace=trace)
+    answers = one.sink
+    if has_run:
+        run(lambda requests: left_to_the_model(requests, rescheduled=frozenset({0})), one)
+    run.refuse(Refusal(one, GONE))
+    assert [(what, names) for what, names, _ in trace.told] == [("answered", [])]
+    assert answers.wait().error is GONE
