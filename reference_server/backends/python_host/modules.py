@@ -55,15 +55,23 @@ _LOADERS = (
 
 
 class ModelModules:
-    """What the files of one version of a model import.
+    """What the files of one version of a model, or of a Python-based backend, import.
+
+    They lie in `directory`, the others below `model_directory`: if not given, that is its parent.
 
     `provided` are modules that need no file. Imports may come from any thread and take turns.
     `close` it once, when no code of the instance runs any more.
     """
 
-    def __init__(self, version_directory: Path, provided: Mapping[str, ModuleType]) -> None:
-        self._directories = (str(version_directory), str(version_directory.parent))
-        self._model_directory = version_directory.parent.resolve()
+    def __init__(
+        self,
+        directory: Path,
+        provided: Mapping[str, ModuleType],
+        model_directory: Path | None = None,
+    ) -> None:
+        model_directory = model_directory or directory.parent
+        self._directories = tuple(dict.fromkeys((str(directory), str(model_directory))))
+        self._model_directory = model_directory.resolve()
         self._table = dict(provided)
         self._running: set[str] = set()
         self._foreign: set[str] = set()

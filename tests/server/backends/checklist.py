@@ -101,7 +101,8 @@ ROWS = [
         14,
         "None without a response",
         "return None",
-        fails="The model returned None instead of a response, and has not sent one.",
+        fails="The model has let go of the request without a complete answer: it must return a "
+        "response, or send the final flag.",
         ours_alone="the client of the real server waits for ever",
     ),
     Row(

@@ -112,3 +112,9 @@ def test_nothing_that_it_sets_is_there_when_an_instance_opens(tmp_path):
     opened = instance(file)
     opened.open()
     opened.close()
+
+
+def test_there_is_no_server_to_call_yet(tmp_path):
+    source = COMPLETING.format("@staticmethod", "c", "pb_utils.is_model_ready('m')")
+    with pytest.raises(ServerError, match=r"Failed to check model readiness: .* Server not ready"):
+        completed(tmp_path, source)

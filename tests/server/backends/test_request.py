@@ -5,9 +5,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server.backends.kit import request
-from server.support.requests import NullSink
-from triton_python_backend_utils import InferenceRequest
+from server.backends.kit import request, senders
+from triton_python_backend_utils import InferenceRequest, TritonModelException
 
 from reference_server.core.request import InferRequest, SequenceFlag
 
@@ -18,7 +17,7 @@ def received(sent: InferRequest | None = None, **fields) -> InferenceRequest:
     sent = sent or request()
     for name, value in fields.items():
         setattr(sent, name, value)
-    return InferenceRequest._received(sent, DECLARED)
+    return InferenceRequest._received(sent, DECLARED, senders())
 
 
 def test_what_the_client_left_out_has_its_default():
@@ -55,6 +54,10 @@ def test_requested_outputs_are_a_new_set_of_all_unless_named():
     seen = received()
     seen.requested_output_names().clear()
     assert seen.requested_output_names() == {"OUT", "TEXT"}
+
+
+def test_a_request_that_only_fills_a_place_wants_no_outputs():
+    assert received(batch_size=0).requested_output_names() == set()
 
 
 def test_parameters_are_compact_json_text():
@@ -99,8 +102,19 @@ def test_flags_that_are_no_32_bit_number_are_refused(flags):
     assert text.endswith(f"{flags!r}")
 
 
-def test_only_the_server_makes_requests():
-    with pytest.raises(
-        TypeError, match=r"^c_python_backend_utils.InferenceRequest: No constructor defined!$"
-    ):
-        InferenceRequest(InferRequest("m", {}, NullSink()))
+def test_a_request_needs_inputs_outputs_and_a_model():
+    with pytest.raises(TypeError, match="incompatible constructor arguments") as caught:
+        InferenceRequest(model_name="m", flags=1)
+    assert str(caught.value).endswith("\n\nInvoked with: kwargs: model_name='m', flags=1")
+
+
+def test_nobody_can_be_asked_without_a_server():
+    asked = InferenceRequest(inputs=[], requested_output_names=[], model_name="m")
+    with pytest.raises(TritonModelException, match=r"^BLS is only supported during the 'execute'"):
+        asked.exec()
+
+
+def test_nobody_waits_for_what_a_request_of_ones_own_is_sent():
+    asked = InferenceRequest(inputs=[], requested_output_names=[], model_name="m")
+    with pytest.raises(TritonModelException, match="has no reference to the decoupled state"):
+        asked.get_response_sender()

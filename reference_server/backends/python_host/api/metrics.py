@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from reference_server.backends.python_host.api.errors import TritonModelException
 from reference_server.backends.python_host.api.native import (
     MODULE,
+    NO_CAST,
     Native,
     NativeEnum,
     NotConstructible,
@@ -29,10 +30,6 @@ _DELETED = (
     "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The "
     "'MetricFamily' object should be deleted AFTER its corresponding 'Metric' objects have been "
     "deleted."
-)
-_NO_NUMBER = (
-    "Unable to cast Python instance to C++ type "
-    "(#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)"
 )
 
 
@@ -141,7 +138,7 @@ class MetricFamily(Native):
         for bucket in buckets:
             bound = _real(bucket)
             if bound is None:
-                raise RuntimeError(_NO_NUMBER)
+                raise RuntimeError(NO_CAST)
             bounds.append(bound)
         return bounds
 

@@ -9,6 +9,11 @@ import enum
 from typing import NoReturn, SupportsIndex
 
 MODULE = "c_python_backend_utils"
+#: What a RuntimeError says of a value that C++ cannot take.
+NO_CAST = (
+    "Unable to cast Python instance to C++ type "
+    "(#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)"
+)
 
 
 class Native:
@@ -47,17 +52,32 @@ def _qualified(value: object) -> str:
 
 def incompatible_function(name: str, signature: str, *arguments: object) -> TypeError:
     """The error for arguments of wrong types; `signature` is the accepted one, in C++ terms."""
-    return _incompatible(f"{name}(): incompatible function", signature, arguments)
+    return _incompatible(
+        f"{name}(): incompatible function", signature, ", ".join(map(repr, arguments))
+    )
 
 
-def incompatible_constructor(signature: str, *arguments: object) -> TypeError:
-    """The same for a constructor; `signature` begins with the class's name."""
-    return _incompatible("__init__(): incompatible constructor", f"{MODULE}.{signature}", arguments)
+def incompatible_constructor(signature: str, *arguments: object, shown: str = "") -> TypeError:
+    """The same for a constructor; `signature` begins with the class's name.
+
+    `shown` stands for the arguments where it is not their values alone.
+    """
+    opening, signature = "__init__(): incompatible constructor", f"{MODULE}.{signature}"
+    return _incompatible(opening, signature, shown or ", ".join(map(repr, arguments)))
 
 
-def _incompatible(opening: str, signature: str, arguments: tuple[object, ...]) -> TypeError:
+def _incompatible(opening: str, signature: str, shown: str) -> TypeError:
     return TypeError(
         f"{opening} arguments. The following argument types are supported:\n"
         f"    1. {signature}\n\n"
-        f"Invoked with: {', '.join(map(repr, arguments))}"
+        f"Invoked with: {shown}"
     )
+
+
+def given(arguments: tuple[object, ...], defaults: tuple[object, ...]) -> tuple[object, ...]:
+    """Those of `arguments` that a caller must have given; `defaults` are those of the last ones."""
+    for default in reversed(defaults):
+        if arguments[-1] is not default:
+            break
+        arguments = arguments[:-1]
+    return arguments

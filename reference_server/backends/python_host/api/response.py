@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from reference_server.backends.python_host.api import parameters as own
 from reference_server.backends.python_host.api.errors import TritonError, TritonModelException
 from reference_server.backends.python_host.api.native import (
     MODULE,
@@ -11,19 +12,29 @@ from reference_server.backends.python_host.api.native import (
     incompatible_constructor,
 )
 from reference_server.backends.python_host.api.tensor import Tensor
+from reference_server.core.request import Parameter
+from reference_server.core.response import InferResponse
 
 
 class InferenceResponse(Native):
     """The output tensors, or with `error` set why there are none.
 
-    Raises TritonModelException if an output is None, TypeError for other foreign values.
+    `parameters` go with the outputs to whoever asked. Raises TritonModelException if an output is
+    None or a parameter is no bool, int or text, TypeError for other foreign values.
     """
 
-    __slots__ = ("_error", "_output_tensors")
+    __slots__ = ("_error", "_output_tensors", "_parameters")
     __module__ = MODULE
 
+    _output_tensors: list[Tensor]
+    _error: TritonError | None
+    _parameters: Mapping[str, Parameter]
+
     def __init__(
-        self, output_tensors: Sequence[Tensor] = (), error: TritonError | None = None
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: own.Parameters | None = None,
     ) -> None:
         if not isinstance(output_tensors, (list, tuple)) or not (
             error is None or isinstance(error, TritonError)
@@ -38,6 +49,16 @@ class InferenceResponse(Native):
                 raise _foreign(output_tensors, error)
         self._output_tensors = list(output_tensors)
         self._error = error
+        self._parameters = {} if parameters is None else own.checked(parameters)
+
+    @classmethod
+    def _received(cls, response: InferResponse) -> InferenceResponse:
+        self = object.__new__(cls)
+        self._output_tensors = [Tensor._received(tensor) for tensor in response.outputs]
+        # Whatever a model's code was: in Triton 2.51.0 it arrives as INTERNAL.
+        self._error = TritonError(response.error.message) if response.error else None
+        self._parameters = dict(response.parameters)
+        return self
 
     def output_tensors(self) -> list[Tensor]:
         """The outputs, in a new list."""
@@ -50,6 +71,10 @@ class InferenceResponse(Native):
     def error(self) -> TritonError | None:
         """Why there are no outputs; None if there are."""
         return self._error
+
+    def parameters(self) -> str:
+        """The parameters as a JSON object."""
+        return own.as_text(self._parameters)
 
 
 def _foreign(output_tensors: object, error: object) -> TypeError:

@@ -1,0 +1,64 @@
+"""Runs the code that it is sent, and answers with the text of what the code leaves in R.
+
+The code has this module's names, `request`, and the model as `self`.
+"""
+
+import asyncio
+import json
+import threading
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+__all__ = ["asyncio", "json", "threading"]
+
+
+def numbers(*values, name="IN", dtype=np.float32):
+    return pb_utils.Tensor(name, np.array(values, dtype))
+
+
+def to(model, *inputs, outputs=(), **named):
+    """A request to a model."""
+    return pb_utils.InferenceRequest(
+        model_name=model, inputs=list(inputs), requested_output_names=list(outputs), **named
+    )
+
+
+def echo(*values, **named):
+    """A request for its own numbers."""
+    return to("echoes", numbers(*values), outputs=["OUT"], **named)
+
+
+def seen(**named):
+    """What a model sees of a request like that."""
+    text = to("echoes", numbers(1), outputs=["SEEN"], **named).exec()
+    return text.output_tensors()[0].as_numpy()[0].decode() if not text.has_error() else told(text)
+
+
+def told(response):
+    """An answer as text."""
+    if response.has_error():
+        return f"{response.error().code()}: {response.error().message()}"
+    return str([(t.name(), t.as_numpy().tolist()) for t in response.output_tensors()])
+
+
+def refusal(function, *arguments, **named):
+    try:
+        return repr(function(*arguments, **named))
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.early = refusal(echo(1).exec)
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        code = pb_utils.get_input_tensor_by_name(request, "CODE").as_numpy()[0].decode()
+        names = dict(globals(), request=request, self=self, R=None)
+        exec(code, names)
+        text = np.array([str(names["R"])], dtype=object)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", text)])

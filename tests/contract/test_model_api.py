@@ -1,0 +1,165 @@
+"""Models that ask other models, and look after them, do so alike on both servers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from contract.casebook import infer, tensor
+from contract.model_api_scripts import SCRIPTS, Script
+from contract.wire import exchange
+from support.servers import Flag, Server, start_reference_server, start_tritonserver
+
+PROBES = Path(__file__).parent / "probe_models"
+CODE = 'input [ { name: "CODE" data_type: TYPE_STRING dims: [ 1 ] } ]'
+TEXT = 'output [ { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] } ]'
+NUMBERS = 'input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]'
+ECHO = """output [
+  { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] },
+  { name: "SEEN" data_type: TYPE_STRING dims: [ 1 ] }
+]"""
+#: Models by name: the file, and the configuration.
+MODELS = {
+    "asks": ("asks", CODE + TEXT),
+    "asks_later": ("asks_later", CODE + TEXT),
+    "echoes": ("echoes", NUMBERS + ECHO),
+    "comes_and_goes": ("echoes", NUMBERS + ECHO),
+    "batches": ("echoes", "max_batch_size: 8\n" + NUMBERS + ECHO),
+    "counts_up": (
+        "counts_up",
+        NUMBERS
+        + 'output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] } ]'
+        + "model_transaction_policy { decoupled: true }",
+    ),
+}
+Starter = Callable[..., AbstractContextManager[Server]]
+
+FLAGS: dict[str, Flag] = {
+    "allow_grpc": False,
+    "allow_metrics": False,
+    "model_control_mode": "explicit",
+    "load_model": "*",
+    "model_load_thread_count": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models that ask, and those that are asked."""
+    folder = tmp_path_factory.mktemp("asking")
+    write(folder, *MODELS)
+    return folder
+
+
+def write(folder: Path, *names: str) -> None:
+    """Write some of the models."""
+    for name in names:
+        file, config = MODELS[name]
+        version = folder / name / "1"
+        version.mkdir(parents=True)
+        shutil.copy(PROBES / f"{file}.py", version / "model.py")
+        text = f'backend: "python"\ninstance_group [ {{ kind: KIND_CPU }} ]\n{config}\n'
+        (folder / name / "config.pbtxt").write_text(textwrap.dedent(text))
+
+
+@pytest.fixture(scope="module")
+def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
+    """The real server."""
+    with start_tritonserver(repository, **FLAGS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def in_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The reference server, with each model in a process of its own."""
+    folder = tmp_path_factory.mktemp("asking_in_processes")
+    write(folder, *MODELS)
+    for config in folder.glob("*/config.pbtxt"):
+        with config.open("a") as file:
+            file.write('parameters { key: "EXECUTION_HOST" value { string_value: "process" } }\n')
+    with start_reference_server(folder, **FLAGS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def reference(repository: Path) -> Iterator[Server]:
+    """The reference server."""
+    with start_reference_server(repository, **FLAGS) as server:
+        yield server
+
+
+def play(server: Server, script: Script) -> str:
+    """Let the model run a script's code; returns what it tells."""
+    request = infer(script.model, tensor("CODE", "BYTES", [1], [script.code]))
+    content = json.loads(exchange(server.http, request).replies[0].body)
+    return content["outputs"][0]["data"][0] if "outputs" in content else content["error"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_the_reference_server_does_as_the_table_says(script: Script, reference: Server):
+    assert play(reference, script) == script.here
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_so_it_does_with_models_in_processes(script: Script, in_processes: Server):
+    assert play(in_processes, script) == script.here
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("script", [s for s in SCRIPTS if s.told is not None], ids=str)
+def test_the_real_server_does_so_too(script: Script, triton: Server):
+    assert play(triton, script) == script.told
+
+
+def test_whatever_differs_has_a_reason():
+    for script in SCRIPTS:
+        assert bool(script.reason) == (script.ours is not None)
+
+
+# ------------------------------------------------------------------------------------- tracing
+
+TRACED = ("asks", "echoes", "counts_up")
+ON_BEHALF = (
+    "R = seen(trace=request.trace())",
+    "R = seen()",
+    "R = told(to('nobody', trace=request.trace()).exec())",
+    "R = len(list(to('counts_up', numbers(2, 0), trace=request.trace()).exec(decoupled=True)))",
+)
+
+
+def traced(start: Starter, folder: Path, file: Path) -> list[tuple[object, ...]]:
+    """The traces of models that are asked: parent and model, then what happened."""
+    flags: dict[str, Flag] = {
+        "allow_grpc": False,
+        "allow_metrics": False,
+        "trace_config": [f"triton,file={file}", "rate=1", "level=TIMESTAMPS", "count=-1"],
+    }
+    with start(folder, **flags) as server:
+        for code in ON_BEHALF:
+            assert "Error" not in play(server, Script("", code)) or "nobody" in code
+    entries = json.loads(file.read_text())  # which is complete when the server has ended
+    asked = [entry for entry in entries if "parent_id" in entry]
+    return [
+        (
+            entry["parent_id"],
+            entry["model_name"],
+            *(stamp["name"] for other in entries if other["id"] == entry["id"]
+              for stamp in other.get("timestamps", ())),
+        )
+        for entry in asked
+    ]  # fmt: skip
+
+
+@pytest.mark.oracle
+def test_what_is_sent_on_behalf_of_a_request_is_traced_below_it(
+    oracle_installed: None, tmp_path: Path
+):
+    write(tmp_path / "models", *TRACED)
+    real = traced(start_tritonserver, tmp_path / "models", tmp_path / "real.json")
+    assert [row[:2] for row in real] == [(1, "echoes"), (5, "counts_up")]
+    assert traced(start_reference_server, tmp_path / "models", tmp_path / "ours.json") == real

@@ -1,0 +1,52 @@
+"""docs/model-api.md says of each feature what the tests show."""
+
+import re
+from pathlib import Path
+
+import pytest
+from contract import model_api_scripts
+from server.backends.checklist import ROWS
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "model-api.md").read_text(encoding="utf-8")
+STATES = {"same", "superset", "difference", "elsewhere"}
+TABLE = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in PAGE.splitlines()
+    if re.match(r"\| \d", line)
+]
+STATE = {int(row[0]): row[2] for row in TABLE}
+
+
+def test_the_page_has_every_feature_once_and_in_order():
+    assert [int(row[0]) for row in TABLE] == list(range(1, 69))
+    assert set(STATE.values()) == STATES
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0])
+def test_a_state_has_its_reason_and_its_tests(row):
+    _, _, state, note, shown = row
+    assert note or state == "same"
+    assert state != "same" or shown or "not asked" in note
+    if shown:
+        assert (ROOT / "tests" / shown.strip("`| ")).is_file()
+
+
+def test_what_the_real_server_is_not_asked_is_no_sameness():
+    alone = {row.number for row in ROWS if row.ours_alone}
+    for number in alone:
+        same = all(row.ours_alone for row in ROWS if row.number == number)
+        assert not (same and STATE[number] == "same")
+
+
+def test_what_the_real_server_is_asked_is_no_difference():
+    asked = {row.number for row in ROWS if not row.ours_alone}
+    assert {STATE[number] for number in asked} <= {"same"}
+
+
+def test_the_refusal_of_the_page_is_the_one_that_models_get():
+    (script,) = [
+        row for row in model_api_scripts.SCRIPTS if row.name == "oneself, with no other instance"
+    ]
+    shown = " ".join(PAGE.split("```")[3].split())
+    assert script.here == f"__ErrorCode.INTERNAL: {shown}"

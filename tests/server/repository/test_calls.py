@@ -1,0 +1,163 @@
+"""Models that call their server: what they may ask, and what happens while models come and go."""
+
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from server.support.clock import ManualClock
+from server.support.requests import Answers
+
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import Code, ServerError
+from reference_server.core.request import InferRequest
+from reference_server.core.tensor import Tensor
+from reference_server.observability.metrics import MetricRegistry
+from reference_server.repository.loader import ModelLoader
+from reference_server.repository.manager import Repository
+from reference_server.scheduling.waits import Crew, Member
+
+#: Asks the model `asked`, in as many threads as IN has numbers.
+ASKS = """
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+    from concurrent.futures import ThreadPoolExecutor
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            try:
+                self.ready = pb_utils.is_model_ready("asked")
+            except pb_utils.TritonModelException as error:
+                self.ready = str(error)
+
+        def ask(self, number):
+            request = pb_utils.InferenceRequest(
+                model_name="asked",
+                inputs=[pb_utils.Tensor("IN", np.array([number]))],
+                requested_output_names=[],
+            )
+            answer = request.exec()
+            if answer.has_error():
+                return answer.error().message()
+            return answer.output_tensors()[0].as_numpy()[0].item()
+
+        def execute(self, requests):
+            numbers = pb_utils.get_input_tensor_by_name(requests[0], "IN").as_numpy()
+            with ThreadPoolExecutor(4) as pool:
+                told = list(pool.map(self.ask, numbers.tolist()))
+            text = np.array([f"{self.ready}: {told}"], object)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", text)])]
+"""
+ANSWERS = """
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            return [
+                pb_utils.InferenceResponse([pb_utils.Tensor("OUT", -r.inputs()[0].as_numpy())])
+                for r in requests
+            ]
+"""
+CONFIG = """
+    backend: "python"
+    input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]
+    output [
+      { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] },
+      { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }
+    ]
+"""
+
+
+@pytest.fixture
+def asked(models):
+    """The folders of two models, of which one asks the other."""
+    for name, source in (("asks", ASKS), ("asked", ANSWERS)):
+        folder = models / name / "1"
+        folder.mkdir(parents=True)
+        (folder / "model.py").write_text(textwrap.dedent(source))
+        (models / name / "config.pbtxt").write_text(CONFIG)
+    return models
+
+
+@pytest.fixture(params=["inline", "process"])
+def opened(asked, request):
+    """A function: the loaded repository and the calls of its models; closed after the test."""
+    repositories = []
+
+    def open_one(*, is_explicit=True):
+        loader = ModelLoader(
+            ManualClock(),
+            MetricRegistry(),
+            auto_complete_config=request.param == "inline",  # would take processes of their own
+            python_backend={"host": request.param},
+        )
+        repository = Repository([asked], loader, load_threads=2)
+        repositories.append(repository)
+        repository.load_all()
+        loader.calls.connect(repository, is_explicit=is_explicit)
+        return repository, loader.calls.of(Member(Crew("m", 1), "m_0"))
+
+    yield open_one
+    for repository in repositories:
+        repository.close()
+
+
+def told(repository, *numbers):
+    answers = Answers()
+    array = np.array(numbers)
+    tensor = Tensor("IN", DataType.INT64, array.shape, array=array)
+    repository.find("asks").infer(InferRequest("asks", {"IN": tensor}, answers))
+    response = answers.wait()
+    assert response.error is None, response.error
+    return response.outputs[0].array()[0].decode()
+
+
+NOT_READY = (
+    "Failed to check model readiness: Failed to process the request for model 'asks_0', message: "
+    "Server not ready"
+)
+
+
+def test_before_all_is_loaded_the_server_is_not_ready(opened):
+    repository, _ = opened()
+    assert told(repository, 5, 6) == f"{NOT_READY}: [-5, -6]"
+
+
+def test_an_unloaded_model_cannot_be_asked(opened):
+    repository, _ = opened()
+    repository.unload("asked")
+    assert "Model 'asked' is not ready." in told(repository, 5)
+
+
+def test_no_request_is_lost_while_the_model_is_loaded_again(asked, opened):
+    repository, _ = opened()
+
+    def reload():
+        for number in range(1, 6):
+            source = textwrap.dedent(ANSWERS) + "\n" * number
+            (asked / "asked" / "1" / "model.py").write_text(source)
+            repository.load("asked")
+
+    with ThreadPoolExecutor(1) as pool:
+        reloading = pool.submit(reload)
+        while not reloading.done():
+            assert told(repository, *range(1, 9)).endswith(str([-n for n in range(1, 9)]))
+        reloading.result()
+
+
+def test_only_explicit_control_lets_models_load(opened):
+    _, calls = opened(is_explicit=False)
+    for change in (
+        lambda: calls.load("asked", None, {}),
+        lambda: calls.unload("asked", unload_dependents=False),
+    ):
+        with pytest.raises(ServerError, match="explicit model load / unload is not") as caught:
+            change()
+        assert caught.value.code is Code.UNAVAILABLE
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../asked", "asked/1", "nobody"])
+def test_only_what_lies_in_the_repository_can_be_loaded(opened, name):
+    _, calls = opened()
+    with pytest.raises(ServerError, match="failed to poll from model repository"):
+        calls.load(name, None, {})
