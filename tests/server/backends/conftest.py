@@ -4,14 +4,48 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 from server.backends import kit
+from server.backends.process.sharing import SharedProcess, hosted
 
-from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.backends.python_host.shared_names import SharedName
 from reference_server.backends.python_host.shim import shim_directory
+from reference_server.core.ports import ModelInstance
+
+#: The modules whose tests are played on both hosts.
+ON_BOTH_HOSTS = (
+    "test_checklist",
+    "test_inline_execute",
+    "test_inline_coroutines",
+    "test_exceptions",
+    "test_request",
+    "test_response",
+    "test_tensor",
+    "test_decoupled",
+    "test_sender",
+    "test_metrics",
+    "test_logger",
+    "test_inline_life",
+    "test_imports",
+    "test_dlpack",
+    "test_asking",
+)
+
+#: Those among them that look at what the host of the server's own process does alone.
+INLINE_ALONE = {
+    "test_the_moments_between_the_three_parts_are_told",  # by a clock that is moved by hand
+    "test_arrays_pass_through_without_a_copy",
+    "test_bytes_of_the_wire_are_viewed_not_copied",
+    "test_the_models_exception_is_the_cause",
+    "test_an_async_initialize_is_not_awaited",  # the warning is one of the server's process
+    "test_finalize_runs_once",  # so are the lines that are printed
+    "test_prints_pass_through",
+    "test_an_instance_is_finalized_when_all_is_answered",  # the test holds the model's object
+    "test_two_models_open_side_by_side",
+}
 
 # As users do who import the module outside any server.
 sys.path.append(str(shim_directory()))
@@ -30,13 +64,39 @@ def nothing_is_left_behind(tmp_path: Path) -> Iterator[None]:
     assert not [file for file in files if file.startswith(str(tmp_path))]
 
 
-@pytest.fixture
-def open_file() -> Iterator[Callable[..., InlineInstance]]:
-    """A function that opens an instance of the model in a file, closed after the test."""
-    opened: list[InlineInstance] = []
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Play the tests of what every host does on each of them."""
+    if (
+        "host" in metafunc.fixturenames
+        and metafunc.module.__name__.endswith(ON_BOTH_HOSTS)
+        and metafunc.function.__name__ not in INLINE_ALONE
+    ):
+        metafunc.parametrize("host", ["inline", "process"], indirect=True)
 
-    def open_one(file: Path, **changes: object) -> InlineInstance:
-        instance = kit.instance(file, **changes)
+
+@pytest.fixture(scope="session")
+def shared_process() -> Iterator[SharedProcess]:
+    """A process for all tests that need one."""
+    process = SharedProcess()
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def host(request: pytest.FixtureRequest) -> Callable[..., ModelInstance]:
+    """What makes an instance of the model in a file, not open yet."""
+    if getattr(request, "param", "inline") == "inline":
+        return kit.instance
+    return partial(hosted, request.getfixturevalue("shared_process"))
+
+
+@pytest.fixture
+def open_file(host: Callable[..., ModelInstance]) -> Iterator[Callable[..., ModelInstance]]:
+    """A function that opens an instance of the model in a file, closed after the test."""
+    opened: list[ModelInstance] = []
+
+    def open_one(file: Path, **changes: object) -> ModelInstance:
+        instance = host(file, **changes)
         instance.open()
         opened.append(instance)
         return instance
@@ -48,18 +108,18 @@ def open_file() -> Iterator[Callable[..., InlineInstance]]:
 
 @pytest.fixture
 def open_model(
-    tmp_path: Path, open_file: Callable[..., InlineInstance]
-) -> Callable[..., InlineInstance]:
+    tmp_path: Path, open_file: Callable[..., ModelInstance]
+) -> Callable[..., ModelInstance]:
     """A function that writes a model's source and other files, and opens an instance of it."""
 
-    def open_one(source: str, files: Mapping[str, str] = {}, **changes: object) -> InlineInstance:
+    def open_one(source: str, files: Mapping[str, str] = {}, **changes: object) -> ModelInstance:
         return open_file(kit.model_file(tmp_path, source, files), **changes)
 
     return open_one
 
 
 @pytest.fixture
-def tells(open_model: Callable[..., InlineInstance]) -> Callable[..., object]:
+def tells(open_model: Callable[..., ModelInstance]) -> Callable[..., object]:
     """A function that opens a model made of lines, and gives what its `tell` returns."""
 
     def tell(*lines: str, files: Mapping[str, str] = {}) -> object:

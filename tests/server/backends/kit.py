@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from server.support.requests import NullSink
+from server.support.requests import Answers, NullSink
 
 from reference_server.backends.python_host.inline import InlineInstance, InstanceSpec
+from reference_server.backends.python_host.senders import Senders
 from reference_server.core import dtypes
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest
@@ -19,6 +20,12 @@ from reference_server.core.tensor import Tensor
 from reference_server.observability.metrics import MetricRegistry
 
 FAILED = "Failed to process the request(s) for model 'm_0_0', message: "
+
+#: What follows it where a model has forgotten a request.
+FORGOTTEN = (
+    "The model has let go of the request without a complete answer: it must return a response, or "
+    "send the final flag."
+)
 
 IDENTITY = """
     import triton_python_backend_utils as pb_utils
@@ -115,10 +122,8 @@ def model_file(
     return write(root / name / str(version) / filename, source)
 
 
-def instance(
-    file: Path, *, name: str = "m_0_0", metrics: MetricRegistry | None = None, **changes: object
-) -> InlineInstance:
-    """An instance of the model in `file`, not open yet."""
+def spec(file: Path, *, name: str = "m_0_0", **changes: object) -> InstanceSpec:
+    """What tells an instance of the model in `file` from others."""
     settings: dict[str, object] = {
         "name": name,
         "model_name": file.parents[1].name,
@@ -129,9 +134,14 @@ def instance(
         "config_json": "{}",
         "output_names": frozenset({"OUT", "TEXT"}),
     }
-    return InlineInstance(
-        InstanceSpec(**(settings | changes)), Ticks(), metrics or MetricRegistry()
-    )
+    return InstanceSpec(**(settings | changes))
+
+
+def instance(
+    file: Path, *, metrics: MetricRegistry | None = None, **changes: object
+) -> InlineInstance:
+    """An instance of the model in `file`, not open yet."""
+    return InlineInstance(spec(file, **changes), Ticks(), metrics or MetricRegistry())
 
 
 def request(*outputs: str, id: str = "", **arrays: object) -> InferRequest:
@@ -144,9 +154,10 @@ def request(*outputs: str, id: str = "", **arrays: object) -> InferRequest:
 
 
 def answer(opened: InlineInstance, asked: InferRequest) -> InferResponse:
-    """The one response to one request."""
+    """The one response to one request, be it returned or sent."""
+    answers = asked.sink = Answers()
     (response,) = opened.execute([asked]).responses
-    return response
+    return response or answers.wait()
 
 
 def outputs(response: InferResponse) -> dict[str, list[object]]:
@@ -168,3 +179,19 @@ def said(opened: InlineInstance, **arrays: object) -> object:
     (text,) = outputs(answer(opened, request(**arrays)))["TEXT"]
     assert isinstance(text, bytes)
     return text.decode()
+
+
+def senders(*, is_decoupled: bool = False) -> Senders:
+    """Where requests outside of any instance get their senders."""
+    names = frozenset({"OUT", "TEXT"})
+    return Senders("m_0_0", "m", 1, names, is_decoupled=is_decoupled)
+
+
+def failure(opened: InlineInstance, asked: InferRequest) -> str:
+    """Why `asked` was not answered, whether it or the whole batch failed."""
+    try:
+        error = answer(opened, asked).error
+    except ServerError as caught:
+        error = caught
+    assert error is not None
+    return error.message

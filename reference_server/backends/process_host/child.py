@@ -1,0 +1,186 @@
+"""The process of one instance: `main` is all that it runs, beside the model's own threads.
+
+The main thread opens, executes and closes, as in Triton, where models find themselves on the main
+thread too. Another thread receives. If the server is gone, the process ends where it stands.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import io
+import json
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from reference_server.backends.process_host import messages, specs
+from reference_server.backends.process_host.channel import Channel
+from reference_server.backends.process_host.link import Handler, Link
+from reference_server.backends.process_host.memory import Incoming, Outgoing
+from reference_server.backends.process_host.remote import (
+    RemoteCalls,
+    RemoteMetrics,
+    Requests,
+    Server,
+)
+from reference_server.backends.python_host import inline
+from reference_server.core.clock import SystemClock
+from reference_server.core.errors import Code, ServerError
+from reference_server.core.request import InferRequest
+
+log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+#: What to do, and the kind of the message that tells what came of it.
+_Job = tuple[str, Callable[[], Any]]
+
+
+def main(parent: int, end: int, incoming: int, outgoing: int) -> None:
+    """Serve one model instance until the server says so. The numbers are descriptors but the first.
+
+    `parent` is the server's process.
+    """
+    _end_with(parent)
+    _leave_signals_to_the_server()
+    _set_up_output()
+    link = Link(Channel(socket.socket(fileno=end)), Outgoing(outgoing), Incoming(incoming))
+    os.close(incoming)
+    os.close(outgoing)
+    os.set_inheritable(end, False)
+    _log_to(link)
+    _Child(link).run()
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel end this process when the thread of `parent` ends that has started it.
+
+    The thread that receives would notice, but not where a model keeps the GIL.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was faster
+        os._exit(1)
+
+
+def _leave_signals_to_the_server() -> None:
+    """Signals go to the whole group of a terminal; the server ends its models in good order.
+
+    Not SIG_IGN: the processes that a model starts would inherit that.
+    """
+
+    def do_nothing(_number: int, _frame: FrameType | None) -> None:
+        pass
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, do_nothing)
+
+
+def _set_up_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    faulthandler.enable()  # a crash tells which line of the model it was
+
+
+def _log_to(link: Link) -> None:
+    """Send the server's own log records, and those of pb_utils.Logger, to the server's log."""
+    logger = logging.getLogger("reference_server")
+    logger.handlers[:] = [_LinkHandler(link)]
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG)  # what is shown is decided where it is shown
+
+
+class _LinkHandler(logging.Handler):
+    """Sends each record over the link."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
+        self._link.send(
+            "log", record.name, record.levelno, record.pathname, record.lineno, text, record.created
+        )
+
+
+class _Child:
+    """What the server's messages make this process do."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        server = Server(link)
+        self._metrics = RemoteMetrics(link, server)
+        self._requests = Requests(link)
+        self._calls = RemoteCalls(link, server, self._requests)
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._instance: inline.InlineInstance
+        self._handlers: dict[str, Handler] = {
+            **server.handlers,
+            **self._calls.handlers,
+            **self._requests.handlers,
+            "open": lambda spec: self._jobs.put(("done", lambda: self._open(spec))),
+            "execute": self._receive_batch,
+            "close": lambda: self._jobs.put(("done", lambda: self._instance.close())),
+            "complete": lambda *what: self._jobs.put(("done", lambda: _complete(*what))),
+            "exit": lambda: self._jobs.put(None),
+        }
+
+    def run(self) -> None:
+        """Do one job after the other until there are no more."""
+        threading.Thread(target=self._receive, name="receive", daemon=True).start()
+        while (job := self._jobs.get()) is not None:
+            self._do(*job)
+            del job  # an idle process holds no tensors
+
+    def _receive(self) -> None:
+        self._link.run(self._handlers)
+        os._exit(1)  # the server is gone
+
+    def _do(self, kind: str, job: Callable[[], Any]) -> None:
+        try:
+            outcome = job()
+        except ServerError as error:
+            self._link.send("failed", error.code.name, error.message)
+        except Exception as error:  # a defect of ours must not leave the server waiting
+            log.exception("a job failed")
+            self._link.send("failed", Code.INTERNAL.name, f"{type(error).__name__}: {error}")
+        else:
+            self._link.send(kind, outcome)
+
+    def _open(self, spec: dict[str, Any]) -> None:
+        self._instance = inline.InlineInstance(
+            specs.unpack(spec), SystemClock(), self._metrics, self._calls
+        )
+        self._instance.open()
+
+    def _receive_batch(self, first: int, heads: list[messages.Head]) -> None:
+        requests = self._requests.receive(first, heads)
+        self._jobs.put(("executed", lambda: self._execute(first, requests)))
+
+    def _execute(self, first: int, requests: list[InferRequest]) -> messages.Head:
+        numbers = range(first, first + len(requests))
+        try:
+            execution = self._instance.execute(requests)
+        except ServerError:
+            for number in numbers:
+                self._requests.answered(number)
+            raise
+        for place, (number, response) in enumerate(zip(numbers, execution.responses, strict=True)):
+            if response is not None or place in execution.rescheduled:
+                self._requests.answered(number)
+        return messages.pack_execution(self._link, execution)
+
+
+def _complete(model_file: str, model_name: str, config: str) -> str:
+    return json.dumps(inline.auto_complete(Path(model_file), model_name, json.loads(config)))

@@ -1,0 +1,274 @@
+"""The process host: an instance of a Python model lives in a process of its own.
+
+What it does is what the inline host does, for that runs there. Beside that this module looks after
+the process: what becomes of requests if it dies, and when it is started again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from reference_server.backends.process_host import messages, specs
+from reference_server.backends.process_host.backoff import Backoff
+from reference_server.backends.process_host.link import Link
+from reference_server.backends.process_host.live import LiveRequests
+from reference_server.backends.process_host.process import ChildProcess, ProcessEnded, ProcessSlow
+from reference_server.backends.process_host.services import Services
+from reference_server.backends.python_host.inline import InstanceSpec
+from reference_server.core.clock import Clock
+from reference_server.core.errors import ServerError, internal
+from reference_server.core.health import Health
+from reference_server.core.ports import Metrics, ModelCalls
+from reference_server.core.request import InferRequest
+from reference_server.core.response import Execution, InferResponse
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """How processes are looked after.
+
+    Without `restarts` a dead one stays dead and its model calls itself ready, as in Triton. One
+    execution may take `execution_limit_s`; None: any time. `backoff` makes what decides when to
+    try again.
+    """
+
+    restarts: bool = True
+    execution_limit_s: float | None = None
+    backoff: Callable[[], Backoff] = field(default=Backoff)
+
+
+class ProcessInstance:
+    """A ModelInstance whose model runs in a child process.
+
+    `health` is told when that dies and when it is back. While it is down, `execute` waits for the
+    next attempt to start it: it then executes, or fails if the attempt does. `processes` makes the
+    children.
+    """
+
+    def __init__(
+        self,
+        spec: InstanceSpec,
+        supervision: Supervision,
+        clock: Clock,
+        metrics: Metrics,
+        calls: ModelCalls,
+        health: Health,
+        processes: Callable[..., ChildProcess] = ChildProcess,
+    ) -> None:
+        self._spec = spec
+        self._supervision = supervision
+        self._clock = clock
+        self._metrics = metrics
+        self._calls = calls
+        self._health = health
+        self._processes = processes
+        self._backoff = supervision.backoff()
+        # What follows is read and changed under this lock.
+        self._changed = threading.Condition()
+        self._child: ChildProcess | None = None
+        self._starting: ChildProcess | None = None
+        self._failed_starts = 0
+        self._closing = False
+        self._live = LiveRequests()
+
+    def __repr__(self) -> str:
+        state = "down" if self._child is None else f"process {self._child.pid}"
+        return f"ProcessInstance({self.name} of {self._spec.model_file}, {state})"
+
+    @property
+    def name(self) -> str:
+        """The instance's name, as it stands in error texts."""
+        return self._spec.name
+
+    @property
+    def pid(self) -> int | None:
+        """The number of its process; None while there is none that is ready."""
+        child = self._child
+        return None if child is None else child.pid
+
+    def open(self) -> None:
+        """Start the process and open the model in it. Raises ServerError as the inline host does.
+
+        Blocks for as long as the model does.
+        """
+        self._closing = False
+        self._launch()
+
+    def execute(self, requests: Sequence[InferRequest]) -> Execution:
+        """Run one batch. Blocks; raises ServerError if the batch as a whole failed."""
+        child = self._ready_child()
+        numbers = self._live.begin(child, requests)
+        limit_s = self._supervision.execution_limit_s
+        try:
+            heads = messages.pack_requests(child.link, requests)
+            child.link.send("execute", numbers.start, heads)
+            self._live.watch(numbers)
+            execution: Execution = child.answer(limit_s)
+        except ProcessEnded:
+            return self._unfinished(numbers, requests, self._unhealthy())
+        except ProcessSlow:
+            child.kill()
+            too_long = internal(
+                f"Failed to process the request(s) for model '{self.name}', message: the execution "
+                f"took longer than {limit_s:g} s, and its process was ended."
+            )
+            return self._unfinished(numbers, requests, too_long)
+        except ServerError:
+            if child.is_gone:  # there was no room for its requests any more
+                return self._unfinished(numbers, requests, self._unhealthy())
+            self._live.take(numbers)
+            self._live.executed()
+            raise
+        self._live.take(
+            number
+            for place, number in enumerate(numbers)
+            if execution.responses[place] is not None or place in execution.rescheduled
+        )
+        self._live.executed()
+        if child.is_gone:
+            self._fail_late(child)
+        return execution
+
+    def close(self) -> None:
+        """Finalize the model and end its process. Blocks for as long as the model does."""
+        with self._changed:
+            self._closing = True
+            child, self._child = self._child, None
+            starting = self._starting
+            self._changed.notify_all()
+        if starting is not None:
+            starting.kill()
+        if child is not None:
+            try:
+                child.ask("close")
+            except (ProcessEnded, ServerError) as error:
+                log.error("%s could not be finalized: %s", self.name, error)
+            child.exit()
+            self._fail_late(child)
+
+    # ------------------------------------------------------------------------- the process's life
+
+    def _launch(self) -> None:
+        """Start a process, open the model in it, and let it serve. Raises ServerError."""
+        child: ChildProcess = self._processes(
+            self.name, self._attend, lambda how: self._ended(child, how)
+        )
+        child.start()
+        with self._changed:
+            self._starting = child
+            closing = self._closing
+        try:
+            if closing:
+                child.kill()
+            child.ask("open", specs.pack(self._spec))
+        except ProcessEnded as error:
+            log.error("the process of instance '%s' %s while it was starting", self.name, error)
+            raise self._unhealthy() from error
+        except ServerError:
+            child.exit()
+            raise
+        finally:
+            with self._changed:
+                self._starting = None
+        with self._changed:
+            if child.is_gone:
+                raise self._unhealthy()
+            self._child = child
+            self._backoff.started(self._clock.monotonic_ns())
+            self._changed.notify_all()
+
+    def _attend(self, link: Link) -> Services:
+        return Services(
+            link, self._metrics, self._calls, partial(self._responded, link), self._live.get
+        )
+
+    def _ended(self, child: ChildProcess, how: str) -> None:
+        """A process has ended. On the thread that received from it."""
+        with self._changed:
+            if self._child is not child:
+                return  # it never served, or is meant to end
+            self._child = None
+            self._changed.notify_all()
+        reason = f"the process of instance '{self.name}' {how}"
+        log.error("%s", reason)
+        if self._supervision.restarts:
+            self._health.fell_ill(self.name, reason)
+            threading.Thread(
+                target=self._restart, args=(reason,), name=f"{self.name} restart", daemon=True
+            ).start()
+        self._fail_late(child)
+
+    def _restart(self, reason: str) -> None:
+        """Try again and again, each time after a longer pause."""
+        while True:
+            pause_ns = self._backoff.ended(self._clock.monotonic_ns())
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closing, pause_ns / 1e9):
+                    return
+            try:
+                self._launch()
+            except ServerError as error:
+                log.error(
+                    "the process of instance '%s' was not started again: %s", self.name, error
+                )
+                self._health.fell_ill(self.name, f"{reason}; then: {error}")
+                with self._changed:
+                    self._failed_starts += 1
+                    self._changed.notify_all()
+            else:
+                break
+        log.info("'%s' was started again", self.name)
+        self._health.recovered(self.name)
+
+    def _ready_child(self) -> ChildProcess:
+        """The process, waiting for the next attempt to start it. Raises ServerError."""
+        with self._changed:
+            if self._child is None and self._supervision.restarts:
+                failed = self._failed_starts
+                self._changed.wait_for(
+                    lambda: self._child is not None or self._failed_starts != failed
+                )
+            if self._child is None:
+                raise self._unhealthy()
+            return self._child
+
+    # ----------------------------------------------------------------------------- its requests
+
+    def _responded(self, link: Link, number: int, head: messages.Head) -> None:
+        """A response that did not come out of `execute`. On the thread that receives."""
+        response = messages.unpack_response(link, head)
+        final = response.final
+        request = self._live.take([number]).get(number) if final else self._live.get(number)
+        if request is not None:  # else an error of this side's was its last
+            request.sink.send(response)
+
+    def _unfinished(
+        self, numbers: range, requests: Sequence[InferRequest], error: ServerError
+    ) -> Execution:
+        """What came of an execution whose process is gone: errors for all that are not answered."""
+        unanswered = self._live.take(numbers)
+        self._live.executed()
+        if len(unanswered) == len(requests):
+            raise error
+        for request in unanswered.values():
+            request.sink.send(self._error_response(request, error))
+        now = self._clock.monotonic_ns()
+        return Execution([None] * len(requests), now, now, failed=True)
+
+    def _fail_late(self, child: ChildProcess) -> None:
+        """Answer what a dead process would have answered later."""
+        for request in self._live.take_late(child).values():
+            request.sink.send(self._error_response(request, self._unhealthy()))
+
+    def _error_response(self, request: InferRequest, error: ServerError) -> InferResponse:
+        spec = self._spec
+        return InferResponse(spec.model_name, spec.model_version, request.id, error=error)
+
+    def _unhealthy(self) -> ServerError:
+        return internal(f"Stub process '{self.name}' is not healthy.")

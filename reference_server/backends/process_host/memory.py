@@ -1,0 +1,142 @@
+"""The memory through which tensors go from one process to the other, in one direction.
+
+It is a file without a name: it is gone with the last process that has it, however that ends. Its
+size is sealed, so neither side can take pages away from under the other. It is large and empty:
+the kernel gives pages as they are written, and gets those back that were used beyond `KEPT_BYTES`
+when nothing is in use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from reference_server.backends.process_host.blocks import Blocks
+
+#: How much the tensors may take that are under way in one direction.
+LIMIT_BYTES = 16 << 30
+#: How much stays in use when nothing is under way.
+KEPT_BYTES = 64 << 20
+
+_Bytes = npt.NDArray[np.uint8]
+
+
+def create(limit: int = LIMIT_BYTES) -> int:
+    """The descriptor of a new stretch of `limit` bytes, none of which takes memory yet."""
+    descriptor = os.memfd_create("tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, limit)
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+
+
+class Outgoing:
+    """The side that writes: puts tensors into blocks, and frees these when it is told. Any thread.
+
+    Closed, it has no room for anything.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._map = _mapped(descriptor)
+        self._bytes: _Bytes = np.frombuffer(self._map, np.uint8)
+        self._blocks = Blocks(len(self._map))
+        self._high = 0  # how far anything was ever written since pages were given back
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Outgoing({self._blocks})"
+
+    def put(self, data: memoryview) -> int | None:
+        """Copy `data`, which is not empty, into a block; its offset, or None if there is no room.
+
+        NumPy copies, because it lets go of the GIL meanwhile.
+        """
+        size = len(data)
+        with self._lock:
+            offset = self._blocks.take(size)
+            if offset is None:
+                return None
+            self._high = max(self._high, offset + size)
+            block = self._bytes[offset : offset + size]
+        np.copyto(block, np.frombuffer(data, np.uint8))
+        return offset
+
+    def give_back(self, offsets: Iterable[int]) -> None:
+        """Free blocks that the other side uses no more."""
+        with self._lock:
+            for offset in offsets:
+                self._blocks.give_back(offset)
+            if self._blocks.is_unused and self._high > KEPT_BYTES:
+                self._map.madvise(mmap.MADV_REMOVE, KEPT_BYTES, len(self._map) - KEPT_BYTES)
+                self._high = KEPT_BYTES
+
+    def close(self) -> None:
+        """Give up the mapping, and the descriptor that Python keeps with it."""
+        with self._lock:
+            self._blocks = Blocks(0)
+            self._bytes = np.empty(0, np.uint8)
+            with contextlib.suppress(BufferError):  # somebody copies: it goes with that
+                self._map.close()
+
+
+class _Lease(weakref.ref[_Bytes]):
+    """Notes the offset of a block when nobody has a view of it any more."""
+
+    __slots__ = ("offset",)
+    offset: int
+
+
+class Incoming:
+    """The side that reads: gives views of blocks, and tells which are no longer looked at.
+
+    A view may be written to and belongs to whoever asked for it; it stays good as long as anything
+    refers to it, be it an array made of it or an array made of that. Any thread.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._map: mmap.mmap | None = _mapped(descriptor)
+        self._leases: dict[int, _Lease] = {}
+        self._ended: deque[int] = deque()
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """The block at `offset`, whose content has `size` bytes. Asked once for each block."""
+        assert self._map is not None, "nobody receives when it is closed"
+        block = np.frombuffer(self._map, np.uint8, size, offset)
+        # The garbage collector calls this at any point of any thread: it must not take a lock.
+        lease = _Lease(block, self._end)
+        lease.offset = offset
+        self._leases[offset] = lease
+        return block.data
+
+    def close(self) -> None:
+        """Give up the mapping, which lives on as long as its views."""
+        self._map = None
+
+    def _end(self, lease: weakref.ref[_Bytes]) -> None:
+        assert isinstance(lease, _Lease)
+        self._ended.append(lease.offset)
+
+    def ended(self) -> list[int]:
+        """The offsets of the blocks whose views have gone since it was asked last."""
+        offsets: list[int] = []
+        while self._ended:
+            try:
+                offset = self._ended.popleft()
+            except IndexError:  # another thread was faster
+                break
+            del self._leases[offset]
+            offsets.append(offset)
+        return offsets

@@ -1,0 +1,220 @@
+"""One child process, from its start to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from reference_server.backends.process_host import memory, messages, output
+from reference_server.backends.process_host.channel import Channel
+from reference_server.backends.process_host.link import Handler, Link
+from reference_server.core.errors import Code, ServerError, internal
+
+log = logging.getLogger(__name__)
+
+#: What the child's interpreter runs. Its modules are found where the server finds them.
+_BOOT = (
+    "import sys; _, _, *numbers = sys.argv[:6]; sys.path[:] = sys.argv[6:]; sys.argv[:] = ['']; "
+    "from reference_server.backends.process_host.child import main; main(*map(int, numbers))"
+)
+#: How long a process may take to exit when it has nothing left to do.
+_EXIT_S = 5.0
+
+
+class ProcessEnded(Exception):
+    """The process is gone; the text says how it ended."""
+
+
+class ProcessSlow(Exception):
+    """The process has not answered in time."""
+
+
+class Attendant(Protocol):
+    """Who serves a process, on the thread that receives from it."""
+
+    handlers: Mapping[str, Handler]
+
+    def end(self) -> None:
+        """The process is gone."""
+
+
+class ChildProcess:
+    """A process that does one job after the other.
+
+    `attend` makes whoever takes the messages that come by themselves. `ended` is called once with
+    how it ended, after the last message and before whoever waits for an answer hears of it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        attend: Callable[[Link], Attendant],
+        ended: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._name = name
+        self._attend = attend
+        self._tell_end = ended
+        self._answers: queue.SimpleQueue[tuple[Any] | ServerError | ProcessEnded] = (
+            queue.SimpleQueue()
+        )
+        self._started = threading.Event()
+        self._printed = threading.Event()
+        self._gone = threading.Event()
+        self._failure: ServerError | None = None
+        self._process: subprocess.Popen[bytes]
+        self.link: Link
+
+    def start(self) -> None:
+        """Start it. Blocks for milliseconds: the process gets ready by itself.
+
+        Raises ServerError if the system does not let it.
+        """
+        # The kernel ends the process with the thread that started it: that one stays till the end.
+        threading.Thread(target=self._keep, name=f"{self._name} process", daemon=True).start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def ask(self, *job: Any) -> Any:  # noqa: ANN401 - JSON's values
+        """What a job gives; one at a time. Blocks. Raises ServerError or ProcessEnded."""
+        self.link.send(*job)
+        return self.answer()
+
+    def answer(self, timeout_s: float | None = None) -> Any:  # noqa: ANN401 - JSON's values
+        """What the job gives that was sent. Blocks.
+
+        Raises ServerError if it failed, ProcessEnded, and ProcessSlow after `timeout_s`, which
+        leaves the process to be killed.
+        """
+        try:
+            answer = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            raise ProcessSlow from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer[0]
+
+    def exit(self) -> None:
+        """Let it end, or kill it if it does not within seconds. Blocks."""
+        self.link.send("exit")
+        if not self._gone.wait(_EXIT_S):
+            log.warning("the process of %s does not exit; it is killed", self._name)
+            self.kill()
+
+    def kill(self) -> None:
+        """End it now. Blocks until it has."""
+        self._process.kill()
+        self._gone.wait()
+
+    @property
+    def is_gone(self) -> bool:
+        """True once it has ended, and before `ended` is called."""
+        return self._gone.is_set()
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    def _keep(self) -> None:
+        try:
+            self._start()
+        except OSError as error:
+            self._failure = internal(f"cannot start a process for '{self._name}': {error}")
+            return
+        finally:
+            self._started.set()
+        attendant = self._attend(self.link)
+        own: dict[str, Handler] = {
+            "done": self._done,
+            "executed": self._executed,
+            "failed": self._failed,
+        }
+        self.link.run({**attendant.handlers, **own})
+        self._process.wait()
+        self._printed.wait()
+        how = _described(self._process.returncode)
+        self._gone.set()
+        self.link.close()
+        try:
+            attendant.end()
+            self._tell_end(how)
+        finally:  # whatever a sink does, nobody is left waiting
+            self._answers.put(ProcessEnded(how))
+
+    def _start(self) -> None:
+        """Start it, and what copies its output. Raises OSError, and then leaves nothing open."""
+        with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
+            ours, theirs = socket.socketpair()
+            kept.callback(ours.close)
+            given.callback(theirs.close)
+            to_child, from_child = (
+                _closing(given, memory.create()),
+                _closing(given, memory.create()),
+            )
+            (out, childs_out), (err, childs_err) = os.pipe(), os.pipe()
+            for descriptor in (out, err):
+                _closing(kept, descriptor)
+            for descriptor in (childs_out, childs_err):
+                _closing(given, descriptor)
+            self.link = Link(Channel(ours), memory.Outgoing(to_child), memory.Incoming(from_child))
+            passed = theirs.fileno(), to_child, from_child
+            numbers = map(str, (os.getpid(), *passed))
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, self._name, *numbers, *sys.path],
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                stdout=childs_out,
+                stderr=childs_err,
+            )
+            try:
+                life = os.pidfd_open(self._process.pid)
+            except OSError:  # a kernel before 5.3
+                self._process.kill()
+                self._process.wait()
+                raise
+            kept.pop_all()
+        threading.Thread(
+            target=output.pump,
+            args=(self._name, life, output.streams(out, err), self._died),
+            name=f"{self._name} output",
+            daemon=True,
+        ).start()
+
+    def _died(self) -> None:
+        self._printed.set()
+        self.link.shut()
+
+    def _done(self, outcome: Any) -> None:  # noqa: ANN401 - JSON's values
+        self._answers.put((outcome,))
+
+    def _executed(self, head: messages.Head) -> None:
+        # Here, since whoever waits may look when the process and its memory are gone.
+        self._answers.put((messages.unpack_execution(self.link, head),))
+
+    def _failed(self, code: str, text: str) -> None:
+        self._answers.put(ServerError(Code[code], text))
+
+
+def _closing(stack: contextlib.ExitStack, descriptor: int) -> int:
+    """`descriptor`, which is closed with `stack`."""
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _described(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

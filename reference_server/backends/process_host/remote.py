@@ -1,0 +1,244 @@
+"""The server as the child sees it: what a model asks of it goes over the link, and back."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from reference_server.backends.process_host import messages
+from reference_server.backends.process_host.link import Handler, Link
+from reference_server.core.cancellation import Cancellation
+from reference_server.core.errors import Code, ServerError
+from reference_server.core.metrics import MetricKind
+from reference_server.core.request import InferRequest
+from reference_server.core.response import InferResponse
+from reference_server.core.tensor import Tensor
+
+
+class Server:
+    """Asks the server and waits for what it says. Any thread but the one that receives.
+
+    `handlers` are what that thread does with the messages that come back.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._numbers = itertools.count()
+        self._waiting: dict[int, queue.SimpleQueue[ServerError | tuple[Any]]] = {}
+        self.handlers: Mapping[str, Handler] = {"result": self._result, "refused": self._refused}
+
+    def ask(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - JSON's values
+        """What `method` of the server's side returns. Blocks; raises ServerError."""
+        number = next(self._numbers)
+        answer = self._waiting[number] = queue.SimpleQueue()
+        self._link.send("call", number, method, *arguments)
+        outcome = answer.get()
+        if isinstance(outcome, ServerError):
+            raise outcome
+        return outcome[0]
+
+    def _result(self, number: int, value: Any) -> None:  # noqa: ANN401 - JSON's values
+        self._waiting.pop(number).put((value,))
+
+    def _refused(self, number: int, code: str, text: str) -> None:
+        self._waiting.pop(number).put(ServerError(Code[code], text))
+
+
+class RemoteCalls:
+    """ModelCalls over the link. The answers come on the thread that receives."""
+
+    def __init__(self, link: Link, server: Server, requests: Requests) -> None:
+        self._link = link
+        self._server = server
+        self._requests = requests
+        self._numbers = itertools.count()
+        self._asked: dict[int, tuple[InferRequest, Callable[[], None]]] = {}
+        self.handlers: Mapping[str, Handler] = {"answer": self._answered}
+
+    def is_decoupled(self, name: str, version: int) -> bool:
+        """Whether the loaded model answers as often as it likes."""
+        return bool(self._server.ask("is_decoupled", name, version))
+
+    def is_ready(self, name: str, version: int) -> bool:
+        """Whether that version, or with -1 the latest, can be asked."""
+        return bool(self._server.ask("is_ready", name, version))
+
+    def infer(self, request: InferRequest, halted: Sequence[InferRequest] | None = None) -> None:
+        """Send a request the way a client's goes; does not wait for its answers."""
+        number = next(self._numbers)
+
+        def cancel() -> None:
+            self._link.send("give_up", number)
+
+        self._asked[number] = request, cancel
+        request.cancellation.watch(cancel)
+        try:
+            head = messages.pack_request(self._link, request)
+            numbers = None if halted is None else self._requests.numbers_of(halted)
+            trace = request.trace
+            traced = trace.number if isinstance(trace, RemoteTrace) else None
+            self._server.ask("infer", number, head, numbers, traced)
+        except ServerError:
+            del self._asked[number]
+            request.cancellation.unwatch(cancel)
+            raise
+        if request.cancellation.is_cancelled:
+            cancel()  # the first time the server may not have known the request yet
+
+    def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load a model. Blocks."""
+        put = {path: self._link.put(memoryview(content)) for path, content in files.items()}
+        self._server.ask("load", name, config, put)
+
+    def unload(self, name: str, *, unload_dependents: bool) -> None:
+        """Begin to unload a model."""
+        self._server.ask("unload", name, unload_dependents)
+
+    def _answered(self, number: int, head: messages.Head) -> None:
+        request, cancel = self._asked[number]
+        response = messages.unpack_response(self._link, head)
+        if response.final:
+            del self._asked[number]
+            request.cancellation.unwatch(cancel)
+        request.sink.send(response)
+
+
+class RemoteMetrics:
+    """Metrics over the link."""
+
+    def __init__(self, link: Link, server: Server) -> None:
+        self._link = link
+        self._server = server
+
+    def hold(self, name: str, description: str, kind: MetricKind) -> RemoteHold:
+        """A hold on the family of that name. Raises ServerError."""
+        number = self._server.ask("hold", name, description, kind.name)
+        return RemoteHold(self._link, self._server, number)
+
+
+class RemoteHold:
+    """A MetricFamilyHold over the link."""
+
+    def __init__(self, link: Link, server: Server, number: int) -> None:
+        self._link = link
+        self._server = server
+        self._number = number
+        self.is_held = True
+
+    def series(self, labels: Mapping[str, str], bounds: Sequence[float]) -> RemoteSeries:
+        """The family's series with these labels. Raises ServerError."""
+        number = self._server.ask("series", self._number, dict(labels), list(bounds))
+        return RemoteSeries(self._link, self._server, number)
+
+    def release(self) -> None:
+        """Let go of the series. Takes no lock: the garbage collector calls it."""
+        self.is_held = False
+        self._link.send_later("release", self._number)
+
+
+class RemoteSeries:
+    """A MetricSeries over the link."""
+
+    def __init__(self, link: Link, server: Server, number: int) -> None:
+        self._link = link
+        self._server = server
+        self._number = number
+
+    def increment(self, amount: float) -> None:
+        """Add `amount`."""
+        self._server.ask("move", self._number, "increment", amount)
+
+    def set(self, value: float) -> None:
+        """Replace the value."""
+        self._server.ask("move", self._number, "set", value)
+
+    def observe(self, value: float) -> None:
+        """Count one value of a distribution."""
+        self._server.ask("move", self._number, "observe", value)
+
+    def value(self) -> float:
+        """The value now."""
+        value: float = self._server.ask("value", self._number)
+        return value
+
+    def __del__(self) -> None:
+        self._link.send_later("forget", self._number)
+
+
+class Requests:
+    """The requests that the server has given to this process, as long as it may cancel them."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        # Not the requests: what a model keeps of them is its own affair, the rest is let go.
+        self._live: dict[int, Cancellation] = {}
+        self.handlers: Mapping[str, Handler] = {"cancel": self._cancel}
+
+    def receive(self, first: int, heads: Sequence[messages.Head]) -> list[InferRequest]:
+        """The requests of a batch, numbered from `first`. On the thread that receives.
+
+        So a cancellation, which comes after its request, finds it.
+        """
+        requests: list[InferRequest] = []
+        for number, head in enumerate(heads, first):
+            sink = _Sink(self, self._link, number)
+            request = messages.unpack_request(self._link, head, sink, RemoteTrace(number))
+            self._live[number] = request.cancellation
+            requests.append(request)
+        return requests
+
+    def numbers_of(self, requests: Sequence[InferRequest]) -> list[int]:
+        """The numbers of those of `requests` that are not answered yet."""
+        # Requests cannot be told by their values; each has a cancellation of its own.
+        wanted = {id(request.cancellation) for request in requests}
+        return [number for number, known in self._live.copy().items() if id(known) in wanted]
+
+    def answered(self, number: int) -> None:
+        """Forget a request that has had its last response, or was given back."""
+        self._live.pop(number, None)
+
+    def _cancel(self, number: int) -> None:
+        cancellation = self._live.get(number)
+        if cancellation is not None:
+            cancellation.cancel()
+
+
+class RemoteTrace:
+    """The trace of the server's request `number`; what happens to that is recorded there."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def stamp(self, name: str, ns: int | None = None) -> None:
+        """Nothing happens here that is recorded."""
+
+    def accepted(self, model: str, version: int, request: InferRequest) -> None:
+        """It was accepted in the server."""
+
+    def answered(
+        self, outputs: Sequence[Tensor], execution_ns: tuple[int, int, int] | None = None
+    ) -> None:
+        """It is answered in the server."""
+
+    def child(self) -> RemoteTrace:
+        """For a request on its behalf; the server makes the trace when it gets that."""
+        return self
+
+    def close(self) -> None:
+        """The server closes what it has made."""
+
+
+class _Sink:
+    """Where a request's responses go that do not come out of `execute`."""
+
+    def __init__(self, requests: Requests, link: Link, number: int) -> None:
+        self._requests = requests
+        self._link = link
+        self._number = number
+
+    def send(self, response: InferResponse) -> None:
+        if response.final:
+            self._requests.answered(self._number)
+        self._link.send("response", self._number, messages.pack_response(self._link, response))

@@ -1,0 +1,173 @@
+"""What the server does for a model's process: its calls, its metrics, its log lines."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from reference_server.backends.process_host import messages
+from reference_server.backends.process_host.link import Handler, Link
+from reference_server.core.errors import Code, ServerError
+from reference_server.core.metrics import MetricKind
+from reference_server.core.ports import MetricFamilyHold, Metrics, MetricSeries, ModelCalls
+from reference_server.core.request import InferRequest
+from reference_server.core.response import InferResponse
+
+log = logging.getLogger(__name__)
+
+#: Of what processes hold; none is used twice.
+_numbers = itertools.count()
+
+
+class Services:
+    """Answers the calls of one process, on the thread that receives from it.
+
+    `handlers` are what that thread does with them. What blocks gets a thread of its own.
+    `responded` takes the responses to the server's requests that models send by themselves, `live`
+    gives those of its requests that have not had their last.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        metrics: Metrics,
+        calls: ModelCalls,
+        responded: Callable[[int, messages.Head], None],
+        live: Callable[[int], InferRequest | None],
+    ) -> None:
+        self._link = link
+        self._metrics = metrics
+        self._calls = calls
+        self._live = live
+        # Nothing is released when a process has died: its next one goes on with the same series.
+        self._holds: dict[int, MetricFamilyHold] = {}
+        self._series: dict[int, MetricSeries] = {}
+        self._asked: dict[int, InferRequest] = {}
+        self._methods: Mapping[str, Callable[..., Any]] = {
+            "is_decoupled": calls.is_decoupled,
+            "is_ready": calls.is_ready,
+            "infer": self._infer,
+            "hold": self._hold,
+            "series": self._new_series,
+            "move": self._move,
+            "value": lambda number: self._series[number].value(),
+        }
+        self._blocking: Mapping[str, Callable[..., Any]] = {
+            "load": self._load,
+            "unload": lambda name, dependents: calls.unload(name, unload_dependents=dependents),
+        }
+        self.handlers: Mapping[str, Handler] = {
+            "call": self._call,
+            "give_up": self._give_up,
+            "release": lambda number: self._holds.pop(number).release(),
+            "forget": self._forget,
+            "response": responded,
+            "log": write_record,
+        }
+
+    def end(self) -> None:
+        """The process is gone: nobody wants the answers to what it has asked."""
+        for request in list(self._asked.values()):
+            request.cancellation.cancel()
+
+    def _call(self, number: int, method: str, *arguments: Any) -> None:  # noqa: ANN401
+        if method in self._blocking:
+            function = self._blocking[method]
+            threading.Thread(
+                target=self._answer, args=(number, function, arguments), name=method, daemon=True
+            ).start()
+        else:
+            self._answer(number, self._methods[method], arguments)
+
+    def _answer(self, number: int, function: Callable[..., Any], arguments: tuple[Any]) -> None:
+        try:
+            result = function(*arguments)
+        except ServerError as error:
+            self._link.send("refused", number, error.code.name, error.message)
+        except Exception as error:  # a defect must not leave the model waiting
+            log.exception("a call failed")
+            self._link.send(
+                "refused", number, Code.INTERNAL.name, f"{type(error).__name__}: {error}"
+            )
+        else:
+            self._link.send("result", number, result)
+
+    # --------------------------------------------------------------------------- other models
+
+    def _infer(
+        self, number: int, head: messages.Head, halted: list[int] | None, traced: int | None
+    ) -> None:
+        request = messages.unpack_request(self._link, head, _Sink(self, number))
+        parent = None if traced is None else self._live(traced)
+        if parent is not None and parent.trace is not None:
+            request.trace = parent.trace.child()
+        self._asked[number] = request
+        try:
+            if halted is None:
+                self._calls.infer(request)
+            else:
+                waiting = [found for n in halted if (found := self._live(n)) is not None]
+                self._calls.infer(request, waiting)
+        except ServerError:
+            del self._asked[number]
+            if request.trace is not None:
+                request.trace.close()
+            raise
+
+    def answered(self, number: int, response: InferResponse) -> None:
+        """A model has answered what the process asked. Any thread."""
+        if response.final:
+            self._asked.pop(number, None)
+        self._link.send("answer", number, messages.pack_response(self._link, response))
+
+    def _give_up(self, number: int) -> None:
+        request = self._asked.get(number)
+        if request is not None:
+            request.cancellation.cancel()
+
+    def _load(self, name: str, config: str | None, files: Mapping[str, tuple[int, int]]) -> None:
+        contents = {path: bytes(self._link.view(*place)) for path, place in files.items()}
+        self._calls.load(name, config, contents)
+
+    # -------------------------------------------------------------------------------- metrics
+
+    def _hold(self, name: str, description: str, kind: str) -> int:
+        number = next(_numbers)
+        self._holds[number] = self._metrics.hold(name, description, MetricKind[kind])
+        return number
+
+    def _new_series(self, hold: int, labels: Mapping[str, str], bounds: list[float]) -> int:
+        number = next(_numbers)
+        self._series[number] = self._holds[hold].series(labels, bounds)
+        return number
+
+    def _forget(self, number: int) -> None:
+        del self._series[number]
+
+    def _move(self, number: int, verb: str, value: float) -> None:
+        series = self._series[number]
+        moves = {"increment": series.increment, "set": series.set, "observe": series.observe}
+        moves[verb](value)
+
+
+class _Sink:
+    """Where the answers go that a process waits for."""
+
+    def __init__(self, services: Services, number: int) -> None:
+        self._services = services
+        self._number = number
+
+    def send(self, response: InferResponse) -> None:
+        self._services.answered(self._number, response)
+
+
+def write_record(name: str, level: int, path: str, line: int, text: str, created: float) -> None:
+    """Write a record of the process's into the server's log, as if it had arisen here."""
+    logger = logging.getLogger(name)
+    if logger.isEnabledFor(level):
+        record = logger.makeRecord(name, level, path, line, text, (), None)
+        record.created = created
+        logger.handle(record)

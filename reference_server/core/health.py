@@ -1,0 +1,40 @@
+"""Whether what serves a model is well."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+
+class Health:
+    """The ailments of a model's instances, and of the models that it is made of. Any thread.
+
+    A model that is ailing goes on to take requests: its other instances, or the one that comes
+    back, will answer them. It only does not call itself ready. Reading takes no lock.
+    """
+
+    def __init__(self, parts: Sequence[Health] = ()) -> None:
+        self._parts = tuple(parts)
+        self._lock = threading.Lock()
+        self._ailments: dict[str, str] = {}
+        self._own = ""
+
+    def __repr__(self) -> str:
+        return f"Health({self.reason or 'well'})"
+
+    @property
+    def reason(self) -> str:
+        """Why the model is not ready; empty if it is."""
+        return self._own or next((part.reason for part in self._parts if part.reason), "")
+
+    def fell_ill(self, instance: str, reason: str) -> None:
+        """`instance` cannot execute; `reason` replaces what was said of it before."""
+        with self._lock:
+            self._ailments[instance] = reason
+            self._own = "; ".join(self._ailments.values())
+
+    def recovered(self, instance: str) -> None:
+        """`instance` can execute."""
+        with self._lock:
+            self._ailments.pop(instance, None)
+            self._own = "; ".join(self._ailments.values())

@@ -1,0 +1,191 @@
+"""Models in processes of their own: the answers are the real server's, and a death is survived."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from contract.casebook import Ask, Case
+from contract.cases import real_models
+from contract.conftest import HTTP_ALONE, LIVE, PROBING, _asking
+from contract.test_protocol_http import CASES, check_alike
+from server.backends.kit import write
+from server.backends.process.watching import await_end
+from support.servers import Server, start_reference_server, start_tritonserver
+
+HOSTED: dict[str, str] = {"backend_config": "python,host=process"}
+#: Probes that are played in processes: all kinds of tensors, failures, batches and ensembles.
+PLAYED = (
+    *("vector", "matrix", "batched", "pair", "text", "words", "types", "reshaped", "half"),
+    *("faults", "chain", "fork", "faulty_chain"),
+)
+_INFER = re.compile(rb"POST /v2/models/(\w+)/(versions/\d+/)?infer ")
+SECONDS = 30
+
+
+def asks_what_is_played(case: Case) -> bool:
+    request = case.request if isinstance(case.request, bytes) else b"".join(case.request)
+    asked = {name.decode() for name, _ in _INFER.findall(request)}
+    return bool(asked) and asked.issubset(PLAYED)
+
+
+@pytest.fixture(scope="module")
+def ask_hosted(probe_repository: Path) -> Iterator[Ask]:
+    """Put a case to the reference server with these probes in processes."""
+    flags = PROBING | HOSTED | {"model_control_mode": "explicit", "load_model": list(PLAYED)}
+    with start_reference_server(probe_repository, ready_path=LIVE, **flags) as server:
+        yield _asking(server)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("case", [*filter(asks_what_is_played, CASES)], ids=str)
+def test_a_model_in_a_process_answers_as_in_the_real_server(
+    case: Case, ask_triton: Ask, ask_hosted: Ask
+):
+    check_alike(case, ask_triton(case), ask_hosted(case))
+
+
+@pytest.fixture(scope="module")
+def ask_hosted_for_real(real_repository: Path) -> Iterator[Ask]:
+    """Put a case to the reference server with the real models in processes."""
+    with start_reference_server(real_repository, **HTTP_ALONE, **HOSTED) as server:
+        yield _asking(server)
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+@pytest.mark.parametrize("case", real_models.CASES, ids=str)
+def test_a_real_model_in_a_process_answers_as_in_the_real_server(
+    case: Case, ask_triton_for_real: Ask, ask_hosted_for_real: Ask
+):
+    check_alike(case, ask_triton_for_real(case), ask_hosted_for_real(case))
+
+
+# --------------------------------------------------------------------------------- life and death
+
+CONFIG = """
+    backend: "python"
+    input [ { name: "HOW" data_type: TYPE_STRING dims: [ 1 ] } ]
+    output [ { name: "PID" data_type: TYPE_INT32 dims: [ 1 ] } ]
+    instance_group [ { kind: KIND_CPU } ]
+"""
+MODEL = """
+    import os, signal
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            how = pb_utils.get_input_tensor_by_name(requests[0], "HOW").as_numpy().item()
+            if how == b"exit":
+                os._exit(1)
+            pid = pb_utils.Tensor("PID", np.array([os.getpid()], np.int32))
+            return [pb_utils.InferenceResponse([pid]) for _ in requests]
+"""
+
+
+INLINE = 'parameters { key: "EXECUTION_HOST" value: { string_value: "inline" } }'
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Path:
+    """A repository of two models that can be told to end their processes."""
+    for name, parameters in (("mortal", ""), ("inline", INLINE)):
+        write(tmp_path / "models" / name / "config.pbtxt", CONFIG + parameters)
+        write(tmp_path / "models" / name / "1" / "model.py", MODEL)
+    return tmp_path / "models"
+
+
+def ask(server: Server, path: str, body: object = None) -> tuple[int, str]:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(f"http://{server.http}/v2/{path}", data, SECONDS) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def infer(server: Server, how: str, model: str = "mortal") -> tuple[int, str]:
+    tensor = {"name": "HOW", "datatype": "BYTES", "shape": [1], "data": [how]}
+    return ask(server, f"models/{model}/infer", {"inputs": [tensor]})
+
+
+def pid(server: Server, model: str = "mortal") -> int:
+    status, body = infer(server, "live", model)
+    assert status == 200, body
+    return json.loads(body)["outputs"][0]["data"][0]
+
+
+UNHEALTHY = (500, '{"error":"Stub process \'mortal_0_0\' is not healthy."}')
+
+
+def test_a_death_is_told_survived_and_stays_where_it_was(mortal: Path):
+    with start_reference_server(mortal, **HTTP_ALONE, **HOSTED) as server:
+        before = pid(server)
+        inline = pid(server, "inline")
+        assert inline == server.process.pid
+        assert infer(server, "exit") == UNHEALTHY
+        after = pid(server)
+        assert after not in (before, server.process.pid)
+        assert pid(server, "inline") == inline
+        assert "the process of instance 'mortal_0_0' exited with code 1" in server.log
+    await_end(after)
+
+
+def test_a_model_is_not_ready_while_its_process_is_down(mortal: Path):
+    """The file that its code is in is gone, so it does not come back either."""
+    with start_reference_server(mortal, **HTTP_ALONE, **HOSTED) as server:
+        assert ask(server, "models/mortal/ready")[0] == 200
+        process = pid(server)
+        (mortal / "mortal" / "1" / "model.py").unlink()
+        os.kill(process, signal.SIGKILL)
+        await_end(process)
+        assert infer(server, "live") == UNHEALTHY
+        assert ask(server, "models/mortal/ready")[0] == 400
+        assert ask(server, "health/ready")[0] == 400
+        assert ask(server, "health/live")[0] == 200
+        assert ask(server, "models/inline/ready")[0] == 200
+        rows = {row["name"]: row for row in json.loads(ask(server, "repository/index", {})[1])}
+        assert rows["inline"]["state"] == "READY"
+        assert rows["mortal"]["state"] == "UNAVAILABLE"
+        assert rows["mortal"]["reason"].startswith(
+            "the process of instance 'mortal_0_0' was ended by SIGKILL"
+        )
+
+
+def killed_and_asked(server: Server) -> list[tuple[int, str]]:
+    """What is said of a model whose process has died."""
+    pid(server)
+    return [
+        infer(server, "exit"),
+        infer(server, "live"),
+        ask(server, "models/mortal/ready"),
+        ask(server, "health/ready"),
+    ]
+
+
+@pytest.mark.oracle
+def test_without_restarts_a_death_looks_as_in_the_real_server(mortal: Path, oracle_installed: None):
+    flags = {"backend_config": ["python,host=process", "python,stub-restart=false"]}
+    with start_reference_server(mortal, **HTTP_ALONE, **flags) as server:
+        ours = killed_and_asked(server)
+    with start_tritonserver(mortal, **HTTP_ALONE, exit_timeout_secs=1) as server:
+        assert killed_and_asked(server) == ours == [UNHEALTHY, UNHEALTHY, (200, ""), (200, "")]
+
+
+def test_a_server_that_is_killed_leaves_neither_processes_nor_shared_memory(mortal: Path):
+    with start_reference_server(mortal, **HTTP_ALONE, **HOSTED) as server:
+        process = pid(server)
+        mapped = Path(f"/proc/{process}/maps").read_text()
+        assert "/memfd:tensors (deleted)" in mapped
+        assert "/dev/shm" not in mapped
+        server.process.kill()
+        server.process.wait()
+        await_end(process)

@@ -1,0 +1,70 @@
+"""Fixtures that open models in processes of their own, and see to it that these end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from server.backends import kit
+from server.backends.process.watching import WatchedHealth
+
+from reference_server.backends.process_host.backoff import Backoff
+from reference_server.backends.process_host.instance import ProcessInstance, Supervision
+from reference_server.backends.python_host.api.calls import NO_CALLS
+from reference_server.core.clock import SystemClock
+from reference_server.core.ports import ModelCalls
+from reference_server.observability.metrics import MetricRegistry
+
+
+def soon() -> Backoff:
+    """A policy that loses no time."""
+    return Backoff(first_s=0.001, limit_s=0.002)
+
+
+@pytest.fixture
+def health() -> WatchedHealth:
+    """What the instances of a test tell of themselves."""
+    return WatchedHealth()
+
+
+@pytest.fixture
+def make(tmp_path: Path, health: WatchedHealth) -> Callable[..., ProcessInstance]:
+    """A function that makes an instance of a model's source, not open yet."""
+
+    def make_one(
+        source: str,
+        *,
+        registry: MetricRegistry | None = None,
+        calls: ModelCalls = NO_CALLS,
+        restarts: bool = True,
+        limit_s: float | None = None,
+        backoff: Callable[[], Backoff] = soon,
+        **changes: object,
+    ) -> ProcessInstance:
+        return ProcessInstance(
+            kit.spec(kit.model_file(tmp_path, source), **changes),
+            Supervision(restarts, limit_s, backoff),
+            SystemClock(),
+            registry or MetricRegistry(),
+            calls,
+            health,
+        )
+
+    return make_one
+
+
+@pytest.fixture
+def start(make: Callable[..., ProcessInstance]) -> Iterator[Callable[..., ProcessInstance]]:
+    """The same, open, and closed after the test."""
+    opened: list[ProcessInstance] = []
+
+    def start_one(source: str, **settings: object) -> ProcessInstance:
+        instance = make(source, **settings)
+        instance.open()
+        opened.append(instance)
+        return instance
+
+    yield start_one
+    for instance in opened:
+        instance.close()

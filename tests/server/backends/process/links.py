@@ -1,0 +1,46 @@
+"""Two ends of a link in one process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from reference_server.backends.process_host import memory
+from reference_server.backends.process_host.channel import Channel
+from reference_server.backends.process_host.link import Link
+from reference_server.backends.process_host.memory import Incoming, Outgoing
+
+Handler = Callable[..., None]
+
+
+@contextmanager
+def linked(
+    one: Mapping[str, Handler] = {}, other: Mapping[str, Handler] = {}, limit: int = 1 << 20
+) -> Iterator[list[Link]]:
+    """Two ends that receive with these handlers, and share `limit` bytes each way."""
+    to_other, to_one = memory.create(limit), memory.create(limit)
+    ends = [
+        Link(Channel(end), Outgoing(out), Incoming(into))
+        for end, out, into in zip(
+            socket.socketpair(), (to_other, to_one), (to_one, to_other), strict=True
+        )
+    ]
+    os.close(to_other)
+    os.close(to_one)
+    threads = [
+        threading.Thread(target=end.run, args=(handlers,))
+        for end, handlers in zip(ends, (one, other), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield ends
+    finally:
+        ends[0].shut()
+        for thread in threads:
+            thread.join()
+        for end in ends:
+            end.close()

@@ -1,0 +1,99 @@
+"""One process for the instances of many tests, one after the other: starting it takes longer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from server.backends import kit
+
+from reference_server.backends.process_host.instance import ProcessInstance, Supervision
+from reference_server.backends.process_host.link import Handler, Link
+from reference_server.backends.process_host.process import Attendant, ChildProcess
+from reference_server.backends.python_host.api.calls import NO_CALLS
+from reference_server.core.clock import SystemClock
+from reference_server.core.health import Health
+from reference_server.core.ports import ModelCalls
+from reference_server.observability.metrics import MetricRegistry
+
+#: What objects of the test before may still tell, and nobody wants to know.
+_BELATED = ("release", "forget")
+_KINDS = (*_BELATED, "call", "give_up", "response", "log")
+
+
+class _Switch:
+    """An attendant that passes everything on to the one whose turn it is."""
+
+    def __init__(self) -> None:
+        self.current: Attendant
+        self.handlers = {kind: self._passing(kind) for kind in _KINDS}
+
+    def _passing(self, kind: str) -> Handler:
+        def handle(*parts: Any) -> None:
+            with contextlib.suppress(*([KeyError] if kind in _BELATED else [])):
+                self.current.handlers[kind](*parts)
+
+        return handle
+
+    def end(self) -> None:
+        pass
+
+
+class SharedProcess:
+    """Makes children for `ProcessInstance` that are always the same process. One at a time."""
+
+    def __init__(self) -> None:
+        self._switch = _Switch()
+        self._process: ChildProcess | None = None
+
+    def __call__(
+        self, name: str, attend: Callable[[Link], Attendant], ended: Callable[[str], None]
+    ) -> _Lent:
+        if self._process is None or self._process.is_gone:
+            self._process = ChildProcess("shared", lambda _: self._switch)
+            self._process.start()
+        self._switch.current = attend(self._process.link)
+        return _Lent(self._process)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.exit()
+
+
+class _Lent:
+    """The shared process, which outlives the instance that has it."""
+
+    def __init__(self, process: ChildProcess) -> None:
+        self._process = process
+        self.start = lambda: None
+        self.exit = lambda: None
+        self.kill = process.kill
+        self.ask = process.ask
+        self.answer = process.answer
+        self.link = process.link
+
+    @property
+    def is_gone(self) -> bool:
+        return self._process.is_gone
+
+
+def hosted(
+    shared: SharedProcess,
+    file: Path,
+    *,
+    metrics: MetricRegistry | None = None,
+    calls: ModelCalls = NO_CALLS,
+    **changes: object,
+) -> ProcessInstance:
+    """An instance of the model in `file`, to be opened in the shared process."""
+    return ProcessInstance(
+        kit.spec(file, **changes),
+        Supervision(restarts=False),
+        SystemClock(),
+        metrics or MetricRegistry(),
+        calls,
+        Health(),
+        shared,
+    )

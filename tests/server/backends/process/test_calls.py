@@ -1,0 +1,279 @@
+"""What goes on between a process and the server while it executes."""
+
+import queue
+import threading
+from collections.abc import Callable
+
+import pytest
+from server.backends import kit
+from server.support.requests import Answers
+
+from reference_server.backends.process_host.instance import ProcessInstance
+from reference_server.core.errors import Code, ServerError, unavailable
+from reference_server.core.request import InferRequest
+from reference_server.core.response import InferResponse
+from reference_server.core.tensor import Tensor
+
+Start = Callable[..., ProcessInstance]
+SECONDS = 20
+
+
+class Asked:
+    """A server that keeps what models ask of it, and answers what the test says."""
+
+    def __init__(self) -> None:
+        self.requests: queue.SimpleQueue[InferRequest] = queue.SimpleQueue()
+        self.halted: list[InferRequest] | None = None
+        self.loaded: list[tuple[object, ...]] = []
+
+    def is_decoupled(self, name: str, version: int) -> bool:
+        return name == "many"
+
+    def is_ready(self, name: str, version: int) -> bool:
+        if name == "defect":
+            raise ZeroDivisionError("a defect")
+        return version != 1
+
+    def infer(self, request: InferRequest, halted: list[InferRequest] | None = None) -> None:
+        self.halted = halted
+        if request.model_name == "nobody":
+            raise unavailable("nobody is there")
+        self.requests.put(request)
+
+    def load(self, *what: object) -> None:
+        self.loaded.append(what)
+
+    def unload(self, name: str, *, unload_dependents: bool) -> None:
+        self.loaded.append((name, unload_dependents))
+
+    def next(self) -> InferRequest:
+        return self.requests.get(timeout=SECONDS)
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+def executing(instance: ProcessInstance, request: InferRequest) -> threading.Thread:
+    """Execute on a thread of its own; a response that is returned goes to the sink as well."""
+
+    def execute() -> None:
+        (response,) = instance.execute([request]).responses
+        if response is not None:
+            request.sink.send(response)
+
+    request.sink = Answers()
+    thread = threading.Thread(target=execute)
+    thread.start()
+    return thread
+
+
+ASKS = (
+    "ask = pb_utils.InferenceRequest(model_name='other', requested_output_names=['OUT'],"
+    " inputs=requests[0].inputs(), request_id='mine', timeout=7)",
+)
+TELLS = (
+    "return [pb_utils.InferenceResponse([pb_utils.Tensor('TEXT', np.array([str(told)], object))])]"
+)
+
+
+def answered(request: InferRequest) -> InferResponse:
+    outputs = [Tensor("OUT", t.datatype, t.shape, array=t.array()) for t in request.inputs.values()]
+    return InferResponse(request.model_name, 1, request.id, outputs)
+
+
+def test_a_model_asks_another_and_gets_its_answer(start: Start, asked):
+    lines = (
+        *ASKS,
+        "answer = ask.exec()",
+        "told = pb_utils.get_output_tensor_by_name(answer, 'OUT').as_numpy().sum()",
+        TELLS,
+    )
+    instance = start(kit.executing(*lines), calls=asked)
+    request = kit.request(IN=[1.0, 2.0])
+    thread = executing(instance, request)
+    other = asked.next()
+    assert (other.model_name, other.id, other.timeout_us) == ("other", "mine", 7)
+    assert other.requested_outputs == ("OUT",)
+    assert asked.halted == [request]
+    other.sink.send(answered(other))
+    assert kit.outputs(request.sink.wait()) == {"TEXT": [b"3.0"]}
+    thread.join()
+
+
+def test_a_refusal_arrives_with_its_text(start: Start, asked):
+    lines = (
+        "ask = pb_utils.InferenceRequest(model_name='nobody', requested_output_names=['OUT'],"
+        " inputs=[])",
+        "told = ask.exec().error().message()",
+        TELLS,
+    )
+    instance = start(kit.executing(*lines), calls=asked)
+    assert "nobody is there" in kit.said(instance)
+
+
+def test_a_model_sees_that_its_request_is_cancelled(start: Start):
+    lines = ("while not requests[0].is_cancelled(): pass", "told = 'seen'", TELLS)
+    instance = start(kit.executing(*lines))
+    request = kit.request()
+    thread = executing(instance, request)
+    request.cancellation.cancel()
+    assert kit.outputs(request.sink.wait()) == {"TEXT": [b"seen"]}
+    thread.join()
+
+
+def test_a_request_that_was_cancelled_before_arrives_cancelled(start: Start):
+    instance = start(kit.executing("told = requests[0].is_cancelled()", TELLS))
+    request = kit.request()
+    request.cancellation.cancel()
+    (response,) = instance.execute([request]).responses
+    assert kit.outputs(response) == {"TEXT": [b"True"]}
+
+
+def test_nothing_watches_a_request_that_is_answered(start: Start):
+    instance = start(kit.executing("told = 1", TELLS))
+    request = kit.request()
+    instance.execute([request])
+    assert not request.cancellation._watchers
+
+
+def test_what_a_dead_process_has_asked_is_cancelled(start: Start, asked):
+    instance = start(kit.executing(*ASKS, "ask.exec()"), calls=asked)
+    request = kit.request(IN=[1.0])
+    failed = threading.Event()
+
+    def execute() -> None:
+        with pytest.raises(ServerError, match="not healthy"):
+            instance.execute([request])
+        failed.set()
+
+    thread = threading.Thread(target=execute)
+    thread.start()
+    other = asked.next()
+    cancelled = threading.Event()
+    other.cancellation.watch(cancelled.set)
+    instance._child.kill()
+    assert cancelled.wait(SECONDS)
+    thread.join()
+    assert failed.is_set()
+    other.sink.send(answered(other))  # to nobody
+
+
+def test_models_load_unload_and_ask_who_is_ready(start: Start, asked):
+    lines = (
+        "pb_utils.load_model('x', '{}', {'file:1/model.py': b'code\\x00', 'file:2': b''})",
+        "pb_utils.unload_model('y', True)",
+        "told = [pb_utils.is_model_ready('there', '2'), pb_utils.is_model_ready('there', '1')]",
+        TELLS,
+    )
+    instance = start(kit.executing(*lines), calls=asked)
+    assert kit.said(instance) == "[True, False]"
+    assert asked.loaded == [
+        ("x", "{}", {"file:1/model.py": b"code\0", "file:2": b""}),
+        ("y", True),
+    ]
+
+
+def test_a_defect_of_the_server_does_not_leave_a_model_waiting(start: Start, asked, caplog):
+    lines = (
+        "try: told = pb_utils.is_model_ready('defect')",
+        "except pb_utils.TritonModelException as error: told = error",
+        TELLS,
+    )
+    instance = start(kit.executing(*lines), calls=asked)
+    assert "ZeroDivisionError: a defect" in kit.said(instance)
+    assert "a call failed" in caplog.text
+
+
+def test_responses_of_one_sender_keep_their_order(start: Start):
+    lines = (
+        "import threading",
+        "def send(sender):",
+        "    for number in range(50):",
+        "        text = pb_utils.Tensor('TEXT', np.array([str(number)], object))",
+        "        sender.send(pb_utils.InferenceResponse([text]))",
+        "    sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",
+        "for request in requests:",
+        "    threading.Thread(target=send, args=(request.get_response_sender(),)).start()",
+    )
+    instance = start(kit.executing(*lines), is_decoupled=True)
+    requests = [kit.request(id=str(number)) for number in range(4)]
+    for request in requests:
+        request.sink = Answers()
+    assert instance.execute(requests).responses == [None] * 4
+    for request in requests:
+        told = [request.sink.wait() for _ in range(51)]
+        assert [kit.outputs(answer)["TEXT"] for answer in told[:-1]] == [
+            [str(number).encode()] for number in range(50)
+        ]
+        assert (told[-1].final, told[-1].empty) == (True, True)
+        assert {answer.id for answer in told} == {request.id}
+
+
+def test_an_error_keeps_its_code(start: Start):
+    lines = (
+        "error = pb_utils.TritonError('x', pb_utils.TritonError.NOT_FOUND)",
+        "return [pb_utils.InferenceResponse(error=error)]",
+    )
+    response = kit.answer(start(kit.executing(*lines)), kit.request())
+    assert (response.error.code, response.error.message) == (Code.NOT_FOUND, "x")
+
+
+def test_models_find_themselves_on_the_main_thread(start: Start):
+    lines = (
+        "import threading, signal, sys",
+        "signal.signal(signal.SIGUSR1, lambda *_: None)",
+        "told = [threading.current_thread() is threading.main_thread(), sys.argv]",
+        TELLS,
+    )
+    assert kit.said(start(kit.executing(*lines))) == "[True, ['']]"
+
+
+def test_a_model_may_keep_what_it_was_given(start: Start):
+    """Its memory is used again only when the model has let go of it."""
+    lines = (
+        "kept = self.__dict__.setdefault('kept', [])",
+        "kept.append(requests[0].inputs()[0].as_numpy())",
+        "told = [array.tolist() for array in kept]",
+        "if len(kept) == 3: del kept[:]",
+        TELLS,
+    )
+    instance = start(kit.executing(*lines))
+    told = [kit.said(instance, IN=[float(number)] * 2) for number in range(4)]
+    assert told[2] == "[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]"
+    assert told[3] == "[[3.0, 3.0]]"
+
+
+class Trace:
+    """A trace that remembers whose child it is."""
+
+    def __init__(self, parent: object = None) -> None:
+        self.parent = parent
+        self.is_closed = False
+
+    def child(self) -> "Trace":
+        return Trace(self)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("is_traced", [True, False])
+def test_what_is_asked_on_behalf_of_a_traced_request_is_traced(start: Start, asked, is_traced):
+    lines = (
+        "trace = requests[0].trace()",
+        "ask = pb_utils.InferenceRequest(model_name='other', requested_output_names=['OUT'],"
+        " inputs=requests[0].inputs(), trace=trace)",
+        "told = ask.exec().has_error()",
+        TELLS,
+    )
+    instance = start(kit.executing(*lines), calls=asked)
+    request = kit.request(IN=[1.0])
+    request.trace = Trace() if is_traced else None
+    thread = executing(instance, request)
+    other = asked.next()
+    assert (other.trace.parent if is_traced else other.trace) is request.trace
+    other.sink.send(answered(other))
+    assert kit.outputs(request.sink.wait()) == {"TEXT": [b"False"]}
+    thread.join()

@@ -1,0 +1,252 @@
+"""A process that dies: who is told what, and how the instance comes back."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from server.backends import kit
+from server.backends.process.watching import await_end
+from server.support.requests import Answers
+
+from reference_server.backends.process_host.backoff import Backoff
+from reference_server.backends.process_host.instance import ProcessInstance
+from reference_server.core.errors import ServerError
+
+Start = Callable[..., ProcessInstance]
+UNHEALTHY = "Stub process 'm_0_0' is not healthy."
+HERE = "the process of instance 'm_0_0' "
+
+#: Ends in the way that its input says, or answers.
+MORTAL = kit.executing(
+    "import ctypes, os, signal, sys",
+    "how = pb_utils.get_input_tensor_by_name(requests[0], 'HOW').as_numpy().item().decode()",
+    "if how == 'exit': os._exit(3)",
+    "if how == 'segfault': ctypes.string_at(0)",
+    "if how == 'kill': os.kill(os.getpid(), signal.SIGKILL)",
+    "if how == 'hang': signal.pause()",
+    "text = np.array([how], object)",
+    "return [pb_utils.InferenceResponse([pb_utils.Tensor('TEXT', text)]) for _ in requests]",
+)
+
+
+def asks(how: str):
+    return kit.request(HOW=np.array([how.encode()], object))
+
+
+def said(instance: ProcessInstance, how: str) -> object:
+    return kit.outputs(kit.answer(instance, asks(how)))["TEXT"]
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("exit", "exited with code 3"),
+        ("segfault", "was ended by SIGSEGV"),
+        ("kill", "was ended by SIGKILL"),
+    ],
+)
+def test_requests_in_flight_fail_and_the_instance_comes_back(start: Start, health, how, told):
+    instance = start(MORTAL)
+    assert kit.execution_error(instance, asks(how), asks("other")) == UNHEALTHY
+    assert health.next() == HERE + told
+    assert health.next() == ""
+    assert said(instance, "again") == [b"again"]
+
+
+def test_the_model_is_not_ready_before_anybody_is_told_of_a_failure(start: Start, health):
+    instance = start(MORTAL, backoff=lambda: Backoff(first_s=600))
+    kit.execution_error(instance, asks("exit"))
+    assert health.reason == HERE + "exited with code 3"
+    instance.close()
+
+
+def test_a_death_between_requests_is_noticed_and_the_next_request_is_answered(start, health):
+    instance = start(MORTAL)
+    os.kill(instance.pid, signal.SIGKILL)
+    assert health.next() == HERE + "was ended by SIGKILL"
+    assert said(instance, "well") == [b"well"]
+
+
+def test_a_death_is_noticed_though_a_process_of_its_own_lives_on(start: Start, health):
+    """A forked process has all sockets and pipes of its parent."""
+    instance = start(
+        kit.executing(
+            "import os, time",
+            "child = os.fork()",
+            "if child == 0: time.sleep(60)",
+            "text = np.array([str(child)], object)",
+            "return [pb_utils.InferenceResponse([pb_utils.Tensor('TEXT', text)])]",
+        )
+    )
+    forked = int(kit.said(instance))
+    os.kill(instance.pid, signal.SIGKILL)
+    assert health.next() == HERE + "was ended by SIGKILL"
+    os.kill(forked, signal.SIGKILL)
+
+
+def test_signals_are_left_to_the_server(start: Start, health):
+    instance = start(MORTAL)
+    os.kill(instance.pid, signal.SIGINT)
+    os.kill(instance.pid, signal.SIGTERM)
+    assert said(instance, "well") == [b"well"]
+    assert health.changes.empty()
+
+
+def test_an_execution_may_be_limited_in_time(start: Start, health):
+    instance = start(MORTAL, limit_s=0.5)
+    assert kit.execution_error(instance, asks("hang")) == (
+        kit.FAILED + "the execution took longer than 0.5 s, and its process was ended."
+    )
+    assert health.next() == HERE + "was ended by SIGKILL"
+    assert said(instance, "again") == [b"again"]
+
+
+def test_without_restarts_all_requests_fail_and_the_model_stays_ready(start: Start, health):
+    instance = start(MORTAL, restarts=False)
+    assert kit.execution_error(instance, asks("exit")) == UNHEALTHY
+    assert kit.execution_error(instance, asks("well")) == UNHEALTHY
+    assert health.reason == ""
+    assert instance.pid is None
+
+
+def test_what_a_model_owes_when_its_process_dies_is_answered_with_an_error(start: Start):
+    """One request of the batch has had its last response, one its first, and one none."""
+    source = kit.executing(
+        "import os",
+        "def tell(word): return pb_utils.InferenceResponse([pb_utils.Tensor('TEXT', "
+        "np.array([word], object))])",
+        "senders = [request.get_response_sender() for request in requests]",
+        "senders[0].send(tell('whole'), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",
+        "senders[1].send(tell('part'))",
+        "os._exit(0)",
+    )
+    instance = start(source, is_decoupled=True)
+    sinks = [Answers() for _ in range(3)]
+    requests = [kit.request() for _ in sinks]
+    for request, sink in zip(requests, sinks, strict=True):
+        request.sink = sink
+    execution = instance.execute(requests)
+    assert execution.failed
+    assert execution.responses == [None] * 3
+    whole = sinks[0].wait()
+    assert whole.final
+    assert kit.outputs(whole) == {"TEXT": [b"whole"]}
+    assert kit.outputs(sinks[1].wait()) == {"TEXT": [b"part"]}
+    for sink in sinks[1:]:
+        last = sink.wait()
+        assert last.final
+        assert str(last.error) == UNHEALTHY
+    assert all(sink.is_empty for sink in sinks)
+
+
+def test_what_was_to_be_sent_after_execute_is_answered_with_an_error(start: Start):
+    source = kit.executing("self.senders = [request.get_response_sender() for request in requests]")
+    instance = start(source, is_decoupled=True)
+    request = kit.request()
+    sink = request.sink = Answers()
+    assert instance.execute([request]).responses == [None]
+    os.kill(instance.pid, signal.SIGKILL)
+    last = sink.wait()
+    assert last.final
+    assert str(last.error) == UNHEALTHY
+
+
+def test_a_start_that_fails_is_told_and_tried_again(start: Start, health, tmp_path):
+    flag = tmp_path / "flag"
+    source = MORTAL.replace(
+        "    def execute",
+        "    def initialize(self, args):\n"
+        "        import os\n"
+        f"        if os.path.exists({str(flag)!r}): raise ValueError('not yet')\n\n"
+        "    def execute",
+    )
+    instance = start(source, backoff=lambda: Backoff(first_s=0.1, limit_s=0.1))
+    flag.touch()
+    os.kill(instance.pid, signal.SIGKILL)
+    assert health.next() == HERE + "was ended by SIGKILL"
+    assert kit.execution_error(instance, asks("x")) == UNHEALTHY
+    assert health.next().startswith(HERE + "was ended by SIGKILL; then: ValueError: not yet\n")
+    flag.unlink()
+    while health.next():
+        pass
+    assert said(instance, "again") == [b"again"]
+
+
+def test_closing_does_not_wait_for_the_next_start(start: Start, health):
+    instance = start(MORTAL, backoff=lambda: Backoff(first_s=600))
+    os.kill(instance.pid, signal.SIGKILL)
+    health.next()
+    instance.close()
+    assert instance.pid is None
+
+
+def test_a_model_that_ends_its_process_while_it_starts_cannot_be_loaded(make, caplog):
+    instance = make("import os\nos._exit(4)")
+    with pytest.raises(ServerError) as caught:
+        instance.open()
+    assert caught.value.described() == f"Internal: {UNHEALTHY}"
+    assert f"{HERE}exited with code 4 while it was starting" in caplog.text
+
+
+def test_a_crash_tells_where_it_was(start: Start, health, capfd):
+    instance = start(MORTAL)
+    kit.execution_error(instance, asks("segfault"))
+    instance.close()
+    lines = capfd.readouterr().err.splitlines()
+    assert "[m_0_0] Fatal Python error: Segmentation fault" in lines
+    assert any(line.startswith("[m_0_0] ") and "model.py" in line for line in lines)
+
+
+def test_the_process_ends_with_the_instance(start: Start):
+    instance = start(MORTAL)
+    pid = instance.pid
+    instance.close()
+    await_end(pid)
+
+
+def test_many_threads_may_start_and_end_processes_side_by_side(make: Start):
+    instances = [make(kit.IDENTITY, name=f"m_0_{number}") for number in range(3)]
+    for step in ("open", "close"):
+        threads = [threading.Thread(target=getattr(instance, step)) for instance in instances]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("function", ["memfd_create", "pidfd_open"])
+def test_a_system_that_lets_no_process_start_is_an_error(make: Start, monkeypatch, function):
+    def refuse(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    instance = make(kit.IDENTITY)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, refuse)
+        with pytest.raises(ServerError) as caught:
+            instance.open()
+    assert str(caught.value) == (
+        "cannot start a process for 'm_0_0': [Errno 38] Function not implemented"
+    )
+
+
+def descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def test_an_instance_that_is_closed_leaves_nothing_open(make: Start):
+    instance = make(kit.IDENTITY)
+    instance.open()
+    threads = threading.active_count()
+    instance.close()
+    instance.open()
+    opened = descriptors()
+    for _ in range(3):
+        instance.close()
+        instance.open()
+    assert descriptors() <= opened
+    assert threading.active_count() <= threads
+    instance.close()

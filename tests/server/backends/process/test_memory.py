@@ -1,0 +1,118 @@
+"""Shared memory: written once, viewed on the other side, given back when nobody looks any more."""
+
+import fcntl
+import gc
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from reference_server.backends.process_host import memory
+from reference_server.backends.process_host.memory import Incoming, Outgoing
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def descriptor() -> Iterator[int]:
+    descriptor = memory.create(128 * MEGABYTE)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.fixture
+def outgoing(descriptor: int) -> Outgoing:
+    return Outgoing(descriptor)
+
+
+@pytest.fixture
+def incoming(descriptor: int) -> Incoming:
+    return Incoming(descriptor)
+
+
+def put(outgoing: Outgoing, data: bytes) -> int:
+    offset = outgoing.put(memoryview(data))
+    assert offset is not None
+    return offset
+
+
+def used(descriptor: int) -> int:
+    return os.fstat(descriptor).st_blocks * 512
+
+
+def test_what_is_put_is_seen_on_the_other_side(outgoing, incoming):
+    offsets = [put(outgoing, data) for data in (b"one", b"two")]
+    assert [bytes(incoming.view(offset, 3)) for offset in offsets] == [b"one", b"two"]
+
+
+def test_a_view_may_be_written_to_and_is_aligned(outgoing, incoming):
+    put(outgoing, b"x")
+    numbers = np.arange(4.0)
+    array = np.frombuffer(incoming.view(put(outgoing, numbers.tobytes()), 32))
+    array *= 2
+    assert array.tolist() == [0, 2, 4, 6]
+    assert array.flags.writeable
+    assert array.flags.aligned
+
+
+def test_a_block_ends_with_the_last_array_that_was_made_of_its_view(outgoing, incoming):
+    offset = put(outgoing, bytes(64))
+    view = incoming.view(offset, 64)
+    part = np.frombuffer(view, np.float32).reshape(4, 4)[1:, ::2]
+    del view
+    assert incoming.ended() == []
+    assert part.sum() == 0
+    del part
+    assert incoming.ended() == [offset]
+    assert incoming.ended() == []
+
+
+def test_a_block_that_ended_in_a_cycle_is_told_of_too(outgoing, incoming):
+    offset = put(outgoing, b"abc")
+    cycle = [incoming.view(offset, 3)]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert incoming.ended() == [offset]
+
+
+def test_a_block_that_is_given_back_is_used_again(outgoing, incoming):
+    offset = put(outgoing, b"abc")
+    outgoing.give_back([offset])
+    assert put(outgoing, b"def") == offset
+    assert repr(outgoing).startswith("Outgoing(Blocks(1 taken, 64 of ")
+
+
+def test_there_may_be_no_room(outgoing):
+    put(outgoing, bytes(100 * MEGABYTE))
+    assert outgoing.put(memoryview(bytes(30 * MEGABYTE))) is None
+
+
+def test_memory_is_taken_as_it_is_written_and_returned_when_nothing_is_under_way(
+    descriptor, outgoing
+):
+    assert used(descriptor) == 0
+    small = put(outgoing, bytes(4 * MEGABYTE))
+    assert used(descriptor) == 4 * MEGABYTE
+    large = put(outgoing, bytes(96 * MEGABYTE))
+    assert used(descriptor) == 100 * MEGABYTE
+    outgoing.give_back([large])
+    assert used(descriptor) == 100 * MEGABYTE
+    outgoing.give_back([small])
+    assert used(descriptor) == memory.KEPT_BYTES
+
+
+def test_nobody_can_change_its_size(descriptor):
+    with pytest.raises(PermissionError):
+        os.ftruncate(descriptor, MEGABYTE)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+
+
+def test_views_outlive_the_end(outgoing, incoming):
+    view = incoming.view(put(outgoing, b"abc"), 3)
+    incoming.close()
+    outgoing.close()
+    assert bytes(view) == b"abc"
+    assert outgoing.put(memoryview(b"x")) is None

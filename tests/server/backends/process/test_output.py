@@ -1,0 +1,83 @@
+"""What processes print comes out of the server, with their names in front."""
+
+import io
+import os
+import subprocess
+import sys
+import threading
+
+from server.backends import kit
+
+from reference_server.backends.process_host import output
+
+
+def pumped(*writes: tuple[int, bytes]) -> tuple[str, str]:
+    """What comes out if a process writes this to its stdout and stderr."""
+    source = "import os, sys\n" + "".join(f"os.write({fd}, {data!r})\n" for fd, data in writes)
+    streams = io.StringIO(), io.StringIO()
+    ended = threading.Event()
+    process = subprocess.Popen(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with process:
+        pipes = [os.dup(pipe.fileno()) for pipe in (process.stdout, process.stderr)]
+        life = os.pidfd_open(process.pid)
+        output.pump("m_0", life, dict(zip(pipes, streams, strict=True)), ended.set)
+    assert ended.is_set()
+    return streams[0].getvalue(), streams[1].getvalue()
+
+
+def test_each_line_gets_the_name_in_front():
+    assert pumped((1, b"one\ntwo\n"), (2, b"three\n")) == (
+        "[m_0] one\n[m_0] two\n",
+        "[m_0] three\n",
+    )
+
+
+def test_lines_may_come_in_parts_and_the_last_without_an_end():
+    assert pumped((1, b"o"), (1, b"ne\nt"), (1, b"wo")) == ("[m_0] one\n[m_0] two\n", "")
+
+
+def test_bytes_that_are_no_text_are_shown_as_such():
+    assert pumped((1, b"\xff\xc3\xa9\n")) == ("[m_0] \ufffdé\n", "")
+
+
+def test_what_a_model_prints_is_the_servers_output(start, capfd):
+    instance = start(
+        kit.executing(
+            "import sys, subprocess",
+            "print('é', len(requests))",
+            "print('bad', file=sys.stderr)",
+            "subprocess.run(['echo', 'from below'], check=True)",
+            "return [pb_utils.InferenceResponse() for _ in requests]",
+        )
+    )
+    instance.execute([kit.request()])
+    instance.close()
+    out, err = capfd.readouterr()
+    assert out == "[m_0_0] é 1\n[m_0_0] from below\n"
+    assert err == "[m_0_0] bad\n"
+
+
+def test_all_that_was_printed_is_out_when_the_end_is_told():
+    """A process of its own goes on to hold the pipe."""
+    source = "import os, subprocess\nprint('x' * 100_000, flush=True)\nsubprocess.Popen(['cat'])"
+    stream = io.StringIO()
+    ended = threading.Event()
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        thread = threading.Thread(
+            target=output.pump,
+            args=(
+                "m",
+                os.pidfd_open(process.pid),
+                {os.dup(process.stdout.fileno()): stream},
+                ended.set,
+            ),
+        )
+        thread.start()
+        assert ended.wait(20)
+        assert stream.getvalue() == f"[m] {'x' * 100_000}\n"
+        process.stdin.close()
+        thread.join()

@@ -1,0 +1,45 @@
+"""Waiting for what a process does."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+
+from reference_server.core.health import Health
+
+SECONDS = 20
+
+
+class WatchedHealth(Health):
+    """A health for whose changes one can wait, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def fell_ill(self, instance: str, reason: str) -> None:
+        super().fell_ill(instance, reason)
+        self.changes.put(self.reason)
+
+    def recovered(self, instance: str) -> None:
+        super().recovered(instance)
+        self.changes.put(self.reason)
+
+    def next(self) -> str:
+        """The next reason; empty when it is well again."""
+        return self.changes.get(timeout=SECONDS)
+
+
+def await_end(pid: int) -> None:
+    """Return when the process of that number has ended, whoever's child it is."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        assert poll.poll(SECONDS * 1000), f"process {pid} lives on"
+    finally:
+        os.close(descriptor)
