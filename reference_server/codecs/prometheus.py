@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from reference_server.core.metrics import Distribution, Family, Labels
+from reference_server.core.metrics import Distribution, Family, Labels, Quantiles
 
 CONTENT_TYPE = b"text/plain; charset=utf-8"
 
@@ -32,6 +32,8 @@ def _lines(family: Family) -> Iterator[str]:
     for sample in family.samples:
         if isinstance(sample.value, Distribution):
             yield from _distribution(head.name, sample.labels, sample.value)
+        elif isinstance(sample.value, Quantiles):
+            yield from _quantiles(head.name, sample.labels, sample.value)
         else:
             yield f"{head.name}{_labels(sample.labels)} {_number(sample.value)}"
 
@@ -42,6 +44,15 @@ def _distribution(name: str, labels: Labels, value: Distribution) -> Iterator[st
     yield f"{name}_sum{shown} {_number(value.sum)}"
     for bound, count in (*value.buckets, (math.inf, value.count)):
         yield f"{name}_bucket{_labels((*labels, ('le', _number(bound))))} {count}"
+
+
+def _quantiles(name: str, labels: Labels, value: Quantiles) -> Iterator[str]:
+    shown = _labels(labels)
+    yield f"{name}_count{shown} {value.count}"
+    yield f"{name}_sum{shown} {_number(value.sum)}"
+    for quantile, found in value.values:
+        labelled = _labels((*labels, ("quantile", _number(quantile))))
+        yield f"{name}{labelled} {_number(found)}"
 
 
 def _labels(labels: Labels) -> str:

@@ -7,20 +7,25 @@ statistics extension.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from reference_server.core.clock import Clock
+from reference_server.core.metrics import Quantiles
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, Timing
-from reference_server.core.statistics import BatchStatistics, Snapshot
+from reference_server.core.statistics import BatchStatistics, FailureReason, Snapshot
+from reference_server.observability.latencies import LatencySummaries
 
 
 class ModelStatistics:
-    """The counters of one model version. Every method may be called by any thread."""
+    """The counters of one model version, and its `summaries`, if there are any. Any thread."""
 
-    def __init__(self, name: str, version: int, clock: Clock) -> None:
+    def __init__(
+        self, name: str, version: int, clock: Clock, summaries: LatencySummaries | None = None
+    ) -> None:
         self._totals = Snapshot(name, version)
         self._clock = clock
+        self._summaries = summaries
         self._lock = threading.Lock()
 
     def executed(
@@ -40,7 +45,11 @@ class ModelStatistics:
             rows += request.batch_size
             queued_ns += start_ns - request.queued_ns
             total_ns += now - request.received_ns
-        count = len(batch)
+        count = size = len(batch)
+        if rows < count:  # requests without a client, of no rows, fill places in this batch
+            count = rows
+            queued_ns = sum(start_ns - request.queued_ns for request in batch if request.batch_size)
+            total_ns = sum(now - request.received_ns for request in batch if request.batch_size)
         with self._lock:
             totals = self._totals
             totals.inference_count += rows
@@ -50,16 +59,23 @@ class ModelStatistics:
             totals.compute_input.add(timing.input_ns * count, count)
             totals.compute_infer.add(timing.infer_ns * count, count)
             totals.compute_output.add(timing.output_ns * count, count)
-            self._count_batch(rows, timing)
+            self._count_batch(max(rows, size), timing)
+            if self._summaries is not None:
+                for request in batch:
+                    if request.batch_size:
+                        lasted, waited = now - request.received_ns, start_ns - request.queued_ns
+                        self._summaries.executed(lasted, waited, timing)
         return timing
 
     def failed(self, batch: Sequence[InferRequest], start_ns: int) -> None:
         """An instance ran `batch` from `start_ns` on, and the batch failed as a whole."""
         now = self._clock.monotonic_ns()
         with self._lock:
-            self._totals.fail.add(sum(now - request.received_ns for request in batch), len(batch))
-            rows = sum(request.batch_size for request in batch)
-            self._count_batch(rows, Timing(0, now - start_ns, 0))
+            clients = [request for request in batch if request.batch_size]
+            lasted = sum(now - request.received_ns for request in clients)
+            self._count_failures(FailureReason.BACKEND, lasted, len(clients))
+            rows = sum(request.batch_size for request in clients)
+            self._count_batch(max(rows, len(batch)), Timing(0, now - start_ns, 0))
 
     def composed(self, request: InferRequest, began_ns: int, steps: Sequence[Timing]) -> Timing:
         """An ensemble answered `request` after `steps`, which began at `began_ns`.
@@ -81,15 +97,45 @@ class ModelStatistics:
             totals.compute_infer.add(timing.infer_ns)
             totals.compute_output.add(timing.output_ns)
             self._count_batch(request.batch_size, timing)
+            if self._summaries is not None:
+                lasted, waited = now - request.received_ns, began_ns - request.queued_ns
+                self._summaries.executed(lasted, waited, timing)
         return timing
 
-    def refused(self, request: InferRequest) -> None:
+    def refused(self, request: InferRequest, reason: FailureReason) -> None:
         """`request` was accepted, and answered with an error that no execution gave.
 
         An ensemble's request that failed in one of its steps is such a one too.
         """
         with self._lock:
-            self._totals.fail.add(self._clock.monotonic_ns() - request.received_ns)
+            self._count_failures(reason, self._clock.monotonic_ns() - request.received_ns)
+
+    def cache_hit(self, request: InferRequest, began_ns: int, found_ns: int) -> None:
+        """The response cache, asked at `began_ns`, had the answer at `found_ns`; it is sent now."""
+        now = self._clock.monotonic_ns()
+        with self._lock:
+            totals = self._totals
+            totals.success.add(now - request.received_ns)
+            totals.queue.add(began_ns - request.queued_ns)
+            totals.cache_hit.add(found_ns - began_ns)
+            if self._summaries is not None:
+                self._summaries.cache_hit(began_ns - request.queued_ns, found_ns - began_ns)
+
+    def cache_missed(self, ns: int) -> None:
+        """A response was offered to the response cache; looking up and storing it took `ns`.
+
+        The time counts with the successes, too, though the request is counted elsewhere.
+        """
+        with self._lock:
+            self._totals.cache_miss.add(ns)
+            self._totals.success.ns += ns
+            if self._summaries is not None:
+                self._summaries.cache_missed(ns)
+
+    def _count_failures(self, reason: FailureReason, ns: int, count: int = 1) -> None:
+        totals = self._totals
+        totals.fail.add(ns, count)
+        totals.failures[reason] = totals.failures.get(reason, 0) + count
 
     def _count_batch(self, rows: int, timing: Timing) -> None:
         totals = self._totals
@@ -101,6 +147,11 @@ class ModelStatistics:
         batch.compute_input.add(timing.input_ns)
         batch.compute_infer.add(timing.infer_ns)
         batch.compute_output.add(timing.output_ns)
+
+    def summaries(self) -> Mapping[str, Quantiles]:
+        """What the summaries show, by the names of their families."""
+        with self._lock:
+            return {} if self._summaries is None else self._summaries.read()
 
     def snapshot(self) -> Snapshot:
         """The counters as they are now."""
@@ -128,4 +179,5 @@ class ModelStatistics:
                     )
                     for rows, batch in sorted(totals.batches.items())
                 },
+                dict(totals.failures),
             )

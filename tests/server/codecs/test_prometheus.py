@@ -12,6 +12,7 @@ from reference_server.core.metrics import (
     Family,
     FamilyHead,
     MetricKind,
+    Quantiles,
     Sample,
 )
 
@@ -104,3 +105,14 @@ def test_numbers(value, text):
 @given(st.floats(-1e308, 1e308))
 def test_a_number_is_read_back_to_sixteen_digits(value):
     assert float(shown(value)) == pytest.approx(value, rel=1e-15, abs=1e-320)
+
+
+def test_a_summary_tells_count_sum_and_quantiles_with_their_label_last():
+    value = Quantiles(3, 1145.0, ((0.5, 179.0), (0.999, math.nan)))
+    assert page(Sample((("model", "m"), ("version", "1")), value), kind=MetricKind.SUMMARY) == (
+        "# TYPE x summary\n"
+        'x_count{model="m",version="1"} 3\n'
+        'x_sum{model="m",version="1"} 1145\n'
+        'x{model="m",version="1",quantile="0.5"} 179\n'
+        'x{model="m",version="1",quantile="0.999"} Nan\n'
+    )

@@ -1,6 +1,7 @@
 """The metrics of models out of their statistics."""
 
-from reference_server.core.statistics import Duration, Snapshot
+from reference_server.core.metrics import Quantiles, Sample
+from reference_server.core.statistics import Duration, FailureReason, Snapshot
 from reference_server.observability.model_metrics import HEADS, ModelReading, samples
 
 SNAPSHOT = Snapshot(
@@ -14,12 +15,15 @@ SNAPSHOT = Snapshot(
     compute_input=Duration(10, 3_000_000),
     compute_infer=Duration(10, 4_000_000),
     compute_output=Duration(10, 5_000_000),
+    cache_hit=Duration(6, 7_000_999),
+    cache_miss=Duration(4, 8_000_999),
+    failures={FailureReason.BACKEND: 2, FailureReason.REJECTED: 3},
 )
 
 
-def values(name, *, reason="BACKEND", tags=()):
+def values(name, *, tags=()):
     """The series of one family, of a model with these statistics."""
-    found = samples([ModelReading(SNAPSHOT, 5, reason, tags)])
+    found = samples([ModelReading(SNAPSHOT, 5, tags)])
     return {sample.labels: sample.value for sample in found[f"nv_inference_{name}"]}
 
 
@@ -29,10 +33,11 @@ MODEL = (("model", "m"), ("version", "3"))
 def test_each_family_shows_its_statistic():
     assert {
         name.removeprefix("nv_inference_"): [sample.value for sample in found]
-        for name, found in samples([ModelReading(SNAPSHOT, 5, "BACKEND", ())]).items()
+        for name, found in samples([ModelReading(SNAPSHOT, 5, ())]).items()
+        if found
     } == {
         "request_success": [10],
-        "request_failure": [0, 0, 2, 0],
+        "request_failure": [3, 0, 2, 0],
         "count": [50],
         "exec_count": [4],
         "request_duration_us": [1000],
@@ -44,25 +49,67 @@ def test_each_family_shows_its_statistic():
     }
 
 
+def test_models_that_ask_for_the_cache_have_series_of_it():
+    found = samples([ModelReading(SNAPSHOT, 5, (), cached=True)])
+    assert {name: found[f"nv_cache_{name}_per_model"][0].value for name in CACHE} == {
+        "num_hits": 6,
+        "hit_duration": 7000,
+        "num_misses": 4,
+        "miss_duration": 8000,
+    }
+
+
+CACHE = ("num_hits", "hit_duration", "num_misses", "miss_duration")
+
+
+def test_without_counters_counts_stay_where_they_were_and_durations_are_gone():
+    found = samples([ModelReading(SNAPSHOT, 5, (), cached=True)], counters=False)
+    assert {
+        name.removeprefix("nv_inference_"): [sample.value for sample in series]
+        for name, series in found.items()
+        if series
+    } == {
+        "request_success": [0],
+        "request_failure": [0, 0, 0, 0],
+        "count": [0],
+        "exec_count": [0],
+        "pending_request_count": [5],
+    }
+
+
+def test_summaries_are_shown_in_their_families():
+    quantiles = Quantiles(1, 2, ((0.5, 2),))
+    reading = ModelReading(SNAPSHOT, 5, (), summaries={"nv_inference_queue_summary_us": quantiles})
+    assert samples([reading])["nv_inference_queue_summary_us"] == [Sample(MODEL, quantiles)]
+
+
 def test_the_families_stand_in_tritons_order():
-    assert [head.name.removeprefix("nv_inference_") for head in HEADS] == [
-        "request_success",
-        "request_failure",
-        "count",
-        "exec_count",
-        "request_duration_us",
-        "queue_duration_us",
-        "compute_input_duration_us",
-        "compute_infer_duration_us",
-        "compute_output_duration_us",
-        "pending_request_count",
+    assert [head.name.removeprefix("nv_") for head in HEADS] == [
+        "inference_request_success",
+        "inference_request_failure",
+        "inference_count",
+        "inference_exec_count",
+        "inference_request_duration_us",
+        "inference_queue_duration_us",
+        "inference_compute_input_duration_us",
+        "inference_compute_infer_duration_us",
+        "inference_compute_output_duration_us",
+        *(f"cache_{name}_per_model" for name in CACHE),
+        "inference_pending_request_count",
+        "inference_request_summary_us",
+        "inference_queue_summary_us",
+        "inference_compute_input_summary_us",
+        "inference_compute_infer_summary_us",
+        "inference_compute_output_summary_us",
+        "cache_hit_summary_per_model",
+        "cache_miss_summary_per_model",
     ]
 
 
 def test_failures_have_a_series_for_each_reason():
-    assert values("request_failure", reason="OTHER") == {
+    assert values("request_failure") == {
         (("model", "m"), ("reason", reason), ("version", "3")): count
-        for reason, count in {"REJECTED": 0, "CANCELED": 0, "BACKEND": 0, "OTHER": 2}.items()
+        for reason, count in {"REJECTED": 3, "CANCELED": 0, "BACKEND": 2, "OTHER": 0}.items()
     }
 
 

@@ -5,7 +5,7 @@ from server.support.clock import ManualClock
 from server.support.requests import a_request
 
 from reference_server.core.response import Execution, Timing
-from reference_server.core.statistics import Duration
+from reference_server.core.statistics import Duration, FailureReason
 from reference_server.observability.statistics import ModelStatistics
 
 
@@ -134,10 +134,11 @@ def test_an_ensemble_without_steps_is_counted_as_one_of_quick_steps(statistics):
 
 
 def test_a_refused_request_only_fails(statistics):
-    statistics.refused(arrived(4))
+    statistics.refused(arrived(4), FailureReason.REJECTED)
     snapshot = statistics.snapshot()
     nothing_but(snapshot, fail=(1, 900))
     assert (snapshot.execution_count, snapshot.batches) == (0, {})
+    assert snapshot.failures == {FailureReason.REJECTED: 1}
 
 
 def test_a_snapshot_stays_as_it_was(statistics):
@@ -146,3 +147,34 @@ def test_a_snapshot_stays_as_it_was(statistics):
     statistics.executed([arrived()], EXECUTION, 300)
     assert before.success.count == 1
     assert before.batches[1].compute_infer.count == 1
+
+
+def test_a_cache_hit_is_a_success_without_an_execution(statistics):
+    statistics.cache_hit(arrived(4), 300, 450)
+    snapshot = statistics.snapshot()
+    nothing_but(snapshot, success=(1, 900), queue=(1, 100), cache_hit=(1, 150))
+    assert (snapshot.last_inference_ms, snapshot.inference_count, snapshot.batches) == (0, 0, {})
+
+
+def test_the_time_of_a_cache_miss_is_also_that_of_a_success(statistics):
+    statistics.executed([arrived()], EXECUTION, 300)
+    statistics.cache_missed(70)
+    snapshot = statistics.snapshot()
+    assert snapshot.cache_miss == Duration(1, 70)
+    assert snapshot.success == Duration(1, 970)
+
+
+def test_requests_that_fill_places_count_in_the_size_of_a_batch_alone(statistics):
+    statistics.executed([arrived(0), arrived(1), arrived(0)], EXECUTION, 300)
+    snapshot = statistics.snapshot()
+    once = {"compute_input": (1, 20), "compute_infer": (1, 400), "compute_output": (1, 280)}
+    nothing_but(snapshot, success=(1, 900), queue=(1, 100), **once)
+    assert (snapshot.inference_count, snapshot.execution_count) == (1, 1)
+    assert list(snapshot.batches) == [3]
+
+
+def test_of_a_failed_batch_too(statistics):
+    statistics.failed([arrived(0), arrived(1)], 300)
+    snapshot = statistics.snapshot()
+    nothing_but(snapshot, fail=(1, 900))
+    assert list(snapshot.batches) == [2]

@@ -1,0 +1,153 @@
+"""Quantiles of a stream in little memory: which value stands at a share of all, nearly.
+
+The method is that of Cormode, Korn, Muthukrishnan and Srivastava, "Effective computation of biased
+quantiles over data streams" (2005), for targets that are known from the start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from reference_server.core.clock import Clock
+from reference_server.core.metrics import Quantiles
+from reference_server.options import Quantile
+
+_BUFFERED = 512
+_WINDOWS = 5
+_WINDOW_NS = 12 * 1_000_000_000
+
+
+class _Item(NamedTuple):
+    """A value kept for `weight` values up to it; its own rank may be up to `slack` higher."""
+
+    value: float
+    weight: int
+    slack: int
+
+
+class QuantileSketch:
+    """Values, of which only those are kept that are needed to tell the target quantiles.
+
+    A quantile q with the error e is told by a value whose rank among n is off by at most e * n,
+    and one. Not thread-safe.
+    """
+
+    def __init__(self, targets: Sequence[Quantile]) -> None:
+        self._targets = targets
+        self._items: list[_Item] = []
+        self._buffer: list[float] = []
+        self._count = 0
+
+    def insert(self, value: float) -> None:
+        """Count `value`."""
+        self._buffer.append(value)
+        if len(self._buffer) >= _BUFFERED:
+            self._settle()
+
+    def value_at(self, quantile: float) -> float:
+        """A value that about this share of all values does not exceed; NaN if there are none."""
+        self._settle()
+        if not self._items:
+            return math.nan
+        wanted = math.ceil(quantile * self._count)
+        bound = wanted + self._allowed(wanted) / 2
+        rank = 0
+        last = self._items[0].value
+        for item in self._items:
+            if rank + item.weight + item.slack > bound:
+                return last
+            rank += item.weight
+            last = item.value
+        return last
+
+    def _allowed(self, rank: float) -> float:
+        """How far off the rank of a value may be, where about `rank` values are smaller."""
+        allowed = math.inf
+        for quantile, error in ((target.quantile, target.error) for target in self._targets):
+            if rank >= quantile * self._count:
+                share = rank / quantile if quantile > 0 else math.inf
+            else:
+                share = (self._count - rank) / (1 - quantile) if quantile < 1 else math.inf
+            allowed = min(allowed, 2 * error * share)
+        return allowed
+
+    def _settle(self) -> None:
+        """Put what is buffered in its place, and drop what nobody needs."""
+        if not self._buffer:
+            return
+        merged: list[_Item] = []
+        kept = iter(self._items)
+        following = next(kept, None)
+        for value in sorted(self._buffer):
+            while following is not None and following.value < value:
+                merged.append(following)
+                following = next(kept, None)
+            slack = following.weight + following.slack - 1 if merged and following else 0
+            merged.append(_Item(value, 1, slack))
+        if following is not None:
+            merged.append(following)
+            merged.extend(kept)
+        self._count += len(self._buffer)
+        self._buffer.clear()
+        self._items = self._compressed(merged)
+
+    def _compressed(self, items: list[_Item]) -> list[_Item]:
+        """Let each value stand for those before it, as far as that may be; the ends stay."""
+        rank = self._count - items[-1].weight
+        result = [items[-1]]
+        for item in reversed(items[1:-1]):
+            rank -= item.weight
+            above = result[-1]
+            if item.weight + above.weight + above.slack <= self._allowed(rank):
+                result[-1] = _Item(above.value, item.weight + above.weight, above.slack)
+            else:
+                result.append(item)
+        if len(items) > 1:
+            result.append(items[0])
+        result.reverse()
+        return result
+
+
+class Summary:
+    """How many values, their sum, and the quantiles of those of about the last minute.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, targets: Sequence[Quantile], clock: Clock) -> None:
+        self._targets = targets
+        self._clock = clock
+        self._count = 0
+        self._sum = 0.0
+        # Each began one window after the one before it; the oldest is the one that is shown.
+        self._sketches = deque(QuantileSketch(targets) for _ in range(_WINDOWS))
+        self._began_ns = clock.monotonic_ns()
+
+    def observe(self, value: float) -> None:
+        """Count `value`."""
+        self._turn()
+        self._count += 1
+        self._sum += value
+        for sketch in self._sketches:
+            sketch.insert(value)
+
+    def read(self) -> Quantiles:
+        """What was observed."""
+        self._turn()
+        shown = self._sketches[0]
+        return Quantiles(
+            self._count,
+            self._sum,
+            tuple((target.quantile, shown.value_at(target.quantile)) for target in self._targets),
+        )
+
+    def _turn(self) -> None:
+        """Forget what is too old."""
+        over = (self._clock.monotonic_ns() - self._began_ns) // _WINDOW_NS
+        for _ in range(min(over, _WINDOWS)):
+            self._sketches.popleft()
+            self._sketches.append(QuantileSketch(self._targets))
+        self._began_ns += over * _WINDOW_NS

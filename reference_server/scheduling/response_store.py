@@ -1,0 +1,152 @@
+"""The response cache: what was answered to whom, bounded in bytes, the least recently used goes."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+from reference_server.core.clock import Clock
+from reference_server.core.request import InferRequest
+from reference_server.core.statistics import CacheReading
+from reference_server.core.tensor import Tensor
+
+Outputs = tuple[Tensor, ...]
+
+#: What an output is charged beside its bytes: its name, type and shape, and its share of the entry.
+OUTPUT_OVERHEAD_BYTES = 64
+
+
+class NotStored(Exception):
+    """A response that the cache cannot hold; the text says why, in Triton's words."""
+
+
+class LeastRecentlyUsed:
+    """Outputs by key, in at most `byte_size` bytes. Not thread-safe, no clock.
+
+    `used_bytes` never exceeds `byte_size`; `evictions` counts the entries that made room for
+    others.
+    """
+
+    def __init__(self, byte_size: int) -> None:
+        self.byte_size = byte_size
+        self.used_bytes = 0
+        self.evictions = 0
+        self._entries: OrderedDict[Hashable, tuple[Outputs, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._entries
+
+    def get(self, key: Hashable) -> Outputs | None:
+        """What is stored for `key`, which is now the entry used last."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._entries.move_to_end(key)
+        return entry[0]
+
+    def put(self, key: Hashable, outputs: Outputs, byte_size: int) -> None:
+        """Store `outputs`, which count with `byte_size`, in the place of the oldest entries.
+
+        `key` must not be stored already. Raises NotStored if the whole cache is too small.
+        """
+        if byte_size > self.byte_size:
+            raise NotStored(
+                f"Requested byte_size: {byte_size} is greater than total cache size: "
+                f"{self.byte_size}"
+            )
+        while self.used_bytes + byte_size > self.byte_size:
+            _, (_, freed) = self._entries.popitem(last=False)
+            self.used_bytes -= freed
+            self.evictions += 1
+        self._entries[key] = outputs, byte_size
+        self.used_bytes += byte_size
+
+
+class ResponseCache:
+    """The cache of one server, shared by all models that use it. Any thread.
+
+    What is stored are copies of its own that nobody can write to; `lookup` gives tensors over
+    these bytes, so a hit copies nothing.
+    """
+
+    def __init__(self, byte_size: int, clock: Clock) -> None:
+        self._entries = LeastRecentlyUsed(byte_size)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._hits = self._misses = 0
+        self._lookup_ns = self._insertion_ns = 0
+
+    def __repr__(self) -> str:
+        entries = self._entries
+        return (
+            f"ResponseCache({len(entries)} entries, {entries.used_bytes} of "
+            f"{entries.byte_size} bytes)"
+        )
+
+    def lookup(self, key: Hashable) -> list[Tensor] | None:
+        """The outputs that were stored for `key`; None if there are none."""
+        start = self._clock.monotonic_ns()
+        with self._lock:
+            found = self._entries.get(key)
+            if found is None:
+                self._misses += 1
+            else:
+                self._hits += 1
+            self._lookup_ns += self._clock.monotonic_ns() - start
+        # Objects of their own: a tensor keeps the array that somebody made of it, and changed.
+        return None if found is None else [tensor.renamed(tensor.name) for tensor in found]
+
+    def insert(self, key: Hashable, outputs: Sequence[Tensor]) -> bool:
+        """Store copies of `outputs`; False if somebody else has stored a response for `key`.
+
+        Raises NotStored if they do not fit, or if one has no elements, as in Triton.
+        """
+        start = self._clock.monotonic_ns()
+        with self._lock:
+            if key in self._entries:
+                return False
+        if any(0 in tensor.shape for tensor in outputs):
+            raise NotStored("Response buffer from output was nullptr")
+        frozen = tuple(tensor.frozen() for tensor in outputs)
+        byte_size = sum(tensor.byte_size + OUTPUT_OVERHEAD_BYTES for tensor in frozen)
+        with self._lock:
+            if key in self._entries:
+                return False
+            self._entries.put(key, frozen, byte_size)
+            self._insertion_ns += self._clock.monotonic_ns() - start
+        return True
+
+    def reading(self) -> CacheReading:
+        """The counters as they are now."""
+        with self._lock:
+            entries = self._entries
+            return CacheReading(
+                entries.used_bytes / entries.byte_size,
+                len(entries),
+                self._hits,
+                self._misses,
+                entries.evictions,
+                self._lookup_ns,
+                self._insertion_ns,
+            )
+
+
+def key_of(request: InferRequest, served: Hashable, outputs: frozenset[str]) -> bytes:
+    """What makes requests equal: the model, its inputs, and the outputs they want.
+
+    `served` names the loaded model, `outputs` are all that it has. Inputs count with their names,
+    datatypes, shapes and bytes, in any order; ids, parameters and priorities do not count.
+    """
+    wanted = outputs.intersection(request.requested_outputs) or outputs
+    digest = hashlib.blake2b(repr((served, sorted(wanted))).encode(), digest_size=16)
+    for name in sorted(request.inputs):
+        tensor = request.inputs[name]
+        raw = tensor.raw()
+        digest.update(repr((name, tensor.datatype, tensor.shape, len(raw))).encode())
+        digest.update(raw)
+    return digest.digest()

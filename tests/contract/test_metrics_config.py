@@ -1,0 +1,104 @@
+"""`--metrics-config`, against NVIDIA's server: summaries, and no counters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from contract.casebook import get, infer, tensor
+from contract.count_probes import CACHE_PROBES
+from contract.probes import write_probe
+from contract.statistics_scripts import eventually
+from contract.wire import exchange
+from support.servers import Flag, Server, start_reference_server, start_tritonserver
+
+pytestmark = pytest.mark.oracle
+
+MODELS = ("cached", "over_cached", "cached_step", "uncached_step", "cached_chain")
+FLAGS: dict[str, Flag] = {
+    "allow_grpc": False,
+    "metrics_interval_ms": 100,
+    "pinned_memory_pool_byte_size": 0,
+    "cache_config": "local,size=65536",
+}
+CONFIGS = {
+    "summaries": ["summary_latencies=true", "counter_latencies=0"],
+    "no counters": [
+        *("counter_latencies=false", "summary_latencies=true", "summary_latencies=false"),
+        "summary_quantiles=0.25:0.1,a:b,0.75:0.01",
+    ],
+}
+
+Pages = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models that are asked."""
+    folder = tmp_path_factory.mktemp("metered")
+    for name in MODELS:
+        write_probe(folder, name, CACHE_PROBES[name])
+    return folder
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def pages(
+    oracle_installed: None, repository: Path, request: pytest.FixtureRequest
+) -> Iterator[Pages]:
+    """The pages of both servers, after the same requests."""
+    config: dict[str, Flag] = {"metrics_config": CONFIGS[request.param]}
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(start(repository, **FLAGS, **config))
+            for start in (start_tritonserver, start_reference_server)
+        ]
+        yield tuple(asked(server) for server in servers)
+
+
+def asked(server: Server) -> str:
+    """A server's page, once it has counted three requests to each model that hit and missed."""
+    for model in ("cached", "over_cached", "cached_chain"):
+        for value in (1, 1, 2):
+            exchange(server.http, infer(model, tensor("X", "FP32", [1], [value])))
+    assert eventually(lambda: "nv_cache_num_lookups 9" in page(server), True)
+    return page(server)
+
+
+def page(server: Server) -> str:
+    """The metrics page; empty while the port is not open."""
+    try:
+        return exchange(server.metrics, get("/metrics")).replies[0].body.decode()
+    except ConnectionRefusedError:  # the real server opens it after it is ready
+        return ""
+
+
+def test_the_families_are_the_same_in_the_same_order(pages: Pages):
+    real, ours = (re.findall(r"(?m)^#.*$", text) for text in pages)
+    assert ours == real
+
+
+def test_the_series_are_the_same(pages: Pages):
+    real, ours = (sorted(re.findall(r"(?m)^(nv_\S+) ", text)) for text in pages)
+    assert ours == real
+
+
+def test_what_counts_requests_has_counted_the_same(pages: Pages):
+    def counts(text: str) -> list[tuple[str, str]]:
+        summaries = re.findall(r"(?m)^(nv_\w+_count{.*}) (.+)$", text)
+        counters = re.findall(r"(?m)^(nv_\w+(?:success|count|hits|misses)\w*{.*}) (.+)$", text)
+        return sorted({*summaries, *counters})
+
+    real, ours = map(counts, pages)
+    assert real
+    assert ours == real
+
+
+def test_quantiles_are_told_of_what_was_observed(pages: Pages):
+    for text in pages:
+        assert "quantile=" in text
+        for name in re.findall(r"(?m)^(nv_\w+_summary_\w+)_count{(?=.*} [1-9])", text):
+            values = re.findall(rf"(?m)^{name}{{.*quantile=.*}} (.+)$", text)
+            assert [value for value in values if value != "Nan"]

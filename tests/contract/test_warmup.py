@@ -1,0 +1,92 @@
+"""Warm-up, against NVIDIA's server: what it counts, and why models do not load because of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from contract.casebook import post
+from contract.count_probes import WARM_PROBES
+from contract.probes import write_probe
+from contract.statistics_scripts import counters
+from contract.wire import exchange
+from support.servers import Flag, Server, start_reference_server, start_tritonserver
+
+pytestmark = pytest.mark.oracle
+
+FLAGS: dict[str, Flag] = {
+    "allow_grpc": False,
+    "allow_metrics": False,
+    "exit_on_error": False,
+    "model_load_thread_count": 8,
+    "cache_config": "local,size=65536",
+}
+#: The rows that each model executes in its warm-up, and in how many batches.
+EXECUTED = {
+    "warm_zeros": (6, 3),
+    "warm_random": (2, 1),
+    "warm_file": (2, 1),
+    "warm_texts": (2, 1),
+    "warm_empty_texts": (1, 1),
+    "warm_twice": (3, 2),
+    "warm_instances": (2, 2),
+    "warm_not_at_all": (0, 0),
+    "warm_unbatched": (1, 1),
+    "warm_cached": (1, 1),
+    "warm_dynamic": (1, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models; both servers use one folder, so that paths in messages are the same."""
+    folder = tmp_path_factory.mktemp("warm")
+    for name, (probe, files) in WARM_PROBES.items():
+        write_probe(folder, name, probe)
+        (folder / name / "warmup").mkdir()
+        for file, data in files.items():
+            (folder / name / "warmup" / file).write_bytes(data)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
+    """The real server, with as many of the models as it loads."""
+    with start_tritonserver(repository, ready_path="/v2/health/live", **FLAGS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def reference(repository: Path) -> Iterator[Server]:
+    """The reference server, with as many of the models as it loads."""
+    with start_reference_server(repository, ready_path="/v2/health/live", **FLAGS) as server:
+        yield server
+
+
+def index(server: Server) -> dict[str, dict[str, str]]:
+    """What a server says of its models, by their names."""
+    (reply,) = exchange(server.http, post("/v2/repository/index", b"")).replies
+    return {model["name"]: model for model in json.loads(reply.body)}
+
+
+@pytest.mark.parametrize("model", EXECUTED)
+def test_samples_are_counted_before_the_model_is_ready(
+    model: str, triton: Server, reference: Server
+):
+    real, ours = counters(triton.http, model), counters(reference.http, model)
+    assert (real["inference_count"], real["execution_count"]) == EXECUTED[model]
+    assert ours == real
+
+
+@pytest.mark.parametrize("model", [name for name in WARM_PROBES if name not in EXECUTED])
+def test_a_warm_up_that_fails_fails_the_load(model: str, triton: Server, reference: Server):
+    real = index(triton)[model]
+    assert real.get("state") != "READY"
+    assert index(reference)[model] == real
+
+
+def test_ensembles_have_no_warm_up(triton: Server, reference: Server):
+    for server in (triton, reference):
+        assert "model_warmup can not be specified for ensemble 'warm_ensemble'" in server.log

@@ -1,0 +1,21 @@
+"""The metrics of the response cache out of its counters."""
+
+from reference_server.core.metrics import Sample
+from reference_server.core.statistics import CacheReading
+from reference_server.observability.cache_metrics import HEADS, samples
+
+
+def test_each_family_shows_its_counter():
+    reading = CacheReading(0.25, 3, 5, 7, 2, lookup_ns=12_999, insertion_ns=4_001_000)
+    found = samples(reading)
+    assert list(found) == [head.name for head in HEADS]
+    assert found == {
+        "nv_cache_util": [Sample((), 0.25)],
+        "nv_cache_num_entries": [Sample((), 3)],
+        "nv_cache_num_hits": [Sample((), 5)],
+        "nv_cache_num_misses": [Sample((), 7)],
+        "nv_cache_num_lookups": [Sample((), 12)],
+        "nv_cache_num_evictions": [Sample((), 2)],
+        "nv_cache_lookup_duration": [Sample((), 12)],
+        "nv_cache_insertion_duration": [Sample((), 4001)],
+    }

@@ -1,0 +1,99 @@
+"""Quantiles of streams: near enough, of the last minute, in little memory."""
+
+import math
+import random
+from bisect import bisect_left, bisect_right
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from server.support.clock import ManualClock
+
+from reference_server.core.metrics import Quantiles
+from reference_server.observability.quantiles import QuantileSketch, Summary
+from reference_server.options import DEFAULT_QUANTILES, Quantile
+
+
+def sketched(values, targets=DEFAULT_QUANTILES):
+    sketch = QuantileSketch(targets)
+    for value in values:
+        sketch.insert(value)
+    return sketch
+
+
+def rank_error(value, quantile, ordered):
+    """How many places `value` stands away from where the quantile is."""
+    wanted = quantile * len(ordered)
+    low, high = bisect_left(ordered, value) + 1, bisect_right(ordered, value)
+    return max(0, low - wanted, wanted - high)
+
+
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 4000),
+    st.integers(1, 10_000),
+    st.sampled_from(["shuffled", "ascending", "descending"]),
+)
+def test_the_rank_is_off_by_no_more_than_was_asked(seed, count, distinct, order):
+    source = random.Random(seed)
+    values = [source.randrange(distinct) for _ in range(count)]
+    if order != "shuffled":
+        values.sort(reverse=order == "descending")
+    sketch, ordered = sketched(values), sorted(values)
+    for target in DEFAULT_QUANTILES:
+        value = sketch.value_at(target.quantile)
+        assert rank_error(value, target.quantile, ordered) <= target.error * count + 1
+
+
+def test_few_values_are_told_exactly():
+    sketch = sketched([5, 1, 3])
+    assert [sketch.value_at(quantile) for quantile in (0.1, 0.5, 0.99)] == [1, 3, 5]
+
+
+def test_of_nothing_there_is_no_quantile():
+    assert math.isnan(sketched([]).value_at(0.5))
+
+
+@pytest.mark.parametrize("quantile", [0, 1, 1.5])
+def test_the_ends_are_told_too(quantile):
+    sketch = sketched(range(2000), [Quantile(quantile, 0.01)])
+    assert sketch.value_at(quantile) in (0, 1, 1999)
+
+
+def test_most_values_are_forgotten():
+    sketch = sketched(range(100_000))
+    sketch.value_at(0.5)
+    assert len(sketch._items) < 3000
+
+
+def test_a_summary_counts_and_adds():
+    summary = Summary([Quantile(0.5, 0.01)], ManualClock())
+    for value in (1, 2, 6):
+        summary.observe(value)
+    assert summary.read() == Quantiles(3, 9, ((0.5, 2),))
+
+
+def test_a_summary_forgets_values_within_about_a_minute_but_not_that_they_were():
+    clock = ManualClock()
+    summary = Summary([Quantile(0.5, 0.01)], clock)
+    summary.observe(100)
+    clock.advance(seconds=30)
+    summary.observe(1)
+    assert summary.read().values == ((0.5, 1),)
+    clock.advance(seconds=31)
+    summary.observe(1)
+    assert summary.read().values == ((0.5, 1),)
+    clock.advance(seconds=1000)
+    count, total, ((_, value),) = summary.read().count, summary.read().sum, summary.read().values
+    assert (count, total) == (3, 102)
+    assert math.isnan(value)
+
+
+def test_a_summary_shows_what_was_observed_since_the_oldest_window():
+    clock = ManualClock()
+    summary = Summary([Quantile(1, 0.01)], clock)
+    summary.observe(9)
+    clock.advance(seconds=47)
+    assert summary.read().values == ((1, 9),)
+    clock.advance(seconds=14)
+    assert math.isnan(summary.read().values[0][1])
