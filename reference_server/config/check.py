@@ -13,19 +13,31 @@ from tritonclient.grpc.model_config_pb2 import (
     BatchOutput,
     DataType,
     ModelInput,
-    ModelInstanceGroup,
     ModelOutput,
 )
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server.config import schema
-from reference_server.core.errors import invalid_arg, unsupported
+from reference_server.config import (
+    check_batching,
+    check_ensembles,
+    check_extras,
+    check_groups,
+    check_sequences,
+    platforms,
+    schema,
+)
+from reference_server.core.errors import invalid_arg
 from reference_server.core.metrics import is_label_name
 
 
 def check_polled(config: ConfigProto, directory_name: str) -> None:
     """Raise ServerError if the configuration alone, before the model is asked, is wrong."""
     name = config.name
+    for agent in config.model_repository_agents.agents:
+        raise invalid_arg(
+            f"unable to find 'libtritonrepoagent_{agent.name}.so' for repo agent '{agent.name}', "
+            "searched: /opt/tritonserver/repoagents"
+        )
     if name != directory_name:
         raise invalid_arg(
             f"unexpected directory name '{directory_name}' for model '{name}', "
@@ -38,68 +50,18 @@ def check_polled(config: ConfigProto, directory_name: str) -> None:
         )
     if config.max_batch_size < 0:
         raise invalid_arg(f"'max_batch_size' must be non-negative value for {name}")
-    _check_dynamic_batching(config)
+    check_batching.check_polled(config)
+    check_sequences.check_polled(config)
+    check_extras.check_warmup(config)
+    check_extras.check_response_cache(config)
     if config.platform == "ensemble":
-        _check_ensemble(config)
+        check_ensembles.check_polled(config)
+    elif not config.backend:
+        platforms.backend_of_platform(config.platform, name)
 
 
-def _check_dynamic_batching(config: ConfigProto) -> None:
-    for size in config.dynamic_batching.preferred_batch_size:
-        if size <= 0:
-            raise invalid_arg(f"dynamic batching preferred size must be positive for {config.name}")
-        if size > config.max_batch_size:
-            raise invalid_arg(
-                f"dynamic batching preferred size must be <= max batch size for {config.name}"
-            )
-
-
-def _check_ensemble(config: ConfigProto) -> None:
-    name = config.name
-    steps = config.ensemble_scheduling.step
-    if not steps:
-        raise invalid_arg(f"must specify 'step' for ensemble '{name}'")
-    read: set[str] = set()
-    written = {entry.name for entry in config.input}
-    for index, step in enumerate(steps):
-        for field in ("model_name", "input_map", "output_map"):
-            if not getattr(step, field):
-                raise invalid_arg(f"must specify '{field}' in step {index} of ensemble '{name}'")
-        read.update(step.input_map.values())
-        for tensor in step.output_map.values():
-            if tensor in written:
-                raise invalid_arg(
-                    f"ensemble tensor '{tensor}' can appear in an output map only once "
-                    f"for ensemble '{name}' step {index}"
-                )
-            written.add(tensor)
-    for kind, entries, known in (("input", config.input, read), ("output", config.output, written)):
-        for entry in entries:
-            if entry.name not in known:
-                raise invalid_arg(
-                    f"ensemble {kind} '{entry.name}' for ensemble {name}' is not used"
-                )
-    _check_connected(config)
-
-
-def _check_connected(config: ConfigProto) -> None:
-    """Every output must come from the ensemble's inputs, step by step."""
-    connected = {entry.name for entry in config.input}
-    waiting = list(config.ensemble_scheduling.step)
-    while ready := [step for step in waiting if connected.issuperset(step.input_map.values())]:
-        connected.update(tensor for step in ready for tensor in step.output_map.values())
-        waiting = [step for step in waiting if step not in ready]
-    for entry in config.output:
-        for step in waiting:
-            if entry.name in step.output_map.values():
-                missing = min(set(step.input_map.values()) - connected)
-                raise invalid_arg(
-                    f"output '{entry.name}' for ensemble '{config.name}' is not written: at least "
-                    f"one of its depending tensors, '{missing}', is not connected"
-                )
-
-
-def check_loaded(config: ConfigProto) -> None:
-    """Raise ServerError if the configuration, as the model completed it, cannot be served."""
+def check_tensors(config: ConfigProto) -> None:
+    """Raise ServerError if an input or output is not told in full."""
     name = config.name
     for given in config.input:
         _check_tensor("input", given, config)
@@ -107,6 +69,12 @@ def check_loaded(config: ConfigProto) -> None:
             raise invalid_arg(f"model input NHWC/NCHW require 3 dims for {name}")
     for wanted in config.output:
         _check_tensor("output", wanted, config)
+
+
+def check_loaded(config: ConfigProto) -> None:
+    """Raise ServerError if the configuration, as the model completed it, cannot be served."""
+    name = config.name
+    check_tensors(config)
     _check_batch_tensors(config)
     for tag in config.metric_tags:
         # Triton's metrics show it with this underscore, and take no other names; it ends there.
@@ -117,24 +85,8 @@ def check_loaded(config: ConfigProto) -> None:
             )
     if config.platform == "ensemble":
         return
-    if config.backend != "python":
-        raise invalid_arg(
-            "unable to find backend library for backend "
-            f"'{config.backend or config.platform}', "
-            "try specifying runtime on the model configuration."
-        )
-    for group in config.instance_group:
-        if group.kind == ModelInstanceGroup.KIND_GPU:
-            raise invalid_arg(
-                f"instance group {group.name} of model {name} has kind KIND_GPU "
-                "but no GPUs are available"
-            )
-        if group.kind == ModelInstanceGroup.KIND_CPU and group.gpus:
-            raise invalid_arg(
-                f"instance group {group.name} of model {name} has kind KIND_CPU "
-                "but specifies one or more GPUs"
-            )
-    _check_served_here(config)
+    check_groups.check_loaded(config)
+    check_sequences.check_loaded(config)
 
 
 def _check_tensor(kind: str, entry: ModelInput | ModelOutput, config: ConfigProto) -> None:
@@ -146,6 +98,12 @@ def _check_tensor(kind: str, entry: ModelInput | ModelOutput, config: ConfigProt
     if not entry.dims:
         raise invalid_arg(f"model {kind} '{entry.name}' must specify 'dims' for {model}")
     _check_dims(f"model {kind} '{entry.name}' dimension", entry.dims, model)
+    if entry.is_shape_tensor:
+        raise invalid_arg(f"shape tensors are only supported for TensorRT platform for {model}")
+    if entry.is_non_linear_format_io:
+        raise invalid_arg(
+            f"Non-linear IO format is only supported for the TensorRT platform for {model}"
+        )
     if entry.HasField("reshape"):
         _check_reshape(f"model {kind} '{entry.name}'", entry, config)
 
@@ -223,23 +181,3 @@ def _check_known(what: str, names: Iterable[str], known: Collection[str], model:
     for name in names:
         if name not in known:
             raise invalid_arg(f"unknown {what} name '{name}' for {model}")
-
-
-def _check_served_here(config: ConfigProto) -> None:
-    """Refuse what Triton serves and this server does not yet, rather than serve it wrongly."""
-    unserved = {
-        "sequence_batching": config.HasField("sequence_batching"),
-        "model_transaction_policy.decoupled": config.model_transaction_policy.decoupled,
-        "model_warmup": bool(config.model_warmup),
-        "dynamic_batching.priority_levels": bool(config.dynamic_batching.priority_levels),
-        "dynamic_batching.default_queue_policy": config.dynamic_batching.HasField(
-            "default_queue_policy"
-        ),
-        "dynamic_batching.preserve_ordering": config.dynamic_batching.preserve_ordering,
-    }
-    used = [field for field, present in unserved.items() if present]
-    if used:
-        raise unsupported(
-            f"model '{config.name}' sets {', '.join(used)}, "
-            "which the reference server does not serve yet"
-        )

@@ -9,31 +9,34 @@ from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
-PYTHON_FILE = "model.py"
+from reference_server.config import platforms, sequences
 
 
 def complete(config: ConfigProto, model_directory: Path) -> None:
     """Fill `config` in place; `model_directory` names the model and shows what files it has."""
     if not config.name:
         config.name = model_directory.name
-    if config.version_policy.WhichOneof("policy_choice") is None:
+    if not config.HasField("version_policy"):
         config.version_policy.latest.num_versions = 1
     if config.platform == "ensemble":
         config.model_transaction_policy.SetInParent()
+        for step in config.ensemble_scheduling.step:
+            step.model_namespace = ""  # there are none: names are looked up in all repositories
         return
-    if not config.backend and not config.platform and _has_python_file(model_directory):
-        config.backend = "python"
+    if not config.backend and not config.platform:
+        config.backend = platforms.backend_of_files(model_directory)
+        if not config.backend and "." in config.name:
+            config.backend = config.name.rpartition(".")[2]
+            config.default_model_filename = (
+                config.default_model_filename or f"model.{config.backend}"
+            )
     if not config.default_model_filename and config.backend == "python":
-        config.default_model_filename = PYTHON_FILE
+        config.default_model_filename = platforms.PYTHON_FILE
     for field in ("input_pinned_memory", "output_pinned_memory"):
         if not config.optimization.HasField(field):
             getattr(config.optimization, field).enable = True
     _complete_instance_groups(config)
     complete_schedulers(config)
-
-
-def _has_python_file(model_directory: Path) -> bool:
-    return any(model_directory.glob(f"*/{PYTHON_FILE}"))
 
 
 def _complete_instance_groups(config: ConfigProto) -> None:
@@ -52,19 +55,21 @@ def complete_schedulers(config: ConfigProto) -> None:
         batching = config.dynamic_batching
         if not batching.preferred_batch_size and config.max_batch_size > 0:
             batching.preferred_batch_size.append(config.max_batch_size)
+    sequences.complete(config)
 
 
-def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> None:
+def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool:
     """Take over what a model's `auto_complete_config` may decide; drop the rest.
 
     That is: max_batch_size, inputs, outputs, a scheduler if none was set, and the decoupled
-    policy. If `completed` is no model configuration at all, nothing of it is taken, as in Triton.
+    policy. If `completed` is no model configuration at all, nothing of it is taken, as in Triton,
+    and the result is False.
     """
     parsed = ConfigProto()
     try:
         json_format.ParseDict(completed, parsed)
     except json_format.ParseError:
-        return
+        return False
     config.max_batch_size = parsed.max_batch_size
     del config.input[:]
     config.input.extend(parsed.input)
@@ -76,3 +81,4 @@ def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> None
     if parsed.HasField("model_transaction_policy"):
         config.model_transaction_policy.CopyFrom(parsed.model_transaction_policy)
     complete_schedulers(config)
+    return True

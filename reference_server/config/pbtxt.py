@@ -15,6 +15,12 @@ FILE_NAME = "config.pbtxt"
 _NO_FIELD = re.compile(r'Message type "(?P<message>[\w.]+)" has no field named "(?P<field>\w+)"')
 
 
+def locate(model_folder: Path, name: str = "") -> Path:
+    """The file of a model's configuration: that of this name in `configs`, if there is one."""
+    named = model_folder / "configs" / f"{name}.pbtxt"
+    return named if name and named.is_file() else model_folder / FILE_NAME
+
+
 def read(path: Path) -> ConfigProto:
     """The message in the file at `path`; the empty message if there is no such file.
 

@@ -6,11 +6,12 @@ scalars, lists and maps are always written. Models read this very text in `initi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import orjson
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
@@ -23,11 +24,13 @@ _INT64 = {
     FieldDescriptor.TYPE_FIXED64,
 }
 #: Protobuf's JSON writes 64-bit integers as strings. Triton turns them back into numbers, but
-#: not in these two messages.
+#: not in these messages.
 _KEPT_AS_STRINGS = {
     "inference.ModelSequenceBatching.InitialState",
-    "inference.ModelWarmup.Input",
+    "inference.ModelInstanceGroup.SecondaryDevice",
 }
+#: Here the choice is declared in the middle, and written at the end.
+_CHOICE_LAST = {"inference.ModelSequenceBatching.InitialState"}
 #: Fields of newer releases, written only when they are used.
 _NEWER = {"inference.ModelEnsembling.max_inflight_requests"}
 
@@ -47,7 +50,7 @@ def as_json(config: ConfigProto) -> str:
 
 def _message(message: Message) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
+    for field in _ordered(message.DESCRIPTOR):
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             values = field.message_type.fields_by_name["value"]
@@ -60,6 +63,12 @@ def _message(message: Message) -> dict[str, Any]:
         elif value or field.full_name not in _NEWER:
             result[field.name] = _value(field, value)
     return result
+
+
+def _ordered(message: Descriptor) -> Sequence[FieldDescriptor]:
+    if message.full_name not in _CHOICE_LAST:
+        return list(message.fields)
+    return sorted(message.fields, key=lambda field: field.containing_oneof is not None)
 
 
 def _value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - any protobuf value

@@ -12,18 +12,12 @@ from tritonclient.grpc.model_config_pb2 import DataType as DataTypeProto
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import ModelInput, ModelOutput
 
-from reference_server.config import render
+from reference_server.config import render, scheduling, sequences, warmup
+from reference_server.config.scheduling import DynamicBatching, InstanceConfig
+from reference_server.config.warmup import WarmupSample
 from reference_server.core import dtypes
 from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import Dims, Signature, TensorConfig
-
-
-@dataclass(frozen=True, slots=True)
-class DynamicBatching:
-    """Settings of the dynamic batcher; sizes in rows, the delay in microseconds."""
-
-    preferred_batch_sizes: tuple[int, ...]
-    max_queue_delay_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +45,11 @@ class VersionPolicy:
 class ModelConfig:
     """One model's completed configuration.
 
-    `json` is the text that clients and models read, `proto` the message that it stands for.
+    `model_filename` is relative to the version's folder, or that of a Python-based backend.
+
+    `json` is the text that clients and models read, `proto` the message that it stands for. Of an
+    ensemble's request no more than `max_inflight_requests` are sent to one step at a time; 0 is
+    any number. `execution_host` is where a Python model wants to run, empty if it does not mind.
     """
 
     signature: Signature
@@ -59,13 +57,18 @@ class ModelConfig:
     backend: str
     model_filename: str
     version_policy: VersionPolicy
-    instance_names: tuple[str, ...]
+    instances: tuple[InstanceConfig, ...]
     dynamic_batching: DynamicBatching | None
+    sequence_batching: sequences.SequenceBatching | None
     ensemble: tuple[EnsembleStep, ...]
+    max_inflight_requests: int
     decoupled: bool
     metric_tags: tuple[tuple[str, str], ...]
+    caches_responses: bool
+    warmup: tuple[WarmupSample, ...]
     json: str
     proto: bytes
+    execution_host: str = ""
 
     @property
     def is_ensemble(self) -> bool:
@@ -73,9 +76,19 @@ class ModelConfig:
         return self.platform == "ensemble"
 
     @property
+    def is_python(self) -> bool:
+        """True if the model brings its own code, rather than a backend's name."""
+        return self.backend == "python"
+
+    @property
     def shown_platform(self) -> str:
         """What the metadata calls `platform`."""
         return self.platform or self.backend
+
+    @property
+    def instance_names(self) -> tuple[str, ...]:
+        """The names of its instances."""
+        return tuple(instance.name for instance in self.instances)
 
     @property
     def name(self) -> str:
@@ -85,7 +98,6 @@ class ModelConfig:
     @staticmethod
     def from_proto(config: ConfigProto) -> ModelConfig:
         """The frozen form of a message that `complete` has filled in and `check` has passed."""
-        batching = config.dynamic_batching
         return ModelConfig(
             signature=Signature(
                 config.name,
@@ -97,28 +109,32 @@ class ModelConfig:
             backend=config.backend,
             model_filename=config.default_model_filename,
             version_policy=version_policy(config),
-            instance_names=tuple(
-                f"{group.name}_{index}"
-                for group in config.instance_group
-                for index in range(group.count)
-            ),
-            dynamic_batching=DynamicBatching(
-                tuple(sorted(batching.preferred_batch_size)),
-                batching.max_queue_delay_microseconds,
-            )
+            instances=scheduling.instances(config),
+            dynamic_batching=DynamicBatching.from_proto(config.dynamic_batching)
             if config.HasField("dynamic_batching")
             else None,
+            sequence_batching=sequences.read(config),
             ensemble=tuple(
                 EnsembleStep(
                     step.model_name, step.model_version, dict(step.input_map), dict(step.output_map)
                 )
                 for step in config.ensemble_scheduling.step
             ),
+            max_inflight_requests=config.ensemble_scheduling.max_inflight_requests,
             decoupled=config.model_transaction_policy.decoupled,
             metric_tags=tuple(sorted(config.metric_tags.items())),
+            caches_responses=config.response_cache.enable,
+            warmup=warmup.samples(config),
             json=render.as_json(config),
             proto=config.SerializeToString(deterministic=True),
+            execution_host=execution_host(config),
         )
+
+
+def execution_host(config: ConfigProto) -> str:
+    """The parameter EXECUTION_HOST of a message; empty if there is none."""
+    name = "EXECUTION_HOST"
+    return config.parameters[name].string_value if name in config.parameters else ""
 
 
 def datatype(number: int) -> DataType | None:

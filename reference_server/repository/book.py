@@ -23,9 +23,17 @@ class VersionRecord:
     served: ServedModel | None = None
 
     @property
+    def shown(self) -> tuple[State, str]:
+        """The state and the reason that are told: one that is ailing is not ready."""
+        if self.state is State.READY and self.served is not None and self.served.health.reason:
+            return State.UNAVAILABLE, self.served.health.reason
+        return self.state, self.reason
+
+    @property
     def is_settled(self) -> bool:
         """True if the version is as it was asked to be: ready, or unloaded on request."""
-        return self.state is State.READY or self.reason == UNLOADED
+        state, reason = self.shown
+        return state is State.READY or reason == UNLOADED
 
 
 class Book:

@@ -8,16 +8,21 @@ from dataclasses import dataclass
 from reference_server.config.schema import EnsembleStep, ModelConfig
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Dims, TensorConfig
+from reference_server.scheduling.ensemble_graph import EnsembleGraph
 
 FindConfig = Callable[[str, int], ModelConfig]
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What has been inferred of an ensemble tensor so far, and from which model."""
+    """What has been inferred of an ensemble tensor so far, and from which model.
+
+    `full_dims` are `dims` with the model's batch dimension, if it has one.
+    """
 
     datatype: str
     dims: Dims
+    full_dims: Dims
     model: str
 
 
@@ -29,12 +34,17 @@ def check_ensemble(config: ModelConfig, find: FindConfig) -> None:
     name = config.name
     signature = config.signature
     known = {
-        tensor.name: _Known(tensor.datatype.config_name, signature.full_dims(tensor), name)
+        tensor.name: _Known(
+            tensor.datatype.config_name, tensor.dims, signature.full_dims(tensor), name
+        )
         for tensor in (*signature.inputs, *signature.outputs)
     }
-    for step in config.ensemble:
+    decoupled: list[int] = []
+    for index, step in enumerate(config.ensemble):
         model = _step_model(name, step, find)
-        if signature.max_batch_size > model.signature.max_batch_size:
+        if model.decoupled:
+            decoupled.append(index)
+        if signature.max_batch_size > model.signature.max_batch_size and model.signature.batches:
             raise invalid_arg(
                 f"ensemble {name} allows maximum batch size {signature.max_batch_size}, but it "
                 f"contains model {step.model_name} which only allows maximum batch size to be "
@@ -62,6 +72,12 @@ def check_ensemble(config: ModelConfig, find: FindConfig) -> None:
                     f"in ensemble {name}, input {mapped} in model {step.model_name} is not mapped "
                     "to any ensemble tensors"
                 )
+    given = [tensor.name for tensor in signature.outputs]
+    if EnsembleGraph(config.ensemble, given, decoupled).mixes_answers:
+        raise invalid_arg(
+            f"in ensemble {name}, step of model '{name}' receives inputs originated from "
+            "different decoupled models"
+        )
 
 
 def _step_model(ensemble: str, step: EnsembleStep, find: FindConfig) -> ModelConfig:
@@ -89,7 +105,10 @@ def _check_consistent(
     known: dict[str, _Known],
 ) -> None:
     found = _Known(
-        entry.datatype.config_name, model.signature.full_dims(entry), model.signature.name
+        entry.datatype.config_name,
+        entry.dims,
+        model.signature.full_dims(entry),
+        model.signature.name,
     )
     before = known.setdefault(tensor, found)
     if before.datatype != found.datatype:
@@ -98,11 +117,14 @@ def _check_consistent(
             f"{before.datatype} is inferred from model {before.model} while {found.datatype} "
             f"is inferred from model {found.model}"
         )
-    if not _dims_agree(before.dims, found.dims):
+    # Where only one of two models batches, the dimension is put on or taken off on the way.
+    if not _dims_agree(before.dims, found.dims) and not _dims_agree(
+        before.full_dims, found.full_dims
+    ):
         raise invalid_arg(
             f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent shape: "
-            f"{_shown(before.dims)} is inferred from model {before.model} while "
-            f"{_shown(found.dims)} is inferred from model {found.model}"
+            f"{_shown(before.full_dims)} is inferred from model {before.model} while "
+            f"{_shown(found.full_dims)} is inferred from model {found.model}"
         )
 
 

@@ -8,43 +8,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.request import LATEST
-from reference_server.repository import scan
+from reference_server.repository import overview
 from reference_server.repository.book import Book
 from reference_server.repository.dependencies import DependencyGraph
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.loading import Loading
 from reference_server.repository.overrides import FileDirectory, Override
+from reference_server.repository.overview import IndexEntry
+from reference_server.repository.plans import Outcome, Plan, PlanLoader
 from reference_server.repository.polling import Findings, Polled, Poller
 from reference_server.repository.retiring import Retirement
-from reference_server.repository.served import ServedModel, State, VersionStatus
+from reference_server.repository.served import ServedModel, VersionStatus
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What an operation is to load: the models, wave by wave, and those that cannot be."""
-
-    waves: Sequence[Sequence[str]]
-    polled: Mapping[str, Polled]
-    errors: Mapping[str, ServerError]
-
-
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """One row of the repository index; what is None is not known."""
-
-    name: str
-    version: int | None = None
-    state: State | None = None
-    reason: str = ""
 
 
 class Repository:
@@ -62,10 +43,10 @@ class Repository:
         handed_over: Callable[[], None] = lambda: None,
     ) -> None:
         self._poller = Poller(repositories, loader)
-        self._load_threads = load_threads
         self._book = Book()
         self._retirement = Retirement(self._book, handed_over)
         self._loading = Loading(self._book, loader)
+        self._plans = PlanLoader(self._book, self._loading, load_threads)
         # What follows is read and changed under this lock; it is never held while a model loads.
         self._changed = threading.Condition()
         self._graph = DependencyGraph()
@@ -156,7 +137,7 @@ class Repository:
             used.update(polled.steps)
         return self._claimed.isdisjoint(touched | used)
 
-    def _adopt(self, findings: Findings) -> _Plan:
+    def _adopt(self, findings: Findings) -> Plan:
         """Take over what a poll found, and claim what that touches. Under the lock."""
         self._unreadable.update(findings.failed)
         for name in findings.read:
@@ -166,84 +147,29 @@ class Repository:
             self._graph.put(name, polled.steps, explicit=polled.explicit)
         touched = set(findings.changed) | self._graph.users(findings.changed)
         self._claimed |= touched
-        return _Plan(
+        return Plan(
             list(self._graph.waves(touched)),
             {name: self._known[name] for name in touched},
             self._graph.errors(touched),
         )
 
-    def _carry_out(self, plan: _Plan) -> dict[str, ServerError]:
+    def _carry_out(self, plan: Plan) -> dict[str, ServerError]:
         """Load what the plan names, then release it. Returns the errors, by model."""
-        failed = dict(plan.errors)
-        attempted: set[str] = set()
-        retired: list[ServedModel] = []
-
-        def load(name: str) -> None:
-            try:
-                self._check_one(plan, name, failed, retired)
-                attempted.add(name)
-                self._loading.load(plan.polled[name], retired)
-            except ServerError as error:
-                failed[name] = error
-                log.error("failed to load '%s': %s", name, error.described())
-                if not plan.polled.keys().isdisjoint(plan.polled[name].steps):
-                    # It would go on with models that may have been replaced by now.
-                    retired.extend(self._loading.withdraw(name))
-
+        outcome = Outcome()
         try:
-            for wave in plan.waves:
-                if len(wave) == 1:
-                    load(wave[0])
-                else:
-                    with ThreadPoolExecutor(self._load_threads, "load") as pool:
-                        list(pool.map(load, wave))
+            self._plans.load(plan, self._errors, outcome)
         finally:
             with self._changed:
                 for name, polled in plan.polled.items():
                     self._errors.pop(name, None)
-                    if name in failed:
-                        self._errors[name] = failed[name]
-                    self._remember(name, polled.after(failed=name in failed and name in attempted))
+                    if name in outcome.failed:
+                        self._errors[name] = outcome.failed[name]
+                    failed = name in outcome.failed and name in outcome.attempted
+                    self._remember(name, polled.after(failed=failed))
                 self._claimed.difference_update(plan.polled)
                 self._changed.notify_all()
-            self._retirement.begin(retired)
-        return failed
-
-    def _check_one(
-        self,
-        plan: _Plan,
-        name: str,
-        failed: Mapping[str, ServerError],
-        retired: list[ServedModel],
-    ) -> None:
-        """Raise ServerError if a model cannot work with those that are there; then it leaves."""
-        polled = plan.polled[name]
-        try:
-            if name in failed:
-                raise failed[name]
-            if polled.is_ensemble:
-                self._check_steps(polled, failed)
-                self._loading.check_ensemble(polled)
-        except ServerError:
-            retired += self._loading.withdraw(name)
-            raise
-
-    def _check_steps(self, polled: Polled, failed: Mapping[str, ServerError]) -> None:
-        """Raise ServerError unless the models that an ensemble uses are loaded as it needs them."""
-        name = polled.folder.name
-        for step, wanted in sorted(polled.steps.items()):
-            loaded = {served.version for served in self._book.ready(step)}
-            if not loaded:
-                error = failed.get(step) or self._errors.get(step)
-                reason = f" Model '{step}' loading failed with error: {error}" if error else ""
-                raise invalid_arg(
-                    f"ensemble '{name}' depends on '{step}' which has no loaded version.{reason}"
-                )
-            for version in sorted(wanted - loaded):
-                raise invalid_arg(
-                    f"ensemble '{name}' depends on '{step}' whose required version {version} is "
-                    "not loaded."
-                )
+            self._retirement.begin(outcome.retired)
+        return outcome.failed
 
     def unload(self, name: str, *, with_unused: bool = False) -> None:
         """Take a model out of service, and the ensembles that use it. Returns at once.
@@ -275,7 +201,7 @@ class Repository:
             try:
                 if name in errors:
                     raise errors[name]
-                self._check_steps(self._known[name], self._errors)
+                self._plans.check_steps(self._known[name], self._errors)
             except ServerError as error:
                 log.error("%s", error.described())
                 self._errors[name] = error
@@ -324,38 +250,13 @@ class Repository:
 
         Raises ServerError if a repository cannot be read.
         """
-        entries: list[IndexEntry] = []
-        for name, paths in self._poller.directories().items():
-            records = self._book.records(name)
-            if len(paths) > 1:
-                entries.append(IndexEntry(name, state=State.UNAVAILABLE, reason=scan.DUPLICATE))
-            elif records is None:
-                if not ready_only:
-                    entries.append(IndexEntry(name))
-            else:
-                entries += [
-                    IndexEntry(name, record.version, record.state, record.reason)
-                    for record in records
-                    if record.state is State.READY or not ready_only
-                ]
-        return entries
+        return overview.index(self._poller.directories(), self._book, ready_only=ready_only)
 
     def statuses(self) -> list[VersionStatus]:
         """What became of each model version that was to be loaded, by name, then version."""
         with self._changed:
             errors = {**self._errors, **self._unreadable}
-        statuses: list[VersionStatus] = []
-        for name in sorted({*self._book.names(), *errors}):
-            records = self._book.records(name)
-            if records:
-                statuses += [
-                    VersionStatus(name, record.version, record.state, record.reason)
-                    for record in records
-                ]
-            elif name in errors:
-                reason = errors[name].described()
-                statuses.append(VersionStatus(name, None, State.UNAVAILABLE, reason))
-        return statuses
+        return overview.statuses(self._book, errors)
 
     @property
     def is_complete(self) -> bool:

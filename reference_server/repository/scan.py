@@ -13,8 +13,9 @@ from reference_server.config.schema import VersionPolicy
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.repository.overrides import FileDirectory
 
-#: Triton reads a folder's name as a number and takes what leads it: `3x` is version 3.
-_VERSION = re.compile(r"[1-9][0-9]*")
+#: Triton reads a folder's name as a number and takes what leads it: `3x` is version 3. A name with
+#: a zero in front is none, unless the zero is all of it.
+_VERSION = re.compile(r"[1-9][0-9]*|0$")
 
 DUPLICATE = "model appears in two or more repositories"
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import BackendError
+from reference_server.core.health import Health
 from reference_server.core.ports import Scheduler
 from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
 from reference_server.core.rules import RequestRules
+from reference_server.core.statistics import FailureReason
 from reference_server.observability.statistics import ModelStatistics
 from reference_server.repository.overrides import FileDirectory
+from reference_server.scheduling.waits import Crew
 
 
 class State(enum.Enum):
@@ -31,7 +34,7 @@ class ServedModel:
 
     `labels` are the lines of the label files, by output. `order` grows with each model that is
     loaded: an ensemble's is greater than those of its steps. `files` is the directory that is kept
-    for the model, if a load request brought its files.
+    for the model, if a load request brought its files. `crew` are its instances, if it has any.
     """
 
     config: ModelConfig
@@ -42,6 +45,8 @@ class ServedModel:
     labels: Mapping[str, tuple[str, ...]]
     order: int = 0
     files: FileDirectory | None = None
+    health: Health = field(default_factory=Health)
+    crew: Crew | None = None
 
     def infer(self, request: InferRequest) -> None:
         """Check `request` and schedule it; its sink will be answered.
@@ -51,7 +56,9 @@ class ServedModel:
         try:
             self.rules.admit(request)
         except BackendError as error:
-            self.statistics.refused(request)
+            ensemble = self.config.is_ensemble
+            reason = FailureReason.OTHER if ensemble else FailureReason.BACKEND
+            self.statistics.refused(request, reason)
             name = self.config.name
             if request.trace is not None:
                 request.trace.answered(())

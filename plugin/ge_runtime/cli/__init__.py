@@ -13,12 +13,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import ge_runtime.cli.backend as backend
 import ge_runtime.cli.conformance as conformance
 import ge_runtime.cli.gears as gears
 import ge_runtime.cli.inspect as inspect
 from ge_runtime.errors import RuntimeFault
 
-COMMANDS: Final = (gears, inspect, conformance)
+COMMANDS: Final = (gears, inspect, conformance, backend)
 
 UNUSABLE: Final = 2
 """The exit code of bad arguments, argparse's own, and of bad input."""

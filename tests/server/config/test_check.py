@@ -184,15 +184,27 @@ LOADED = {
         "model input 'X' cannot have empty reshape for non-batching model as scalar tensors are "
         "not supported for m",
     ),
-    "another backend": (
-        'backend: "onnxruntime"',
-        "unable to find backend library for backend 'onnxruntime', try specifying runtime on the "
-        "model configuration.",
+    "a shape tensor": (
+        'input { name: "X" data_type: TYPE_INT32 dims: [1] is_shape_tensor: true }',
+        "shape tensors are only supported for TensorRT platform for m",
     ),
-    "a platform": (
-        'platform: "tensorrt_plan"',
-        "unable to find backend library for backend 'tensorrt_plan', try specifying runtime on the "
-        "model configuration.",
+    "a format of TensorRT": (
+        'output { name: "Y" data_type: TYPE_FP32 dims: [1] is_non_linear_format_io: true }',
+        "Non-linear IO format is only supported for the TensorRT platform for m",
+    ),
+    "a group of models with GPUs": (
+        "instance_group { kind: KIND_MODEL gpus: [0] }",
+        "instance group m_0 of model m has kind KIND_MODEL but specifies one or more GPUs",
+    ),
+    "a GPU that is not there": (
+        "instance_group { kind: KIND_GPU gpus: [0] }",
+        "instance group m_0 of model m specifies invalid or unsupported gpu id 0. GPUs with at "
+        "least the minimum required CUDA compute compatibility of 6.000000 are: ",
+    ),
+    "a profile": (
+        'instance_group { profile: "p" }',
+        "instance group m_0 of model m and platform specifies profile field which is only "
+        "supported for TensorRT models",
     ),
     "a tag that is no label": (
         'metric_tags { key: "a-b" value: "x" }',
@@ -277,28 +289,3 @@ def test_refused_when_loaded(text, said):
 )
 def test_accepted_when_loaded(text):
     check_loaded(completed(text))
-
-
-#: What Triton serves and this server refuses, lest it be served wrongly.
-NOT_YET = {
-    "sequence_batching": "sequence_batching { }",
-    "model_transaction_policy.decoupled": "model_transaction_policy { decoupled: true }",
-    "model_warmup": 'model_warmup { name: "w" }',
-    "dynamic_batching.priority_levels": "dynamic_batching { priority_levels: 2 }",
-    "dynamic_batching.default_queue_policy": "dynamic_batching { default_queue_policy { } }",
-    "dynamic_batching.preserve_ordering": "dynamic_batching { preserve_ordering: true }",
-}
-
-
-@pytest.mark.parametrize(("field", "text"), NOT_YET.items())
-def test_not_served_yet(field, text):
-    error = refusal(check_loaded, completed(text))
-    assert error.code is Code.UNSUPPORTED
-    assert error.message == (
-        f"model 'm' sets {field}, which the reference server does not serve yet"
-    )
-
-
-def test_all_that_is_not_served_is_named_at_once():
-    config = completed('model_warmup { name: "w" } sequence_batching { }')
-    assert "sets sequence_batching, model_warmup, which" in refusal(check_loaded, config).message

@@ -83,3 +83,17 @@ def test_bytes_that_are_not_utf8(path):
 def test_a_folder_in_its_place(path):
     path.mkdir()
     assert "Is a directory" in fault(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("", "config.pbtxt"),
+        ("special", "configs/special.pbtxt"),
+        ("nothing", "config.pbtxt"),
+    ],
+)
+def test_a_configuration_of_that_name_is_preferred(tmp_path, name, file):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "special.pbtxt").touch()
+    assert pbtxt.locate(tmp_path, name) == tmp_path / file

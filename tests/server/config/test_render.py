@@ -97,7 +97,7 @@ PRESENT = {
     'model_warmup { name: "w" batch_size: 1 count: 3 inputs { key: "A" value { data_type: '
     "TYPE_FP32 dims: [2] zero_data: true } } }": (
         '"model_warmup":[{"name":"w","batch_size":1,"inputs":{"A":{"data_type":"TYPE_FP32",'
-        '"dims":["2"],"zero_data":true}},"count":3}]'
+        '"dims":[2],"zero_data":true}},"count":3}]'
     ),
     "model_transaction_policy { decoupled: true }": (
         '"model_transaction_policy":{"decoupled":true}'

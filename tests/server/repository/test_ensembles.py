@@ -28,6 +28,8 @@ MODELS = {
     "pair": model_config(
         tensors({"A": ("FP32", [-1]), "B": ("FP32", [-1])}, {"Y": ("FP32", [-1])}), "pair"
     ),
+    "mat": model_config(tensors({"X": ("FP32", [-1, 3])}, {"Y": ("FP32", [-1])}), "mat"),
+    "dec": model_config(tensors(*VECTOR) + "\nmodel_transaction_policy { decoupled: true }", "dec"),
     "opt": model_config(
         tensors({"X": ("FP32", [-1]), "B": ("FP32", [-1], "optional: true")}, VECTOR[1]), "opt"
     ),
@@ -73,6 +75,15 @@ BAT = step("bat", {"X": "I"}, {"Y": "O"})
         pytest.param(
             composed(BAT, inputs={"I": ("FP32", [-1, 4])}, outputs={"O": ("FP32", [2, 4])}),
             id="the batch is a dimension where the ensemble has none",
+        ),
+        pytest.param(composed(VEC, batch=4), id="batches over a model that has none"),
+        pytest.param(
+            composed(BAT, inputs={"I": ("FP32", [4])}, outputs={"O": ("FP32", [4])}),
+            id="a model with batches in an ensemble without",
+        ),
+        pytest.param(
+            composed(step("dec", {"X": "I"}, {"Y": "m"}), step("vec", {"X": "m"}, {"Y": "O"})),
+            id="a decoupled model",
         ),
     ],
 )
@@ -124,21 +135,25 @@ UNFIT = {
     "between two steps": (
         composed(
             step("bat", {"X": "I"}, {"Y": "mid"}),
-            VEC.replace('"I"', '"mid"'),
+            step("mat", {"X": "mid"}, {"Y": "O"}),
             inputs={"I": ("FP32", [-1, 4])},
         ),
         "in ensemble e, ensemble tensor mid: inconsistent shape: [-1,4] is inferred from model "
-        "bat while [-1] is inferred from model vec",
+        "bat while [-1,3] is inferred from model mat",
     ),
     "batch size": (
         composed(BAT, inputs={"I": ("FP32", [4])}, outputs={"O": ("FP32", [4])}, batch=9),
         "ensemble e allows maximum batch size 9, but it contains model bat which only allows "
         "maximum batch size to be 8",
     ),
-    "batches of a model that has none": (
-        composed(VEC, batch=1),
-        "ensemble e allows maximum batch size 1, but it contains model vec which only allows "
-        "maximum batch size to be 0",
+    "answers of different models": (
+        composed(
+            step("dec", {"X": "I"}, {"Y": "m"}),
+            step("dec", {"X": "I"}, {"Y": "n"}),
+            step("pair", {"A": "m", "B": "n"}, {"Y": "O"}),
+        ),
+        "in ensemble e, step of model 'e' receives inputs originated from different decoupled "
+        "models",
     ),
 }
 

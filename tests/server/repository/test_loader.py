@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 from server.support.clock import ManualClock
-from server.support.configs import ensemble, step
+from server.support.configs import ensemble, model_config, step
 from server.support.model_folders import VECTOR, write_ensemble, write_model
 from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.core.errors import Code, ServerError
+from reference_server.core.health import Health
 from reference_server.observability.metrics import MetricRegistry
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.scan import ModelFolder
@@ -22,8 +23,8 @@ LABELLED = """
 
 
 def unlabelled(name, version):
-    """Any step's model; all that is asked for is its labels."""
-    return SimpleNamespace(labels={})
+    """Any step's model; all that is asked for is this."""
+    return SimpleNamespace(labels={}, config=model_config(VECTOR, name), health=Health())
 
 
 @pytest.fixture

@@ -174,10 +174,10 @@ UNLOADABLE = {
         "Internal: SyntaxError: expected ':' (model.py, line 1)",
     ),
     "cannot be served": (
-        VECTOR + "sequence_batching { }",
+        VECTOR + "instance_group { kind: KIND_GPU }",
         IDENTITY,
         (1,),
-        "Unsupported: model 'x' sets sequence_batching, which",
+        "Invalid argument: instance group x_0 of model x has kind KIND_GPU but no GPUs are",
     ),
     "no version": ('backend: "python"' + VECTOR, None, (), NO_VERSION),
     "no version of the policy": (

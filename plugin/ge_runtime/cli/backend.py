@@ -1,0 +1,58 @@
+"""`ge-runtime backend`: makes ge_runtime a backend of Triton, so that models bring no code.
+
+A Python-based backend is a folder with a `model.py` beside Triton's own backends. Models that say
+`backend: "ge"` then consist of a config.pbtxt and their artifacts.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+NAME: Final = "ge"
+"""What models say: `backend: "ge"`."""
+
+MODEL: Final = '''"""Models that say `backend: "ge"`: their artifacts, executed by ge_runtime."""
+
+import triton_python_backend_utils as pb_utils
+
+from ge_runtime.adapters.triton import GraphModel
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self._graph = GraphModel(args, pb_utils)
+
+    def execute(self, requests):
+        return self._graph.execute(requests)
+
+    def is_ready(self):
+        return self._graph.is_ready()
+
+    def finalize(self):
+        self._graph.close()
+'''
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `backend` to the command's parser."""
+    parser = subparsers.add_parser(
+        "backend",
+        help='let models say backend: "ge" and bring no code',
+        description="Writes the backend `ge` into a folder of backends, such as "
+        "/opt/tritonserver/backends. Exits with 0; with 2 if the folder is not there.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("directory", type=Path, help="Triton's --backend-directory")
+    parser.set_defaults(run=_run)
+
+
+def _run(given: argparse.Namespace) -> int:
+    directory: Path = given.directory
+    folder = directory / NAME
+    folder.mkdir(exist_ok=True)
+    file = folder / "model.py"
+    file.write_text(MODEL, encoding="utf-8")
+    print(file)
+    return 0

@@ -1,0 +1,73 @@
+"""Ensembles on both servers: the same graphs, the same questions, the same answers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from contract.ensemble_probes import PROBES, REFUSED
+from contract.ensemble_scripts import ROWS, Question
+from contract.probes import write_probe
+from support.servers import Flag, Server, start_reference_server, start_tritonserver
+
+pytestmark = pytest.mark.oracle
+
+FLAGS: dict[str, Flag] = {
+    "allow_metrics": False,
+    "exit_on_error": False,
+    "model_load_thread_count": 8,
+}
+LIVE = "/v2/health/live"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ensembles") / "repository"
+    for name, probe in PROBES.items():
+        write_probe(folder, name, probe)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def real(oracle_installed: None, repository: Path) -> Iterator[Server]:
+    with start_tritonserver(repository, ready_path=LIVE, **FLAGS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def ours(repository: Path) -> Iterator[Server]:
+    with start_reference_server(repository, ready_path=LIVE, **FLAGS) as server:
+        yield server
+
+
+@pytest.mark.parametrize("question", ROWS, ids=str)
+def test_both_servers_say_the_same(question: Question, real: Server, ours: Server):
+    assert question.ask(ours) == question.ask(real)
+
+
+def unloaded(server: Server) -> set[str]:
+    connection = http.client.HTTPConnection(server.http, timeout=10)
+    connection.request("POST", "/v2/repository/index")
+    rows = json.loads(connection.getresponse().read())
+    connection.close()
+    return {row["name"] for row in rows if row.get("state") != "READY"}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_both_servers_refuse_it_for_the_same_reason(name: str, real: Server, ours: Server):
+    for server in (real, ours):
+        assert REFUSED[name] in server.log.replace('\\"', '"')
+
+
+@pytest.mark.parametrize("which", ["real", "ours"])
+def test_no_other_is_refused(which: str, request: pytest.FixtureRequest):
+    server: Server = request.getfixturevalue(which)
+    assert unloaded(server) == set(REFUSED)
+
+
+def test_the_questions_are_told_apart():
+    names = [question.name for question in ROWS]
+    assert sorted(set(names)) == sorted(names)

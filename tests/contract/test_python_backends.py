@@ -1,0 +1,187 @@
+"""Python-based backends on both servers: models that bring no code, among them those of `ge`."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from contract.probes import MODELS
+from support.servers import Server, start_reference_server, start_tritonserver
+
+from ge_runtime.cli import backend
+from tools import oracle
+
+pytestmark = pytest.mark.oracle
+
+LIVE = "/v2/health/live"
+RUINED = "class TritonPythonModel(:\n"
+#: Models of the test's own backends, by name: config.pbtxt, or none, and files.
+PROBES: dict[str, tuple[str | None, dict[str, str]]] = {
+    "plain": ('backend: "echo"', {}),
+    "other_code": (
+        'backend: "echo"',
+        {"1/model.py": RUINED, "1/helper.py": "WHO = 'the model'"},
+    ),
+    "filename": ('backend: "echo" default_model_filename: "other.py"', {}),
+    "runtime": ('backend: "echo" runtime: "model.py"', {}),
+    "runtime_unknown": ('backend: "echo" runtime: "libtriton_echo.so"', {}),
+    "two_instances": ('backend: "echo" instance_group { count: 2 }', {}),
+    "named.echo": (None, {}),
+    "configured.echo": ("max_batch_size: 2", {}),
+    "named.nobody": (None, {}),
+    "boom": ('backend: "echo"', {}),
+    "hollow": ('backend: "hollow"', {}),
+    "rotten": ('backend: "rotten"', {}),
+    "nobody": ('backend: "nobody" runtime: "model.py"', {}),
+    "python": ('backend: "python" runtime: "model.py"', {"1/model.py": RUINED}),
+}
+
+
+def write_backends(folder: Path) -> None:
+    """Backends of the test, Triton's own that runs them, and `ge`."""
+    for name in ("echo", "hollow", "rotten"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(MODELS / "echo_backend.py", folder / "echo" / "model.py")
+    (folder / "echo" / "helper.py").write_text("WHO = 'the backend'\n")
+    (folder / "rotten" / "model.py").write_text(RUINED)
+    (folder / "python").symlink_to(oracle.SERVER / "backends" / "python")
+    (folder / backend.NAME).mkdir()
+    (folder / backend.NAME / "model.py").write_text(backend.MODEL)
+
+
+def write_models(folder: Path, classifier: Path) -> None:
+    """The probes, and the image classifier without its code."""
+    for name, (config, files) in PROBES.items():
+        (folder / name / "1").mkdir(parents=True)
+        if config is not None:
+            (folder / name / "config.pbtxt").write_text(config)
+        for path, text in files.items():
+            (folder / name / path).write_text(text)
+    ignored = shutil.ignore_patterns("model.py", "__pycache__")
+    shutil.copytree(classifier, folder / "digits", ignore=ignored)
+    config = folder / "digits" / "config.pbtxt"
+    config.write_text(config.read_text().replace('backend: "python"', 'backend: "ge"'))
+
+
+@pytest.fixture(scope="module")
+def servers(
+    oracle_installed: None, real_repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Server, Server]]:
+    """The real server and ours, on the same models and backends."""
+    root = tmp_path_factory.mktemp("backends")
+    write_backends(root / "backends")
+    write_models(root / "repository", real_repository / "ge_classifier")
+    flags: dict[str, Any] = {
+        "ready_path": LIVE,
+        "backend_directory": str(root / "backends"),
+        "backend_config": "echo,some=thing",
+        "exit_on_error": False,
+        "model_load_thread_count": 8,
+        "allow_grpc": False,
+        "allow_metrics": False,
+    }
+    with (
+        start_tritonserver(root / "repository", **flags) as real,
+        start_reference_server(root / "repository", **flags) as ours,
+    ):
+        yield real, ours
+
+
+def ask(server: Server, method: str, path: str, body: Any = None) -> str:
+    connection = http.client.HTTPConnection(server.http, timeout=30)
+    content = b"" if body is None else json.dumps(body).encode()
+    connection.request(method, path, content)
+    reply = connection.getresponse()
+    text = f"{reply.status} {reply.read().decode()}"
+    connection.close()
+    return text
+
+
+def index(server: Server, model: str) -> list[str]:
+    """The model's rows; of Python's errors only what both servers show."""
+    rows = json.loads(ask(server, "POST", "/v2/repository/index").partition(" ")[2])
+    return [
+        re.sub(r"\\n  <frozen importlib[^\\]*", "", json.dumps(row))
+        for row in rows
+        if row["name"] == model
+    ]
+
+
+def infer(server: Server, model: str) -> str:
+    shape = [1, 1] if model == "configured.echo" else [1]
+    given = {"name": "X", "datatype": "FP32", "shape": shape, "data": [1]}
+    return ask(server, "POST", f"/v2/models/{model}/infer", {"inputs": [given]})
+
+
+@pytest.mark.parametrize("model", PROBES)
+@pytest.mark.parametrize(
+    "page",
+    [
+        index,
+        lambda server, model: ask(server, "GET", f"/v2/models/{model}/config"),
+        lambda server, model: ask(server, "GET", f"/v2/models/{model}"),
+    ],
+    ids=["index", "config", "metadata"],
+)
+def test_both_servers_tell_the_same_of_a_model(
+    model: str, page: Callable[[Server, str], Any], servers: tuple[Server, Server]
+):
+    real, ours = servers
+    assert page(ours, model) == page(real, model)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "plain",
+        "other_code",
+        "filename",
+        "runtime",
+        "named.echo",
+        "configured.echo",
+        "two_instances",
+    ],
+)
+def test_the_backends_code_runs_and_is_given_the_models_files(
+    model: str, servers: tuple[Server, Server]
+):
+    real, ours = (_without_instance(infer(server, model)) for server in servers)
+    assert ours == real
+    assert "the backend" in ours
+
+
+def _without_instance(text: str) -> str:
+    """Which of two instances answers is chance."""
+    return re.sub(r"two_instances_0_[01]", "INSTANCE", text)
+
+
+def test_a_model_of_backend_ge_answers_alike(servers: tuple[Server, Server]):
+    rows = np.random.default_rng(7).random((1, 1, 12, 9), np.float32)
+    given = {
+        "name": "image",
+        "datatype": "FP32",
+        "shape": list(rows.shape),
+        "data": rows.ravel().tolist(),
+    }
+    logits = []
+    for server in servers:
+        status, _, body = ask(
+            server, "POST", "/v2/models/digits/infer", {"inputs": [given]}
+        ).partition(" ")
+        assert status == "200", body
+        logits.append(json.loads(body)["outputs"][0]["data"])
+    assert len(logits[0]) == 10
+    np.testing.assert_allclose(logits[1], logits[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_of_backend_ge_brings_no_code(servers: tuple[Server, Server]):
+    for server in servers:
+        config = json.loads(ask(server, "GET", "/v2/models/digits/config").partition(" ")[2])
+        assert (config["backend"], config["runtime"]) == ("ge", "model.py")

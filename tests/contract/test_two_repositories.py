@@ -1,0 +1,75 @@
+"""Several repositories on both servers: a name that is in two of them is no model."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from contract.control_scripts import ensemble
+from server.support.model_folders import VECTOR, write_ensemble, write_model
+from support.servers import Server, start_reference_server, start_tritonserver
+
+pytestmark = pytest.mark.oracle
+
+FLAGS: dict[str, Any] = {
+    "ready_path": "/v2/health/live",
+    "model_control_mode": "explicit",
+    "load_model": ["one", "two"],
+    "exit_on_error": False,
+    "allow_grpc": False,
+    "allow_metrics": False,
+}
+POLICY = "version_policy { specific { versions: [1, 5, 9] } }"
+
+
+@pytest.fixture(scope="module")
+def servers(
+    oracle_installed: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Server, Server]]:
+    """The real server and ours, on the same two repositories."""
+    root = tmp_path_factory.mktemp("repositories")
+    first, second = root / "first", root / "second"
+    for repository, names in ((first, ("one", "both")), (second, ("two", "both"))):
+        for name in names:
+            write_model(repository, name)
+    write_model(second, "holes", VECTOR + POLICY, versions=(1, 9))
+    write_ensemble(first, "over_both", ensemble("both"))
+    repositories = [str(first), str(second)]
+    with (
+        start_tritonserver(first, model_repository=repositories, **FLAGS) as real,
+        start_reference_server(first, model_repository=repositories, **FLAGS) as ours,
+    ):
+        yield real, ours
+
+
+def say(server: Server, method: str, path: str) -> str:
+    connection = http.client.HTTPConnection(server.http, timeout=30)
+    connection.request(method, path)
+    reply = connection.getresponse()
+    text = f"{reply.status} {reply.read().decode()}"
+    connection.close()
+    return text
+
+
+def test_both_servers_say_the_same(servers: tuple[Server, Server]):
+    asked = [
+        ("POST", "/v2/repository/index"),
+        ("GET", "/v2/health/ready"),
+        ("GET", "/v2/models/one/ready"),
+        ("GET", "/v2/models/two/ready"),
+        ("GET", "/v2/models/both/ready"),
+        ("GET", "/v2/models/both"),
+        ("POST", "/v2/repository/models/both/load"),
+        ("POST", "/v2/repository/models/over_both/load"),
+        ("POST", "/v2/repository/models/holes/load"),
+        ("GET", "/v2/models/holes"),
+        ("GET", "/v2/models/holes/versions/5"),
+        ("POST", "/v2/repository/index"),
+        ("GET", "/v2/health/ready"),
+    ]
+    real, ours = servers
+    assert [say(ours, *question) for question in asked] == [
+        say(real, *question) for question in asked
+    ]
