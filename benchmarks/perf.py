@@ -1,7 +1,7 @@
 """Measure the reference server and NVIDIA's tritonserver with NVIDIA's perf_analyzer.
 
-    python -m benchmarks.perf             all of it, about nine minutes
-    python -m benchmarks.perf --quick     a smoke test, about two minutes
+    python -m benchmarks.perf             all of it, about a quarter of an hour
+    python -m benchmarks.perf --quick     a smoke test, about three minutes
 
 Both servers serve the same folders: model_repository/ and, for the cost of the server itself, a
 model that only gives its input back. They run one at a time, in turns, with the same load for the
@@ -43,17 +43,23 @@ SERVERS: dict[str, Callable[..., AbstractContextManager[Server]]] = {
 
 @dataclass(frozen=True)
 class Workload:
-    """One model under one kind of load."""
+    """One model under one kind of load; `name` is the model's, with what else tells loads apart."""
 
-    model: str
+    name: str
     about: str
     flags: tuple[str, ...]
     concurrencies: tuple[int, ...]
     quick_concurrencies: tuple[int, ...]
+    protocol: str = "http"
+
+    @property
+    def model(self) -> str:
+        return self.name.partition("/")[0]
 
 
+SHARED_MEMORY = ("--shared-memory", "system", "--output-shared-memory-size", "1024")
 WORKLOADS = {
-    workload.model: workload
+    workload.name: workload
     for workload in (
         Workload(
             "text_pipeline",
@@ -83,6 +89,37 @@ WORKLOADS = {
             (1, 2, 4, 8, 16, 32),
             (1, 16),
         ),
+        Workload(
+            "identity/shared-memory",
+            "the same, in regions",
+            SHARED_MEMORY,
+            (1, 8, 32),
+            (1, 8),
+        ),
+        Workload(
+            "identity/grpc",
+            "the same over gRPC",
+            (),
+            (1, 8, 32),
+            (1, 8),
+            "grpc",
+        ),
+        Workload(
+            "identity/grpc-stream",
+            "the same over streams of gRPC",
+            ("--streaming",),
+            (1, 8, 32),
+            (1, 8),
+            "grpc",
+        ),
+        Workload(
+            "identity/grpc-shared-memory",
+            "the same over gRPC, in regions",
+            SHARED_MEMORY,
+            (1, 8, 32),
+            (1, 8),
+            "grpc",
+        ),
     )
 }
 
@@ -92,7 +129,7 @@ class Result:
     """What perf_analyzer measured at one point; latencies in microseconds."""
 
     server: str
-    model: str
+    model: str  # with the way it was asked
     concurrency: int
     throughput: float
     p50: float
@@ -137,7 +174,7 @@ def parse_arguments() -> argparse.Namespace:
         nargs="+",
         choices=WORKLOADS,
         default=list(WORKLOADS),
-        help="which loads to run (default: all)",
+        help="which loads to run: models, and ways to ask them (default: all)",
     )
     parser.add_argument(
         "--servers",
@@ -151,7 +188,7 @@ def parse_arguments() -> argparse.Namespace:
         nargs="+",
         type=int,
         metavar="N",
-        help="requests in flight (default: 1 4 16, and 1 to 32 for identity)",
+        help="requests in flight (default: 1 4 16, and up to 32 for identity)",
     )
     parser.add_argument(
         "--window",
@@ -180,24 +217,24 @@ def copy_models(repository: Path, models: list[str]) -> None:
     """Put the models into one repository; the real server writes into what it serves."""
     ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2")
     shutil.copytree(HERE / "micro_repository", repository, ignore=ignored)
-    if models != ["identity"]:
+    if any(WORKLOADS[name].model != "identity" for name in models):
         subprocess.run([sys.executable, "-m", "model_factory", "build"], cwd=ROOT, check=True)
         shutil.copytree(ROOT / "model_repository", repository, ignore=ignored, dirs_exist_ok=True)
 
 
 def measure(name: str, repository: Path, options: argparse.Namespace) -> Iterator[Result]:
     """Start a server and measure every point on it."""
-    with SERVERS[name](repository, allow_grpc=False, allow_metrics=False) as server:
+    with SERVERS[name](repository, allow_metrics=False) as server:
         for workload in (WORKLOADS[model] for model in options.models):
             points = workload.quick_concurrencies if options.quick else workload.concurrencies
             points = options.concurrency or points
-            print(f"\n=== {name}: {workload.model} ({workload.about})", flush=True)
+            print(f"\n=== {name}: {workload.name} ({workload.about})", flush=True)
             warm_up(workload, server, max(points))
             for concurrency in points:
                 row = measure_point(workload, server, concurrency, options.window)
                 throughput = float(row["Inferences/Second"])
                 p50, p99 = float(row["p50 latency"]), float(row["p99 latency"])
-                yield Result(name, workload.model, concurrency, throughput, p50, p99)
+                yield Result(name, workload.name, concurrency, throughput, p50, p99)
 
 
 def warm_up(workload: Workload, server: Server, concurrency: int) -> None:
@@ -234,8 +271,9 @@ def measure_point(
 
 def what(workload: Workload, server: Server, concurrency: int) -> list[str]:
     """The arguments of perf_analyzer that say what is measured, and where."""
+    address = server.grpc if workload.protocol == "grpc" else server.http
     return [
-        *("-m", workload.model, "-u", server.http, "-i", "http", *workload.flags),
+        *("-m", workload.model, "-u", address, "-i", workload.protocol, *workload.flags),
         *("--concurrency-range", str(concurrency)),
     ]
 
@@ -255,9 +293,9 @@ def print_summary(results: list[Result], options: argparse.Namespace) -> None:
     print(f"\n=== summary: {turns}, {WINDOWS} windows of {options.window} ms for each point")
     both = len(options.servers) == len(SERVERS)
     heads = [f"{name:>10} p50 ms p99 ms" for name in options.servers]
-    print("  ".join([f"{'model':19} {'conc.':>5}", *heads, *(["ratio"] if both else [])]))
+    print("  ".join([f"{'model':27} {'conc.':>5}", *heads, *(["ratio"] if both else [])]))
     for model, concurrency in dict.fromkeys((r.model, r.concurrency) for r in results):
-        cells, throughput = [f"{model:19} {concurrency:5}"], {}
+        cells, throughput = [f"{model:27} {concurrency:5}"], {}
         for name in options.servers:
             point = (name, model, concurrency)
             rows = [r for r in results if (r.server, r.model, r.concurrency) == point]

@@ -73,6 +73,12 @@ def decode(
     return request, ResponseForm(outputs=forms)
 
 
+def wants_empty_final(message: ModelInferRequest) -> bool:
+    """Whether a stream's client is told of the end of its request where no response says so."""
+    parameters = message.parameters
+    return _EMPTY_FINAL_RESPONSE in parameters and parameters[_EMPTY_FINAL_RESPONSE].bool_param
+
+
 def _read_parameters(message: ModelInferRequest, request: InferRequest) -> None:
     passed: dict[str, Parameter] = {}
     # A map has no order of its own; this one is the same each time.

@@ -24,20 +24,36 @@ _RAW_INPUT_CONTENTS = 7 << 3 | _LENGTH_DELIMITED
 _RAW_OUTPUT_CONTENTS = bytes([6 << 3 | _LENGTH_DELIMITED])
 _INFER_RESPONSE = bytes([2 << 3 | _LENGTH_DELIMITED])
 
+#: A message, or a piece of one.
+Data = bytes | memoryview
 #: Pieces of a message in their order; joining them is the one copy.
-Parts = Sequence[bytes | memoryview]
+Parts = Sequence[Data]
 
 
 class ReceivedRequest(NamedTuple):
-    """A request: all of the message but `raw_input_contents`, which are views in `raw`."""
+    """A request: all of the message but `raw_input_contents`, which are views in `raw`.
+
+    The message may be that of many requests, and is not to be changed. `head` is its bytes, if
+    whoever read it keeps what they say, else None.
+    """
 
     message: ModelInferRequest
     raw: list[memoryview]
+    head: bytes | None = None
 
 
-def read_request(data: bytes) -> ReceivedRequest:
+def read_request(data: Data) -> ReceivedRequest:
     """The request in `data`. Raises ServerError INTERNAL if it is none."""
-    head: list[bytes] = []
+    head, raw = split(data)
+    return ReceivedRequest(parse(head), raw)
+
+
+def split(data: Data) -> tuple[bytes, list[memoryview]]:
+    """A request without its `raw_input_contents`, and these. Raises ServerError INTERNAL.
+
+    A message with what is no field of today's schema is parsed here, and written anew without them.
+    """
+    head: list[Data] = []
     raw: list[memoryview] = []
     view = memoryview(data)
     position, kept_from, end = 0, 0, len(data)
@@ -47,7 +63,7 @@ def read_request(data: bytes) -> ReceivedRequest:
             tag = data[position]
             position += 1
             if tag & 0b1000_0111 != _LENGTH_DELIMITED:
-                return _read_whole(data)  # no field of today's schema
+                return _split_whole(data)
             length = data[position]
             position += 1
             if length & 0x80:
@@ -58,29 +74,31 @@ def read_request(data: bytes) -> ReceivedRequest:
             if tag == _RAW_INPUT_CONTENTS:
                 raw.append(view[position - length : position])
                 if kept_from < start:
-                    head.append(data[kept_from:start])
+                    head.append(view[kept_from:start])
                 kept_from = position
     except IndexError:
         raise internal(UNREADABLE) from None
     if kept_from < end:
-        head.append(data[kept_from:])
-    return ReceivedRequest(_parse(b"".join(head)), raw)
+        head.append(view[kept_from:])
+    return b"".join(head), raw
 
 
-def _read_whole(data: bytes) -> ReceivedRequest:
-    """The request in `data`, whatever stands between the fields that are known."""
-    message = _parse(data)
-    return ReceivedRequest(message, [memoryview(content) for content in message.raw_input_contents])
+def _split_whole(data: Data) -> tuple[bytes, list[memoryview]]:
+    message = parse(bytes(data))
+    raw = [memoryview(content) for content in message.raw_input_contents]
+    message.ClearField("raw_input_contents")
+    return message.SerializeToString(), raw
 
 
-def _parse(data: bytes) -> ModelInferRequest:
+def parse(head: bytes) -> ModelInferRequest:
+    """The message that these bytes are. Raises ServerError INTERNAL if they are none."""
     try:
-        return ModelInferRequest.FromString(data)
+        return ModelInferRequest.FromString(head)
     except DecodeError:
         raise internal(UNREADABLE) from None
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+def _read_varint(data: Data, position: int) -> tuple[int, int]:
     """The number at `position` and where it ends. Raises IndexError if it does not end."""
     value = 0
     for shift in range(0, 70, 7):
@@ -101,9 +119,9 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def response_parts(head: bytes, raw: Sequence[bytes | memoryview]) -> Parts:
+def response_parts(head: bytes, raw: Parts) -> Parts:
     """A ModelInferResponse: `head` is the message without `raw_output_contents`, which follow."""
-    parts: list[bytes | memoryview] = [head]
+    parts: list[Data] = [head]
     for content in raw:
         parts.append(_RAW_OUTPUT_CONTENTS + _varint(len(content)))
         parts.append(content)

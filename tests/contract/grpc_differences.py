@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
-from contract.grpc_casebook import Forget, GrpcCase, Outcome, details, everything, messages
+from contract.grpc_casebook import Forget, GrpcCase, Outcome, details, everything
 
 
 @dataclass(frozen=True)
@@ -35,30 +34,7 @@ OVERFLOW = (
     "then taken, which ends the model's process"
 )
 
-FEWER = "the reference server refuses what it does not serve yet, so other models are ready"
-
-#: Models that the reference server refuses, with what it does not serve yet.
-NOT_SERVED = ("decoupled", "queueing", "warmed")
-
-
-@messages
-def models_of_both(message: Any) -> None:
-    """Forget the models that the reference server does not serve yet."""
-    models = message.model_stats if hasattr(message, "model_stats") else message.models
-    kept = [model for model in models if model.name not in NOT_SERVED]
-    del models[:]
-    models.extend(kept)
-
-
 DIFFERENCES: list[Difference] = [
-    Difference(
-        "server: metadata",
-        "the reference server names the extensions that it serves",
-        messages(lambda message: message.ClearField("extensions")),
-    ),
-    Difference("model: ModelStatistics of all", FEWER, models_of_both),
-    Difference("repository: index", FEWER, models_of_both),
-    Difference("repository: index of the ready", FEWER, models_of_both),
     *(
         Difference(f"typed: {datatype} wraps", WRAPPED, everything)
         for datatype in ("INT8", "INT16", "UINT8", "UINT16")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from reference_server.codecs.proto_wire import UNREADABLE
+from reference_server.codecs.proto_wire import UNREADABLE, Data
 from reference_server.core.errors import ServerError, internal
 from reference_server.fronts.aside import Aside
 
@@ -26,6 +26,9 @@ class Call(Protocol):
     def metadata(self, name: str) -> str | None:
         """What the client sent under this name, in lower case, beside its messages."""
 
+    def fields(self) -> Sequence[tuple[bytes, bytes]]:
+        """All that the client sent beside its messages, in order."""
+
     def send(self, message: bytes) -> None:
         """Send one message. Does not wait for it."""
 
@@ -36,7 +39,7 @@ class Call(Protocol):
 class Running(Protocol):
     """One call, as its transport sees it."""
 
-    def receive(self, message: bytes) -> None:
+    def receive(self, message: Data) -> None:
         """The client sent a message."""
 
     def half_close(self) -> None:
@@ -59,12 +62,12 @@ class _Delegate:
 
     __slots__ = ("_call", "_run", "_work")
 
-    def __init__(self, call: Call, work: Callable[[bytes], bytes], run: Run) -> None:
+    def __init__(self, call: Call, work: Callable[[Data], bytes], run: Run) -> None:
         self._call = call
         self._work = work
         self._run = run
 
-    def receive(self, message: bytes) -> None:
+    def receive(self, message: Data) -> None:
         self._run(lambda: self._work(message), self._done, self._failed)
 
     def half_close(self) -> None:
@@ -99,10 +102,10 @@ def delegated(
 
 def _on_bytes(
     request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes]
-) -> Callable[[bytes], bytes]:
-    def work(data: bytes) -> bytes:
+) -> Callable[[Data], bytes]:
+    def work(data: Data) -> bytes:
         try:
-            request = request_type.FromString(data)
+            request = request_type.FromString(bytes(data))
         except DecodeError:
             raise internal(UNREADABLE) from None
         response = answer(request)

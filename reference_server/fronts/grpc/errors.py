@@ -10,11 +10,14 @@ from reference_server.core.errors import Code
 class Status(enum.IntEnum):
     """gRPC's status codes that this server answers with, by their numbers on the wire."""
 
+    OK = 0
     CANCELLED = 1
     UNKNOWN = 2
     INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     ALREADY_EXISTS = 6
+    RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
@@ -30,3 +33,12 @@ STATUS: dict[Code, Status] = {
     Code.ALREADY_EXISTS: Status.ALREADY_EXISTS,
     Code.CANCELLED: Status.CANCELLED,
 }
+
+
+class CallFailed(Exception):
+    """A call ends before or beside its method, for a reason of gRPC's own."""
+
+    def __init__(self, status: Status, message: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from reference_server.codecs import proto_infer, proto_models, proto_response
+from reference_server.codecs import proto_models, proto_response
 from reference_server.codecs.infer_options import ResponseForm
-from reference_server.codecs.proto_wire import Parts, ReceivedRequest
+from reference_server.codecs.proto_memo import RequestMemo
+from reference_server.codecs.proto_wire import Data, Parts, ReceivedRequest
 from reference_server.core.clock import Clock
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
-from reference_server.fronts.grpc.calls import described
+from reference_server.fronts.forwarding import HeaderForwarding
+from reference_server.fronts.grpc.calls import Call, described
 from reference_server.fronts.mailbox import Mailbox
 from reference_server.gateway.gateway import Gateway
 from reference_server.gateway.shared_memory import RegionLease, SharedMemory
@@ -28,13 +30,20 @@ class Inferences:
         shared_memory: SharedMemory,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
+        forwarding: HeaderForwarding | None = None,
     ) -> None:
         self._gateway = gateway
         self._shared_memory = shared_memory
         self._clock = clock
+        self._forwarding = forwarding
+        self._memo = RequestMemo()
         self._answers: Mailbox[tuple[Inference, InferResponse]] = Mailbox(
             loop, lambda answer: answer[0].deliver(answer[1])
         )
+
+    def read(self, message: Data) -> ReceivedRequest:
+        """The request in a message. Raises ServerError INTERNAL if it is none."""
+        return self._memo.read(message)
 
     def find(self, received: ReceivedRequest) -> ServedModel:
         """The model that is asked. Raises ServerError."""
@@ -43,11 +52,15 @@ class Inferences:
 
     def start(
         self,
+        call: Call,
         served: ServedModel,
         received: ReceivedRequest,
         deliver: Callable[[InferResponse], None],
     ) -> Inference:
-        """Send a request to its model; `deliver` gets the answer, later. Raises ServerError."""
+        """Send a request of `call` to its model; `deliver` gets the answers, later.
+
+        Raises ServerError.
+        """
         received_ns = self._clock.monotonic_ns()
         trace = self._gateway.tracing.sample(served.config.name)
         if trace is not None:
@@ -56,12 +69,14 @@ class Inferences:
         regions = self._shared_memory.lease()
         inference = Inference(served, regions, deliver, self._answers)
         try:
-            request, inference.form = proto_infer.decode(
+            request, inference.form = self._memo.decode(
                 served.config.signature, received, inference, regions
             )
             request.received_ns = received_ns
             request.model_version = served.version
             request.trace = trace
+            if self._forwarding is not None:
+                request.parameters = self._forwarding.added(request.parameters, call.fields())
             inference.request = request
             served.infer(request)
         except BaseException:
@@ -72,7 +87,7 @@ class Inferences:
 
 
 class Inference:
-    """A request on its way: the sink that its response comes to."""
+    """A request on its way: the sink that its responses come to."""
 
     __slots__ = ("_answers", "_regions", "_served", "deliver", "form", "request")
 
@@ -111,9 +126,13 @@ class Inference:
         except Exception as defect:  # as everywhere in the front: nobody is left waiting
             raise described(defect) from defect
         finally:
+            if trace is not None:
+                trace.stamp("GRPC_SEND_END")
             if response.final:
-                # Before the reply is sent: whoever reads it may unregister at once.
-                self._regions.release()
-                if trace is not None:
-                    trace.stamp("GRPC_SEND_END")
-                    trace.close()
+                self.end()
+
+    def end(self) -> None:
+        """Nothing more will be sent. Before the last reply: its reader may unregister at once."""
+        self._regions.release()
+        if self.request.trace is not None:
+            self.request.trace.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from reference_server.codecs.proto_wire import Data
 from reference_server.core.errors import unavailable
 from reference_server.fronts.grpc.calls import Call, Method, Running
 from reference_server.options import Restriction
@@ -56,7 +57,7 @@ def _guarded(name: str, method: Method, restrictions: Mapping[str, Restriction])
 class _Refused:
     """A call that has been answered before it said anything."""
 
-    def receive(self, message: bytes) -> None:
+    def receive(self, message: Data) -> None:
         """It does not matter."""
 
     def half_close(self) -> None:

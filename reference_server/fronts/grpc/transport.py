@@ -1,222 +1,203 @@
-"""gRPC over grpc.aio: carries bytes between clients and methods, and knows no message."""
+"""gRPC's port: accepts connections, gives each a session, and drains them when the server stops."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-from collections.abc import Mapping
-from typing import Any, NoReturn
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
-import grpc
-
-from reference_server.core.errors import ServerError, unavailable
+from reference_server.core.errors import unavailable
+from reference_server.fronts.grpc import tls
 from reference_server.fronts.grpc.calls import Method
-from reference_server.fronts.grpc.errors import STATUS
+from reference_server.fronts.grpc.http2.streams import Part
+from reference_server.fronts.grpc.session import Session
 from reference_server.options import GrpcOptions
 
 log = logging.getLogger(__name__)
 
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
-_UNLIMITED = -1
+_SCRATCH_BYTES = 1 << 18
+_BACKLOG = 1024
+#: How long the last bytes to a client may take.
+_LINGER_S = 20.0
+#: Connections of one age do not all end at once: as in gRPC, a tenth more or less.
+_AGE_JITTER = 0.1
 
 
 class GrpcListener:
     """Serves the methods in `table` on one port, on the loop's thread.
 
-    `open`, then `stop_accepting` and `drained`, then `close`. What is in flight `grace_s` seconds
-    after `stop_accepting` is cancelled.
+    `open`, then `stop_accepting` and `drained`, then `close`.
     """
 
-    def __init__(
-        self, options: GrpcOptions, table: Mapping[str, Method], *, grace_s: float
-    ) -> None:
+    def __init__(self, options: GrpcOptions, table: Mapping[str, Method]) -> None:
         self._options = options
         self._table = table
-        self._grace_s = grace_s
-        self._stopped: asyncio.Future[None] | None = None
-        self._server: Any = None
-        self._streams: set[_StreamingCall] = set()
+        self._connections: set[_Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._accepting = True
 
     async def open(self) -> None:
-        """Listen. Raises ServerError UNAVAILABLE if the port is taken."""
-        address = f"{self._options.address}:{self._options.port}"
-        self._server = grpc.aio.server(
-            handlers=[_Router(self._table, self._streams)],
-            options=_channel_arguments(self._options),
-        )
+        """Listen. Raises ServerError if the port is taken, or what TLS needs cannot be read."""
+        options = self._options
+        address = f"{options.address}:{options.port}"
+        loop = asyncio.get_running_loop()
+        scratch = memoryview(bytearray(_SCRATCH_BYTES))
         try:
-            self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise unavailable(f"Socket '{address}' already in use ") from error
-        await self._server.start()
+            self._server = await loop.create_server(
+                lambda: _Connection(
+                    self._table, options, loop, scratch, self._opened, self._closed
+                ),
+                options.address,
+                options.port,
+                backlog=_BACKLOG,
+                reuse_port=options.reuse_port or None,
+                ssl=None if options.tls is None else tls.server_context(options.tls),
+            )
+        except OSError as error:
+            raise unavailable(
+                f"Socket '{address}' already in use "
+                if error.errno == errno.EADDRINUSE
+                else f"cannot listen on '{address}': {error}"
+            ) from error
         log.info("Started GRPCInferenceService at %s", address)
 
     def stop_accepting(self) -> None:
-        """Refuse new connections and calls; those in flight go on."""
-        if self._server is not None and self._stopped is None:
-            self._stopped = asyncio.ensure_future(self._server.stop(self._grace_s))
-            for stream in tuple(self._streams):
-                stream.finish()
+        """Refuse new connections and calls; those in flight go on, streams with what they asked."""
+        self._accepting = False
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self._connections):
+            connection.stop()
 
     async def drained(self) -> None:
-        """Return when no call is left."""
-        if self._stopped is not None:
-            await self._stopped
+        """Return when no connection is left."""
+        await self._empty.wait()
 
     def close(self) -> None:
-        """Give up the port; `stop_accepting` has done so."""
+        """Cancel what is still in flight."""
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    def _opened(self, connection: _Connection) -> None:
+        self._connections.add(connection)
+        self._empty.clear()
+        if not self._accepting:
+            connection.stop()
+
+    def _closed(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
 
 
-def _channel_arguments(options: GrpcOptions) -> list[tuple[str, int]]:
-    """The options in the words of gRPC's library."""
-    arguments = [
-        ("grpc.max_receive_message_length", _UNLIMITED),
-        ("grpc.max_send_message_length", _UNLIMITED),
-        ("grpc.so_reuseport", int(options.reuse_port)),
-        ("grpc.default_compression_level", options.compression.value),
-        ("grpc.keepalive_time_ms", options.keepalive_time_ms),
-        ("grpc.keepalive_timeout_ms", options.keepalive_timeout_ms),
-        ("grpc.keepalive_permit_without_calls", int(options.keepalive_permit_without_calls)),
-        ("grpc.http2.max_pings_without_data", options.max_pings_without_data),
-        (
-            "grpc.http2.min_recv_ping_interval_without_data_ms",
-            options.min_recv_ping_interval_without_data_ms,
-        ),
-        ("grpc.http2.max_ping_strikes", options.max_ping_strikes),
-    ]
-    if options.max_connection_age_ms:
-        arguments.append(("grpc.max_connection_age_ms", options.max_connection_age_ms))
-    if options.max_connection_age_grace_ms:
-        arguments.append(("grpc.max_connection_age_grace_ms", options.max_connection_age_grace_ms))
-    return arguments
+class _Connection(asyncio.BufferedProtocol):
+    """One client's connection: its socket and its timers around its session.
 
+    `scratch` is a buffer that all connections of a loop share, since what is in it is consumed
+    before the next read; `opened` and `closed` report the connection's life.
+    """
 
-class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    """Finds the method of a call by its full name; `streams` are those that are open."""
+    def __init__(
+        self,
+        table: Mapping[str, Method],
+        options: GrpcOptions,
+        loop: asyncio.AbstractEventLoop,
+        scratch: memoryview,
+        opened: Callable[[_Connection], None],
+        closed: Callable[[_Connection], None],
+    ) -> None:
+        self._options = options
+        self._loop = loop
+        self._scratch = scratch
+        self._opened = opened
+        self._closed = closed
+        self._session = Session(table, options, loop, self._write, self._close)
+        self._transport: asyncio.Transport | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._age: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
 
-    def __init__(self, table: Mapping[str, Method], streams: set[_StreamingCall]) -> None:
-        self._handlers = {name: _handler(method, streams) for name, method in table.items()}
-        self._unknown = grpc.stream_stream_rpc_method_handler(_refuse)
+    def __repr__(self) -> str:
+        return f"<gRPC connection, {self._session}>"
 
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-        """The method's handler; for an unknown one, that which refuses it without a word."""
-        return self._handlers.get(details.method, self._unknown)
+    def stop(self) -> None:
+        """Take no new calls, and close after the last one."""
+        self._session.stop()
 
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
 
-async def _refuse(_: object, context: grpc.aio.ServicerContext) -> None:
-    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
+    # -- asyncio's calls
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._look_after()
+        if self._options.max_connection_age_ms:
+            share = 1 + random.uniform(-_AGE_JITTER, _AGE_JITTER)
+            delay_s = share * self._options.max_connection_age_ms / 1000
+            self._age = self._loop.call_later(delay_s, self._retire)
+        self._session.flush()
+        self._opened(self)
 
-def _handler(method: Method, streams: set[_StreamingCall]) -> grpc.RpcMethodHandler:
-    if method.streams:
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whom it concerns."""
+        self._transport = None
+        for timer in (self._watch, self._age, self._linger):
+            if timer is not None:
+                timer.cancel()
+        self._session.lost()
+        self._closed(self)
 
-        async def stream(_: object, context: grpc.aio.ServicerContext) -> None:
-            call = _StreamingCall(context, method)
-            streams.add(call)
-            try:
-                await call.run()
-            finally:
-                streams.discard(call)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to put what is read next."""
+        return self._scratch
 
-        return grpc.stream_stream_rpc_method_handler(stream)
+    def buffer_updated(self, nbytes: int) -> None:
+        """So much was read."""
+        self._session.receive(self._scratch[:nbytes])
 
-    async def unary(message: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        return await _UnaryCall(context).run(method, message)
+    def pause_writing(self) -> None:
+        """The socket takes no more."""
+        self._session.pause()
 
-    return grpc.unary_unary_rpc_method_handler(unary)
+    def resume_writing(self) -> None:
+        """The socket takes more."""
+        self._session.resume()
 
+    # -- the session's calls
 
-async def _abort(context: grpc.aio.ServicerContext, error: ServerError) -> NoReturn:
-    await context.abort(_CODES[STATUS[error.code]], error.message)
-    raise AssertionError("abort returned")
+    def _write(self, parts: Sequence[Part]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(parts)
 
+    def _close(self) -> None:
+        """Close when all is sent; a client that does not take it is not waited for."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+            self._linger = self._loop.call_later(_LINGER_S, self.abort)
 
-class _MetadataCall:
-    """What both kinds of calls are."""
+    # -- timers
 
-    def __init__(self, context: grpc.aio.ServicerContext) -> None:
-        self._context = context
+    def _look_after(self) -> None:
+        """Ping a client that is silent, for as long as the connection lasts."""
+        delay_s = self._session.watch()
+        if delay_s is None:
+            self.abort()
+        elif math.isfinite(delay_s):
+            self._watch = self._loop.call_later(delay_s, self._look_after)
 
-    def metadata(self, name: str) -> str | None:
-        """The first value under `name`."""
-        for key, value in self._context.invocation_metadata():
-            if key == name:
-                return str(value)
-        return None
-
-
-class _UnaryCall(_MetadataCall):
-    """One message in, one message or an error out."""
-
-    def __init__(self, context: grpc.aio.ServicerContext) -> None:
-        super().__init__(context)
-        self._message = b""
-        self._ended: asyncio.Future[ServerError | None] = asyncio.get_running_loop().create_future()
-
-    def send(self, message: bytes) -> None:
-        """Keep the message, which `end` lets go."""
-        self._message = message
-
-    def end(self, error: ServerError | None = None) -> None:
-        """Let the call end."""
-        if not self._ended.done():
-            self._ended.set_result(error)
-
-    async def run(self, method: Method, message: bytes) -> bytes:
-        """The answer to `message`; aborts the call if it is an error."""
-        running = method.start(self)
-        running.receive(message)
-        try:
-            error = await self._ended
-        except asyncio.CancelledError:
-            running.cancel()
-            raise
-        if error is not None:
-            await _abort(self._context, error)
-        return self._message
-
-
-class _StreamingCall(_MetadataCall):
-    """Messages both ways, each at its own pace."""
-
-    def __init__(self, context: grpc.aio.ServicerContext, method: Method) -> None:
-        super().__init__(context)
-        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()  # None is the end
-        self._has_ended = False
-        self._error: ServerError | None = None
-        self._running = method.start(self)
-
-    def send(self, message: bytes) -> None:
-        """Queue the message."""
-        if not self._has_ended:
-            self._messages.put_nowait(message)
-
-    def end(self, error: ServerError | None = None) -> None:
-        """Let the call end after the messages that are queued."""
-        if not self._has_ended:
-            self._has_ended = True
-            self._error = error
-            self._messages.put_nowait(None)
-
-    def finish(self) -> None:
-        """Take nothing more from the client; what it has asked is answered."""
-        self._running.half_close()
-
-    async def run(self) -> None:
-        """Carry messages until the method ends the call; aborts it if it ends with an error."""
-        reading = asyncio.ensure_future(self._read())
-        try:
-            while (message := await self._messages.get()) is not None:
-                await self._context.write(message)
-        except BaseException:  # cancelled, or the client can no longer be written to
-            self._running.cancel()
-            raise
-        finally:
-            reading.cancel()
-        if self._error is not None:
-            await _abort(self._context, self._error)
-
-    async def _read(self) -> None:
-        while (message := await self._context.read()) is not grpc.aio.EOF:
-            self._running.receive(message)
-        self._running.half_close()
+    def _retire(self) -> None:
+        """The connection is old: let it end, and see that it does."""
+        self._session.retire()
+        if self._options.max_connection_age_grace_ms:
+            delay_s = self._options.max_connection_age_grace_ms / 1000
+            self._age = self._loop.call_later(delay_s, self.abort)

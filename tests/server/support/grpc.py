@@ -30,6 +30,9 @@ class MadeUpCall:
     def metadata(self, name: str) -> str | None:
         return self._metadata.get(name)
 
+    def fields(self) -> list[tuple[bytes, bytes]]:
+        return [(name.encode(), value.encode()) for name, value in self._metadata.items()]
+
     def send(self, message: bytes) -> None:
         assert not self.has_ended, "something is sent after the end"
         self.sent.append(message)

@@ -1,4 +1,4 @@
-"""A stream of requests: one answer each, in the order of the requests."""
+"""A stream of requests: answers in the order of the requests, or as decoupled models give them."""
 
 import pytest
 from server.support.front import answering, served
@@ -20,14 +20,19 @@ def scheduler():
 def front(scheduler):
     waiting = served(MODEL, "slow", answer=answering())
     object.__setattr__(waiting, "scheduler", scheduler)
-    return GrpcFront(waiting, served(MODEL, "fast", answer=answering()))
+    speaking = served(MODEL + "model_transaction_policy { decoupled: true }", "many")
+    object.__setattr__(speaking, "scheduler", scheduler)
+    return GrpcFront(waiting, served(MODEL, "fast", answer=answering()), speaking)
 
 
-def request(model="slow", request_id="", raw=bytes(4)):
+def request(model="slow", request_id="", raw=bytes(4), **parameters):
     x = pb.ModelInferRequest.InferInputTensor(name="X", datatype="FP32", shape=[1])
-    return pb.ModelInferRequest(
+    message = pb.ModelInferRequest(
         model_name=model, id=request_id, inputs=[x], raw_input_contents=[raw]
-    ).SerializeToString()
+    )
+    for name, value in parameters.items():
+        message.parameters[name].bool_param = value
+    return message.SerializeToString()
 
 
 def ids(call):
@@ -156,4 +161,129 @@ def test_cancelling_a_stream_cancels_what_is_not_answered(front, scheduler):
     running.cancel()
     assert [waiting.cancellation.is_cancelled for waiting in scheduler.requests] == [False, True]
     scheduler.answer(1)
+    front.turn()
+
+
+# -------------------------------------------------------------------------------- decoupled models
+
+ASKS = {"triton_enable_empty_final_response": True}
+ASKS_NOT = {"triton_enable_empty_final_response": False}
+
+
+def told(call):
+    """Each message: the request's id, the error's text, and whether it says that it is the last."""
+    return [
+        (
+            message.infer_response.id,
+            message.error_message,
+            message.infer_response.parameters["triton_final_response"].bool_param,
+        )
+        for message in streamed(call)
+    ]
+
+
+def test_a_decoupled_model_answers_as_often_as_it_likes(front, scheduler):
+    call, running = front.start(METHOD)
+    running.receive(request("many", "a"))
+    running.half_close()
+    scheduler.answer(0, final=False)
+    front.turn()
+    assert told(call) == [("a", "", False)]
+    scheduler.answer(0, error=invalid_arg("no"), final=False)
+    scheduler.answer(0)
+    front.turn()
+    assert told(call) == [("a", "", False), ("a", "no", False), ("a", "", True)]
+    assert (call.has_ended, call.error) == (True, None)
+
+
+@pytest.mark.parametrize(("asks", "is_told"), [({}, False), (ASKS_NOT, False), (ASKS, True)])
+def test_the_end_alone_is_told_to_those_who_ask_for_it(front, scheduler, asks, is_told):
+    call, running = front.start(METHOD)
+    running.receive(request("many", "a", **asks))
+    running.half_close()
+    scheduler.answer(0, empty=True)
+    front.turn()
+    assert told(call) == ([("a", "", True)] if is_told else [])
+    assert (call.has_ended, call.error) == (True, None)
+
+
+def test_the_end_names_the_model_as_the_request_did(front, scheduler):
+    call, running = front.start(METHOD)
+    running.receive(request("many", "a", **ASKS))
+    scheduler.answer(0, empty=True)
+    front.turn()
+    (message,) = streamed(call)
+    assert (message.infer_response.model_name, message.infer_response.model_version) == ("many", "")
+    assert not message.infer_response.outputs
+
+
+def test_decoupled_answers_wait_for_nobody(front, scheduler):
+    call, running = front.start(METHOD)
+    running.receive(request("slow", "a"))
+    running.receive(request("many", "b"))
+    running.receive(request("many", "c"))
+    scheduler.answer(2, final=False)
+    scheduler.answer(1)
+    scheduler.answer(2)
+    front.turn()
+    assert ids(call) == ["c", "b", "c"]
+    scheduler.answer(0)
+    front.turn()
+    assert ids(call) == ["c", "b", "c", "a"]
+
+
+def test_a_decoupled_request_that_is_refused_waits_for_nobody_either(front, scheduler):
+    call, running = front.start(METHOD)
+    running.receive(request("slow", "a"))
+    running.receive(request("many", "b", raw=b"x"))
+    running.half_close()
+    (message,) = streamed(call)
+    assert (message.infer_response.id, bool(message.error_message)) == ("b", True)
+    assert not call.has_ended
+    scheduler.answer(0)
+    front.turn()
+    assert ids(call) == ["b", "a"]
+    assert call.has_ended
+
+
+def test_a_stream_waits_for_the_last_responses(front, scheduler):
+    call, running = front.start(METHOD)
+    running.receive(request("many", "a"))
+    running.receive(request("many", "b"))
+    running.half_close()
+    scheduler.answer(0, empty=True)
+    scheduler.answer(1, final=False)
+    front.turn()
+    assert not call.has_ended
+    scheduler.answer(1, empty=True)
+    front.turn()
+    assert (ids(call), call.has_ended) == (["b"], True)
+
+
+def test_a_client_may_ask_that_any_error_ends_the_stream(front, scheduler):
+    call, running = front.start(METHOD, triton_grpc_error="true")
+    for request_id in "ab":
+        running.receive(request("many", request_id))
+    scheduler.answer(0, final=False)
+    scheduler.answer(0, error=not_found("gone"), final=False)
+    front.turn()
+    assert ids(call) == ["a"]
+    assert (call.has_ended, call.error.code) == (True, Code.NOT_FOUND)
+    assert [waiting.cancellation.is_cancelled for waiting in scheduler.requests] == [True, True]
+    scheduler.answer(0)
+    scheduler.answer(1)
+    front.turn()
+    assert ids(call) == ["a"]
+
+
+def test_cancelling_a_stream_cancels_what_has_not_ended(front, scheduler):
+    _, running = front.start(METHOD)
+    for request_id in "ab":
+        running.receive(request("many", request_id))
+    scheduler.answer(0, final=False)
+    scheduler.answer(1)
+    front.turn()
+    running.cancel()
+    assert [waiting.cancellation.is_cancelled for waiting in scheduler.requests] == [True, False]
+    scheduler.answer(0, empty=True)
     front.turn()

@@ -1,4 +1,4 @@
-"""grpc.aio between a client and methods that know nothing of it."""
+"""A socket between gRPC's own client and methods that know nothing of either."""
 
 import asyncio
 
@@ -52,9 +52,7 @@ def talk(scenario, **options):
             "/t.T/s": Method(script.start, streams=True),
         }
         (port,) = free_ports(1)
-        listener = GrpcListener(
-            GrpcOptions("127.0.0.1", port, **options), table, grace_s=PATIENCE_S
-        )
+        listener = GrpcListener(GrpcOptions("127.0.0.1", port, **options), table)
         await listener.open()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -222,9 +220,22 @@ def test_a_stream_does_not_keep_a_server_that_stops():
     talk(scenario)
 
 
+def test_closing_the_port_cancels_what_is_still_in_flight():
+    async def scenario(script, channel, listener):
+        answer = channel.unary_unary("/t.T/u")(b"")
+        await script.until("message")
+        listener.stop_accepting()
+        listener.close()
+        await script.until("cancel")
+        await listener.drained()
+        assert (await failed(answer)).code() is grpc.StatusCode.UNAVAILABLE
+
+    talk(scenario)
+
+
 def test_a_port_that_is_taken_is_refused():
     async def scenario(script, channel, listener):
-        second = GrpcListener(listener._options, {}, grace_s=0)
+        second = GrpcListener(listener._options, {})
         with pytest.raises(ServerError, match="already in use") as caught:
             await second.open()
         assert caught.value.code is Code.UNAVAILABLE

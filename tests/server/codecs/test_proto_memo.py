@@ -1,0 +1,177 @@
+"""Requests that are remembered are those that were sent, whatever came between."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
+
+from reference_server.codecs import proto_infer, proto_response, proto_wire
+from reference_server.codecs.infer_options import OutputForm, ResponseForm
+from reference_server.codecs.proto_memo import RequestMemo
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import ServerError
+from reference_server.core.response import InferResponse
+from reference_server.core.tensor import Tensor
+
+
+class Signature:
+    """All that is asked of a model: its name."""
+
+    def __init__(self, name="m"):
+        self.name = name
+        self.batches = False
+
+
+class Regions:
+    """Shared memory of which every span is the same bytes."""
+
+    def __init__(self):
+        self.asked = []
+
+    def view(self, *span):
+        self.asked.append(span)
+        return memoryview(b"abcd")
+
+
+def message(*, raw=(bytes(4),), names=("X",), **fields):
+    inputs = [
+        pb.ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=[1])
+        for name in names
+    ]
+    usual = {"model_name": "m", "inputs": inputs, "raw_input_contents": raw}
+    return pb.ModelInferRequest(**usual | fields)
+
+
+def told(decoded):
+    """What was read, to be compared."""
+    request, form = decoded
+    inputs = [
+        (each.name, each.datatype, each.shape, bytes(each.raw()))
+        for each in request.inputs.values()
+    ]
+    others = (
+        request.model_name,
+        request.id,
+        request.requested_outputs,
+        dict(request.parameters),
+        request.correlation_id,
+        request.flags,
+        request.priority,
+        request.timeout_us,
+    )
+    return inputs, others, form
+
+
+def both(memo, data, signature=None):
+    """What the memo reads, and what is read without it."""
+    signature = signature or Signature()
+    plain = proto_infer.decode(signature, proto_wire.read_request(data), None, Regions())
+    return told(memo.decode(signature, memo.read(data), None, Regions())), told(plain)
+
+
+Parameter = pb.InferParameter
+KINDS = [
+    message(),
+    message(id="i", raw=[b"wxyz"]),
+    message(names=("A", "B"), raw=[b"abcd", b""]),
+    message(parameters={"k": Parameter(int64_param=1)}),
+    message(parameters={"k": Parameter(bool_param=True)}),
+    message(parameters={"sequence_id": Parameter(int64_param=5)}),
+    message(parameters={"priority": Parameter(int64_param=2), "timeout": Parameter(int64_param=3)}),
+    message(outputs=[pb.ModelInferRequest.InferRequestedOutputTensor(name="Y")]),
+    message(raw=[bytes(4), b"one too many"]),
+    message(raw=(), names=()),
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(KINDS), max_size=12))
+def test_a_memo_changes_nothing(sent):
+    memo = RequestMemo()
+    for one in sent:
+        found, plain = both(memo, one.SerializeToString())
+        assert found == plain
+
+
+def test_the_same_head_is_parsed_once_and_has_data_of_its_own():
+    memo = RequestMemo()
+    first, second = (
+        memo.read(message(raw=[raw]).SerializeToString()) for raw in (b"abcd", b"wxyz")
+    )
+    assert first.message is second.message
+    for received, raw in ((first, b"abcd"), (second, b"wxyz"), (first, b"abcd")):
+        request, _ = memo.decode(Signature(), received, None, Regions())
+        assert bytes(request.inputs["X"].raw()) == raw
+
+
+def test_data_that_is_missing_is_missed_again():
+    memo = RequestMemo()
+    both(memo, message().SerializeToString())
+    with pytest.raises(ServerError, match="unable to find data for input tensor 'X'"):
+        memo.decode(Signature(), memo.read(message(raw=()).SerializeToString()), None, Regions())
+
+
+def test_regions_are_asked_for_each_time():
+    memo, regions = RequestMemo(), Regions()
+    one = message(raw=())
+    one.inputs[0].parameters["shared_memory_region"].string_param = "r"
+    one.inputs[0].parameters["shared_memory_byte_size"].int64_param = 4
+    for _ in range(3):
+        memo.decode(Signature(), memo.read(one.SerializeToString()), None, regions)
+    assert len(regions.asked) == 3
+
+
+def test_long_heads_are_not_kept():
+    memo = RequestMemo()
+    memo.read(b"")
+    for letter in "ab":
+        data = message(id=letter * 5_000).SerializeToString()
+        received = memo.read(data)
+        assert received.head is None
+        found, plain = both(memo, data)
+        assert found == plain
+
+
+def test_what_is_kept_is_bounded():
+    memo = RequestMemo()
+    for number in range(600):
+        both(memo, message(id=str(number)).SerializeToString())
+    assert len(memo._messages) == len(memo._templates) == 256
+
+
+def test_another_models_template_is_not_taken():
+    memo = RequestMemo()
+    both(memo, message().SerializeToString())
+    found, plain = both(memo, message().SerializeToString(), Signature("renamed"))
+    assert found == plain
+
+
+def response(**fields):
+    output = Tensor("Y", DataType.FP32, (1,), raw=memoryview(b"abcd"))
+    return InferResponse("m", 1, **{"id": "", "outputs": (output,)} | fields)
+
+
+def encoded(one, final=None):
+    parts = proto_response.encode(one, ResponseForm(), Signature(), {}, final=final)
+    return pb.ModelInferResponse.FromString(b"".join(parts))
+
+
+@pytest.mark.parametrize("final", [None, False, True])
+def test_a_response_says_its_own_whatever_was_said_before(final):
+    for request_id in ("", "a", "b", "a" * 100):
+        found = encoded(response(id=request_id), final)
+        assert (found.id, found.raw_output_contents[0]) == (request_id, b"abcd")
+        assert ("triton_final_response" in found.parameters) is (final is not None)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(1, "int64_param"), (True, "bool_param"), (1.0, "double_param")]
+)
+def test_parameters_that_are_equal_keep_their_kinds(value, kind):
+    found = encoded(response(parameters=[("k", value)]))
+    assert found.parameters["k"].WhichOneof("parameter_choice") == kind
+
+
+def test_a_form_that_is_kept_has_no_place():
+    memo = RequestMemo()
+    _, form = memo.decode(Signature(), memo.read(message().SerializeToString()), None, Regions())
+    assert form.of("Y") == OutputForm()
