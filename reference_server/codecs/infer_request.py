@@ -17,9 +17,9 @@ from reference_server.codecs.infer_options import OutputForm, ResponseForm
 from reference_server.codecs.infer_outputs import read_outputs
 from reference_server.codecs.rapid_json_reader import JsonValue
 from reference_server.codecs.spans import Spans, read_span
-from reference_server.core import dtypes
+from reference_server.core import correlation, dtypes
 from reference_server.core.dtypes import DataType
-from reference_server.core.errors import ServerError, invalid_arg, unsupported
+from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import Regions
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
@@ -30,7 +30,6 @@ _RAW_FORM = ResponseForm(OutputForm(binary=True))
 _LEADING_INTEGER = re.compile(r"\s*([+-]?\d{1,20})")
 _MAX_INT64 = 2**63 - 1
 _CONTENT_FIELDS = ("binary_data_size", "shared_memory_region")
-_MAX_CORRELATION_ID = 128
 
 
 def json_length(header: str | None, body_length: int) -> int:
@@ -249,11 +248,7 @@ def _read_correlation_id(parameters: dict[str, JsonValue]) -> int | str:
     if type(value) is int and value >= 0:
         return value
     text = rapid_json.parse_member(parameters, "sequence_id", rapid_json.as_string)
-    if len(text) > _MAX_CORRELATION_ID:
-        raise unsupported(
-            f"string correlation ID cannot be longer than {_MAX_CORRELATION_ID} characters"
-        )
-    return text
+    return correlation.string_id(text)
 
 
 def _decode_raw(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:

@@ -18,9 +18,9 @@ from tritonclient.grpc.service_pb2 import (
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
 from reference_server.codecs.proto_spans import read_span
 from reference_server.codecs.proto_wire import ReceivedRequest
-from reference_server.core import byte_strings, dtypes
+from reference_server.core import byte_strings, correlation, dtypes
 from reference_server.core.dtypes import DataType
-from reference_server.core.errors import ServerError, invalid_arg, unsupported
+from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import Regions
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
@@ -29,7 +29,6 @@ from reference_server.core.tensor import Tensor
 #: Asks for a last, empty response if the model ends without one. Only decoupled models do.
 _EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 
-_MAX_CORRELATION_ID = 128
 _UINT64 = 2**64
 _NOTHING = memoryview(b"")
 _PLAIN = OutputForm()
@@ -125,12 +124,7 @@ def _read_correlation_id(value: InferParameter) -> int | str:
         return number % _UINT64
     if kind != "string_param":
         raise _wrong_kind("sequence_id", "int64_param or string_param.")
-    text: str = value.string_param
-    if len(text.encode()) > _MAX_CORRELATION_ID:
-        raise unsupported(
-            f"string correlation ID cannot be longer than {_MAX_CORRELATION_ID} characters"
-        )
-    return text
+    return correlation.string_id(value.string_param)
 
 
 def _read_priority(value: InferParameter) -> int:

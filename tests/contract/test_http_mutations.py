@@ -116,6 +116,7 @@ def last_words(server: Server, raw: bytes) -> bytes:
 
 
 def test_no_request_harms_the_server_or_a_bystander(probed_reference: Server):
+    before = len(probed_reference.log)
     dice, pool = random.Random(1), requests()
     with client(probed_reference) as one, client(probed_reference) as bystander:
         answer = bystander.ask(GOOD)
@@ -128,10 +129,11 @@ def test_no_request_harms_the_server_or_a_bystander(probed_reference: Server):
             assert reply.status in (200, 400, 404, 405, 415, 500, 501), (request, str(reply))
             if number % 100 == 0:
                 assert bystander.ask(GOOD) == answer
-    assert "Traceback" not in probed_reference.log
+    assert "Traceback" not in probed_reference.log[before:]
 
 
 def test_no_bytes_harm_the_server_or_a_bystander(probed_reference: Server):
+    before = len(probed_reference.log)
     dice, pool = random.Random(2), requests()
     with client(probed_reference) as bystander:
         answer = bystander.ask(GOOD)
@@ -141,7 +143,7 @@ def test_no_bytes_harm_the_server_or_a_bystander(probed_reference: Server):
             assert said == b"" or said.startswith(b"HTTP/"), raw
             if number % 100 == 0:
                 assert bystander.ask(GOOD) == answer
-    assert "Traceback" not in probed_reference.log
+    assert "Traceback" not in probed_reference.log[before:]
 
 
 @pytest.mark.oracle

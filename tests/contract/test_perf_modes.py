@@ -92,9 +92,11 @@ def test_perf_analyzer(oracle_installed: None, probed_reference: Server, mode: s
     measured(probed_reference, protocol, *arguments)
 
 
-def test_perf_analyzer_traces(oracle_installed: None, traced_reference: Server):
+def test_perf_analyzer_traces(oracle_installed: None, tmp_path: Path):
+    write_probes(tmp_path, "batched")
     levels = ("--trace-level", "TIMESTAMPS", "--trace-rate", "1000")
-    measured(traced_reference, "http", *ROWS, *levels, "--concurrency-range", "1")
+    with start_reference_server(tmp_path, trace_config="triton,file=trace.json") as server:
+        measured(server, "http", *ROWS, *levels, "--concurrency-range", "1")
 
 
 def test_perf_analyzer_sends_the_data_of_a_file(
