@@ -36,6 +36,7 @@ FROM base AS packages
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE ./
 COPY reference_server reference_server
+COPY triton_python_backend_utils triton_python_backend_utils
 COPY plugin plugin
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --no-deps --target /opt/packages . ./plugin

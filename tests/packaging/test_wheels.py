@@ -13,13 +13,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {"ge_runtime": ROOT / "plugin", "reference_server": ROOT}
 PACKAGES = list(SOURCES)
+#: What a wheel holds beside the package of its name.
+BESIDE = {"ge_runtime": [], "reference_server": ["triton_python_backend_utils"]}
 
 # Imports all of a package and prints which modules that brought in.
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 package = importlib.import_module(sys.argv[1])
 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-    if not module.name.endswith(".__main__"):
+    if not module.name.endswith((".__main__", ".pytest_plugin")):
         importlib.import_module(module.name)
 print(*sys.modules)
 """
@@ -45,10 +47,12 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_wheel_holds_the_package_and_nothing_else(wheels, package):
     source = SOURCES[package]
-    expected = {str(file.relative_to(source)) for file in (source / package).rglob("*.py")}
+    held = (package, *BESIDE[package])
+    files = (file for name in held for file in (source / name).rglob("*.py"))
+    expected = {str(file.relative_to(source)) for file in files}
     with zipfile.ZipFile(wheels[package]) as wheel:
         found = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert found == expected | {f"{package}/py.typed"}
+    assert found == expected | {f"{name}/py.typed" for name in held}
 
 
 @pytest.mark.slow
@@ -73,6 +77,7 @@ def test_reference_server_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
     python = new_environment(tmp_path)
     pip("install", wheels["reference_server"], python=python)
     import_all(python, "reference_server")
+    import_all(python, "triton_python_backend_utils")
     usage = run(python.with_name("reference-server"), "--help")
     assert "--model-repository" in usage
 

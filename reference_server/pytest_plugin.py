@@ -1,0 +1,45 @@
+"""The fixtures that pytest finds where this package is installed.
+
+They load the server when a test asks for them, not with pytest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from reference_server.testing import Model, ModelRepository, OpenModel, OpenRepository
+
+
+@pytest.fixture
+def triton_repository(request: pytest.FixtureRequest) -> Iterator[OpenRepository]:
+    """Open model repositories until the test ends; relative paths begin at pytest's rootdir."""
+    from reference_server.testing import open_repository
+
+    root = request.config.rootpath
+    with contextlib.ExitStack() as stack:
+
+        def open_(
+            *directories: str | Path, models: Sequence[str] = ("*",), options: Sequence[str] = ()
+        ) -> ModelRepository:
+            paths = [root / directory for directory in directories]
+            return stack.enter_context(open_repository(*paths, models=models, options=options))
+
+        yield open_
+
+
+@pytest.fixture
+def triton_model(triton_repository: OpenRepository) -> OpenModel:
+    """Open model folders until the test ends; relative paths begin at pytest's rootdir."""
+
+    def open_(folder: str | Path, *, options: Sequence[str] = ()) -> Model:
+        path = Path(folder)
+        repository = triton_repository(path.parent, models=[path.name], options=options)
+        return repository.model(path.name)
+
+    return open_

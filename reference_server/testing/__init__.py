@@ -1,0 +1,34 @@
+"""Model folders under test: the server's own loader, schedulers and counters, without any port.
+
+    with open_model("model_repository/bert") as model:
+        response = model.infer({"TEXT": ["hello"]})
+        assert response.outputs["LABEL"].tolist() == [b"greeting"]
+
+Models run on threads of the test's process, so that `breakpoint()` works in them. Where pytest is,
+the fixtures `triton_model` and `triton_repository` do the same, and close what they opened.
+"""
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.testing.fronts import HttpReply
+from reference_server.testing.model import Model, Response, ResponseStream
+from reference_server.testing.repository import (
+    ModelRepository,
+    OpenModel,
+    OpenRepository,
+    open_model,
+    open_repository,
+)
+
+__all__ = [
+    "Code",
+    "HttpReply",
+    "Model",
+    "ModelRepository",
+    "OpenModel",
+    "OpenRepository",
+    "Response",
+    "ResponseStream",
+    "ServerError",
+    "open_model",
+    "open_repository",
+]

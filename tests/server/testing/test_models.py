@@ -1,0 +1,143 @@
+"""A model under test: arrays in, arrays out, by the scheduler and the counters of the server."""
+
+import json
+
+import numpy as np
+import pytest
+
+from reference_server.testing import Code, ServerError
+
+
+def ask(model, *numbers, **options):
+    return model.infer({"X": np.array([numbers], np.float32)}, **options)
+
+
+def test_arrays_go_in_and_come_out(repository):
+    response = ask(repository.model("doubling"), 1.5)
+    assert response.outputs["Y"].tolist() == [[3.0]]
+    assert (response.model_name, response.model_version) == ("doubling", 1)
+
+
+def test_what_a_model_writes_to_its_input_stays_with_it(repository):
+    given = np.float32([[1]])
+    repository.model("doubling").infer({"X": given})
+    assert given.tolist() == [[1]]
+
+
+def test_lists_become_arrays_of_the_inputs_type(repository):
+    response = repository.model("identity").infer({"X": [1, 2]})
+    assert response.outputs["Y"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["ä", "b"],
+        [b"\xc3\xa4", b"b"],
+        np.array(["ä", "b"]),
+        np.array([b"\xc3\xa4", b"b"]),
+        np.array(["ä", b"b"], object),
+    ],
+    ids=["str", "bytes", "U", "S", "objects"],
+)
+def test_texts_of_every_kind_are_bytes_to_the_model(repository, texts):
+    told = repository.model("told").infer(
+        {"X": texts}, sequence_id=1, sequence_start=True, sequence_end=True
+    )
+    assert told.outputs["Y"].tolist() == ["ä".encode(), b"b"]
+
+
+def test_bfloat16_travels_as_uint16(repository):
+    with pytest.raises(ServerError, match="BF16"):  # NumPy, in a model, has none
+        repository.model("bits").infer({"X": np.uint16([0x3F80])})
+
+
+def test_the_model_is_told_what_the_request_says(repository):
+    told = repository.model("told").infer(
+        {"X": ["a"]},
+        outputs=["TOLD"],
+        parameters={"top_k": 3},
+        request_id="r7",
+        sequence_id=42,
+        sequence_start=True,
+        sequence_end=True,
+    )
+    assert list(told.outputs) == ["TOLD"]
+    assert told.request_id == "r7"
+    assert json.loads(told.outputs["TOLD"].item()) == ["r7", 42, 3, {"top_k": 3}]
+
+
+def test_requests_that_are_submitted_together_meet_in_a_batch(repository):
+    model = repository.model("doubling")
+    before = model.statistics()
+    responses = model.infer_many([{"X": [[number]]} for number in (1, 2, 3, 4)])
+    after = model.statistics()
+    assert [response.outputs["Y"].item() for response in responses] == [2, 4, 6, 8]
+    assert after.inference_count - before.inference_count == 4
+    assert after.execution_count - before.execution_count < 4
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code", "text"),
+    [
+        ({"X": [[-1]]}, Code.UNSUPPORTED, "negative"),
+        ({"Z": [[1]]}, Code.INVALID_ARG, "unexpected inference input 'Z' for model 'doubling'"),
+        ({"X": np.array([[1]])}, Code.INVALID_ARG, "inference input 'X' data-type is 'INT64'"),
+    ],
+    ids=["model", "input", "type"],
+)
+def test_errors_have_the_servers_text_and_code(repository, inputs, code, text):
+    with pytest.raises(ServerError) as caught:
+        repository.model("doubling").infer(inputs)
+    assert caught.value.code is code
+    assert text in caught.value.message
+
+
+def test_one_request_fails_alone(repository):
+    model = repository.model("doubling")
+    streams = [model.stream({"X": [[number]]}) for number in (1, -1, 2)]
+    assert streams[0].single().outputs["Y"].item() == 2
+    with pytest.raises(ServerError, match="negative"):
+        streams[1].single()
+    assert streams[2].single().outputs["Y"].item() == 4
+
+
+def test_a_stream_gives_the_responses_as_they_come(repository):
+    stream = repository.model("streaming").stream({"X": [1, 2, 3]})
+    assert [response.outputs["Y"].item() for response in stream] == [1, 2, 3]
+    assert list(stream) == []
+
+
+def test_a_stream_goes_on_behind_an_error(repository):
+    stream = repository.model("streaming").stream({"X": [1, -1, 3]})
+    assert next(stream).outputs["Y"].item() == 1
+    with pytest.raises(ServerError, match="negative"):
+        next(stream)
+    assert [response.outputs["Y"].item() for response in stream] == [3]
+
+
+def test_a_request_can_be_cancelled(repository):
+    stream = repository.model("endless").stream({"X": [1]})
+    assert next(stream).outputs["Y"].item() == 1
+    stream.cancel()
+    assert list(stream) == []
+
+
+def test_a_decoupled_model_has_no_single_answer(repository):
+    with pytest.raises(ServerError, match="doesn't support models with decoupled") as caught:
+        repository.model("streaming").infer({"X": [1]})
+    assert caught.value.code is Code.UNSUPPORTED
+
+
+def test_an_ensemble_is_asked_like_a_model(repository):
+    assert repository.model("pair").infer({"I": [1, 2]}).outputs["O"].tolist() == [1, 2]
+
+
+def test_the_configuration_is_the_completed_one(repository):
+    assert repository.model("identity").config()["instance_group"][0]["count"] == 1
+
+
+def test_a_model_that_is_not_there_is_refused_as_by_a_server(repository):
+    with pytest.raises(ServerError, match="unknown model: 'nobody'") as caught:
+        repository.model("nobody").infer({})
+    assert caught.value.code is Code.NOT_FOUND

@@ -1,0 +1,26 @@
+"""`triton_python_backend_utils` for code outside of any server: tests, editors, type checkers.
+
+A server gives each model instance a module of its own under this name. So does Triton, whose model
+processes look for theirs behind all that is installed: there this package steps aside.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if "c_python_backend_utils" in sys.builtin_module_names:  # as in Triton's model processes alone
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+    from pathlib import Path
+
+    _elsewhere = [path for path in sys.path if Path(path).resolve() != Path(__file__).parents[1]]
+    _spec = PathFinder.find_spec(__name__, _elsewhere)
+    assert _spec is not None
+    assert _spec.loader is not None
+    sys.modules[__name__] = module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules[__name__])
+else:
+    from reference_server.backends.python_host.shim.triton_python_backend_utils import *  # noqa: F403 - the names of its __all__
+    from reference_server.backends.python_host.shim.triton_python_backend_utils import (
+        __all__ as __all__,
+    )
