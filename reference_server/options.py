@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+#: Where Triton's containers have their backends.
+BACKEND_DIRECTORY = Path("/opt/tritonserver/backends")
+
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
@@ -115,10 +118,25 @@ class Compression(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """The files of a port that speaks TLS, in PEM.
+
+    With `demands_client_certificate`, clients must show a certificate that one in `root` vouches
+    for.
+    """
+
+    certificate: str
+    key: str
+    root: str = ""
+    demands_client_certificate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class GrpcOptions:
     """The gRPC front: where it listens, and what the options of the same names tell gRPC.
 
-    Ages of 0 are unlimited.
+    Ages of 0 are unlimited. Metadata whose names match `forwarded` become parameters of infer
+    requests; if it is empty, none do. Without `tls` bytes go as they are.
     """
 
     address: str = "0.0.0.0"
@@ -134,6 +152,37 @@ class GrpcOptions:
     max_connection_age_ms: int = 0
     max_connection_age_grace_ms: int = 0
     restricted: Mapping[str, Restriction] = field(default_factory=dict)
+    forwarded: str = ""
+    tls: TlsOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """One of a summary's quantiles, from 0 to 1, and how far off its rank may be."""
+
+    quantile: float
+    error: float
+
+
+DEFAULT_QUANTILES = (
+    Quantile(0.5, 0.05),
+    Quantile(0.9, 0.01),
+    Quantile(0.95, 0.001),
+    Quantile(0.99, 0.001),
+    Quantile(0.999, 0.001),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyMetrics:
+    """How the latencies of models are told: by `counters` of sums, by `summaries`, or not at all.
+
+    Without `counters`, the counts of requests stand still as well, as in Triton.
+    """
+
+    counters: bool = True
+    summaries: bool = False
+    quantiles: tuple[Quantile, ...] = DEFAULT_QUANTILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +196,56 @@ class MetricsOptions:
     port: int = 8002
     interval_ms: int = 2000
     cpu: bool = True
+    latencies: LatencyMetrics = field(default_factory=LatencyMetrics)
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """That instances share resources; `limits` are those told, or else what models need.
+
+    A limit is for a resource's name, and whether it is the whole server's or a device's.
+    """
+
+    limits: Mapping[tuple[str, bool], int] | None = None
+
+
+#: The one device that models run on here.
+_DEVICE = 0
+
+
+def parse_resources(values: Sequence[str]) -> dict[tuple[str, bool], int] | None:
+    """The limits in `<name>:<count>[:<device>]`; None if there are none.
+
+    What is for all devices is for the server, too, and of several for the same the largest counts.
+    Raises ValueError.
+    """
+    limits: dict[tuple[str, bool], int] = {}
+    for value in values:
+        name, *numbers = value.split(":")
+        try:
+            count, *device = map(int, numbers)
+        except ValueError:
+            device, count = [0, 0], 0
+        if len(device) > 1:
+            raise ValueError(
+                "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
+                f"'<resource_name>:<count>'. Got {value}"
+            )
+        scopes = (True, False) if device in ([], [_DEVICE]) else (True,)
+        for is_global in scopes:
+            limits[name, is_global] = max(count, limits.get((name, is_global), 0))
+    return limits or None
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """Everything that the composition root needs to build a server.
 
-    `startup_models` are loaded at the start in mode EXPLICIT; `*` alone is all of them.
+    `startup_models` are loaded at the start in mode EXPLICIT; `*` alone is all of them. Without
+    `response_cache_bytes` there is no response cache. `python_backend` are the settings of the
+    backend that runs `model.py`, as they were given: Triton finds their faults at the first load.
+    Python-based backends are folders with a `model.py` in `backend_directory`. A model's
+    `configs/<model_config_name>.pbtxt` is read in place of its config.pbtxt.
     """
 
     model_repositories: tuple[Path, ...]
@@ -170,4 +262,9 @@ class ServerOptions:
     startup_models: tuple[str, ...] = ()
     poll_s: int = 15
     model_load_threads: int = 4
+    rate_limit: RateLimit | None = None
     exit_timeout_s: float = 30.0
+    response_cache_bytes: int | None = None
+    python_backend: Mapping[str, str] = field(default_factory=dict)
+    backend_directory: Path = BACKEND_DIRECTORY
+    model_config_name: str = ""

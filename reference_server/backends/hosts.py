@@ -33,10 +33,13 @@ class PythonHosts:
     def instance(
         self, spec: InstanceSpec, calls: ModelCalls, chosen: str, health: Health
     ) -> ModelInstance:
-        """An instance, not open yet. `health` hears of it if its process dies."""
+        """An instance, not open yet.
+
+        `health` hears of it if its process dies, or if its model tells whether it is ready.
+        """
         settings = read(self._given)
         if _host(settings, chosen) is Host.INLINE:
-            return InlineInstance(spec, self._clock, self._metrics, calls)
+            return InlineInstance(spec, self._clock, self._metrics, calls, health)
         return ProcessInstance(
             spec, settings.supervision, self._clock, self._metrics, calls, health
         )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
+from reference_server.core.errors import ServerError, internal
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import ModelInstance
 from reference_server.core.request import InferRequest, ResponseSink
 from reference_server.core.response import Execution, InferResponse
 from reference_server.core.rules import reshaped
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import Shape, Tensor
 
 
 def with_reshaped_outputs(instance: ModelInstance, signature: Signature) -> ModelInstance:
@@ -54,16 +56,26 @@ class _Reshaping:
         return execution
 
     def reshape(self, response: InferResponse) -> None:
-        """Give the outputs of `response` the shapes that clients see."""
-        response.outputs = [self._reshaped(tensor) for tensor in response.outputs]
+        """Give the outputs of `response` the shapes that clients see, or an error if none does."""
+        outputs: list[Tensor] = []
+        for tensor in response.outputs:
+            shape = self._shown(tensor)
+            if prod(shape) != prod(tensor.shape):
+                response.outputs, response.error = (), _misfit(tensor)
+                return
+            outputs.append(tensor.renamed(tensor.name, shape))
+        response.outputs = outputs
 
-    def _reshaped(self, tensor: Tensor) -> Tensor:
+    def _shown(self, tensor: Tensor) -> Shape:
         made, dims = self._layouts.get(tensor.name, (None, ()))
         inner = tensor.shape[self._first :]
         if made is None or len(inner) != len(made):
-            return tensor  # Triton checks no output shapes either
-        shape = tensor.shape[: self._first] + reshaped(inner, made, dims)
-        return tensor.renamed(tensor.name, shape)
+            return tensor.shape  # Triton checks no output shapes either
+        return tensor.shape[: self._first] + reshaped(inner, made, dims)
+
+
+def _misfit(tensor: Tensor) -> ServerError:
+    return internal(f"output tensor shape does not match size of output for '{tensor.name}'")
 
 
 class _ReshapingSink:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+#: Whether an instance is ready; may block for seconds.
+Question = Callable[[], bool]
 
 
 class Health:
@@ -18,6 +21,8 @@ class Health:
         self._lock = threading.Lock()
         self._ailments: dict[str, str] = {}
         self._own = ""
+        self._questions: dict[str, Question] = {}
+        self._asked: tuple[Question, ...] = ()
 
     def __repr__(self) -> str:
         return f"Health({self.reason or 'well'})"
@@ -26,6 +31,19 @@ class Health:
     def reason(self) -> str:
         """Why the model is not ready; empty if it is."""
         return self._own or next((part.reason for part in self._parts if part.reason), "")
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What is to be asked beyond that, as long as the model is well; each may block."""
+        if not self._parts:
+            return self._asked
+        return sum((part.questions for part in self._parts), self._asked)
+
+    def ask(self, instance: str, question: Question) -> None:
+        """`instance` can tell by itself whether it is ready."""
+        with self._lock:
+            self._questions[instance] = question
+            self._asked = tuple(self._questions.values())
 
     def fell_ill(self, instance: str, reason: str) -> None:
         """`instance` cannot execute; `reason` replaces what was said of it before."""

@@ -25,6 +25,7 @@ class MetricKind(enum.Enum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
+    SUMMARY = "summary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,24 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
+class Quantiles:
+    """What a summary has observed.
+
+    `values` are pairs of a quantile, from 0 to 1, and the value there; NaN if nothing was observed
+    lately. `count` and `sum` are those of all values.
+    """
+
+    count: int
+    sum: float
+    values: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One series of a family at one moment."""
 
     labels: Labels
-    value: float | Distribution
+    value: float | Distribution | Quantiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Protocol
 from reference_server.core.metrics import MetricKind
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, Timing
+from reference_server.core.statistics import FailureReason
 
 
 class ModelInstance(Protocol):
@@ -55,6 +56,9 @@ class Recorder(Protocol):
     def failed(self, batch: Sequence[InferRequest], start_ns: int) -> None:
         """A batch ran from `start_ns` on, and failed as a whole."""
 
+    def refused(self, request: InferRequest, reason: FailureReason) -> None:
+        """`request` waited, and is answered with an error without having run."""
+
 
 class EnsembleRecorder(Protocol):
     """Counts what became of an ensemble's requests. Any thread."""
@@ -65,8 +69,21 @@ class EnsembleRecorder(Protocol):
         `began_ns` is when it sent its first steps, `steps` are the timings of all that ran.
         """
 
-    def refused(self, request: InferRequest) -> None:
+    def took_longer(self, request: InferRequest, step: Timing) -> None:
+        """A step of `request`, which went well, took this time, too; `composed` does not know."""
+
+    def refused(self, request: InferRequest, reason: FailureReason) -> None:
         """The ensemble answered `request` with an error."""
+
+
+class CacheRecorder(Protocol):
+    """Counts what the response cache did for a model's requests. Any thread."""
+
+    def cache_hit(self, request: InferRequest, began_ns: int, found_ns: int) -> None:
+        """The cache was asked at `began_ns`, had the answer at `found_ns`, and it is sent now."""
+
+    def cache_missed(self, ns: int) -> None:
+        """A response was offered to the cache; looking up and storing it took `ns`."""
 
 
 class MetricSeries(Protocol):
@@ -152,8 +169,13 @@ class ModelCalls(Protocol):
     def is_ready(self, name: str, version: int) -> bool:
         """Whether that version, or with -1 the latest, can be asked."""
 
-    def infer(self, request: InferRequest) -> None:
-        """Send a request the way a client's goes; does not wait for it."""
+    def infer(self, request: InferRequest, halted: Sequence[InferRequest] | None = None) -> None:
+        """Send a request the way a client's goes; does not wait for it.
+
+        `halted` is given by an instance that does nothing else until the first response comes: the
+        requests that it must answer itself. Then a request that would never be answered, since it
+        would wait for that very instance, is refused.
+        """
 
     def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model, with an override of its configuration and files, if given. Blocks."""

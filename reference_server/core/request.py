@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_server.core.cancellation import Cancellation
-from reference_server.core.response import InferResponse
+from reference_server.core.response import InferResponse, Timing
 from reference_server.core.tensor import Tensor
 
 Parameter = bool | int | float | str
@@ -66,10 +66,12 @@ class InferRequest:
     """One request. Belongs to one holder at a time: front, scheduler, instance.
 
     `inputs` keeps the client's order. `requested_outputs` is empty when all are wanted.
-    `batch_key`: only requests with equal keys may share a batch.
+    `batch_key`: only requests with equal keys may share a batch. `batch_size` is 0 for a request of
+    no client, which fills the place of a sequence that has none.
     `*_ns` are readings of the monotonic clock in nanoseconds; 0 means not reached yet.
     `cancellation` is shared with what is done on behalf of this request (an ensemble's steps).
-    `trace` is None unless this request is recorded.
+    `trace` is None unless this request is recorded. `is_begun`: an instance has been given it.
+    `timed`, if anybody wants to know, is told of an execution that has not given its response.
     """
 
     model_name: str
@@ -89,6 +91,8 @@ class InferRequest:
     queued_ns: int = 0
     cancellation: Cancellation = field(default_factory=Cancellation)
     trace: RequestTrace | None = None
+    is_begun: bool = False
+    timed: Callable[[Timing], None] | None = None
 
     @property
     def label(self) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from reference_server.core.errors import ServerError
 from reference_server.core.tensor import Tensor
 
 
-@dataclass(slots=True, frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """How long the three parts of an execution took, in nanoseconds."""
 
     input_ns: int
@@ -39,16 +39,17 @@ class InferResponse:
     timing: Timing | None = None
 
 
-@dataclass(slots=True, frozen=True)
-class Execution:
+class Execution(NamedTuple):
     """What one execution of an instance gave, and when its parts ended (monotonic ns).
 
     `responses` has one entry per request, in order; None where the model answers, or has answered,
     through the request's sink itself. `rescheduled` are the places of requests that the model wants
-    to be given again.
+    to be given again. `failed`: the batch failed as a whole, and the model's host has told so to
+    whoever was not answered before.
     """
 
     responses: Sequence[InferResponse | None]
     input_end_ns: int
     output_start_ns: int
     rescheduled: frozenset[int] = frozenset()
+    failed: bool = False

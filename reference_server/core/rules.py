@@ -214,8 +214,9 @@ def reshaped(shape: Shape, dims: Dims, other: Dims) -> Shape:
 
 
 def _fits(shape: Shape, dims: Dims) -> bool:
-    return len(shape) == len(dims) and all(
-        dim in (-1, size) for size, dim in zip(shape, dims, strict=True)
+    return shape == dims or (
+        len(shape) == len(dims)
+        and all(dim in (-1, size) for size, dim in zip(shape, dims, strict=True))
     )
 
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
+
+
+class FailureReason(enum.Enum):
+    """Why a request failed, as the metrics tell it: the value is the label."""
+
+    REJECTED = "REJECTED"
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"
+    OTHER = "OTHER"
 
 
 @dataclass(slots=True)
@@ -31,9 +41,30 @@ class BatchStatistics:
     compute_output: Duration = field(default_factory=Duration)
 
 
+@dataclass(frozen=True, slots=True)
+class CacheReading:
+    """The response cache's counters at one moment; `utilization` is of its bytes, from 0 to 1."""
+
+    utilization: float
+    entries: int
+    hits: int
+    misses: int
+    evictions: int
+    lookup_ns: int
+    insertion_ns: int
+
+    @property
+    def lookups(self) -> int:
+        """How often a response was looked for."""
+        return self.hits + self.misses
+
+
 @dataclass(slots=True)
 class Snapshot:
-    """A model version's counters at one moment; a copy, safe to keep."""
+    """A model version's counters at one moment; a copy, safe to keep.
+
+    `failures` are the requests that `fail` counts, by reason.
+    """
 
     name: str
     version: int
@@ -49,3 +80,4 @@ class Snapshot:
     cache_hit: Duration = field(default_factory=Duration)
     cache_miss: Duration = field(default_factory=Duration)
     batches: dict[int, BatchStatistics] = field(default_factory=dict)
+    failures: dict[FailureReason, int] = field(default_factory=dict)

@@ -132,3 +132,14 @@ class Tensor:
         protected = Tensor(self.name, self.datatype, self.shape, array=array, raw=raw)
         protected._elements = self._elements
         return protected
+
+    def frozen(self) -> Tensor:
+        """The same elements in bytes of its own that nobody can write to; copies at most once."""
+        if self._raw is None and self.datatype is not DataType.BYTES:
+            assert self._array is not None
+            data = memoryview(self._array.tobytes())
+        else:
+            data = self.raw()
+            if not (isinstance(data.obj, bytes) and len(data.obj) == len(data)):
+                data = memoryview(data.tobytes())
+        return Tensor(self.name, self.datatype, self.shape, raw=data)

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from reference_server.core.errors import internal, invalid_arg, unavailable, unsupported
 from reference_server.core.request import Parameter
 from reference_server.options import ControlMode
-from reference_server.repository.manager import IndexEntry, Repository
+from reference_server.repository.calls import NOT_EXPLICIT
+from reference_server.repository.manager import Repository
 from reference_server.repository.overrides import Override
+from reference_server.repository.overview import IndexEntry
 
 _CONFIG = "config"
 _FILE = "file:"
@@ -59,7 +61,7 @@ class RepositoryControl:
 
     def _check_mode(self) -> None:
         if self._mode is not ControlMode.EXPLICIT:
-            raise unavailable("explicit model load / unload is not allowed if polling is enabled")
+            raise unavailable(NOT_EXPLICIT)
 
 
 def _check_repository(name: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import reference_server
 from reference_server.core.clock import Clock
 from reference_server.core.errors import invalid_arg
+from reference_server.core.health import Question
 from reference_server.core.metadata import ModelMetadata, ServerMetadata
 from reference_server.core.request import LATEST
 from reference_server.core.statistics import Snapshot
@@ -23,8 +24,10 @@ from reference_server.repository.served import ServedModel
 #: The protocol extensions that this server speaks, as its metadata reports them.
 EXTENSIONS = (
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
+    "schedule_policy",
     "model_configuration",
     "system_shared_memory",
     "cuda_shared_memory",
@@ -49,7 +52,7 @@ class Gateway:
             options.server_id, reference_server.TRITON_VERSION, EXTENSIONS
         )
         self.logging = LogSettings(options.log, logs.apply)
-        self.tracing = TraceSettings(options.trace, clock, self.model_ready)
+        self.tracing = TraceSettings(options.trace, clock, self._is_loaded)
 
     def live(self) -> bool:
         """The server answers, so it lives."""
@@ -63,12 +66,20 @@ class Gateway:
         """Name, version and extensions."""
         return self._metadata
 
-    def model_ready(self, name: str, version: int = LATEST) -> bool:
-        """True if that version, or the latest, is loaded."""
+    def model_ready(self, name: str, version: int = LATEST) -> Sequence[Question] | None:
+        """None if that version, or the latest, is not loaded and well.
+
+        If it is, the questions that the model itself has to say yes to; mostly there are none.
+        """
         versions = self._repository.versions(name)
-        if version == LATEST:
-            return bool(versions)
-        return any(served.version == version for served in versions)
+        if version != LATEST:
+            versions = [served for served in versions if served.version == version]
+        if not versions or versions[-1].health.reason:
+            return None
+        return versions[-1].health.questions
+
+    def _is_loaded(self, name: str) -> bool:
+        return bool(self._repository.versions(name))
 
     def find(self, name: str, version: int = LATEST) -> ServedModel:
         """The loaded model. Raises ServerError NOT_FOUND."""

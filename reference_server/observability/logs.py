@@ -15,15 +15,17 @@ from pathlib import Path
 from reference_server.options import LogOptions
 
 ROOT = "reference_server"
+_MODELS = f"{ROOT}.models"
 VERBOSE = logging.DEBUG
 _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E"}
 
 
 class TritonFormatter(logging.Formatter):
-    """`I1120 16:04:19.598552 23690 model.py:5] "text"`, time in UTC, text quoted as JSON.
+    """`I1120 16:04:19.598552 23690 server.py:5] "text"`, time in UTC, text quoted as JSON.
 
-    With `iso8601`: `2026-11-20T16:04:20Z I 23690 model.py:1] "text"`. A record with the
-    attribute `verbatim` is printed without quotes: tables stay readable.
+    With `iso8601`: `2026-11-20T16:04:20Z I 23690 server.py:5] "text"`. Lines of models tell whose
+    they are: `bert/1/model.py:5`, for all have files of that name. A record with the attribute
+    `verbatim` is printed without quotes: tables stay readable.
     """
 
     def __init__(self, *, iso8601: bool) -> None:
@@ -46,7 +48,10 @@ class TritonFormatter(logging.Formatter):
             text = f"\n{text}"
         else:
             text = f" {json.dumps(text, ensure_ascii=False)}"
-        return f"{head} {record.process} {record.filename}:{record.lineno}]{text}"
+        file = record.filename
+        if record.name == _MODELS:
+            file = "/".join(Path(record.pathname).parts[-3:])
+        return f"{head} {record.process} {file}:{record.lineno}]{text}"
 
 
 def configure(options: LogOptions) -> None:

@@ -38,18 +38,16 @@ class ModelStatistics:
             execution.output_start_ns - execution.input_end_ns,
             now - execution.output_start_ns,
         )
+        count = 0
         rows = 0
         queued_ns = 0
         total_ns = 0
         for request in batch:
-            rows += request.batch_size
-            queued_ns += start_ns - request.queued_ns
-            total_ns += now - request.received_ns
-        count = size = len(batch)
-        if rows < count:  # requests without a client, of no rows, fill places in this batch
-            count = rows
-            queued_ns = sum(start_ns - request.queued_ns for request in batch if request.batch_size)
-            total_ns = sum(now - request.received_ns for request in batch if request.batch_size)
+            if request.batch_size:  # one without a client fills a place in this batch
+                count += 1
+                rows += request.batch_size
+                queued_ns += start_ns - request.queued_ns
+                total_ns += now - request.received_ns
         with self._lock:
             totals = self._totals
             totals.inference_count += rows
@@ -59,7 +57,7 @@ class ModelStatistics:
             totals.compute_input.add(timing.input_ns * count, count)
             totals.compute_infer.add(timing.infer_ns * count, count)
             totals.compute_output.add(timing.output_ns * count, count)
-            self._count_batch(max(rows, size), timing)
+            self._count_batch(max(rows, len(batch)), timing)
             if self._summaries is not None:
                 for request in batch:
                     if request.batch_size:
@@ -102,6 +100,15 @@ class ModelStatistics:
                 self._summaries.executed(lasted, waited, timing)
         return timing
 
+    def took_longer(self, request: InferRequest, step: Timing) -> None:
+        """A step of an ensemble's `request` ended after its answer, which `composed` counts."""
+        with self._lock:
+            totals, batch = self._totals, self._batch(request.batch_size)
+            for sums in (totals, batch):
+                sums.compute_input.ns += step.input_ns
+                sums.compute_infer.ns += step.infer_ns
+                sums.compute_output.ns += step.output_ns
+
     def refused(self, request: InferRequest, reason: FailureReason) -> None:
         """`request` was accepted, and answered with an error that no execution gave.
 
@@ -141,12 +148,16 @@ class ModelStatistics:
         totals = self._totals
         totals.execution_count += 1
         totals.last_inference_ms = self._clock.wall_ms()
-        batch = totals.batches.get(rows)
-        if batch is None:
-            batch = totals.batches[rows] = BatchStatistics()
+        batch = self._batch(rows)
         batch.compute_input.add(timing.input_ns)
         batch.compute_infer.add(timing.infer_ns)
         batch.compute_output.add(timing.output_ns)
+
+    def _batch(self, rows: int) -> BatchStatistics:
+        batch = self._totals.batches.get(rows)
+        if batch is None:
+            batch = self._totals.batches[rows] = BatchStatistics()
+        return batch
 
     def summaries(self) -> Mapping[str, Quantiles]:
         """What the summaries show, by the names of their families."""

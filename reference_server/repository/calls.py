@@ -130,11 +130,12 @@ class InstanceCalls:
             request.inputs = dict(inputs)
             try:
                 found.infer(request)
-            except ServerError as error:
+            except BaseException as error:
                 if halted is not None:
                     calls.end_wait(self._member)
                 # It may have been unloaded since it was found; another may be in its place.
-                if error.code is not Code.UNAVAILABLE or found is served:
+                is_gone = isinstance(error, ServerError) and error.code is Code.UNAVAILABLE
+                if not is_gone or found is served:
                     raise
                 served = found
             else:

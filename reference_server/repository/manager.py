@@ -221,8 +221,8 @@ class Repository:
 
     def close(self) -> None:
         """Answer what was taken, then finalize all models, users before what they use."""
+        self._retirement.begin(self.all())
         self._retirement.join()
-        self._retirement.close(self.all())
         with self._changed:
             for polled in self._known.values():
                 self._release(polled)
@@ -244,6 +244,11 @@ class Repository:
     def all(self) -> list[ServedModel]:
         """All loaded versions of all models, by name, then version."""
         return [served for name in self._book.names() for served in self._book.ready(name)]
+
+    @property
+    def live(self) -> int:
+        """How many loaded versions are not finalized yet, those included that serve no more."""
+        return len(self._retirement.leaving.union(self.all()))
 
     def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
         """What lies in the repositories, by name, then version, and what became of it.

@@ -13,48 +13,65 @@ log = logging.getLogger(__name__)
 
 
 class Retirement:
-    """Finalizes models that serve no more, in the background. Any thread.
+    """Finalizes models that serve no more, in the background and side by side. Any thread.
 
-    `handed_over` returns when every request whose model was found before has been given to it.
+    An ensemble is through before the models of its steps begin; for all others, one that hangs
+    holds up nobody. `handed_over` returns when every request whose model was found before has been
+    given to it.
     """
 
     def __init__(self, book: Book, handed_over: Callable[[], None]) -> None:
         self._book = book
         self._handed_over = handed_over
         self._lock = threading.Lock()
-        self._threads: set[threading.Thread] = set()
+        self._leaving: dict[ServedModel, threading.Event] = {}
+
+    @property
+    def leaving(self) -> set[ServedModel]:
+        """The models that are not finalized yet."""
+        with self._lock:
+            return set(self._leaving)
 
     def begin(self, models: Sequence[ServedModel]) -> None:
-        """Finalize `models` on a thread of its own; does not wait."""
-        if not models:
-            return
-        # A daemon: a model that hangs must not keep the process.
-        thread = threading.Thread(target=self._run, args=(models,), name="retire", daemon=True)
+        """Finalize `models`, each on a thread of its own; does not wait."""
         with self._lock:
-            self._threads.add(thread)
-        thread.start()
-
-    def _run(self, models: Sequence[ServedModel]) -> None:
-        try:
-            self.close(models)
-        finally:
-            with self._lock:
-                self._threads.discard(threading.current_thread())
+            self._leaving.update((served, threading.Event()) for served in models)
+            users = [
+                [gone for other, gone in self._leaving.items() if _uses(other, served)]
+                for served in models
+            ]
+        for served, waits in zip(models, users, strict=True):
+            # A daemon: a model that hangs must not keep the process.
+            threading.Thread(
+                target=self._retire, args=(served, waits), name="retire", daemon=True
+            ).start()
 
     def join(self) -> None:
         """Wait for all that was begun."""
         with self._lock:
-            threads = list(self._threads)
-        for thread in threads:
-            thread.join()
+            leaving = list(self._leaving.values())
+        for gone in leaving:
+            gone.wait()
 
-    def close(self, models: Sequence[ServedModel]) -> None:
-        """Finalize `models`, and wait for it; users, which were loaded last, come first."""
-        # Whoever found a model just before it left the book still gets its answer.
-        self._handed_over()
-        for served in sorted(models, key=lambda served: served.order, reverse=True):
+    def _retire(self, served: ServedModel, users: Sequence[threading.Event]) -> None:
+        try:
+            for gone in users:
+                gone.wait()
+            # Whoever found the model just before it left the book still gets its answer.
+            self._handed_over()
             served.scheduler.close()
             log.info("successfully unloaded '%s' version %d", served.config.name, served.version)
             self._book.unloaded(served)
             if served.files is not None:
                 served.files.release()
+        finally:
+            with self._lock:
+                gone = self._leaving.pop(served)
+            gone.set()
+
+
+def _uses(other: ServedModel, served: ServedModel) -> bool:
+    """Whether `other` is an ensemble that may have been loaded with `served`."""
+    return other.order > served.order and any(
+        step.model_name == served.config.name for step in other.config.ensemble
+    )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reference_server.config.schema import ModelConfig
+from reference_server.core.delivery import answer
 from reference_server.core.errors import BackendError
 from reference_server.core.health import Health
 from reference_server.core.ports import Scheduler
@@ -60,9 +61,7 @@ class ServedModel:
             reason = FailureReason.OTHER if ensemble else FailureReason.BACKEND
             self.statistics.refused(request, reason)
             name = self.config.name
-            if request.trace is not None:
-                request.trace.answered(())
-            request.sink.send(InferResponse(name, self.version, request.id, error=error))
+            answer(request, InferResponse(name, self.version, request.id, error=error))
             return
         if request.trace is not None:
             request.trace.accepted(self.config.name, self.version, request)

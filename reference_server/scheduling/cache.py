@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import itertools
 import logging
-from typing import Protocol
 
 from reference_server.core.clock import Clock
+from reference_server.core.defects import Contained
+from reference_server.core.delivery import answer
 from reference_server.core.metadata import Signature
-from reference_server.core.ports import Scheduler
+from reference_server.core.ports import CacheRecorder, Scheduler
 from reference_server.core.request import InferRequest, ResponseSink
 from reference_server.core.response import InferResponse
+from reference_server.scheduling.execution import COUNTING
 from reference_server.scheduling.response_store import NotStored, ResponseCache, key_of
 
 log = logging.getLogger(__name__)
 
+#: A response that cannot be kept is answered all the same.
+_STORING = Contained("a response was not stored")
+
 _loads = itertools.count()
-
-
-class CacheRecorder(Protocol):
-    """Counts what the cache did for a model's requests. Any thread."""
-
-    def cache_hit(self, request: InferRequest, began_ns: int, found_ns: int) -> None:
-        """The cache was asked at `began_ns`, had the answer at `found_ns`, and it is sent now."""
-
-    def cache_missed(self, ns: int) -> None:
-        """A response was offered to the cache; looking up and storing it took `ns`."""
 
 
 class CachingScheduler:
@@ -71,10 +66,9 @@ class CachingScheduler:
         outputs = self.cache.lookup(key)
         now = self.clock.monotonic_ns()
         if outputs is not None:
-            self.recorder.cache_hit(request, began, now)
-            if request.trace is not None:
-                request.trace.answered(outputs)
-            request.sink.send(InferResponse(self._name, self._version, request.id, outputs))
+            with COUNTING:
+                self.recorder.cache_hit(request, began, now)
+            answer(request, InferResponse(self._name, self._version, request.id, outputs))
             return
         front = request.sink
         request.sink = _StoringSink(self, key, front, now - began)
@@ -104,7 +98,8 @@ class _StoringSink:
 
     def send(self, response: InferResponse) -> None:
         if response.error is None and not response.empty:
-            self._store(response)
+            with _STORING:
+                self._store(response)
         self._front.send(response)
 
     def _store(self, response: InferResponse) -> None:

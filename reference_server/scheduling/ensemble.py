@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from reference_server.config.schema import ModelConfig
 from reference_server.core.clock import Clock
-from reference_server.core.errors import unavailable
 from reference_server.core.ports import Dispatch, EnsembleRecorder
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.ensemble_graph import EnsembleGraph
 from reference_server.scheduling.ensemble_plan import EnsemblePlan
 from reference_server.scheduling.ensemble_run import Run
 from reference_server.scheduling.ensemble_shapes import Fitting
+from reference_server.scheduling.work import stopped
 
 
 class EnsembleScheduler:
@@ -62,10 +62,7 @@ class EnsembleScheduler:
         request.queued_ns = self._plan.clock.monotonic_ns()
         with self._changed:
             if self._closing:
-                raise unavailable(
-                    f"{request.label} Server is stopping, scheduler for model has stopped "
-                    "accepting new inference requests"
-                )
+                raise stopped(request)
             self._running += 1
         Run(self._plan, request, self._finished).start()
 

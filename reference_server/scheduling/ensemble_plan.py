@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reference_server.core.clock import Clock
@@ -72,20 +72,14 @@ class EnsemblePlan:
             for name in self.outputs
             if name in wanted and name in tensors
         ]
-        parameters = _sequence_parameters(request) * self._answering_steps(outputs)
+        # Triton repeats them for each output; one without elements counts as not given.
+        given = sum(0 not in tensor.shape for tensor in outputs)
+        parameters = _sequence_parameters(request) * given
         return InferResponse(self.name, self.version, request.id, outputs, parameters, final=final)
 
     def _returned(self, tensor: Tensor) -> Tensor:
         shape = self.fitting.for_client(tensor.name, tensor.shape)
         return tensor if shape is tensor.shape else tensor.renamed(tensor.name, shape)
-
-    def _answering_steps(self, outputs: Sequence[Tensor]) -> int:
-        """How many steps the answer's tensors come from; Triton repeats the parameters for each.
-
-        A tensor without elements counts as if nobody had given it.
-        """
-        given = {tensor.name for tensor in outputs if 0 not in tensor.shape}
-        return sum(not given.isdisjoint(step.outputs.values()) for step in self.graph.steps)
 
     def failure(self, request: InferRequest, error: ServerError) -> InferResponse:
         """The answer when a step has failed."""

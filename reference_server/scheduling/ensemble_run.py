@@ -12,12 +12,15 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 
+from reference_server.core.delivery import answer, deliver
 from reference_server.core.errors import Code, ServerError, internal
 from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse, Timing
 from reference_server.core.statistics import FailureReason
 from reference_server.core.tensor import Tensor
 from reference_server.scheduling.ensemble_plan import EnsemblePlan
+from reference_server.scheduling.execution import COUNTING
+from reference_server.scheduling.work import CANCELLED
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +59,7 @@ class Run:
         self._began_ns = 0
         self._has_answered = False
         self._is_over = False
+        self._has_failed = False
         self._failed_alone = False
         self._outbox: deque[InferResponse] = deque()
         self._is_sending = False
@@ -70,7 +74,7 @@ class Run:
     def step_answered(self, flow: _Flow, index: int, response: InferResponse) -> None:
         """A step of `flow` has answered: keep its tensors and go on."""
         if response.error is not None:
-            self._fail(response.error)
+            self._fail(response.error, ended=int(response.final))
             return
         starts: list[_Start] = []
         with self._lock:
@@ -84,6 +88,18 @@ class Run:
             reached = None if response.empty else self._arrived(flow, index, response)
             starts += self._advance(reached)
         self._act(starts)
+
+    def step_timed(self, timing: Timing) -> None:
+        """A step whose answers do not tell it took so long; maybe after the last answer."""
+        with self._lock:
+            if not self._is_over:
+                self._timings.append(timing)
+                return
+            if self._has_failed:
+                return
+        self._plan.recorder.took_longer(self._request, timing)
+        if self._request.timed is not None:
+            self._request.timed(timing)
 
     def _arrived(self, flow: _Flow, index: int, response: InferResponse) -> _Flow:
         """Put the tensors of an answer where they belong."""
@@ -113,7 +129,9 @@ class Run:
             self._has_answered = True
             self._outbox.append(plan.answer(self._request, flow.tensors, final=self._is_over))
         elif self._is_over:
-            self._outbox.append(plan.ending(self._request, has_answered=self._has_answered))
+            ending = plan.ending(self._request, has_answered=self._has_answered)
+            self._has_failed = ending.error is not None
+            self._outbox.append(ending)
         return starts
 
     def _may_start(self, flow: _Flow, index: int) -> bool:
@@ -139,22 +157,24 @@ class Run:
     def _act(self, starts: list[_Start]) -> None:
         """Send what is to be sent, to the client and to the steps. Not under the lock."""
         self._send_answers()
-        for flow, index in starts:
+        for number, (flow, index) in enumerate(starts):
+            not_sent = len(starts) - number
             if self._request.cancellation.is_cancelled:
-                self._fail(ServerError(Code.CANCELLED, f"{self._request.label} is cancelled"))
+                self._fail(CANCELLED, not_sent)
                 return
             sink = _StepSink(self, flow, index)
             try:
                 self._dispatch(self._plan.step_request(self._request, index, flow.tensors, sink))
             except ServerError as error:
-                self._fail(error)
+                self._fail(error, not_sent)
                 return
             except Exception as error:  # a defect of ours must not leave the client waiting
                 log.exception("ensemble %s", self._plan.name)
-                self._fail(internal(f"{type(error).__name__}: {error}"))
+                self._fail(internal(f"{type(error).__name__}: {error}"), not_sent)
                 return
 
     def _dispatch(self, step: InferRequest) -> None:
+        step.timed = self.step_timed
         if self._request.trace is not None:
             step.trace = self._request.trace.child()
         try:
@@ -164,13 +184,16 @@ class Run:
                 step.trace.close()
             raise
 
-    def _fail(self, error: ServerError) -> None:
-        """Answer with a step's error, unless the request has its last answer already."""
+    def _fail(self, error: ServerError, ended: int) -> None:
+        """Answer with a step's error, unless the request has its last answer already.
+
+        `ended` of the steps that run are not on their way any more, or never were.
+        """
         with self._lock:
             if self._is_over:
                 return
-            self._is_over = True
-            self._failed_alone = self._running == 1
+            self._is_over = self._has_failed = True
+            self._failed_alone = self._running - ended == len(self._held_back)
             self._held_back.clear()
             self._outbox.append(self._plan.failure(self._request, error))
         self._send_answers()
@@ -183,13 +206,17 @@ class Run:
                     return
                 self._is_sending = True
                 response = self._outbox.popleft()
-            try:
-                self._send(response)
-            finally:
-                with self._lock:
-                    self._is_sending = False
+            with COUNTING:
+                self._count(response)
+            if response.final:
+                answer(self._request, response)
+                self._finished()
+            else:
+                deliver(self._request.sink, response)
+            with self._lock:
+                self._is_sending = False
 
-    def _send(self, response: InferResponse) -> None:
+    def _count(self, response: InferResponse) -> None:
         request, recorder = self._request, self._plan.recorder
         if response.error is not None:
             cancelled = response.error.code is Code.CANCELLED
@@ -199,13 +226,6 @@ class Run:
                 recorder.refused(request, FailureReason.OTHER)
         elif response.final:
             response.timing = recorder.composed(request, self._began_ns, self._timings)
-        if response.final and request.trace is not None:
-            request.trace.answered(response.outputs)
-        try:
-            request.sink.send(response)
-        finally:
-            if response.final:
-                self._finished()
 
 
 class _StepSink:

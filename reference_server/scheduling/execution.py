@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 
 from reference_server.core.clock import Clock
+from reference_server.core.defects import Contained
+from reference_server.core.delivery import answer, deliver
 from reference_server.core.errors import Code, ServerError, internal
 from reference_server.core.ports import ModelInstance, Recorder
-from reference_server.core.request import InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.response import InferResponse, Timing
 from reference_server.core.statistics import FailureReason
-from reference_server.scheduling.traced import TracedSink, traced_sinks
+from reference_server.scheduling.traced import TracedSink, traced_sink
 from reference_server.scheduling.work import Batch, Refusal
 
 log = logging.getLogger(__name__)
+
+#: A defect of the recorder costs a count, and not the answers.
+COUNTING = Contained("what became of a request was not counted")
 
 
 class Executor:
@@ -29,11 +33,11 @@ class Executor:
     def run(self, instance: ModelInstance, batch: Batch) -> Batch:
         """Execute `batch` on `instance`. Returns those requests that want to be executed again."""
         start = self._clock.monotonic_ns()
-        traced = traced_sinks(batch, self._clock)
-        for sink in traced:
-            sink.began(start)
+        traced: list[TracedSink] = []
         for request in batch:
             request.is_begun = True
+            if request.trace is not None:
+                traced.append(traced_sink(request, request.trace, start, self._clock))
         try:
             execution = instance.execute(batch)
         except ServerError as error:
@@ -46,13 +50,19 @@ class Executor:
         for sink in traced:
             sink.ended(execution.input_end_ns, execution.output_start_ns)
         if execution.failed:
-            self._recorder.failed(batch, start)
+            with COUNTING:
+                self._recorder.failed(batch, start)
             return []
-        timing = self._recorder.executed(batch, execution, start)
+        timing: Timing | None = None
+        with COUNTING:
+            timing = self._recorder.executed(batch, execution, start)
         for request, response in zip(batch, execution.responses, strict=True):
             if response is not None:  # what is sent later, or has been, was not waited for
                 response.timing = timing
-                _deliver(request, response)
+                deliver(request.sink, response)
+            elif request.timed is not None and timing is not None:
+                with COUNTING:
+                    request.timed(timing)
         return [batch[place] for place in execution.rescheduled]
 
     def refuse(self, refusal: Refusal) -> None:
@@ -60,21 +70,20 @@ class Executor:
         request, error = refusal
         cancelled = error.code is Code.CANCELLED
         reason = FailureReason.CANCELED if cancelled else FailureReason.REJECTED
-        self._recorder.refused(request, reason)
-        if request.trace is not None and not isinstance(request.sink, TracedSink):
-            request.trace.answered(())
+        with COUNTING:
+            self._recorder.refused(request, reason)
         name, version = self._model
-        _deliver(request, InferResponse(name, version, request.id, error=error))
+        response = InferResponse(name, version, request.id, error=error)
+        if isinstance(request.sink, TracedSink):  # it has been executed before
+            deliver(request.sink, response)
+        else:
+            answer(request, response)
 
     def _fail(self, batch: Batch, start_ns: int, error: ServerError) -> None:
-        self._recorder.failed(batch, start_ns)
+        with COUNTING:
+            self._recorder.failed(batch, start_ns)
         name, version = self._model
+        # Without the frames that it went through: these hold the batch, whoever keeps the answer.
+        told = ServerError(error.code, error.message)
         for request in batch:
-            _deliver(request, InferResponse(name, version, request.id, error=error))
-
-
-def _deliver(request: InferRequest, response: InferResponse) -> None:
-    try:
-        request.sink.send(response)
-    except Exception:  # a defect of whoever takes it must not end the instance
-        log.exception("the response to %s of %s was lost", request.label, request.model_name)
+            deliver(request.sink, InferResponse(name, version, request.id, error=told))

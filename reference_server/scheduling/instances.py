@@ -14,25 +14,22 @@ from functools import partial
 from typing import NamedTuple
 
 from reference_server.core.clock import Clock
-from reference_server.core.errors import unavailable
 from reference_server.core.ports import ModelInstance, Recorder
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.alarm import Alarm
 from reference_server.scheduling.execution import Executor
 from reference_server.scheduling.rate_limiter import RateLimiter, Share
-from reference_server.scheduling.work import Batch, Refusal, WorkQueue
+from reference_server.scheduling.work import Batch, Refusal, WorkQueue, stopped
 
 
 class _Plan(NamedTuple):
     """What has been decided under the lock, to be done outside of it.
 
-    A worker is given a batch to run, or None to close its instance. Those `asking` have to wait
-    for the rate limiter's word.
+    Those `asking` have to wait for the rate limiter's word.
     """
 
-    wakes: Sequence[tuple[_Worker, Batch | None]]
     refused: Sequence[Refusal]
-    asking: Sequence[_Worker] = ()
+    asking: Sequence[_Worker]
 
 
 class InstanceScheduler:
@@ -100,13 +97,11 @@ class InstanceScheduler:
         request.queued_ns = now
         with self._lock:
             if self._closing:
-                raise unavailable(
-                    f"{request.label} Server is stopping, scheduler for model has stopped "
-                    "accepting new inference requests"
-                )
+                raise stopped(request)
             self._work.offer(request, now)
             plan = self._decide(now)
-        self._carry_out(plan)
+        if plan is not None:
+            self._carry_out(plan)
 
     def run(self, worker: _Worker, instance: ModelInstance, batch: Batch) -> Batch | None:
         """Execute one batch on `instance`. Returns its next one; None if there is none now."""
@@ -121,7 +116,8 @@ class InstanceScheduler:
             else:
                 self._idle.append(worker)
             plan = self._decide(now)
-        self._carry_out(plan)
+        if plan is not None:
+            self._carry_out(plan)
         if self._limiter is not None:
             # It has asked for another turn by now, so that its rank counts among the others'.
             self._limiter.end(self._shares[worker.number])
@@ -131,38 +127,46 @@ class InstanceScheduler:
         """Ask the queue again though nothing has happened but time."""
         with self._lock:
             plan = self._decide(self._clock.monotonic_ns())
-        self._carry_out(plan)
+        if plan is not None:
+            self._carry_out(plan)
 
-    def _decide(self, now: int, *, asks: bool = True) -> _Plan:
-        """Under the lock: what the idle instances do now, and who is refused."""
-        wakes: list[tuple[_Worker, Batch | None]] = []
-        asking: list[_Worker] = []
-        if self._limiter is not None:
-            asking = self._ask() if asks else []
-        elif self._idle and len(self._work):
-            for worker in reversed(self._idle):
-                batch = self._work.take(worker.number, now)
-                if batch:
-                    wakes.append((worker, batch))
-                if not len(self._work):
-                    break
-            for worker, _ in wakes:
-                self._idle.remove(worker)
-            self._busy += len(wakes)
-        refused = self._work.refused(now)
-        if self._closing and not self._busy and not self._asking and not len(self._work):
-            wakes += [(worker, None) for worker in self._idle]
+    def _decide(self, now: int, *, asks: bool = True) -> _Plan | None:
+        """Under the lock: start what can start now. Returns what else is to do, if anything."""
+        work = self._work
+        asking: Sequence[_Worker] = ()
+        if self._idle and len(work):
+            if self._limiter is None:
+                self._assign(now)
+            elif asks:
+                asking = self._ask()
+        refused = work.refused(now)
+        if self._closing and not self._busy and not self._asking and not len(work):
+            for worker in self._idle:
+                worker.inbox.put(None)
             self._idle.clear()
-        deadline = self._work.next_deadline_ns()
+        deadline = work.next_deadline_ns()
         # One that is past has just been acted on, as far as instances and resources are free.
         if deadline is not None and deadline > now:
             self._alarm.set(deadline)
-        return _Plan(wakes, refused, asking)
+        return _Plan(refused, asking) if refused or asking else None
 
-    def _ask(self) -> list[_Worker]:
+    def _assign(self, now: int) -> None:
+        """Under the lock: hand what is ready to idle instances, who was busy last comes first."""
+        for worker in self._idle[::-1]:
+            batch = self._work.take(worker.number, now)
+            if batch:
+                self._begin(worker, batch)
+            if not len(self._work):
+                return
+
+    def _begin(self, worker: _Worker, batch: Batch) -> None:
+        """Under the lock, since it does not block: an idle instance runs `batch`."""
+        self._idle.remove(worker)
+        self._busy += 1
+        worker.inbox.put(batch)
+
+    def _ask(self) -> Sequence[_Worker]:
         """Under the lock: the idle instances that shall ask for a turn now."""
-        if not len(self._work):
-            return []
         asking = [worker for worker in self._idle if worker.number not in self._asking]
         self._asking.update(worker.number for worker in asking)
         return asking
@@ -175,19 +179,15 @@ class InstanceScheduler:
             batch = self._work.take(worker.number, now)
             self._asking.discard(worker.number)
             if batch:
-                self._idle.remove(worker)
-                self._busy += 1
+                self._begin(worker, batch)
             # Whoever got nothing asks again when something has happened, not at once.
             plan = self._decide(now, asks=batch is not None)
-        if batch:
-            worker.inbox.put(batch)
-        else:
+        if not batch:
             self._limiter.end(self._shares[worker.number], used=False)
-        self._carry_out(plan)
+        if plan is not None:
+            self._carry_out(plan)
 
     def _carry_out(self, plan: _Plan) -> None:
-        for worker, batch in plan.wakes:
-            worker.inbox.put(batch)
         for refusal in plan.refused:
             self._executor.refuse(refusal)
         for worker in plan.asking:
@@ -200,7 +200,8 @@ class InstanceScheduler:
             self._closing = True
             self._work.flush()
             plan = self._decide(self._clock.monotonic_ns())
-        self._carry_out(plan)
+        if plan is not None:
+            self._carry_out(plan)
         for worker in self._workers:
             worker.join()
         self._alarm.close()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
 
+from reference_server.core.delivery import deliver
 from reference_server.core.request import InferRequest, ResponseSink
 from reference_server.core.response import InferResponse
 from reference_server.scheduling.work import Batch, Refusal, WorkQueue
-
-log = logging.getLogger(__name__)
 
 
 class ResponseOrder:
@@ -42,10 +40,7 @@ class ResponseOrder:
             self._is_handing_on = True
         while ready := self._next():
             place, response = ready
-            try:
-                place.sink.send(response)
-            except Exception:  # a defect of whoever takes it must not keep back all others
-                log.exception("a response was lost")
+            deliver(place.sink, response)
 
     def _next(self) -> tuple[_Place, InferResponse] | None:
         with self._lock:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from reference_server.core.clock import Clock
+from reference_server.core.delivery import TRACING
 from reference_server.core.request import InferRequest, RequestTrace
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
@@ -39,7 +38,8 @@ class TracedSink:
         if response.error is None:
             self._outputs.extend(response.outputs)
         if response.final:
-            self._trace.answered(self._outputs, self._times or self._times_now())
+            with TRACING:
+                self._trace.answered(self._outputs, self._times or self._times_now())
         self._sink.send(response)
 
     def _times_now(self) -> tuple[int, int, int]:
@@ -47,12 +47,15 @@ class TracedSink:
         return self._start_ns, self._start_ns, self._clock.monotonic_ns()
 
 
-def traced_sinks(requests: Sequence[InferRequest], clock: Clock) -> list[TracedSink]:
-    """The sinks of those requests that are traced; each is put before the one that was there."""
-    sinks = []
-    for request in requests:
-        if request.trace is not None:
-            if not isinstance(request.sink, TracedSink):  # it is, if the request is given again
-                request.sink = TracedSink(request, request.trace, clock)
-            sinks.append(request.sink)
-    return sinks
+def traced_sink(
+    request: InferRequest, trace: RequestTrace, start_ns: int, clock: Clock
+) -> TracedSink:
+    """The sink of a traced request that an instance executes from `start_ns` on.
+
+    It is put before the one that is there, unless the request is executed once more.
+    """
+    sink = request.sink
+    if not isinstance(sink, TracedSink):
+        sink = request.sink = TracedSink(request, trace, clock)
+    sink.began(start_ns)
+    return sink

@@ -10,13 +10,21 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from reference_server.core.errors import Code, ServerError
+from reference_server.core.errors import Code, ServerError, unavailable
 from reference_server.core.request import InferRequest
 
 Batch = list[InferRequest]
 
-#: What a request is answered with that was given up while it waited.
+#: What a request is answered with that was given up while it waited, be it between two steps.
 CANCELLED = ServerError(Code.CANCELLED, "Request cancelled")
+
+
+def stopped(request: InferRequest) -> ServerError:
+    """What a request is refused with that comes to a scheduler which is closing."""
+    return unavailable(
+        f"{request.label} Server is stopping, scheduler for model has stopped "
+        "accepting new inference requests"
+    )
 
 
 class Refusal(NamedTuple):

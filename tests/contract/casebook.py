@@ -176,12 +176,13 @@ def _sort_outputs(body: bytes) -> bytes:
     return json.dumps(content).encode()
 
 
-def _sort_maps(value: Any, name: str = "") -> Any:
+def sort_maps(value: Any, name: str = "") -> Any:
+    """A config with the members of its maps in the order of their names."""
     if isinstance(value, list):
-        return [_sort_maps(item) for item in value]
+        return [sort_maps(item) for item in value]
     if isinstance(value, dict):
         members = sorted(value.items()) if name in CONFIG_MAPS else value.items()
-        return {key: _sort_maps(item, key) for key, item in members}
+        return {key: sort_maps(item, key) for key, item in members}
     return value
 
 
@@ -191,7 +192,7 @@ CONFIG_MAPS = {
     "priority_queue_policy",
 }
 # They are hash tables, in an order that changes from one start of the server to the next.
-maps_in_any_order = bodies(lambda body: json.dumps(_sort_maps(json.loads(body))).encode())
+maps_in_any_order = bodies(lambda body: json.dumps(sort_maps(json.loads(body))).encode())
 # The inputs of a request live in a hash table: a message that lists them has no order of its own.
 given_in_any_order = bodies(_sort_given)
 # And one that names the first bad one may name any of them.

@@ -6,7 +6,6 @@ the cases whose names match; a row that no longer makes a difference fails the s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -39,14 +38,8 @@ DAMAGED = (
     "a damaged compressed body is refused; the real server serves what it decoded of it, whatever "
     "the checksum says, or takes it for an empty one"
 )
-LATER = "the reference server refuses what it does not serve yet: "
 
 DIFFERENCES = [
-    Difference(
-        "server: metadata",
-        "the reference server names the extensions that it serves, which are fewer for now",
-        bodies(lambda body: re.sub(rb'"extensions":\[[^]]*\]', b'"extensions":[]', body)),
-    ),
     Difference("connection: closed when asked in capitals", OBEYED, connection),
     Difference("framing: close among other words", OBEYED, connection),
     Difference("framing: two lengths", SMUGGLING, everything),
@@ -85,37 +78,7 @@ DIFFERENCES = [
         "zero is zero; the real server takes 0e999 for a number too big",
         everything,
     ),
-    *(
-        Difference(f"execute: {what}", f"{LATER}response senders", everything)
-        for what in (
-            "sends and returns none",
-            "sends and returns a list of none",
-            "sends the flag afterwards",
-            "sends an error",
-        )
-    ),
-    Difference("model: * of decoupled", f"{LATER}decoupled models", everything),
-    Difference("model: ready: decoupled", f"{LATER}decoupled models", everything),
-    Difference("refused: decoupled model", f"{LATER}decoupled models", everything),
-    Difference("model: * of queueing", f"{LATER}priorities and queue policies", everything),
-    Difference("model: ready: queueing", f"{LATER}priorities and queue policies", everything),
-    Difference("model: * of warmed", f"{LATER}warm-up", everything),
-    Difference("model: ready: warmed", f"{LATER}warm-up", everything),
-    Difference("statistics: of a warmed model", f"{LATER}warm-up", everything),
-    Difference(
-        "statistics: of all models",
-        f"{LATER}so fewer models are listed",
-        bodies(lambda body: re.sub(rb"\('(decoupled|queueing|warmed)', '1'\)(, )?", b"", body)),
-    ),
 ]
-
-#: The same for the statistics: by the script's name, the counters that move here instead.
-COUNTED_OTHERWISE: dict[str, dict[str, int]] = {
-    # One failed request is one failure, though the real server counts its step's as well.
-    "an ensemble's failure counts twice": {"fail": 1},
-    # Response senders are not served yet, so the model raises.
-    "a response through the sender": {"fail": 1, "execution_count": 1, "batches of 1": 1},
-}
 
 
 def comparable(case: Case, exchange: Exchange, differences: Iterable[Difference] = ()) -> Exchange:

@@ -308,6 +308,40 @@ PROBES = {
         """,
         None,
     ),
+    "counted_outer_chain": Probe(
+        """
+        platform: "ensemble"
+        input { name: "what" data_type: TYPE_STRING dims: [1] }
+        output { name: "OUT" data_type: TYPE_FP32 dims: [1] }
+        ensemble_scheduling {
+          step { model_name: "counted_faulty_chain" model_version: -1
+                 input_map { key: "what" value: "what" } output_map { key: "OUT" value: "OUT" } }
+        }
+        """,
+        None,
+    ),
+    "counted_fork_chain": Probe(
+        """
+        platform: "ensemble"
+        input { name: "what" data_type: TYPE_STRING dims: [1] }
+        output { name: "LEFT" data_type: TYPE_FP32 dims: [1] }
+        output { name: "RIGHT" data_type: TYPE_FP32 dims: [1] }
+        ensemble_scheduling {
+          step { model_name: "counted_faults" model_version: -1
+                 input_map { key: "what" value: "what" } output_map { key: "Y" value: "LEFT" } }
+          step { model_name: "counted_faults_too" model_version: -1
+                 input_map { key: "what" value: "what" } output_map { key: "Y" value: "RIGHT" } }
+        }
+        """,
+        None,
+    ),
+    "counted_faults_too": Probe(
+        """
+        input { name: "what" data_type: TYPE_STRING dims: [1] }
+        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
+        """,
+        MODELS / "faults.py",
+    ),
     "counted_step": Probe("""
         max_batch_size: 8
         input { name: "X" data_type: TYPE_FP32 dims: [1] }
@@ -359,13 +393,18 @@ BROKEN = ("fails_to_start", "misspelt", "no_version", "no_artifact", "missing_st
 def write_probes(repository: Path, *names: str) -> None:
     """Write probes into a repository, all of them unless some are named."""
     for name in names or PROBES:
-        probe, folder = PROBES[name], repository / name
-        folder.mkdir(parents=True)
-        if probe.config is not None:
-            (folder / "config.pbtxt").write_text(probe.config, encoding="utf-8")
-        for path, text in probe.files.items():
-            (folder / path).write_text(text, encoding="utf-8")
-        for version in probe.versions:
-            (folder / str(version)).mkdir()
-            if probe.model is not None:
-                shutil.copy(probe.model, folder / str(version) / "model.py")
+        write_probe(repository, name, PROBES[name])
+
+
+def write_probe(repository: Path, name: str, probe: Probe) -> None:
+    """Write one probe into a repository."""
+    folder = repository / name
+    folder.mkdir(parents=True)
+    if probe.config is not None:
+        (folder / "config.pbtxt").write_text(probe.config, encoding="utf-8")
+    for path, text in probe.files.items():
+        (folder / path).write_text(text, encoding="utf-8")
+    for version in probe.versions:
+        (folder / str(version)).mkdir()
+        if probe.model is not None:
+            shutil.copy(probe.model, folder / str(version) / "model.py")

@@ -56,8 +56,10 @@ class Play:
         for gate in self._folder.glob("go-*"):
             gate.unlink()
         self._seen = len(self._lines())
-        self._before = self._counters()
         self.outcome = Outcome()
+        # The real server opens this port last, when it has called itself ready already.
+        self.until(lambda: "Started Metrics Service" in server.log, True)
+        self._before = self._counters()
 
     # ------------------------------------------------------------------------------ what it does
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from contract.casebook import binary, get, infer, infer_binary, tensor
 from contract.wire import exchange
 
 SETTLE_SECONDS = 5
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,11 @@ def succeeded(requests: int, *, batch: int = 1) -> dict[str, int]:
         "compute_output": requests,
         f"batches of {batch}": requests,
     }
+
+
+def mixed_sizes() -> dict[str, int]:
+    """The counters of two single rows and a batch of two."""
+    return succeeded(3) | {"inference_count": 4, "batches of 1": 2, "batches of 2": 1}
 
 
 TRUNCATED_TEXT = infer_binary("counted_faults", b"\x09\0\0\0abc", binary("what", "BYTES", [1], 7))
@@ -109,6 +118,31 @@ SCRIPTS = [
         {"fail": 2},
     ),
     Script(
+        "each ensemble around it counts twice, too",
+        "counted_outer_chain",
+        (fault("raises ValueError", "counted_outer_chain"),),
+        {"fail": 2},
+    ),
+    Script(
+        "a failure while another step runs counts once",
+        "counted_fork_chain",
+        (fault("raises ValueError", "counted_fork_chain"),),
+        {"fail": 1},
+    ),
+    Script(
+        "a step's error response counts twice",
+        "counted_faulty_chain",
+        (fault("error NOT_FOUND", "counted_faulty_chain"),),
+        {"fail": 2},
+    ),
+    Script(
+        "a step that leaves an output out",
+        "counted_faulty_chain",
+        (fault("answer nothing", "counted_faulty_chain"),),
+        succeeded(1),
+    ),
+    Script("batches of two sizes", "counted", (row(1), row(1, 2), row(3)), mixed_sizes()),
+    Script(
         "the step that fails counts once",
         "counted_faults",
         (fault("raises ValueError", "counted_faulty_chain"),),
@@ -126,12 +160,21 @@ def play(address: str, script: Script) -> dict[str, int]:
     before = counters(address, script.model)
     for request in script.requests:
         exchange(address, request)
+    return eventually(lambda: moved_since(before, address, script.model), script.moves)
+
+
+def moved_since(before: dict[str, int], address: str, model: str) -> dict[str, int]:
+    """The counters of a model that are others than `before`, and by how much."""
+    after = counters(address, model)
+    return {key: n - before.get(key, 0) for key, n in after.items() if n != before.get(key, 0)}
+
+
+def eventually(read: Callable[[], T], wanted: T) -> T:
+    """Read until the answer is the one wanted, or until there was time enough for it."""
     deadline = time.monotonic() + SETTLE_SECONDS
-    while True:
-        after = counters(address, script.model)
-        moved = {key: n - before.get(key, 0) for key, n in after.items() if n != before.get(key, 0)}
-        if moved == script.moves or time.monotonic() > deadline:
-            return moved
+    while (found := read()) != wanted and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
 
 
 def counters(address: str, model: str) -> dict[str, int]:

@@ -2,74 +2,220 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from contract.control_scripts import VECTOR_JSON, Session, load, load_with, times, unload
+from contract.control_scripts import (
+    VECTOR,
+    VECTOR_JSON,
+    Session,
+    ensemble,
+    load,
+    load_with,
+    times,
+    unload,
+)
 from server.support.model_folders import write_model
-from support.servers import start_reference_server
+from support.servers import Flag, Server, start_reference_server
 
 pytestmark = pytest.mark.slow
 
-CYCLES = 500
-WARM_UP = 20
+WARM_UP = 10
+SETTLE_SECONDS = 5
+
+#: Tells how many modules the server's process has imported.
+CENSUS = """
+    import sys
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            count = np.float32([len(sys.modules)])
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", count)]) for _ in requests]
+"""
+#: Sends each input twice, the second time from a thread of its own.
+SENDING = """
+    import threading
+    import triton_python_backend_utils as pb_utils
+
+    FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            for request in requests:
+                sender = request.get_response_sender()
+                array = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+                answer = pb_utils.InferenceResponse([pb_utils.Tensor("Y", array)])
+                sender.send(answer)
+                threading.Thread(target=sender.send, args=(answer, FINAL)).start()
+"""
+#: Models with code, by name: what their configurations say beside their tensors.
+SETTINGS = {
+    "s_decoupled": "model_transaction_policy { decoupled: true }",
+    "s_sequence": "sequence_batching { oldest { max_candidate_sequences: 4 } } max_batch_size: 4",
+    "s_cached": "response_cache { enable: true }",
+    "s_part": "dynamic_batching { } max_batch_size: 4 instance_group { count: 2 }",
+    "s_process": 'parameters { key: "EXECUTION_HOST" value { string_value: "process" } }',
+}
+CHAIN = ensemble("s_part", "s_part") + "max_batch_size: 4\n"
 
 
-def belongings(process: int, temporary: Path) -> tuple[int, int, int]:
-    """The threads, open files and temporary folders of a server."""
-    own = Path(f"/proc/{process}")
-    threads, files, folders = (
-        sum(1 for _ in folder.iterdir()) for folder in (own / "task", own / "fd", temporary)
-    )
-    return threads, files, folders
+class Belongings(NamedTuple):
+    """What a server has."""
+
+    threads: int
+    files: int
+    folders: int
+    children: int
+    modules: float
 
 
-def resident_kib(process: int) -> int:
-    """The memory that a process holds."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+def children_of(process: str) -> int:
+    """How many processes a process has started that are not gone, dead ones included."""
+    count = 0
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            _, _, after_name = status.read_text().rpartition(") ")
+            count += after_name.split()[1] == process
+    return count
 
 
-def test_cycles_over_http_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    temporary = tmp_path / "temporary"
+class Cycled:
+    """A server whose models come and go."""
+
+    def __init__(self, server: Server, repository: Path, temporary: Path) -> None:
+        self.session = Session(server, repository, "s")
+        self._process = Path(f"/proc/{server.process.pid}")
+        self._temporary = temporary
+        self.infer("s_census")  # it is there for good
+
+    def infer(self, model: str, shape: tuple[int, ...] = (2,), **parameters: object) -> list[float]:
+        """What a model answers."""
+        tensor = {"name": "X", "datatype": "FP32", "shape": shape, "data": [1, 2]}
+        if model == "s_whole":
+            tensor["name"] = "I"
+        content = self.ask(f"{model}/infer", {"inputs": [tensor], "parameters": parameters})
+        numbers: list[float] = json.loads(content)["outputs"][0]["data"]
+        return numbers
+
+    def ask(self, path: str, document: object) -> str:
+        """The body of a good answer."""
+        body = json.dumps(document).encode()
+        status, text = self.session.ask("POST", f"/v2/models/{path}", body, {})
+        assert status == 200, text
+        return text.partition(" ")[2]
+
+    def belongings(self) -> Belongings:
+        """What there is now."""
+        modules = self.infer("s_census")[0]
+        threads, files, folders = (
+            sum(1 for _ in folder.iterdir())
+            for folder in (self._process / "task", self._process / "fd", self._temporary)
+        )
+        return Belongings(threads, files, folders, children_of(self._process.name), modules)
+
+    def settled(self, wanted: Belongings | None = None) -> Belongings:
+        """What there is when all that was unloaded has gone: as wanted, or the same for a while."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        found, since = self.belongings(), time.monotonic()
+        while found != wanted and time.monotonic() < deadline:
+            time.sleep(0.05)
+            before, found = found, self.belongings()
+            if found != before:
+                since = time.monotonic()
+            if wanted is None and time.monotonic() - since > 0.5:
+                break
+        return found
+
+    def resident_kib(self) -> int:
+        """The memory that the process holds."""
+        lines = (self._process / "status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+    def play(self, *steps) -> None:
+        """Take steps of repository control that must succeed."""
+        for step in steps:
+            assert step.play(self.session).startswith("200 ")
+
+    def cycle(self, once: Callable[[], None], times: int, growth_mib: int) -> None:
+        """Do something many times: afterwards all is as before, but for some memory at most."""
+        for _ in range(min(WARM_UP, times // 2)):
+            once()
+        before, memory = self.settled(), self.resident_kib()
+        for _ in range(times):
+            once()
+        assert self.settled(before) == before
+        assert self.resident_kib() - memory < growth_mib * 1024
+
+
+@pytest.fixture(scope="module")
+def cycled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cycled]:
+    """A server with a model of each kind, none of which is loaded but the one that counts."""
+    folder = tmp_path_factory.mktemp("cycles")
+    temporary, repository = folder / "temporary", folder / "models"
     temporary.mkdir()
-    repository = tmp_path / "models"
     write_model(repository, "s_m")
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    steps = [
-        *(load("@m", 200), load_with("@v", 200, VECTOR_JSON, **{"1/model.py": times(2)})),
-        *(unload("@m"), unload("@v")),
-    ]
-    with start_reference_server(
-        repository,
-        model_control_mode="explicit",
-        allow_grpc=False,
-        allow_metrics=False,
-        log_info=False,
-    ) as server:
-        session = Session(server, repository, "s")
+    write_model(repository, "s_census", VECTOR, CENSUS)
+    for name, settings in SETTINGS.items():
+        source = SENDING if name == "s_decoupled" else times(2)
+        write_model(repository, name, VECTOR + settings, source)
+    write_model(repository, "s_whole", CHAIN, None)
+    flags: dict[str, Flag] = {
+        "model_control_mode": "explicit",
+        "load_model": "s_census",
+        "cache_config": "local,size=1048576",
+        "allow_grpc": False,
+        "allow_metrics": False,
+        "log_info": False,
+    }
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TMPDIR", str(temporary))
+        with start_reference_server(repository, **flags) as server:
+            yield Cycled(server, repository, temporary)
 
-        def cycle() -> None:
-            for step in steps:
-                assert step.play(session).startswith("200 ")
 
-        def settled() -> tuple[int, int, int]:
-            deadline = time.monotonic() + 5
-            while (found := belongings(server.process.pid, temporary)) != before:
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(0.05)
-            return found
+def test_models_of_the_repository_and_of_requests(cycled: Cycled):
+    def once() -> None:
+        cycled.play(
+            load("@m", 200),
+            load_with("@v", 200, VECTOR_JSON, **{"1/model.py": times(2)}),
+            unload("@m"),
+            unload("@v"),
+        )
 
-        for _ in range(WARM_UP):
-            cycle()
-        time.sleep(0.5)
-        before = belongings(server.process.pid, temporary)
-        memory = resident_kib(server.process.pid)
-        for _ in range(CYCLES):
-            cycle()
-        assert settled() == before
-        # A model's modules, config and instance take about 100 KiB: were they kept, it would be
-        # a hundred megabytes.
-        assert resident_kib(server.process.pid) - memory < 8 * 1024
+    # A model's modules, config and instance take about 100 KiB: were they kept, it would be
+    # a hundred megabytes.
+    cycled.cycle(once, 500, growth_mib=8)
+
+
+def test_models_of_each_kind_that_have_answered(cycled: Cycled):
+    def once() -> None:
+        cycled.play(
+            *(load(f"@{name}", 200) for name in ("decoupled", "sequence", "cached", "whole"))
+        )
+        assert cycled.ask("s_decoupled/generate_stream", {"X": [1, 2]}).count("data: ") == 2
+        for flag in ("sequence_start", "sequence_end"):
+            sequence = {"sequence_id": 1, flag: True}
+            assert cycled.infer("s_sequence", (1, 2), **sequence) == [2, 4]
+        for _ in range(2):
+            assert cycled.infer("s_cached") == [2, 4]
+        assert cycled.infer("s_whole", (1, 2)) == [4, 8]
+        cycled.play(*(unload(f"@{name}") for name in ("decoupled", "sequence", "cached", "whole")))
+        cycled.play(unload("@part"))
+
+    cycled.cycle(once, 60, growth_mib=8)
+
+
+def test_models_in_processes(cycled: Cycled):
+    def once() -> None:
+        cycled.play(load("@process", 200))
+        assert cycled.infer("s_process") == [2, 4]
+        cycled.play(unload("@process"))
+
+    cycled.cycle(once, 4, growth_mib=4)

@@ -486,20 +486,9 @@ def test_perf_analyzer_streams_a_decoupled_model(tmp_path: Path, reference: Serv
     data = tmp_path / "data.json"
     data.write_text(json.dumps({"data": [{"script": [A + B + END]}]}))
     program = [sys.executable, ROOT / "tools" / "oracle.py", "perf", "-m", "decoupled"]
-    # Not for a time: on a busy machine a short one may see nothing.
-    counted = ["--request-count", "20"]
+    how = ("--measurement-interval", "500", "--stability-percentage", "999", "--max-trials", "3")
     done = subprocess.run(
-        [
-            *program,
-            "-i",
-            "grpc",
-            "-u",
-            reference.grpc,
-            "--streaming",
-            "--input-data",
-            data,
-            *counted,
-        ],
+        [*program, "-i", "grpc", "-u", reference.grpc, "--streaming", "--input-data", data, *how],
         capture_output=True,
         text=True,
         check=False,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 from contract.ensemble_probes import PROBES, REFUSED
 from contract.ensemble_scripts import ROWS, Question
@@ -43,9 +45,17 @@ def ours(repository: Path) -> Iterator[Server]:
         yield server
 
 
+def said_by_the_real_one(question: Question, real: Server) -> str:
+    """Its answer; it at times loses the end of a stream whose answers pass another step."""
+    for _ in range(2):
+        with contextlib.suppress(grpc.RpcError):
+            return question.ask(real)
+    return question.ask(real)
+
+
 @pytest.mark.parametrize("question", ROWS, ids=str)
 def test_both_servers_say_the_same(question: Question, real: Server, ours: Server):
-    assert question.ask(ours) == question.ask(real)
+    assert question.ask(ours) == said_by_the_real_one(question, real)
 
 
 def unloaded(server: Server) -> set[str]:

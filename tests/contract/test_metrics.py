@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from contract.casebook import Case, get, infer, tensor
 from contract.cases import metrics_port
-from contract.differences import COUNTED_OTHERWISE
 from contract.probes import write_probes
-from contract.statistics_scripts import SCRIPTS, SETTLE_SECONDS, Script, chained, play, row
+from contract.statistics_scripts import SCRIPTS, Script, chained, eventually, play, row
 from contract.wire import exchange
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
 
@@ -27,6 +24,7 @@ pytestmark = pytest.mark.oracle
 
 PROBES = [
     *("counted", "counted_faults", "counted_chain", "counted_faulty_chain", "counted_step"),
+    *("counted_outer_chain", "counted_fork_chain", "counted_faults_too"),
     *("elaborate", "meter", "meter_too", "held"),
 ]
 FLAGS: dict[str, Flag] = {
@@ -60,14 +58,6 @@ def reference(repository: Path) -> Iterator[Server]:
     """The reference server."""
     with start_reference_server(repository, **FLAGS) as server:
         yield server
-
-
-def eventually(read: Callable[[], object], *, wanted: object) -> object:
-    """Read until the answer is the one wanted, or until there was time enough for it."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while (found := read()) != wanted and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return found
 
 
 def listens(server: Server) -> bool:
@@ -208,7 +198,6 @@ def test_the_real_counters_move_as_its_statistics_do(script: Script, triton: Ser
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
 def test_the_reference_counters_move_as_its_statistics_do(script: Script, reference: Server):
-    script = replace(script, moves=COUNTED_OTHERWISE.get(script.name, script.moves))
     wanted = shown(script)
     assert moved(reference, script, wanted) == wanted
 

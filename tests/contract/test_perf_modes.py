@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
 SECONDS = 60
 # One short window is enough: how fast it was is not looked at.
-SHORT = ("--measurement-interval", "200", "--stability-percentage", "999", "--max-trials", "3")
+SHORT = ("--measurement-interval", "500", "--stability-percentage", "999", "--max-trials", "3")
 ROWS = ("-m", "batched", "-b", "2")
 FREE = ("-m", "vector", "--shape", "X:16")
 WORDS = ("-m", "text", "--string-length", "16")

@@ -346,7 +346,8 @@ def test_perf_analyzer_plays_sequences(
     command = [
         *(sys.executable, str(ROOT / "tools" / "oracle.py"), "perf", "-m", "direct"),
         *("-i", protocol, "-u", server.http if protocol == "http" else server.grpc),
-        *("--shape", "X:1", "--concurrency-range", "3", "--request-count", "60"),
+        *("--shape", "X:1", "--concurrency-range", "3"),
+        *("--measurement-interval", "500", "--stability-percentage", "999", "--max-trials", "3"),
         *("--num-of-sequences", "3", "--sequence-length", "5", "--sequence-length-variation", "0"),
         *("--sequence-id-range", "1000:2000"),
     ]

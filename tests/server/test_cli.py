@@ -13,10 +13,13 @@ from reference_server.options import (
     ControlMode,
     GrpcOptions,
     HttpOptions,
+    LatencyMetrics,
     LogOptions,
     MetricsOptions,
+    RateLimit,
     Restriction,
     ServerOptions,
+    TlsOptions,
     TraceOptions,
 )
 
@@ -77,6 +80,12 @@ OPTIONS = {
     "--metrics-port=9002": ("metrics", MetricsOptions(port=9002)),
     "--metrics-interval-ms=0": ("metrics", MetricsOptions(interval_ms=0)),
     "--allow-cpu-metrics=false": ("metrics", MetricsOptions(cpu=False)),
+    "--metrics-config=summary_latencies=true": (
+        "metrics",
+        MetricsOptions(latencies=LatencyMetrics(summaries=True)),
+    ),
+    "--cache-config=local,size=4096": ("response_cache_bytes", 4096),
+    "--response-cache-byte-size=4096": ("response_cache_bytes", 4096),
     "--exit-on-error=false": ("exit_on_error", False),
     "--strict-readiness=0": ("strict_readiness", False),
     "--disable-auto-complete-config": ("auto_complete_config", False),
@@ -97,7 +106,7 @@ OPTIONS = {
 @pytest.mark.parametrize("separate", [False, True], ids=["=", "space"])
 def test_an_option(argument, setting, separate):
     name, value = setting
-    given = argument.split("=") if separate else [argument]
+    given = argument.split("=", 1) if separate else [argument]
     assert getattr(cli.parse([*HERE, *given])[0], name) == value
 
 
@@ -105,6 +114,23 @@ def test_models_to_load_at_the_start():
     arguments = [*HERE, "--model-control-mode=explicit", "--load-model=a", "--load-model", "b"]
     options = cli.parse([*arguments, "--load-model=a"])[0]
     assert (options.control_mode, options.startup_models) == (ControlMode.EXPLICIT, ("a", "b"))
+
+
+def test_the_rate_limit():
+    assert cli.parse(HERE)[0].rate_limit is None
+    limited = [*HERE, "--rate-limit=execution_count"]
+    assert cli.parse(limited)[0].rate_limit == RateLimit()
+    given = ["R:1", "R:4:0", "S:2:3"]
+    options = cli.parse([*limited, *(f"--rate-limit-resource={text}" for text in given)])[0]
+    assert options.rate_limit == RateLimit({("R", True): 4, ("R", False): 4, ("S", True): 2})
+
+
+@pytest.mark.parametrize("text", ["R", "R:x", "R:1:2:3", "R:1:x"])
+def test_a_resource_of_another_form(capsys, text):
+    with pytest.raises(SystemExit) as caught:
+        cli.parse([*HERE, f"--rate-limit-resource={text}"])
+    assert caught.value.code == 1
+    assert f"Got {text}" in capsys.readouterr().err
 
 
 def test_restrictions():
@@ -149,6 +175,20 @@ def test_grpc_is_served_as_triton_serves_it_by_default():
     assert cli.parse([*HERE, "--allow-grpc=false"])[0].grpc is None
 
 
+def test_tls_of_grpc():
+    files = ["--grpc-server-cert=c", "--grpc-server-key=k", "--grpc-root-cert=r"]
+    assert cli.parse([*HERE, *files])[0].grpc.tls is None
+    assert cli.parse([*HERE, *files, "--grpc-use-ssl=1"])[0].grpc.tls == TlsOptions("c", "k", "r")
+    mutual = cli.parse([*HERE, *files, "--grpc-use-ssl-mutual=1"])[0].grpc.tls
+    assert mutual == TlsOptions("c", "k", "r", demands_client_certificate=True)
+
+
+def test_metadata_of_grpc_may_be_forwarded():
+    assert cli.parse([*HERE, "--grpc-header-forward-pattern=X-.*"])[0].grpc.forwarded == "X-.*"
+    with pytest.raises(SystemExit):
+        cli.parse([*HERE, "--grpc-header-forward-pattern=("])
+
+
 def test_options_of_grpc():
     arguments = [
         *("--grpc-address=::1", "--grpc-port=9", "--reuse-grpc-port=true"),
@@ -182,6 +222,14 @@ def test_options_without_effect_are_named():
         (["--metrics-port=0"], "--metrics-port: Invalid option value. Got 0, expected 1 to 65535"),
         (["--metrics-interval-ms=-1"], "--metrics-interval-ms: Invalid option value. Got -1"),
         (["--allow-metrics=maybe"], "invalid value for bool option: maybe"),
+        (["--metrics-config=x"], "--metrics-config option format is <setting>=<value>. Got x"),
+        (["--cache-config=local"], "No cache specified. --cache-config option format is"),
+        (["--response-cache-byte-size=abc"], "Invalid option value. Got abc"),
+        (
+            ["--cache-config=local,size=4096", "--response-cache-byte-size=4096"],
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided."
+            " Please provide one or the other.",
+        ),
         (
             ["--http-port=7", "--metrics-port=7"],
             "The server cannot listen to HTTP requests and metrics requests at the same address "

@@ -133,6 +133,7 @@ class _Child:
             "execute": self._receive_batch,
             "close": lambda: self._jobs.put(("done", lambda: self._instance.close())),
             "complete": lambda *what: self._jobs.put(("done", lambda: _complete(*what))),
+            "is_ready": self._start_telling,
             "exit": lambda: self._jobs.put(None),
         }
 
@@ -158,11 +159,18 @@ class _Child:
         else:
             self._link.send(kind, outcome)
 
-    def _open(self, spec: dict[str, Any]) -> None:
+    def _open(self, spec: dict[str, Any]) -> bool:
         self._instance = inline.InlineInstance(
             specs.unpack(spec), SystemClock(), self._metrics, self._calls
         )
         self._instance.open()
+        return self._instance.tells_readiness
+
+    def _start_telling(self) -> None:
+        threading.Thread(target=self._tell_readiness, name="ready", daemon=True).start()
+
+    def _tell_readiness(self) -> None:
+        self._link.send("readiness", self._instance.is_ready())
 
     def _receive_batch(self, first: int, heads: list[messages.Head]) -> None:
         requests = self._requests.receive(first, heads)

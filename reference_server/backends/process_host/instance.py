@@ -19,6 +19,7 @@ from reference_server.backends.process_host.live import LiveRequests
 from reference_server.backends.process_host.process import ChildProcess, ProcessEnded, ProcessSlow
 from reference_server.backends.process_host.services import Services
 from reference_server.backends.python_host.inline import InstanceSpec
+from reference_server.backends.readiness import Readiness
 from reference_server.core.clock import Clock
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
@@ -46,9 +47,9 @@ class Supervision:
 class ProcessInstance:
     """A ModelInstance whose model runs in a child process.
 
-    `health` is told when that dies and when it is back. While it is down, `execute` waits for the
-    next attempt to start it: it then executes, or fails if the attempt does. `processes` makes the
-    children.
+    `health` is told when that dies and when it is back, and if its model tells whether it is ready.
+    While it is down, `execute` waits for the next attempt to start it: it then executes, or fails
+    if the attempt does. `processes` makes the children.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class ProcessInstance:
         self._calls = calls
         self._health = health
         self._processes = processes
+        self._readiness = Readiness(spec.name, self._is_ready)
         self._backoff = supervision.backoff()
         # What follows is read and changed under this lock.
         self._changed = threading.Condition()
@@ -166,7 +168,7 @@ class ProcessInstance:
         try:
             if closing:
                 child.kill()
-            child.ask("open", specs.pack(self._spec))
+            tells_readiness = child.ask("open", specs.pack(self._spec))
         except ProcessEnded as error:
             log.error("the process of instance '%s' %s while it was starting", self.name, error)
             raise self._unhealthy() from error
@@ -182,6 +184,12 @@ class ProcessInstance:
             self._child = child
             self._backoff.started(self._clock.monotonic_ns())
             self._changed.notify_all()
+        if tells_readiness:
+            self._health.ask(self.name, self._readiness)
+
+    def _is_ready(self) -> bool:
+        child = self._child
+        return child is not None and child.is_ready()
 
     def _attend(self, link: Link) -> Services:
         return Services(

@@ -32,7 +32,7 @@ PLAIN = (
 #: Those that have a form of their own in a message.
 CONVERTED = ("inputs", "parameters", "flags", "cancellation", "trace")
 #: Those that mean something in the server alone.
-LEFT_OUT = ("sink", "batch_key")
+LEFT_OUT = ("sink", "batch_key", "timed")
 
 
 def pack_tensors(link: Link, tensors: Iterable[Tensor]) -> list[Head]:

@@ -66,6 +66,7 @@ class ChildProcess:
         self._answers: queue.SimpleQueue[tuple[Any] | ServerError | ProcessEnded] = (
             queue.SimpleQueue()
         )
+        self._readiness: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._started = threading.Event()
         self._printed = threading.Event()
         self._gone = threading.Event()
@@ -103,6 +104,16 @@ class ChildProcess:
             raise answer
         return answer[0]
 
+    def is_ready(self) -> bool:
+        """What its model says of itself; False if it is gone. Beside any job, one at a time.
+
+        Blocks for as long as the model does.
+        """
+        if self.is_gone:
+            return False
+        self.link.send("is_ready")
+        return self._readiness.get()
+
     def exit(self) -> None:
         """Let it end, or kill it if it does not within seconds. Blocks."""
         self.link.send("exit")
@@ -138,6 +149,7 @@ class ChildProcess:
             "done": self._done,
             "executed": self._executed,
             "failed": self._failed,
+            "readiness": self._readiness.put,
         }
         self.link.run({**attendant.handlers, **own})
         self._process.wait()
@@ -149,6 +161,7 @@ class ChildProcess:
             attendant.end()
             self._tell_end(how)
         finally:  # whatever a sink does, nobody is left waiting
+            self._readiness.put(False)
             self._answers.put(ProcessEnded(how))
 
     def _start(self) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent import futures
 
 
 class CoroutineRunner:
     """Runs coroutines on one event loop, in a thread of its own that the first of them starts."""
 
     def __init__(self) -> None:
+        self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -19,13 +21,26 @@ class CoroutineRunner:
         """The identifier of the loop's thread; None before the first coroutine."""
         return None if self._thread is None else self._thread.ident
 
-    def run(self, coroutine: Coroutine[object, object, object]) -> object:
-        """What `coroutine` returns. Blocks until then; raises what it raises."""
+    def run(
+        self, coroutine: Coroutine[object, object, object], timeout_s: float | None = None
+    ) -> object:
+        """What `coroutine` returns. Blocks until then; raises what it raises. Any thread.
+
+        After `timeout_s` it is cancelled, and TimeoutError raised.
+        """
         outcome = asyncio.run_coroutine_threadsafe(_outcome(coroutine), self._running_loop())
-        result, error = outcome.result()
-        if error is not None:
+        try:
+            result, error = outcome.result(timeout_s)
+        except futures.TimeoutError:
+            outcome.cancel()
+            raise
+        if error is None:
+            return result
+        try:
             raise error
-        return result
+        finally:
+            # The traceback holds this frame: the two would keep each other, and what the model had.
+            del outcome, error
 
     def start(
         self,
@@ -37,9 +52,12 @@ class CoroutineRunner:
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-            self._thread.start()
+            with self._starting:
+                if self._loop is None:
+                    loop = asyncio.new_event_loop()
+                    self._thread = threading.Thread(target=loop.run_forever, daemon=True)
+                    self._thread.start()
+                    self._loop = loop
         return self._loop
 
     def stop(self) -> None:

@@ -28,8 +28,10 @@ from reference_server.backends.python_host.exceptions import describe
 from reference_server.backends.python_host.loading import load
 from reference_server.backends.python_host.modules import ModelModules
 from reference_server.backends.python_host.senders import Senders
+from reference_server.backends.readiness import LIMIT_S, Readiness
 from reference_server.core.clock import Clock
 from reference_server.core.errors import ServerError, internal
+from reference_server.core.health import Health
 from reference_server.core.ports import Metrics, ModelCalls
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution
@@ -83,7 +85,7 @@ class InlineInstance:
     """A ModelInstance that runs `model.py` in this process, on the thread that calls it.
 
     Output arrays reach the client by reference: a model that goes on writing to an array it
-    answered with changes that answer.
+    answered with changes that answer. `health` is told of a model that says whether it is ready.
     """
 
     def __init__(
@@ -92,12 +94,14 @@ class InlineInstance:
         clock: Clock,
         metrics: Metrics,
         calls: ModelCalls = NO_CALLS,
+        health: Health | None = None,
     ) -> None:
         self._spec = spec
         self._server = InstanceServer(calls, spec.name, is_decoupled=spec.is_decoupled)
         self._request_class = bound_request(self._server)
         self._clock = clock
         self._registry = metrics
+        self._health = health or Health()
         self._metrics: InstanceMetrics  # one for each time that the instance is open
         self._modules: ModelModules | None = None
         self._model: Any = None
@@ -152,31 +156,55 @@ class InlineInstance:
             raise internal(describe(error)) from error
         self._modules, self._model = modules, model
         self._server.serves = True
+        if self.tells_readiness:
+            self._health.ask(self.name, Readiness(self.name, self.is_ready))
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         """Run one batch. Blocks; raises ServerError if the batch as a whole failed."""
-        spec, senders = self._spec, self._senders
-        names = spec.output_names
-        receive = self._request_class._received
-        received = [receive(request, names, senders) for request in requests]
+        senders, receive = self._senders, self._request_class._received
+        received = [receive(request, senders) for request in requests]
         input_end_ns = self._clock.monotonic_ns()
         try:
             returned = self._run(received)
             output_start_ns = self._clock.monotonic_ns()
             answers = outcome.answers(returned, received, senders)
         except ServerError as error:
-            if not outcome.failed(received, error):
+            # Answers may be kept: without the frames that hold the batch.
+            if not outcome.failed(received, ServerError(error.code, error.message)):
                 raise
             now = self._clock.monotonic_ns()
             return Execution([None] * len(received), input_end_ns, now, failed=True)
         again: frozenset[int] = frozenset()
         if None in answers:
-            again = outcome.given_again(received, senders, is_iterative=spec.is_iterative)
-        responses = [
-            outcome.response(request, answer, senders)
-            for request, answer in zip(received, answers, strict=True)
-        ]
+            again = outcome.given_again(received, senders, is_iterative=self._spec.is_iterative)
+        responses = outcome.responses(received, answers, senders)
         return Execution(responses, input_end_ns, output_start_ns, again)
+
+    @property
+    def tells_readiness(self) -> bool:
+        """Whether the model, which is open, has a method `is_ready`."""
+        return hasattr(self._model, "is_ready")
+
+    def is_ready(self) -> bool:
+        """What the model's `is_ready` says, be it a coroutine or not.
+
+        False if it raises or says anything but True or False, or is closed. Blocks for as long as
+        it does, a coroutine only for as long as anybody waits; beside `execute`, on another thread.
+        """
+        model = self._model
+        if model is None:
+            return False
+        try:
+            said: object = model.is_ready()
+            if isinstance(said, Coroutine):
+                said = self._coroutines.run(said, LIMIT_S)
+        except BaseException as error:
+            log.error("'%s' cannot tell whether it is ready: %s", self.name, describe(error))
+            return False
+        if not isinstance(said, bool):
+            log.error("'%s': is_ready must return a bool, not %r", self.name, said)
+            return False
+        return said
 
     def close(self) -> None:
         """Finalize the model and forget its modules; an exception of it is only logged."""
@@ -199,7 +227,7 @@ class InlineInstance:
         try:
             if hasattr(self._model, "execute"):
                 returned: object = self._model.execute(received)
-                if isinstance(returned, Coroutine):
+                if not isinstance(returned, list) and isinstance(returned, Coroutine):
                     returned = self._run_coroutine(returned, received)
                 return returned
         except BaseException as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard
 
 from reference_server.backends.python_host.api.constants import (
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
@@ -50,12 +49,14 @@ def answers(
             f"{len(returned)}\n"
         )
     for request, answer in zip(received, returned, strict=True):
-        if not _is_answer(answer):
+        if answer is None:
+            continue
+        if not isinstance(answer, InferenceResponse):
             raise senders.failure(
                 "Expected an 'InferenceResponse' object in the execute function return list, "
                 f"found type '{type(answer)}'."
             )
-        if answer is not None and is_given_back(request):
+        if request._release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
             raise senders.failure(
                 "Expected a None object in the execute function return list for reschduled "
                 f"request, found type '{type(answer)}'."
@@ -63,30 +64,27 @@ def answers(
     return returned
 
 
-def _is_answer(value: object) -> TypeGuard[Answer]:
-    return value is None or isinstance(value, InferenceResponse)
-
-
-def is_given_back(request: InferenceRequest) -> bool:
-    """Whether the model wants the request once more."""
-    return bool(request._release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
-
-
-def response(request: InferenceRequest, answer: Answer, senders: Senders) -> InferResponse | None:
-    """The server's response for `answer`; None where it is the sender's affair.
+def responses(
+    received: Sequence[InferenceRequest], answers: Sequence[Answer], senders: Senders
+) -> Sequence[InferResponse | None]:
+    """The server's responses for `answers`; None where it is the sender's affair.
 
     A request without an answer has a sender from now on, which lives as long as the model keeps it
     or the request.
     """
-    sender = request._sender
-    if answer is None:
-        request.get_response_sender()
-        return None
-    if sender is not None and not sender._retire():
-        sender._fail(senders.failure(_SENT_AND_RETURNED))
-        return None
-    request._is_answered = True
-    return senders.respond(request._request, answer)
+    responses: list[InferResponse | None] = []
+    for request, answer in zip(received, answers, strict=True):
+        response: InferResponse | None = None
+        sender = request._sender
+        if answer is None:
+            request.get_response_sender()
+        elif sender is None or sender._retire():
+            request._is_answered = True
+            response = senders.respond(request._request, answer)
+        else:
+            sender._fail(senders.failure(_SENT_AND_RETURNED))
+        responses.append(response)
+    return responses
 
 
 def given_again(
@@ -96,7 +94,11 @@ def given_again(
 
     Those that cannot be given again end with an error, unless they have ended already.
     """
-    places = [place for place, request in enumerate(received) if is_given_back(request)]
+    places = [
+        place
+        for place, request in enumerate(received)
+        if request._release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+    ]
     if not is_iterative:
         for place in places:
             received[place].get_response_sender()._fail(senders.failure(_NOT_ITERATIVE))

@@ -42,7 +42,7 @@ class Senders:
         self.is_decoupled = is_decoupled
         self.name = name
         self._model = model_name, model_version
-        self._output_names = output_names
+        self.output_names = output_names
         self._state_names = state_names
         self._open = 0
         self._changed = threading.Condition()
@@ -81,23 +81,22 @@ class Senders:
         error = internal(
             f"Failed to process the request(s) for model '{self.name}', message: {message}"
         )
-        log.error("%s", error)
+        log.error("%s", error.message)  # not the error, which comes to hold the batch
         return error
 
     # -- what senders ask for
 
     def blank(self, request: InferRequest) -> InferResponse:
         """A response without anything in it."""
-        name, version = self._model
-        return InferResponse(name, version, request.id)
+        return InferResponse(*self._model, request.id)
 
     def respond(self, request: InferRequest, answer: InferenceResponse) -> InferResponse:
         """The server's response for a model's, without tensors that nobody wants."""
-        response = self.blank(request)
+        response = InferResponse(*self._model, request.id)
         if answer._error is not None:
             response.error = answer._error._as_server_error()
         else:
-            wanted: Collection[str] = request.requested_outputs or self._output_names
+            wanted: Collection[str] = request.requested_outputs or self.output_names
             if self._state_names:
                 wanted = self._state_names.union(wanted)
             response.outputs = [

@@ -10,7 +10,6 @@ instance called, such as a library's own thread, a SharedName looks like an empt
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import threading
 from collections import Counter
@@ -19,8 +18,6 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, Protocol
-
-from reference_server.backends.python_host.shim import shim_directory
 
 #: The key in an instance's builtins under which their owner stands.
 OWNER = "__model_modules__"
@@ -138,9 +135,7 @@ class Finder(MetaPathFinder, Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find pb_utils for everybody, and for an instance what it has itself."""
-        if name == UTILS:
-            return importlib.util.spec_from_file_location(name, shim_directory() / f"{name}.py")
+        """Find for an instance what it has itself."""
         owner = asking()
         return ModuleSpec(name, self) if owner is not None and owner.has(name) else None
 

@@ -57,18 +57,13 @@ class Method:
     streams: bool = False
 
 
-class _Delegate:
-    """A call that takes one message, which `work` answers; `run` decides when and where."""
+class _OneMessage:
+    """A call that takes one message."""
 
-    __slots__ = ("_call", "_run", "_work")
+    __slots__ = ("_call",)
 
-    def __init__(self, call: Call, work: Callable[[Data], bytes], run: Run) -> None:
+    def __init__(self, call: Call) -> None:
         self._call = call
-        self._work = work
-        self._run = run
-
-    def receive(self, message: Data) -> None:
-        self._run(lambda: self._work(message), self._done, self._failed)
 
     def half_close(self) -> None:
         """Nothing follows the one message in any case."""
@@ -82,6 +77,44 @@ class _Delegate:
 
     def _failed(self, error: Exception) -> None:
         self._call.end(error if isinstance(error, ServerError) else described(error))
+
+
+class _Delegate(_OneMessage):
+    """A call whose message `work` answers; `run` decides when and where."""
+
+    __slots__ = ("_run", "_work")
+
+    def __init__(self, call: Call, work: Callable[[Data], bytes], run: Run) -> None:
+        super().__init__(call)
+        self._work = work
+        self._run = run
+
+    def receive(self, message: Data) -> None:
+        self._run(lambda: self._work(message), self._done, self._failed)
+
+
+class _Deliberation(_OneMessage):
+    """A call whose message `consider` answers, or gives the work for it, which `run` does."""
+
+    __slots__ = ("_consider", "_run")
+
+    def __init__(
+        self, call: Call, consider: Callable[[Data], Message | Callable[[], Message]], run: Run
+    ) -> None:
+        super().__init__(call)
+        self._consider = consider
+        self._run = run
+
+    def receive(self, message: Data) -> None:
+        try:
+            answer = self._consider(message)
+        except Exception as error:  # as in `_now`
+            self._failed(error)
+            return
+        if isinstance(answer, Message):
+            self._done(answer.SerializeToString())
+        else:
+            self._run(lambda: answer().SerializeToString(), self._done, self._failed)
 
 
 def immediate(
@@ -100,18 +133,38 @@ def delegated(
     return Method(lambda call: _Delegate(call, work, aside.run))
 
 
+def deliberated(
+    request_type: type[RequestT],
+    answer: Callable[[RequestT], Message | Callable[[], Message]],
+    aside: Aside,
+) -> Method:
+    """As `immediate`, where `answer` may give work that blocks and has the response as its result.
+
+    That is left to a thread of its own.
+    """
+
+    def consider(data: Data) -> Message | Callable[[], Message]:
+        return answer(_read(request_type, data))
+
+    return Method(lambda call: _Deliberation(call, consider, aside.run))
+
+
 def _on_bytes(
     request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes]
 ) -> Callable[[Data], bytes]:
     def work(data: Data) -> bytes:
-        try:
-            request = request_type.FromString(bytes(data))
-        except DecodeError:
-            raise internal(UNREADABLE) from None
-        response = answer(request)
+        response = answer(_read(request_type, data))
         return response if isinstance(response, bytes) else response.SerializeToString()
 
     return work
+
+
+def _read(request_type: type[RequestT], data: Data) -> RequestT:
+    try:
+        request: RequestT = request_type.FromString(bytes(data))
+    except DecodeError:
+        raise internal(UNREADABLE) from None
+    return request
 
 
 def _now(

@@ -64,12 +64,13 @@ class _UnaryCall:
 
     def cancel(self) -> None:
         if self._inference is not None:
-            self._inference.request.cancellation.cancel()
+            self._inference.cancellation.cancel()
 
     def _finish(self, response: InferResponse) -> None:
-        assert self._inference is not None
+        inference, self._inference = self._inference, None
+        assert inference is not None
         try:
-            parts = self._inference.encode(response)
+            parts = inference.encode(response)
         except ServerError as error:
             self._call.end(error)
         else:
@@ -130,7 +131,7 @@ class _StreamCall:
         self._flows.clear()
         for each in asked:
             if each.inference is not None:
-                each.inference.request.cancellation.cancel()
+                each.inference.cancellation.cancel()
 
     def advance(self) -> None:
         """Send the answers that nothing stands before any more."""
@@ -181,8 +182,9 @@ class _Place:
         self._stream.advance()
 
     def finish(self, response: InferResponse) -> None:
-        assert self.inference is not None
-        self.answer, self.failure = _message(self.inference, self._received, response)
+        inference, self.inference = self.inference, None
+        assert inference is not None
+        self.answer, self.failure = _message(inference, self._received, response)
         self._stream.advance()
 
 
@@ -207,6 +209,7 @@ class _Flow:
         if not response.empty or proto_infer.wants_empty_final(self._received.message):
             self._stream.pass_on_from(self, message, failure)
         if response.final:
+            self.inference = None
             self._stream.leave(self)
 
 

@@ -9,9 +9,10 @@ from reference_server.codecs import proto_models, proto_response
 from reference_server.codecs.infer_options import ResponseForm
 from reference_server.codecs.proto_memo import RequestMemo
 from reference_server.codecs.proto_wire import Data, Parts, ReceivedRequest
+from reference_server.core.cancellation import Cancellation
 from reference_server.core.clock import Clock
 from reference_server.core.errors import ServerError
-from reference_server.core.request import InferRequest
+from reference_server.core.request import RequestTrace
 from reference_server.core.response import InferResponse
 from reference_server.fronts.forwarding import HeaderForwarding
 from reference_server.fronts.grpc.calls import Call, described
@@ -77,7 +78,7 @@ class Inferences:
             request.trace = trace
             if self._forwarding is not None:
                 request.parameters = self._forwarding.added(request.parameters, call.fields())
-            inference.request = request
+            inference.trace, inference.cancellation = trace, request.cancellation
             served.infer(request)
         except BaseException:
             # The trace is dropped: unlike over HTTP, nothing is told of a request that is refused.
@@ -87,12 +88,16 @@ class Inferences:
 
 
 class Inference:
-    """A request on its way: the sink that its responses come to."""
+    """A request on its way: the sink that its responses come to.
 
-    __slots__ = ("_answers", "_regions", "_served", "deliver", "form", "request")
+    It does not know the request, which knows it: a cycle would keep the inputs.
+    """
 
+    __slots__ = ("_answers", "_regions", "_served", "cancellation", "deliver", "form", "trace")
+
+    cancellation: Cancellation
     form: ResponseForm
-    request: InferRequest
+    trace: RequestTrace | None
 
     def __init__(
         self,
@@ -112,7 +117,7 @@ class Inference:
 
     def encode(self, response: InferResponse, *, final: bool | None = None) -> Parts:
         """The message of `response`. Raises ServerError, maybe that of the response."""
-        served, trace = self._served, self.request.trace
+        served, trace = self._served, self.trace
         if trace is not None:
             trace.stamp("GRPC_SEND_START")
         try:
@@ -134,5 +139,5 @@ class Inference:
     def end(self) -> None:
         """Nothing more will be sent. Before the last reply: its reader may unregister at once."""
         self._regions.release()
-        if self.request.trace is not None:
-            self.request.trace.close()
+        if self.trace is not None:
+            self.trace.close()

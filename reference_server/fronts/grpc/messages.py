@@ -44,6 +44,9 @@ def _inflating(encoding: str) -> Inflate:
             plain = unpacker.decompress(message, _MAX_BYTES)
         except zlib.error:
             raise broken from None
+        except MemoryError:
+            text = "a message does not fit the server's memory when it is unpacked"
+            raise CallFailed(Status.RESOURCE_EXHAUSTED, text) from None
         if unpacker.eof:
             return plain
         if len(plain) == _MAX_BYTES:
@@ -78,7 +81,10 @@ class MessageReader:
         self._is_packed = False
 
     def feed(self, data: memoryview) -> Iterator[Data]:
-        """The messages that `data` completes; must be exhausted. Raises CallFailed."""
+        """The messages that `data` completes. Raises CallFailed.
+
+        Who does not want them all feeds nothing more.
+        """
         if self._start:
             lacking = _PREFIX.size - len(self._start)
             self._start += bytes(data[:lacking])

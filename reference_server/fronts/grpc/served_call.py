@@ -51,6 +51,22 @@ class Responder(Protocol):
         """End a call badly; `opened` if its response has begun."""
 
 
+class _Nobody:
+    """Who runs a call that has ended."""
+
+    def receive(self, message: Data) -> None:
+        """Heard by nobody, as all that follows."""
+
+    def half_close(self) -> None:
+        """As above."""
+
+    def cancel(self) -> None:
+        """As above."""
+
+
+_NOBODY = _Nobody()
+
+
 class ServedCall:
     """A call from its head to its end: `begin`, then what the client does."""
 
@@ -69,8 +85,6 @@ class ServedCall:
         "_timer",
     )
 
-    _running: Running
-
     def __init__(self, responder: Responder, stream_id: int, head: CallHead, encoding: str) -> None:
         self._responder = responder
         self._stream_id = stream_id
@@ -81,6 +95,7 @@ class ServedCall:
         self._answer: Data | None = None
         self._has_message = False
         self._has_ended = False
+        self._running: Running = _NOBODY
         self._is_open = False  # the response has begun
         self._timer: Timer | None = None
 
@@ -124,7 +139,9 @@ class ServedCall:
         """Start the method, which may end the call at once."""
         timeout_s = self._head.timeout_s
         self._streams = method.streams
-        self._running = method.start(self)
+        running = method.start(self)
+        if not self._has_ended:
+            self._running = running
         if timeout_s == 0:
             self._expire()
         elif timeout_s is not None and not self._has_ended:
@@ -132,14 +149,14 @@ class ServedCall:
 
     def receive(self, data: memoryview) -> None:
         """Take a piece of the body."""
-        if self._has_ended:
+        if self._has_ended or (self._has_message and not self._streams):
             return
         try:
             for message in self._reader.feed(data):
-                # Of a call that has only one the others do not matter.
-                if not self._has_ended and (self._streams or not self._has_message):
-                    self._has_message = True
-                    self._running.receive(message)
+                self._has_message = True
+                self._running.receive(message)
+                if self._has_ended or not self._streams:
+                    return  # what follows does not matter, and is not worth unpacking
         except CallFailed as failure:
             self._fail(failure.status, failure.message)
 
@@ -155,8 +172,9 @@ class ServedCall:
     def cancel(self) -> None:
         """The client is gone, or has given up the call."""
         if not self._has_ended:
+            running = self._running
             self._close()
-            self._running.cancel()
+            running.cancel()
 
     def stop(self) -> None:
         """The server is to end: take nothing more from the client of a stream."""
@@ -181,5 +199,6 @@ class ServedCall:
 
     def _close(self) -> None:
         self._has_ended = True
+        self._running = _NOBODY  # which knows this call, and would keep it and its messages
         if self._timer is not None:
             self._timer.cancel()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from reference_server.codecs.proto_wire import Data
 from reference_server.fronts.grpc import heads, messages
@@ -66,15 +67,6 @@ class Session:
         self._has_told = False  # the client was sent something since pings were looked at
         self._is_receiving = False
         self._is_ending = False
-        self._on = {
-            RequestBegan: self._on_request,
-            DataCame: self._on_data,
-            RequestEnded: self._on_end,
-            StreamGone: self._on_gone,
-            PingCame: self._on_ping,
-            PongCame: self._on_pong,
-            ConnectionFailed: self._on_failure,
-        }
 
     def __repr__(self) -> str:
         return f"<Session {len(self._calls)} calls, {self._http2}>"
@@ -88,7 +80,7 @@ class Session:
         self._is_receiving = True
         try:
             for event in self._http2.receive(data, now_s):
-                self._on[type(event)](event)  # type: ignore[operator]  # each gets its own kind
+                _HANDLERS[type(event)](self, event)
         finally:
             self._is_receiving = False
         self.flush()
@@ -98,6 +90,7 @@ class Session:
         for call in tuple(self._calls.values()):
             call.cancel()
         self._calls.clear()
+        self._http2.lost()
 
     def pause(self) -> None:
         """The transport has enough to send."""
@@ -248,3 +241,14 @@ class Session:
     def _ended(self, stream_id: int) -> None:
         self._calls.pop(stream_id, None)
         self.flush()
+
+
+_HANDLERS: dict[type, Callable[[Session, Any], None]] = {
+    RequestBegan: Session._on_request,
+    DataCame: Session._on_data,
+    RequestEnded: Session._on_end,
+    StreamGone: Session._on_gone,
+    PingCame: Session._on_ping,
+    PongCame: Session._on_pong,
+    ConnectionFailed: Session._on_failure,
+}

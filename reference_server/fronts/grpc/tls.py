@@ -17,6 +17,7 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # RFC 9113, section 9.2.1
     context.set_alpn_protocols(["h2"])
     with _reading(f"'{options.certificate}' with the key '{options.key}'"):
         context.load_cert_chain(options.certificate, options.key)

@@ -12,6 +12,7 @@ from reference_server.core.clock import Clock
 from reference_server.core.errors import Code, ServerError, internal, unsupported
 from reference_server.core.request import RequestTrace
 from reference_server.core.response import InferResponse
+from reference_server.fronts.aside import Aside
 from reference_server.fronts.forwarding import HeaderForwarding
 from reference_server.fronts.http import errors, routes
 from reference_server.fronts.http.connection import Request
@@ -55,6 +56,7 @@ class HttpHandlers:
         self._shared_memory = shared_memory
         self._clock = clock
         self._decoder = infer_request.InferRequestDecoder()
+        self._aside = Aside(loop)
         self._answers: Mailbox[tuple[_InferExchange, InferResponse]] = Mailbox(
             loop, lambda answer: answer[0].finish(answer[1])
         )
@@ -110,14 +112,24 @@ class HttpHandlers:
 
     def _model_ready(self, request: Request, route: Route) -> None:
         try:
-            ready = self._gateway.model_ready(route.model, route.version())
+            questions = self._gateway.model_ready(route.model, route.version())
         except ServerError as error:
             request.reply_error(errors.STATUS[error.code], error.message, as_json=False)
             return
-        if ready:
-            request.reply(errors.OK, content_type=None)
+
+        def reply(ready: bool) -> None:
+            if ready:
+                request.reply(errors.OK, content_type=None)
+            else:
+                request.reply_error(errors.BAD_REQUEST, "Model version not ready", as_json=False)
+
+        if questions:
+            asked = questions
+            self._aside.run(
+                lambda: all(ask() for ask in asked), reply, lambda _: reply(ready=False)
+            )
         else:
-            request.reply_error(errors.BAD_REQUEST, "Model version not ready", as_json=False)
+            reply(questions is not None)
 
     def _model_config(self, request: Request, route: Route) -> None:
         config = self._gateway.model_config(route.model, route.version())

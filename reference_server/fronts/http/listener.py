@@ -73,6 +73,11 @@ class HttpListener:
         for connection in tuple(self._connections):
             connection.close()
 
+    @property
+    def connections(self) -> int:
+        """How many connections there are."""
+        return len(self._connections)
+
     async def drained(self) -> None:
         """Return when no connection is left."""
         await self._empty.wait()

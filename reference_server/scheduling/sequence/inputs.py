@@ -54,7 +54,7 @@ class AddedInputs:
         for state in self._states:
             left = line.states.get(state.input_name)
             request.inputs[state.input_name] = self._begun(state) if left is None else left
-        if not isinstance(request.sink, StateSink):  # it has one when it comes again
+        if not request.is_begun:  # it has one when it comes again
             request.sink = StateSink(request.sink, line.states, self._inputs, self._shown)
 
     def null(self, like: InferRequest) -> InferRequest:
@@ -112,15 +112,20 @@ def correlation_value(correlation_id: int | str, datatype: DataType) -> int | by
     of length and the first of its letters, as Triton has it.
     """
     if datatype is DataType.BYTES:
-        return str(correlation_id or "").encode()
+        return _text(str(correlation_id or ""))
     size = datatype.byte_size
     if isinstance(correlation_id, str):
-        text = correlation_id.encode()
+        text = _text(correlation_id)
         wire = len(text).to_bytes(4, "little") + text
         bits = wire[:size].ljust(size, b"\0")
     else:
         bits = (correlation_id % 2 ** (8 * size)).to_bytes(size, "little")
     return int.from_bytes(bits, "little", signed=datatype in (DataType.INT32, DataType.INT64))
+
+
+def _text(text: str) -> bytes:
+    """The bytes that arrived, be they UTF-8 or not."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def zero_bytes(datatype: DataType, shape: Sequence[int]) -> bytes:

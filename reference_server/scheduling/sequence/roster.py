@@ -8,10 +8,10 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from reference_server.core.errors import Code, ServerError, invalid_arg, unavailable
+from reference_server.core.errors import ServerError, invalid_arg, unavailable
 from reference_server.core.request import InferRequest, SequenceFlag
 from reference_server.scheduling.sequence.lines import Line, Slot
-from reference_server.scheduling.work import Refusal
+from reference_server.scheduling.work import CANCELLED, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ class Roster:
 
     def cancel(self, line: Line) -> None:
         """End a sequence of which a waiting request was given up: the rest would lack it."""
-        self._drop(line, ServerError(Code.CANCELLED, ""))
+        self._drop(line, CANCELLED)
 
     def _drop(self, line: Line, error: ServerError) -> None:
         self._refused += [Refusal(request, error) for request in line.waiting]

@@ -132,6 +132,25 @@ CASES = [
             "Unable to parse 'sequence_id': attempt to access JSON non-string as string",
         ),
         case(
+            "sequence id of a fraction",
+            asked(parameters={"sequence_id": 1.5}),
+            500,
+            "Unable to parse 'sequence_id': attempt to access JSON non-string as string",
+        ),
+        case("sequence id of 128 letters", asked(parameters={"sequence_id": "x" * 128}), 200),
+        case(
+            "sequence id of 129 letters",
+            asked(parameters={"sequence_id": "x" * 129}),
+            501,
+            "string correlation ID cannot be longer than 128 characters",
+        ),
+        case(
+            "sequence id of 130 bytes",
+            asked(parameters={"sequence_id": "é" * 65}),
+            501,
+            "string correlation ID cannot be longer than 128 characters",
+        ),
+        case(
             "sequence start of 1",
             asked(parameters={"sequence_start": 1}),
             500,

@@ -12,7 +12,6 @@ from server.backends import kit
 from server.backends.process.sharing import SharedProcess, hosted
 
 from reference_server.backends.python_host.shared_names import SharedName
-from reference_server.backends.python_host.shim import shim_directory
 from reference_server.core.ports import ModelInstance
 
 #: The modules whose tests are played on both hosts.
@@ -46,9 +45,6 @@ INLINE_ALONE = {
     "test_an_instance_is_finalized_when_all_is_answered",  # the test holds the model's object
     "test_two_models_open_side_by_side",
 }
-
-# As users do who import the module outside any server.
-sys.path.append(str(shim_directory()))
 
 
 @pytest.fixture(autouse=True)

@@ -165,6 +165,59 @@ def test_elements_come_back_bit_by_bit(array):
     assert back.tobytes() == array.tobytes()
 
 
+# --------------------------------------------------------------------------------------- GPU memory
+
+
+class OnDevice:
+    """What torch shows of a tensor in a GPU's memory, without a GPU: its capsule is the host's."""
+
+    def __init__(self, array):
+        self.array = array
+        self.streams = []
+
+    def cpu(self):
+        return self.array.copy()
+
+    def __dlpack__(self, *, stream):
+        self.streams.append(stream)
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return (2, 1)
+
+
+def test_a_tensor_on_a_gpu_stays_there_for_its_model():
+    source = OnDevice(np.arange(3, dtype=np.float32))
+    tensor = Tensor.from_dlpack("Y", source)
+    assert (tensor.name(), tensor.shape(), tensor.triton_dtype()) == ("Y", [3], 11)
+    assert not tensor.is_cpu()
+    assert tensor.__dlpack_device__() == (2, 1)
+    assert isinstance(tensor, Tensor)
+    assert repr(tensor).startswith("<c_python_backend_utils.Tensor object at ")
+    with pytest.raises(
+        TritonModelException,
+        match=r"^Tensor is stored in GPU and cannot be converted to NumPy.$",
+    ):
+        tensor.as_numpy()
+    back = Tensor.from_dlpack("Z", tensor.to_dlpack())
+    assert np.shares_memory(back.as_numpy(), source.array)
+    tensor.__dlpack__(7)
+    assert source.streams == [None, 7]
+
+
+def test_the_server_gets_a_copy_of_it():
+    source = OnDevice(np.arange(3, dtype=np.float32))
+    passed_on = Tensor.from_dlpack("Y", source)._core
+    assert passed_on.array().tolist() == [0, 1, 2]
+    assert not np.shares_memory(passed_on.array(), source.array)
+
+
+def test_what_cannot_copy_itself_from_a_gpu_is_refused():
+    source = Exporter(None, (2, 0))
+    with pytest.raises(TritonModelException, match=r"^DLDevice type 2 is not support by Python"):
+        Tensor.from_dlpack("Y", source)
+
+
 # -------------------------------------------------------------------------------------------- torch
 
 
@@ -209,3 +262,19 @@ def test_a_transposed_torch_tensor_is_refused(torch):
     with pytest.raises(TritonModelException, match=r"^DLPack tensor is not contiguous"):
         Tensor.from_dlpack("Y", torch.ones(2, 3).T)
     assert Tensor.from_dlpack("Y", torch.ones(1, 3).T.contiguous()).shape() == [3, 1]
+
+
+def test_a_torch_tensor_on_a_gpu(torch):
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU")
+    given_ = torch.arange(6, dtype=torch.float16, device="cuda").reshape(2, 3)
+    tensor = Tensor.from_dlpack("Y", given_)
+    assert not tensor.is_cpu()
+    assert tensor.shape() == [2, 3]
+    assert tensor.__dlpack_device__() == (2, given_.device.index)
+    for back in (torch.from_dlpack(tensor), torch.utils.dlpack.from_dlpack(tensor.to_dlpack())):
+        assert back.data_ptr() == given_.data_ptr()
+        assert torch.equal(back, given_)
+    assert tensor._core.array().tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(TritonModelException, match=r"^DLPack tensor is not contiguous"):
+        Tensor.from_dlpack("Y", given_.T)

@@ -17,7 +17,7 @@ def received(sent: InferRequest | None = None, **fields) -> InferenceRequest:
     sent = sent or request()
     for name, value in fields.items():
         setattr(sent, name, value)
-    return InferenceRequest._received(sent, DECLARED, senders())
+    return InferenceRequest._received(sent, senders())
 
 
 def test_what_the_client_left_out_has_its_default():

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from server.support.instances import Answering
 from server.support.requests import Answers, a_request, array_tensor, signature
 
 from reference_server.backends.reshape import with_reshaped_outputs
 from reference_server.core.dtypes import DataType
+from reference_server.core.errors import Code
 from reference_server.core.response import Execution, InferResponse
 
 SIGNATURE = signature(
@@ -13,18 +15,9 @@ SIGNATURE = signature(
 )
 
 
-def response(**fields):
-    made = np.zeros([2, 2], np.float32)
+def response(*, shape=(2, 2), **fields):
+    made = np.zeros(shape, np.float32)
     return InferResponse("m", 1, "", [array_tensor("Y", made), array_tensor("Z", made)], **fields)
-
-
-class Answering:
-    """An instance that does what a function does."""
-
-    name = "m_0"
-
-    def __init__(self, execute):
-        self.execute = execute
 
 
 @pytest.fixture
@@ -74,6 +67,23 @@ def test_a_request_that_is_given_again_is_reshaped_by_the_last_to_run_it(asked):
     seen[1].send(response())
     assert shapes(answers.wait()) == [(4,), (2, 2)]
     assert answers.is_empty
+
+
+def test_an_output_of_other_size_is_an_error_of_its_request_alone(asked):
+    def execute(requests):
+        requests[0].sink.send(response(shape=(3, 3), final=False))
+        return Execution([response(shape=(3, 2)), response()], 0, 0)
+
+    answers = asked.sink
+    instance = with_reshaped_outputs(Answering(execute), SIGNATURE)
+    returned, good = instance.execute([asked, a_request()]).responses
+    for answered in (answers.wait(), returned):
+        assert (answered.error.code, answered.error.message) == (
+            Code.INTERNAL,
+            "output tensor shape does not match size of output for 'Y'",
+        )
+        assert answered.outputs == ()
+    assert shapes(good) == [(4,), (2, 2)]
 
 
 def test_a_model_without_reshape_is_left_alone():

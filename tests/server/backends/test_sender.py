@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from server.backends.kit import FAILED, FORGOTTEN, outputs, request, senders
-from server.support.requests import PATIENCE_S, Answers
+from server.support.requests import PATIENCE_S, Answers, BrokenSink
 from triton_python_backend_utils import InferenceRequest, InferenceResponse, Tensor, TritonError
 
 from reference_server.backends.python_host.api.errors import TritonModelException
@@ -38,7 +38,7 @@ def opened():
         crews.append(crew)
         asked = request(*wanted, id=id)
         asked.sink = Answers()
-        seen = InferenceRequest._received(asked, ("OUT",), crew)
+        seen = InferenceRequest._received(asked, crew)
         return seen.get_response_sender(), asked
 
     yield open_one
@@ -124,7 +124,7 @@ def test_after_the_end_nothing_is_sent(opened, arguments):
 
 def test_a_request_has_one_sender():
     crew = senders()
-    seen = InferenceRequest._received(request(), (), crew)
+    seen = InferenceRequest._received(request(), crew)
     sender = seen.get_response_sender()
     assert seen.get_response_sender() is sender
     assert type(sender).__module__ == "c_python_backend_utils"
@@ -154,19 +154,15 @@ def test_cancellation_shows_and_hinders_nothing(opened):
 
 
 def test_a_sink_that_breaks_is_not_the_models_affair(opened, caplog):
-    class Broken:
-        def send(self, response):
-            raise OSError("gone")
-
     crew = senders(is_decoupled=True)
     asked = request()
-    asked.sink = Broken()
+    asked.sink = BrokenSink()
     sender = crew.open(asked)
     sender.send(out(1))
     sender.send(flags=FINAL)
     crew.close()
     assert [record.getMessage() for record in caplog.records] == [
-        "a response to [request id: <id_unknown>] of m was lost"
+        "a response of m version 1 to '' was lost"
     ] * 2
 
 

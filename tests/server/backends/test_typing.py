@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from reference_server.backends.python_host.shim import shim_directory
-
 ROOT = Path(__file__).parents[3]
 MODEL = """
 import json
@@ -94,7 +92,7 @@ def check(folder: Path, source: str) -> list[str]:
     file.write_text(textwrap.dedent(source))
     found = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)],
-        env=os.environ | {"MYPYPATH": f"{shim_directory()}:{ROOT}"},
+        env=os.environ | {"MYPYPATH": str(ROOT)},
         cwd=folder,
         text=True,
         capture_output=True,

@@ -35,3 +35,20 @@ def test_an_ensemble_is_ill_with_one_of_its_models():
     assert ensemble.reason == "gone"
     parts[1].recovered("m_0")
     assert ensemble.reason == ""
+
+
+def test_instances_are_asked_each_once():
+    health = Health()
+    assert health.questions == ()
+    health.ask("a", lambda: True)
+    health.ask("b", second := lambda: True)
+    health.ask("a", first := lambda: False)
+    assert health.questions == (first, second)
+
+
+def test_an_ensembles_models_are_asked():
+    parts = [Health(), Health()]
+    ensemble = Health(parts)
+    assert ensemble.questions == ()
+    parts[1].ask("m_0", question := lambda: True)
+    assert ensemble.questions == (question,)

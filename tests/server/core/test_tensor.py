@@ -211,6 +211,37 @@ def test_protected_elements_are_the_same():
     assert fp32(1, 2).protected().array().tolist() == [1, 2]
 
 
+# ----------------------------------------------------------------------------------------- frozen
+
+
+def test_frozen_elements_are_the_same_and_nobody_can_write_to_them():
+    array = np.array([[1, 2], [3, 4]], np.float32)
+    for given in (array, array.T):
+        frozen = Tensor("T", DataType.FP32, (2, 2), array=given).frozen()
+        assert frozen.raw().readonly
+        expected = given.tolist()
+        given[:] = 0
+        assert frozen.array().tolist() == expected
+        given[:] = expected
+
+
+def test_frozen_bytes_are_their_own():
+    raw = memory(8)
+    frozen = of_bytes(raw).frozen()
+    raw[:] = b"\1" * 8
+    assert bytes(frozen.raw()) == bytes(8)
+
+
+def test_a_part_of_other_bytes_is_frozen_without_them():
+    frozen = of_bytes(memoryview(bytes(16))[:8]).frozen()
+    assert len(frozen.raw().obj) == 8
+
+
+def test_bytes_that_nobody_can_write_to_are_not_copied():
+    raw = bytes(8)
+    assert of_bytes(raw).frozen().raw().obj is raw
+
+
 # ------------------------------------------------------------------------------------------- repr
 
 

@@ -35,7 +35,15 @@ def test_server_metadata_has_the_name_of_the_options():
     [("m", -1, True), ("m", 1, True), ("m", 2, False), ("nobody", -1, False), ("nobody", 1, False)],
 )
 def test_model_ready(three, name, version, ready):
-    assert three.model_ready(name, version) is ready
+    assert three.model_ready(name, version) == (() if ready else None)
+
+
+def test_what_a_model_is_asked_beyond_that():
+    model = served("", "m")
+    model.health.ask("m_0", question := lambda: True)
+    assert gateway(model).model_ready("m") == (question,)
+    model.health.fell_ill("m_0", "gone")
+    assert gateway(model).model_ready("m") is None
 
 
 @pytest.mark.parametrize(("version", "versions"), [(-1, (1, 3)), (1, (1,)), (3, (3,))])

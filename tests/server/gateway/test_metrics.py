@@ -1,16 +1,14 @@
 """What the metrics port can be asked, over models that are loaded already."""
 
 from server.support.clock import ManualClock
-from server.support.configs import ensemble, step
 from server.support.front import Shelf, served
 from server.support.model_folders import VECTOR
 from server.support.requests import a_request
 
 from reference_server.core.metrics import MetricKind
+from reference_server.core.statistics import FailureReason
 from reference_server.gateway.metrics import MetricsGateway, new_registry
 from reference_server.observability.host_metrics import HostMetrics
-
-CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "O"}))
 
 
 def series(registry, *models):
@@ -40,14 +38,13 @@ def test_it_tells_of_models_of_the_machine_and_of_what_models_count():
     assert found["nv_inference_pending_request_count", ("model", "m"), ("version", "3")] == 4
 
 
-def test_a_model_fails_in_its_backend_and_an_ensemble_for_another_reason():
-    models = [served(VECTOR, "m"), served(CHAIN, "e")]
-    for model in models:
-        model.statistics.refused(a_request())
-    found = series(new_registry(), *models)
+def test_failures_are_told_by_their_reasons():
+    model = served(VECTOR, "m")
+    for reason in FailureReason:
+        model.statistics.refused(a_request(), reason)
+    found = series(new_registry(), model)
     assert {key: count for key, count in found.items() if count} == {
-        failures("m", "BACKEND"): 1,
-        failures("e", "OTHER"): 1,
+        failures("m", reason.value): 1 for reason in FailureReason
     }
 
 

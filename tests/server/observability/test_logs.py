@@ -45,6 +45,12 @@ def test_a_line_begins_with_level_time_process_and_place(level, letter):
     assert line == f'{letter}1114 22:13:20.500000 77 cli.py:5] "ready"'
 
 
+def test_a_models_line_names_the_model():
+    path = "/models/bert/1/model.py"
+    line = formatted(record("hello", name="reference_server.models", pathname=path))
+    assert line.endswith(' 77 bert/1/model.py:5] "hello"')
+
+
 def test_microseconds_have_six_places():
     line = formatted(record("", created=1700000000 + 1 / 2**14))
     assert line.startswith("I1114 22:13:20.000061 ")

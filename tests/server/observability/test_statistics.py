@@ -133,6 +133,24 @@ def test_an_ensemble_without_steps_is_counted_as_one_of_quick_steps(statistics):
     )
 
 
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_a_step_that_took_longer_adds_to_the_durations_alone(statistics, comes_first):
+    def add():
+        statistics.took_longer(arrived(4), Timing(1, 20, 300))
+
+    if comes_first:
+        add()
+    statistics.composed(arrived(4), 250, [Timing(1, 2, 3)])
+    if not comes_first:
+        add()
+    snapshot = statistics.snapshot()
+    for counted in (snapshot, snapshot.batches[4]):
+        assert counted.compute_input == Duration(1, 2)
+        assert counted.compute_infer == Duration(1, 22)
+        assert counted.compute_output == Duration(1, 303)
+    assert snapshot.execution_count == 1
+
+
 def test_a_refused_request_only_fails(statistics):
     statistics.refused(arrived(4), FailureReason.REJECTED)
     snapshot = statistics.snapshot()

@@ -2,17 +2,19 @@
 
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from server.support.clock import ManualClock
-from server.support.requests import Answers
+from server.support.requests import Answers, a_request
 
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest
 from reference_server.core.tensor import Tensor
 from reference_server.observability.metrics import MetricRegistry
+from reference_server.repository.calls import Calls
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
 from reference_server.scheduling.waits import Crew, Member
@@ -161,3 +163,33 @@ def test_only_what_lies_in_the_repository_can_be_loaded(opened, name):
     _, calls = opened()
     with pytest.raises(ServerError, match="failed to poll from model repository"):
         calls.load(name, None, {})
+
+
+def test_who_could_not_ask_does_not_wait():
+    """A defect of the asked model's scheduler is not the beginning of a deadlock."""
+
+    class Loaded:
+        def __init__(self, name):
+            self.crew = Crew(name, 1)
+            self.config = SimpleNamespace(name=name)
+            self.breaks = False
+
+        def infer(self, request):
+            if self.breaks:
+                raise ValueError("a defect")
+
+    class Models:
+        def find(self, name, version):
+            return loaded[name]
+
+    loaded = {"a": Loaded("a"), "b": Loaded("b")}
+    calls = Calls()
+    calls.connect(Models(), is_explicit=False)
+    one, other = (calls.of(Member(model.crew, name)) for name, model in loaded.items())
+    loaded["b"].breaks = True
+    with pytest.raises(ValueError, match="a defect"):
+        one.infer(a_request(model_name="b"), halted=[])
+    other.infer(a_request(model_name="a"), halted=[])
+    loaded["b"].breaks = False
+    with pytest.raises(ServerError, match="wait for each other"):
+        one.infer(a_request(model_name="b"), halted=[])

@@ -165,3 +165,20 @@ def test_close_closes_what_is_behind():
     bench = Bench()
     bench.scheduler.close()
     assert bench.inner.is_closed
+
+
+def test_what_cannot_be_stored_or_counted_is_answered():
+    class Failing:
+        def cache_hit(self, request, began_ns, found_ns):
+            raise ValueError("a defect")
+
+        def cache_missed(self, ns):
+            raise ValueError("a defect")
+
+    bench = Bench()
+    bench.scheduler.recorder = Failing()
+    for _ in range(2):
+        answers = bench.submit()
+        if bench.inner.waiting:
+            bench.answer()
+        assert answers.wait().error is None

@@ -172,7 +172,7 @@ def test_sequence_values_stand_in_the_answer():
 
 
 @pytest.mark.parametrize(("requested", "times"), [((), 2), (("O",), 1)])
-def test_sequence_values_are_repeated_for_each_step_that_answers(requested, times):
+def test_sequence_values_are_repeated_for_each_output(requested, times):
     bench = Bench(FORK)
     answers = bench.submit(requested_outputs=requested)
     for model in bench.running():
@@ -180,7 +180,7 @@ def test_sequence_values_are_repeated_for_each_step_that_answers(requested, time
     assert list(answers.wait().parameters) == SEQUENCE_VALUES * times
 
 
-def test_a_step_that_answers_with_no_elements_is_not_counted():
+def test_not_for_an_output_without_elements():
     bench = Bench(FORK)
     answers = bench.submit()
     for request in tuple(bench.steps):

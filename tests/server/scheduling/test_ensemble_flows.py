@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.support.configs import ensemble, step
 from server.support.ensembles import Bench, failure, values
-from server.support.requests import PATIENCE_S, array_tensor
+from server.support.requests import PATIENCE_S, BrokenSink, array_tensor
 from server.support.traces import NotedTrace
 
 from reference_server.core.cancellation import Cancellation
 from reference_server.core.errors import Code, invalid_arg
-from reference_server.core.response import InferResponse
+from reference_server.core.response import InferResponse, Timing
 from reference_server.core.statistics import FailureReason
 
 CHAIN = ensemble(step("a", {"X": "I"}, {"Y": "mid"}), step("b", {"X": "mid"}, {"Y": "O"}))
@@ -132,6 +132,58 @@ def test_an_error_is_the_last_answer():
     assert bench.outcomes.composed_of == []
 
 
+@pytest.mark.parametrize(("has_ended", "counts"), [(False, 1), (True, 2)])
+def test_an_error_counts_twice_if_its_source_has_ended(has_ended, counts):
+    bench = Bench(STREAM, decoupled="a")
+    bench.submit(id="q")
+    (source,) = bench.steps
+    source.sink.send(InferResponse("a", 1, "", error=invalid_arg("no"), final=has_ended))
+    assert bench.outcomes.failed == ["q"] * counts
+
+
+def test_a_refused_step_counts_twice_if_no_other_was_sent():
+    bench = Bench(FORK, refuses={"a": invalid_arg("no")})
+    bench.submit(id="q")
+    assert bench.outcomes.failed == ["q", "q"]
+
+
+def test_a_refused_step_counts_once_if_another_was_sent():
+    bench = Bench(FORK, refuses={"b": invalid_arg("no")})
+    bench.submit(id="q")
+    assert bench.outcomes.failed == ["q"]
+
+
+def test_what_a_step_took_counts_whether_it_is_told_before_the_last_answer_or_after():
+    bench = Bench(CHAIN, decoupled="ab")
+    bench.submit()
+    first = bench.steps.pop()
+    answer(first, ("Y", 1), final=True)
+    first.timed(Timing(1, 2, 3))
+    (second,) = bench.steps
+    end(second)
+    second.timed(Timing(4, 5, 6))
+    assert bench.outcomes.composed_of == [(5, [Timing(1, 2, 3)])]
+    assert bench.outcomes.longer == [Timing(4, 5, 6)]
+
+
+def test_an_ensemble_around_is_told_of_it_too():
+    bench, told_outside = Bench(STREAM, decoupled="a"), []
+    bench.submit(timed=told_outside.append)
+    (source,) = bench.steps
+    end(source)
+    source.timed(Timing(1, 2, 3))
+    assert told_outside == [Timing(1, 2, 3)]
+
+
+def test_what_a_step_took_is_nothing_to_a_request_that_failed():
+    bench = Bench(STREAM, decoupled="a")
+    bench.submit()
+    (source,) = bench.steps
+    source.sink.send(InferResponse("a", 1, "", error=invalid_arg("no")))
+    source.timed(Timing(1, 2, 3))
+    assert bench.outcomes.longer == []
+
+
 def test_a_request_is_traced_to_its_last_answer():
     bench, trace = Bench(STREAM, decoupled="a"), NotedTrace()
     bench.submit(trace=trace)
@@ -187,6 +239,38 @@ def test_answers_keep_their_order_though_the_client_is_slow():
     assert seen == [False, True]
 
 
+# -------------------------------------------------------------------------------------- defects
+
+
+class Miscounting:
+    """A recorder with a defect."""
+
+    def composed(self, request, began_ns, steps):
+        raise ValueError("a defect")
+
+
+def test_a_sink_that_fails_stops_no_step():
+    bench = Bench(CHAIN, decoupled="ab")
+    bench.submit(sink=BrokenSink())
+    source = bench.steps.pop()
+    answer(source, ("Y", 1))
+    (first,) = bench.steps
+    answer(first, ("Y", 1))
+    answer(source, ("Y", 2), final=True)
+    assert bench.running() == ["b", "b"]
+    for step_request in bench.steps:
+        end(step_request)
+    bench.scheduler.close()
+
+
+def test_what_cannot_be_counted_is_answered():
+    bench = Bench(STREAM, recorder=Miscounting())
+    answers = bench.submit()
+    bench.answer("a", ("Y", 1))
+    assert values(answers.wait()) == {"O": [1]}
+    bench.scheduler.close()
+
+
 # --------------------------------------------------------------------------------- cancellation
 
 
@@ -198,7 +282,7 @@ def test_a_cancelled_ensemble_starts_no_further_step():
     assert bench.running() == []
     assert failure(answers) == (
         Code.CANCELLED,
-        "in ensemble 'e', [request id: q] is cancelled",
+        "in ensemble 'e', Request cancelled",
     )
     assert bench.outcomes.reasons == [FailureReason.CANCELED]
 

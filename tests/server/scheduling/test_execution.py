@@ -2,7 +2,7 @@
 
 import pytest
 from server.support.clock import ManualClock
-from server.support.instances import NotedOutcomes
+from server.support.instances import Answering, NotedOutcomes
 from server.support.requests import Answers, a_request, array_tensor
 from server.support.traces import NotedTrace
 
@@ -12,15 +12,6 @@ from reference_server.scheduling.execution import Executor
 from reference_server.scheduling.work import Refusal
 
 GONE = ServerError(Code.CANCELLED, "gone")
-
-
-class Answering:
-    """An instance that does what a function does."""
-
-    name = "m_0"
-
-    def __init__(self, execute):
-        self.execute = execute
 
 
 @pytest.fixture
@@ -74,6 +65,19 @@ def test_what_the_model_answers_itself_is_counted_with_the_others(run, outcomes)
     assert one.sink.wait().final
 
 
+def test_who_is_answered_by_the_model_itself_can_be_told_how_long_it_ran(run):
+    told = []
+    asked_so = asked("a", timed=told.append)
+    run(lambda requests: Execution([None, response(requests[1])], 20, 30), asked_so, asked("b"))
+    assert told == [NotedOutcomes.TIMING]
+
+
+def test_whose_answer_tells_how_long_it_ran_is_not_told_again(run):
+    told = []
+    run(lambda requests: Execution([response(requests[0])], 20, 30), asked(timed=told.append))
+    assert told == []
+
+
 def test_a_failure_that_the_host_has_told_of_is_only_counted(run, outcomes):
     one = asked()
     assert run(lambda requests: left_to_the_model(requests, failed=True), one) == []
@@ -88,6 +92,52 @@ def test_requests_are_given_back(run, outcomes):
     )
     assert again == [other]
     assert outcomes.ran == [["a", "b"]]
+
+
+# ----------------------------------------------------------------------------------------- defects
+
+
+class Miscounting:
+    """A recorder with a defect."""
+
+    def executed(self, batch, execution, start_ns):
+        raise ValueError("a defect")
+
+    def failed(self, batch, start_ns):
+        raise ValueError("a defect")
+
+    def refused(self, request, reason):
+        raise ValueError("a defect")
+
+
+def test_what_cannot_be_counted_is_answered(clock):
+    executor = Executor("m", 1, Miscounting(), clock)
+
+    def execute(requests):
+        return Execution([response(request, "X") for request in requests], 20, 30)
+
+    def fail(requests):
+        raise internal("no")
+
+    good, bad, refused = asked("a"), asked("b"), asked("c")
+    assert executor.run(Answering(execute), [good]) == []
+    assert executor.run(Answering(fail), [bad]) == []
+    assert executor.run(Answering(lambda r: left_to_the_model(r, failed=True)), [bad]) == []
+    executor.refuse(Refusal(refused, GONE))
+    assert good.sink.wait().error is None
+    assert bad.sink.wait().error.message == "no"
+    assert refused.sink.wait().error is GONE
+
+
+def test_what_cannot_be_traced_is_answered(run):
+    class Failing:
+        def answered(self, outputs, execution_ns=None):
+            raise OSError("the disk is full")
+
+    one = asked(trace=Failing())
+    answers = one.sink
+    run(lambda requests: Execution([response(one, "X")], 20, 30), one)
+    assert answers.wait().error is None
 
 
 # ------------------------------------------------------------------------------------------ traces

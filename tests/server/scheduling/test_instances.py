@@ -6,7 +6,7 @@ import threading
 import pytest
 from server.support.clock import ManualClock
 from server.support.instances import NotedOutcomes, ScriptedInstance
-from server.support.requests import PATIENCE_S, Answers, a_request
+from server.support.requests import PATIENCE_S, Answers, BrokenSink, a_request
 from server.support.traces import NotedTrace
 
 from reference_server.config.scheduling import (
@@ -362,13 +362,9 @@ def test_who_is_cancelled_while_waiting_is_answered_when_the_queue_is_walked(ben
 
 
 def test_a_sink_that_fails_stops_nobody(bench):
-    class Failing:
-        def send(self, response):
-            raise ValueError("a defect")
-
     one = bench(policies(timeout_us=1000))
     one.submit("a")
-    one.scheduler.submit(a_request(id="b", sink=Failing()))
+    one.scheduler.submit(a_request(id="b", sink=BrokenSink()))
     answers = one.submit("c")
     one.clock.advance(ns=1 * MS)
     assert answers.wait().error is not None

@@ -4,7 +4,7 @@ import threading
 
 from hypothesis import given
 from hypothesis import strategies as st
-from server.support.requests import Answers, NullSink, a_request
+from server.support.requests import Answers, BrokenSink, NullSink, a_request
 
 from reference_server.core.response import InferResponse
 from reference_server.scheduling.ordering import OrderedQueue, ResponseOrder
@@ -51,12 +51,8 @@ def test_the_first_request_streams_and_the_others_are_kept_until_its_last():
 
 
 def test_a_sink_that_fails_holds_nobody_up():
-    class Failing:
-        def send(self, response):
-            raise ValueError("a defect")
-
     order, notes = ResponseOrder(), []
-    first, second = order.place(Failing()), order.place(Noted(notes))
+    first, second = order.place(BrokenSink()), order.place(Noted(notes))
     second.send(response("b"))
     first.send(response("a"))
     assert notes == ["b"]

@@ -21,12 +21,16 @@ class NotedCompositions:
 
     def __init__(self):
         self.composed_of = []
+        self.longer = []
         self.failed = []
         self.reasons = []
 
     def composed(self, request, began_ns, steps):
         self.composed_of.append((began_ns, list(steps)))
         return self.TIMING
+
+    def took_longer(self, request, step):
+        self.longer.append(step)
 
     def refused(self, request, reason):
         self.failed.append(request.id)
@@ -36,8 +40,8 @@ class NotedCompositions:
 class Bench:
     """An ensemble whose steps the test answers."""
 
-    def __init__(self, text, *, refuses=(), decoupled=()):
-        self.outcomes = NotedCompositions()
+    def __init__(self, text, *, refuses=(), decoupled=(), recorder=None):
+        self.outcomes = recorder or NotedCompositions()
         self.clock = ManualClock(now_ns=5)
         self.steps = []
         self._refuses = dict(refuses)

@@ -25,6 +25,13 @@ class NullSink:
         """Drop `response`."""
 
 
+class BrokenSink:
+    """A sink with a defect."""
+
+    def send(self, response: InferResponse) -> None:
+        raise OSError("gone")
+
+
 class Answers:
     """A sink that keeps what it is sent, in order."""
 

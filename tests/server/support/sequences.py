@@ -71,6 +71,8 @@ class Stage:
             if instance not in self.busy and len(self.work):
                 batch = self.work.take(instance, self.now)
                 if batch:
+                    for request in batch:
+                        request.is_begun = True
                     self.busy[instance] = batch
                     self.batches.append((instance, [request.id for request in batch]))
         for request, error in self.work.refused(self.now):

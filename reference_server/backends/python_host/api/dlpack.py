@@ -23,6 +23,7 @@ Capsule: TypeAlias = object
 
 # Device types of DLPack.
 CPU = 1
+_CUDA = 2
 _CUDA_HOST = 3
 
 # Type codes of DLPack.
@@ -130,6 +131,19 @@ def adopt(source: object) -> tuple[Array, DataType]:
             "Only contiguous DLPack tensors that are stored in C-Order are supported."
         )
     return array.view(datatype.numpy), datatype
+
+
+def host_copy(source: object) -> object | None:
+    """What `source`, which exports memory of a GPU, makes of itself in the host's; else None.
+
+    That is its method `cpu`, as torch has it: DLPack's own way is too new to rely on. A bare
+    capsule has none, so its device is refused by `adopt`.
+    """
+    if _is_valid(source, _NAME) or not hasattr(source, "__dlpack_device__"):
+        return None
+    device_type, _ = source.__dlpack_device__()
+    copy: object = source.cpu() if device_type == _CUDA and hasattr(source, "cpu") else None
+    return copy
 
 
 def _produced(source: Any) -> Capsule:  # noqa: ANN401 - whatever the model passed

@@ -36,7 +36,11 @@ _compact_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).enco
 
 
 class Senders(Protocol):
-    """Where requests get their senders. Any thread."""
+    """What the requests of one instance have in common. Any thread."""
+
+    @property
+    def output_names(self) -> Collection[str]:
+        """The outputs that the model declares."""
 
     def open(self, request: InferRequest) -> InferenceResponseSender:
         """A sender of responses to `request`, which has no other that is open."""
@@ -55,7 +59,6 @@ class InferenceRequest(Native):
     """
 
     __slots__ = (
-        "_declared_outputs",
         "_flags",
         "_inputs",
         "_is_answered",
@@ -70,7 +73,6 @@ class InferenceRequest(Native):
     #: None outside an instance; see `bound_request`.
     _instance: ClassVar[InstanceServer | None] = None
     _request: InferRequest
-    _declared_outputs: Collection[str]
     _inputs: list[Tensor] | None
     _flags: int
     _release_flags: int
@@ -109,7 +111,6 @@ class InferenceRequest(Native):
         self._question = question
         self._request = question.request(Replies())
         self._request.trace = question.trace
-        self._declared_outputs = ()
         self._inputs = list(question.inputs)
         self._flags = question.flags
         self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
@@ -118,12 +119,9 @@ class InferenceRequest(Native):
         self._is_answered = False
 
     @classmethod
-    def _received(
-        cls, request: InferRequest, declared_outputs: Collection[str], senders: Senders
-    ) -> InferenceRequest:
+    def _received(cls, request: InferRequest, senders: Senders) -> InferenceRequest:
         self = _new(cls)
         self._request = request
-        self._declared_outputs = declared_outputs
         self._inputs = None
         self._flags = request.flags
         self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
@@ -154,7 +152,7 @@ class InferenceRequest(Native):
         """The outputs that the client wants, in a new set: all declared ones if it named none."""
         if not self._request.batch_size:  # nobody asks: it only fills a place
             return set()
-        return set(self._request.requested_outputs or self._declared_outputs)
+        return set(self._request.requested_outputs or self._senders.output_names)
 
     def parameters(self) -> str:
         """The request's parameters as a JSON object, without those that the server consumes."""
@@ -263,6 +261,8 @@ class InferenceRequest(Native):
 
 class _Unanswerable:
     """The senders of requests that the model has made itself."""
+
+    output_names = frozenset[str]()
 
     def open(self, request: InferRequest) -> InferenceResponseSender:
         """None: nobody waits for such a sender's responses."""

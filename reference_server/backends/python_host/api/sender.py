@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Protocol
 
@@ -16,11 +15,10 @@ from reference_server.backends.python_host.api.native import (
     incompatible_function,
 )
 from reference_server.backends.python_host.api.response import InferenceResponse
+from reference_server.core.delivery import deliver
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest, ResponseSink
 from reference_server.core.response import InferResponse
-
-log = logging.getLogger(__name__)
 
 _new = object.__new__
 _SIGNATURE = (
@@ -138,16 +136,9 @@ class InferenceResponseSender(NotConstructible):
             response.empty = True
         response.final = is_final
         if is_final or self._responder.is_decoupled:
-            self._deliver(response)
+            deliver(self._sink, response)
         else:
             self._kept = response
-
-    def _deliver(self, response: InferResponse) -> None:
-        try:
-            self._sink.send(response)
-        except Exception:  # a defect of whoever takes it is not the model's
-            request = self._request
-            log.exception("a response to %s of %s was lost", request.label, request.model_name)
 
     def _fail(self, error: ServerError) -> None:
         """Send `error` as the last response, unless the last one has been sent."""
@@ -158,7 +149,7 @@ class InferenceResponseSender(NotConstructible):
             self._kept = None
             response = self._responder.blank(self._request)
             response.error = error
-            self._deliver(response)
+            deliver(self._sink, response)
         self._responder.finished()
 
     def _retire(self) -> bool:

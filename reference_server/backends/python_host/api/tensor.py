@@ -128,14 +128,57 @@ class Tensor(Native):
 
         The elements must be C-contiguous, in the host's memory, and of a type that Triton has,
         BF16 included. Raises TritonModelException if not; what the producer raises goes through.
+        Of one that is in a GPU's memory and has a method `cpu`, such as torch's, the server gets a
+        copy. This has not been run on a GPU.
         """
         if not isinstance(name, (str, bytes)):
             raise incompatible_function(
                 "from_dlpack", f"(self: str, arg0: object) -> {MODULE}.Tensor", name, tensor
             )
         name = _checked_name(name)
-        array, datatype = dlpack.adopt(tensor)
-        return Tensor._received(core.Tensor(name, datatype, array.shape, array=array))
+        copy = dlpack.host_copy(tensor)
+        array, datatype = dlpack.adopt(tensor if copy is None else copy)
+        received = core.Tensor(name, datatype, array.shape, array=array)
+        return Tensor._received(received) if copy is None else _GpuTensor._of(received, tensor)
+
+
+class _GpuTensor(Tensor):
+    """A tensor that a model made in the memory of a GPU.
+
+    The model finds it there; `_core` is the copy that the server passes on.
+    """
+
+    __slots__ = ("_source",)
+    __module__ = MODULE
+
+    _source: Any
+
+    @classmethod
+    def _of(cls, copy: core.Tensor, source: object) -> Tensor:
+        self = cls._received(copy)
+        assert isinstance(self, cls)
+        self._source = source
+        return self
+
+    def is_cpu(self) -> bool:
+        return False
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
+
+    def to_dlpack(self) -> dlpack.Capsule:
+        return self.__dlpack__()
+
+    def __dlpack__(self, stream: object = None) -> dlpack.Capsule:
+        capsule: dlpack.Capsule = self._source.__dlpack__(stream=stream)
+        return capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, number = self._source.__dlpack_device__()
+        return int(kind), int(number)
+
+
+_GpuTensor.__name__ = _GpuTensor.__qualname__ = Tensor.__name__
 
 
 def _checked_name(name: str | bytes) -> str:

@@ -90,7 +90,8 @@ class BlockAssembler:
         if not flags & END_HEADERS:
             return None
         self.stream_id = 0
-        return self._flags, bytes(self._block)
+        block, self._block = bytes(self._block), bytearray()
+        return self._flags, block
 
 
 def _is_references(block: bytes) -> bool:

@@ -37,11 +37,13 @@ class Sender:
     """Writes the frames of one connection.
 
     `output` is what is to be sent, in order; `ended` are the streams whose responses are all in it.
+    `unread_bytes` were sent all the same since the transport had enough.
     """
 
     def __init__(self) -> None:
         self.output: list[Part] = []
         self.ended: list[Stream] = []
+        self.unread_bytes = 0
         self.initial_window = INITIAL_WINDOW
         self._window = INITIAL_WINDOW
         self._max_frame = INITIAL_MAX_FRAME
@@ -49,6 +51,13 @@ class Sender:
         self._is_paused = False
         #: Streams that could send, were it not for the connection.
         self._waiting: dict[int, Stream] = {}
+
+    def take(self) -> list[Part]:
+        """The bytes to send now."""
+        output, self.output = self.output, []
+        if self._is_paused:
+            self.unread_bytes += sum(map(len, output))
+        return output
 
     # -- what the server says
 
@@ -111,6 +120,7 @@ class Sender:
     def resume(self) -> None:
         """Send on."""
         self._is_paused = False
+        self.unread_bytes = 0
         for stream in [stream for stream in self._waiting.values() if not stream.queue]:
             del self._waiting[stream.id]
             self._pump(stream)

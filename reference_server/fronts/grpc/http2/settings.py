@@ -33,7 +33,8 @@ class Limits:
     """What the server grants one connection; sizes in bytes.
 
     `max_header_list` is what clients are told. Twice that in one block, or as much as that again
-    when it is unpacked, ends the connection: by then nobody reads it.
+    when it is unpacked, ends the connection: by then nobody reads it. `max_unread` is for what
+    flow control does not hold back: acknowledgements and the like that a client does not read.
     """
 
     max_streams: int = 4_096
@@ -41,6 +42,7 @@ class Limits:
     stream_window: int = 2**22
     connection_window: int = 2**24
     max_header_list: int = 2**15
+    max_unread: int = 2**20
 
     @property
     def max_header_block(self) -> int:

@@ -91,3 +91,14 @@ def test_what_is_written_is_read(encoding, plain):
     prefix, rest = messages.framed(plain, encoding)
     assert read([prefix + rest], encoding) == [plain]
     assert len(rest) <= len(plain)
+
+
+def test_a_message_that_unpacks_to_more_than_there_is_is_refused(monkeypatch):
+    class NoMemory:
+        def decompress(self, message, most):
+            raise MemoryError
+
+    monkeypatch.setattr(messages.zlib, "decompressobj", lambda wbits: NoMemory())
+    with pytest.raises(CallFailed, match="does not fit the server's memory") as caught:
+        read([message(gzip.compress(b"abc"), 1)], "gzip")
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED

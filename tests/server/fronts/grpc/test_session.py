@@ -1,7 +1,11 @@
 """Calls on one connection, without a network: what a client's frames do, and what it is told."""
 
+import gc
+import gzip
 import struct
+import weakref
 
+import numpy as np
 import pytest
 from hpack import Decoder
 from server.support.http2 import GREETING, REQUEST, Peer, frames_in
@@ -285,3 +289,102 @@ def test_a_client_that_reads_slowly_still_gets_all():
         client.say(frame(8, 0, 1, struct.pack(">I", 3)))
         body += b"".join(one.payload for one in client.take() if one.kind == DATA)
     assert body == message(b"0123456789")
+
+
+# -- what is kept
+
+
+class Answering:
+    """A method of one message, which is its answer, and is kept as long as the call is."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def receive(self, message):
+        self.message = message
+
+    def half_close(self):
+        self.call.send(self.message)
+        self.call.end()
+
+    def cancel(self):
+        pass
+
+
+@pytest.fixture
+def no_collector():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("end", ["answer", "reset", "deadline", "lost"])
+@pytest.mark.usefixtures("no_collector")
+def test_a_call_that_has_ended_is_not_left_to_the_collector(end):
+    client = Client()
+    running = []
+
+    def start(call):
+        method = Answering(call)
+        running.append(weakref.ref(method))
+        return method
+
+    client.session._table = {"/t.T/u": Method(start)}
+    client.say(client.headers(1, [*REQUEST, ("grpc-timeout", "1S")]))
+    client.say(frame(DATA, 0, 1, message(b"question")))
+    assert running[0]() is not None
+    if end == "answer":
+        client.say(frame(DATA, END_STREAM, 1))
+    elif end == "reset":
+        client.say(frame(RST_STREAM, 0, 1, struct.pack(">I", 8)))
+    elif end == "deadline":
+        client.clock.turn(2)
+    else:
+        client.session.lost()
+    client.clock.due.clear()  # a timer that is cancelled keeps nothing, but this one does
+    assert running[0]() is None
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_answers_to_a_connection_that_is_lost_are_let_go():
+    client = Client()
+    client.say(client.headers(1, STREAM))
+    answer = np.zeros(1 << 20, np.uint8)
+    is_kept = weakref.ref(answer)
+    client.calls[0].send(answer.data)
+    client.written.clear()
+    del answer
+    client.session.lost()
+    assert is_kept() is None
+
+
+def test_heads_that_are_none_do_not_fill_the_memory_of_a_client_that_reads_nothing():
+    client = Client()
+    client.session.pause()
+    fields = [*REQUEST, ("connection", "close")]
+    client.say(client.headers(1, fields))
+    block = client.encoder.encode(fields)
+    for start in range(3, 400_003, 2_000):
+        streams = range(start, start + 2_000, 2)
+        client.say(*(frame(HEADERS, END_HEADERS, stream, block) for stream in streams))
+        if client.is_closed:
+            break
+    assert client.is_closed
+    assert sum(map(len, client.written)) < 2**20 + 20_000
+
+
+def test_of_a_call_with_one_message_no_other_is_unpacked():
+    client = Client()
+    client.say(client.headers(1, [*REQUEST, ("grpc-encoding", "gzip")]))
+    first, broken = message(gzip.compress(b"question"), 1), message(b"no gzip", 1)
+    client.say(frame(DATA, 0, 1, first + broken), frame(DATA, END_STREAM, 1, broken))
+    assert client.told == [b"question", "half close"]
+    assert client.take() == []
+
+
+def test_a_method_that_fails_a_stream_hears_of_nothing_that_follows():
+    client = Client()
+    client.receive = lambda data: (client.told.append(bytes(data)), client.calls[0].end())
+    client.say(client.headers(1, STREAM), frame(DATA, 0, 1, message(b"a") + message(b"b")))
+    client.say(frame(DATA, END_STREAM, 1, message(b"c")))
+    assert client.told == [b"a"]

@@ -1,5 +1,9 @@
 """A stream of requests: answers in the order of the requests, or as decoupled models give them."""
 
+import gc
+import weakref
+
+import numpy as np
 import pytest
 from server.support.front import answering, served
 from server.support.grpc import GrpcFront, WaitingScheduler, streamed
@@ -287,3 +291,36 @@ def test_cancelling_a_stream_cancels_what_has_not_ended(front, scheduler):
     assert [waiting.cancellation.is_cancelled for waiting in scheduler.requests] == [True, False]
     scheduler.answer(0, empty=True)
     front.turn()
+
+
+# -- what is kept
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", METHOD])
+@pytest.mark.parametrize("end", ["answered", "refused", "cancelled"])
+def test_a_request_that_is_over_is_not_left_to_the_collector(front, scheduler, method, end):
+    call, running = front.start(method)
+    raw = bytes(400 if end == "refused" else 4)
+    message = np.frombuffer(request(raw=raw), np.uint8).copy()
+    is_kept = weakref.ref(message)
+    gc.disable()
+    try:
+        running.receive(message.data)
+        del message
+        if end == "cancelled":
+            running.cancel()
+        if end != "refused":
+            assert is_kept() is not None
+            scheduler.answer(0)
+        scheduler.requests.clear()
+        front.turn()
+        assert (len(call.sent), call.has_ended) == {
+            "answered": (1, method == "ModelInfer"),
+            "refused": (1, False) if method == METHOD else (0, True),
+            # What is said after the end is the call's to drop.
+            "cancelled": (1, True) if method == "ModelInfer" else (0, True),
+        }[end]
+        del call.error  # has a traceback
+        assert is_kept() is None
+    finally:
+        gc.enable()

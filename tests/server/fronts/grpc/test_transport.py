@@ -1,9 +1,13 @@
 """A socket between gRPC's own client and methods that know nothing of either."""
 
 import asyncio
+import gc
+import weakref
 
 import grpc
 import pytest
+from server.support.http2 import GREETING, Peer
+from support.http2 import DATA, frame, message
 from support.servers import free_ports
 
 from reference_server.core.errors import Code, ServerError
@@ -134,8 +138,8 @@ def test_a_stream_goes_both_ways_at_once():
         await script.until("start")
         script.call.send(b"before any question")
         assert await stream.read() == b"before any question"
-        for message in (b"a", b"b"):
-            await stream.write(message)
+        for sent in (b"a", b"b"):
+            await stream.write(sent)
             await script.until("message")
         script.call.send(b"c")
         assert await stream.read() == b"c"
@@ -253,3 +257,22 @@ def test_clients_understand_what_is_compressed(level):
         assert await answer == bytes(10_000)
 
     talk(scenario, compression=level, max_connection_age_ms=60_000, max_connection_age_grace_ms=1)
+
+
+def test_a_connection_that_is_closed_leaves_nothing():
+    async def scenario(script, channel, listener):
+        port = listener._options.port
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GREETING + Peer(greeting=b"").headers(1))
+        writer.write(frame(DATA, 0, 1, message(b"question")))
+        await script.until("message")
+        connections = [weakref.ref(one) for one in listener._connections]
+        writer.close()
+        await asyncio.wait_for(listener.drained(), PATIENCE_S)
+        await script.until("cancel")
+        script.call = None
+        await asyncio.sleep(0)  # the loop's own last reference
+        gc.collect()
+        assert [one() for one in connections] == [None]
+
+    talk(scenario)

@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+from server.support.clock import ManualClock
 from server.support.requests import array_tensor
 from server.support.sequences import Stage, seen
+from server.support.traces import NotedTrace
 
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import internal
 from reference_server.core.response import InferResponse
 from reference_server.scheduling.sequence.inputs import correlation_value
+from reference_server.scheduling.traced import TracedSink
 
 CONTROLS = """
     control_input { name: "S" control { kind: CONTROL_SEQUENCE_START int32_false_true: [-5, 7] } }
@@ -58,6 +61,8 @@ def test_controls_have_a_batch_dimension_where_the_model_has_one(max_batch_size,
         (2**63 + 7, DataType.INT64, -(2**63) + 7),
         (2**40 + 5, DataType.UINT32, 5),
         (2**32 - 1, DataType.INT32, -1),
+        ("\udcff", DataType.BYTES, b"\xff"),  # not UTF-8, as it came
+        ("\udcff", DataType.UINT64, 1 + (0xFF << 32)),
         ("str1", DataType.UINT64, 3563038292473544708),
         ("hello world", DataType.INT64, 7812730950931972107),
         ("1", DataType.UINT64, 210453397505),
@@ -159,3 +164,12 @@ def test_a_failed_request_leaves_the_state_as_it_was():
     stage.finish()
     stage.ask("c", 1)
     assert stage.finish()[0].inputs["I"].array().tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { }"])
+def test_whoever_stands_before_a_request_stays_the_first_when_it_comes_again(strategy):
+    stage = Stage(STATE % "" + "iterative_sequence: true " + strategy)
+    request = stage.ask("a", 0)
+    first = request.sink = TracedSink(request, NotedTrace(), ManualClock())
+    stage.finish(again=["a"])
+    assert request.sink is first

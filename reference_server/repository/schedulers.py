@@ -1,0 +1,103 @@
+"""The scheduler that a configuration asks for: over instances, or over an ensemble's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from reference_server.config.schema import ModelConfig
+from reference_server.core.clock import Clock
+from reference_server.core.ports import Dispatch, ModelInstance
+from reference_server.core.request import InferRequest
+from reference_server.observability.statistics import ModelStatistics
+from reference_server.repository.initial_states import read_initial_states
+from reference_server.repository.served import ServedModel
+from reference_server.scheduling.batcher import DynamicBatcher
+from reference_server.scheduling.ensemble import EnsembleScheduler
+from reference_server.scheduling.instances import InstanceScheduler
+from reference_server.scheduling.ordering import OrderedQueue
+from reference_server.scheduling.policy_batcher import PolicyBatcher
+from reference_server.scheduling.rate_limiter import RateLimiter
+from reference_server.scheduling.sequence.build import sequence_queue
+from reference_server.scheduling.work import Fifo, WorkQueue
+
+
+def ensemble_scheduler(
+    config: ModelConfig,
+    version: int,
+    steps: Sequence[ServedModel],
+    statistics: ModelStatistics,
+    clock: Clock,
+) -> EnsembleScheduler:
+    """Sends requests through `steps`, the models of the ensemble's steps in its order."""
+    return EnsembleScheduler(
+        config,
+        version,
+        [model.config for model in steps],
+        _to_steps(config, steps, clock),
+        statistics,
+        clock,
+    )
+
+
+def instance_scheduler(
+    config: ModelConfig,
+    version: int,
+    folder: Path,
+    instances: Sequence[ModelInstance],
+    statistics: ModelStatistics,
+    clock: Clock,
+    limiter: RateLimiter | None,
+) -> InstanceScheduler:
+    """Runs requests on `instances`, which it has to open yet; `folder` is the model's.
+
+    Raises ServerError if an initial state cannot be read.
+    """
+    return InstanceScheduler(
+        config.name,
+        version,
+        _work_queue(config, folder),
+        instances,
+        statistics,
+        clock,
+        limiter,
+        limiter.add(config.instances) if limiter is not None else (),
+    )
+
+
+def _to_steps(config: ModelConfig, steps: Sequence[ServedModel], clock: Clock) -> Dispatch:
+    """Sends an ensemble's requests to the very models that it was loaded with.
+
+    So a request that is on its way is finished by these, whatever is loaded or unloaded meanwhile.
+    """
+    models = {
+        (step.model_name, step.model_version): model
+        for step, model in zip(config.ensemble, steps, strict=True)
+    }
+
+    def dispatch(request: InferRequest) -> None:
+        request.received_ns = clock.monotonic_ns()
+        models[request.model_name, request.model_version].infer(request)
+
+    return dispatch
+
+
+def _work_queue(config: ModelConfig, folder: Path) -> WorkQueue:
+    sequences = config.sequence_batching
+    if sequences is not None:
+        return sequence_queue(config, sequences, read_initial_states(sequences, folder))
+    batching = config.dynamic_batching
+    if batching is None:
+        return Fifo()
+    rows = config.signature.max_batch_size
+    work: WorkQueue
+    if batching.is_free:
+        work = DynamicBatcher(
+            rows,
+            batching.preferred_batch_sizes,
+            batching.max_queue_delay_us * 1000,
+            len(config.instances),
+        )
+    else:
+        work = PolicyBatcher(rows, batching)
+    return OrderedQueue(work) if batching.preserve_ordering else work

@@ -1,0 +1,254 @@
+"""Asks a server, and tells what that has moved in its statistics.
+
+A play asks `scripted` models: each request brings the Python that answers it. Nothing depends on
+how fast a server is: a request is sent when the script has seen what became of the one before, and
+what has to run meanwhile is held by gates, which are files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import queue
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as triton
+from contract.casebook import get
+from contract.wire import exchange
+from google.protobuf import json_format
+from support.servers import Server
+
+PATIENCE_SECONDS = 20
+_SETTLING_CALLS = 50
+_SERIES = re.compile(
+    r"(?m)^nv_inference_(request_success|request_failure|count|exec_count|pending_request_count)"
+    r'{model="(\w+)",(?:reason="(\w+)",)?version="\d"} (\d+)$'
+)
+
+#: By model, by the name of the counter.
+Counts = dict[str, dict[str, int]]
+
+
+class Play:
+    """One script on one server, which nobody else asks meanwhile; `gates` is an empty folder."""
+
+    def __init__(self, server: Server, gates: Path) -> None:
+        self.server = server
+        self._gates = gates
+        self._client = triton.InferenceServerClient(server.grpc)
+        self._calls: dict[str, Any] = {}
+        self._arrived: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        #: Of each request that was answered: the empty text, or its error.
+        self.answers: dict[str, str] = {}
+        self._streams: dict[str, triton.InferenceServerClient] = {}
+
+    # ------------------------------------------------------------------------------ what it sends
+
+    def send(self, model: str, script: str, id: str = "", *, rows: int = 0, **settings: Any) -> str:
+        """Send a request without waiting; the model gets `rows` rows, or no batch at all."""
+        id = id or f"r{len(self._calls)}"
+        self._calls[id] = self._client.async_infer(
+            model, [scripted(script, rows)], self._note(id), request_id=id, **settings
+        )
+        return id
+
+    def ask(self, model: str, script: str, **settings: Any) -> str:
+        """Send a request and wait until it is answered; its error, if it has one."""
+        id = self.send(model, script, **settings)
+        self.answered(id)
+        return self.answers[id]
+
+    def stream(self, model: str, script: str, id: str, **settings: Any) -> None:
+        """Send a request of a stream without waiting."""
+        client = triton.InferenceServerClient(self.server.grpc)
+        self._streams[id] = client
+        self._calls[id] = None
+
+        def arrived(result: Any, error: triton.InferenceServerException | None) -> None:
+            if error is not None:
+                self._arrived.put((id, error.message()))
+            elif result.get_response().parameters["triton_final_response"].bool_param:
+                self._arrived.put((id, ""))
+
+        client.start_stream(arrived)
+        client.async_stream_infer(
+            model,
+            [scripted(script, settings.pop("rows", 0))],
+            request_id=id,
+            enable_empty_final_response=True,
+            **settings,
+        )
+
+    def http(self, path: str, body: object = None, method: str = "POST") -> int:
+        """Ask over HTTP; the status."""
+        connection = http.client.HTTPConnection(self.server.http, timeout=PATIENCE_SECONDS)
+        with contextlib.closing(connection):
+            content = body if isinstance(body, str) else json.dumps(body) if body else ""
+            connection.request(method, path, content)
+            reply = connection.getresponse()
+            reply.read()
+            return reply.status
+
+    def cancel(self, id: str) -> None:
+        """Give a request up, and wait until the server knows.
+
+        It does not tell; but it has heard of it before whatever else comes on the connection.
+        """
+        self._calls[id].cancel()
+        self.answered(id)
+        for _ in range(_SETTLING_CALLS):
+            self._client.is_server_live()
+
+    def hang_up(self, id: str) -> None:
+        """Give up a stream and all that is asked on it."""
+        self._streams[id].stop_stream(cancel_requests=True)
+
+    # ------------------------------------------------------------------------------- what it sees
+
+    def answered(self, *ids: str) -> None:
+        """Wait until these are answered, maybe with an error."""
+        wanted = set(ids or self._calls)
+        while not wanted <= self.answers.keys():
+            id, said = self._arrived.get(timeout=PATIENCE_SECONDS)
+            self.answers.setdefault(id, said)
+
+    def waits(self, model: str, count: int) -> None:
+        """Wait until so many requests of the model are pending."""
+        self.until(lambda: pending(self.server).get(model), count)
+
+    def until(self, read: Callable[[], object], wanted: object) -> None:
+        """Wait until it reads as wanted; fails if it does not."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (found := read()) != wanted:
+            assert time.monotonic() < deadline, f"{found}, not {wanted}"
+            time.sleep(0.005)
+
+    def gate(self, name: str) -> str:
+        """The lines of a script that note that they run, and go on once the gate is open."""
+        return (
+            f"import pathlib, time\npathlib.Path({str(self._gates / f'{name}-begun')!r}).touch()\n"
+            f"while not pathlib.Path({str(self._gates / f'{name}-go')!r}).exists(): "
+            "time.sleep(.005)\n"
+        )
+
+    def begun(self, name: str) -> None:
+        """Wait until a script is at the gate."""
+        self.until((self._gates / f"{name}-begun").exists, True)
+
+    def go(self, name: str) -> None:
+        """Open a gate."""
+        (self._gates / f"{name}-go").touch()
+
+    def close(self) -> None:
+        """Let go of all connections; what still runs on a stream is cancelled."""
+        for id, client in self._streams.items():
+            self.hang_up(id)
+            client.close()
+        self._client.close()
+
+    def _note(self, id: str) -> Callable[..., None]:
+        def note(result: object, error: triton.InferenceServerException | None) -> None:
+            self._arrived.put((id, "" if error is None else error.message()))
+
+        return note
+
+
+def scripted(script: str, rows: int) -> triton.InferInput:
+    """A script as an input, once for each row."""
+    shape = (rows, 1) if rows else (1,)
+    given = triton.InferInput("script", shape, "BYTES")
+    given.set_data_from_numpy(np.full(shape, script.encode(), dtype=object))
+    return given
+
+
+# ------------------------------------------------------------------------------- what is counted
+
+
+def statistics(server: Server) -> dict[str, dict[str, Any]]:
+    """What HTTP tells of each model that is loaded."""
+    reply = exchange(server.http, get("/v2/models/stats")).replies[0]
+    return {found["name"]: found for found in json.loads(reply.body)["model_stats"]}
+
+
+def told_over_grpc(server: Server) -> dict[str, dict[str, Any]]:
+    """What gRPC tells of each, in the form of HTTP."""
+    with triton.InferenceServerClient(server.grpc) as client:
+        message = client.get_inference_statistics()
+    told = json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return {found["name"]: _in_numbers(found) for found in told["model_stats"]}
+
+
+def _in_numbers(value: Any) -> Any:
+    """Protobuf's JSON has 64 bit integers as texts."""
+    if isinstance(value, dict):
+        return {
+            key: inner if key in ("name", "version") else _in_numbers(inner)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_in_numbers(inner) for inner in value]
+    return int(value)
+
+
+def counts(server: Server) -> Counts:
+    """All counters that are not zero; where statistics and metrics tell the same, they agree."""
+    found = {
+        name: {key: n for key, n in _counted(model).items() if n}
+        for name, model in statistics(server).items()
+    }
+    for kind, model, reason, digits in _SERIES.findall(_page(server)):
+        if int(digits) and model in found:
+            found[model][f"{kind} {reason}".strip()] = int(digits)
+    return found
+
+
+def _counted(model: dict[str, Any]) -> dict[str, int]:
+    counted = {name: model[name] for name in ("inference_count", "execution_count")}
+    counted |= {name: item["count"] for name, item in model["inference_stats"].items()}
+    for batch in model["batch_stats"]:
+        size = batch["batch_size"]
+        (executions,) = {part["count"] for name, part in batch.items() if name != "batch_size"}
+        counted[f"batches of {size}"] = executions
+    return counted
+
+
+def pending(server: Server) -> dict[str, int]:
+    """By model, how many requests wait."""
+    found = _SERIES.findall(_page(server))
+    return {model: int(n) for kind, model, _, n in found if kind == "pending_request_count"}
+
+
+def durations(server: Server) -> Counts:
+    """The nanoseconds beside the counters, by the same names."""
+    found = {}
+    for name, model in statistics(server).items():
+        found[name] = {part: item["ns"] for part, item in model["inference_stats"].items()}
+    return found
+
+
+def moved(before: Counts, after: Counts) -> Counts:
+    """By how much counters differ; models none of whose do are left out."""
+    moves = {
+        model: {
+            name: after.get(model, {}).get(name, 0) - before.get(model, {}).get(name, 0)
+            for name in {**before.get(model, {}), **after.get(model, {})}
+        }
+        for model in {**before, **after}
+    }
+    lean = {
+        model: {name: n for name, n in sorted(changed.items()) if n}
+        for model, changed in moves.items()
+    }
+    return {model: changed for model, changed in sorted(lean.items()) if changed}
+
+
+def _page(server: Server) -> str:
+    return exchange(server.metrics, get("/metrics")).replies[0].body.decode()

@@ -1,0 +1,116 @@
+"""One script after the other on both servers: the same counters move in the same models.
+
+Statistics over HTTP and gRPC, and the metrics, are one and the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from contract import count_ensembles, count_scripts
+from contract.count_models import LATER, PROBES
+from contract.count_play import (
+    Play,
+    counts,
+    durations,
+    moved,
+    pending,
+    statistics,
+    told_over_grpc,
+)
+from contract.count_scripts import Script
+from contract.probes import write_probe
+from contract.statistics_scripts import eventually
+from support.servers import Flag, Server, start_reference_server, start_tritonserver
+
+pytestmark = pytest.mark.oracle
+
+SCRIPTS = [*count_scripts.SCRIPTS, *count_ensembles.SCRIPTS]
+FLAGS: dict[str, Flag] = {
+    "model_control_mode": "explicit",
+    "load_model": [name for name in PROBES if name not in LATER],
+    "cache_config": "local,size=1048576",
+    "model_load_thread_count": 8,
+    "metrics_interval_ms": 100,
+}
+PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
+#: Their steps may run side by side, and end when the request has been answered, so these together
+#: may take longer than the request.
+ENSEMBLES = {name for name, probe in PROBES.items() if probe.model is None}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models; both servers serve one folder."""
+    folder = tmp_path_factory.mktemp("counts") / "repository"
+    for name, probe in PROBES.items():
+        write_probe(folder, name, probe)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
+    """The real server, once its metrics are there, which is after it is ready."""
+    with start_tritonserver(repository, **FLAGS) as server:
+        eventually(lambda: has_metrics(server), wanted=True)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def reference(repository: Path) -> Iterator[Server]:
+    """The reference server."""
+    with start_reference_server(repository, **FLAGS) as server:
+        yield server
+
+
+def has_metrics(server: Server) -> bool:
+    """Tell whether anybody answers on the metrics port."""
+    try:
+        return bool(counts(server)) or True
+    except ConnectionRefusedError:
+        return False
+
+
+@pytest.mark.parametrize("which", ["triton", "reference"])
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_a_script_moves_these_counters_and_no_others(
+    script: Script, which: str, tmp_path: Path, request: pytest.FixtureRequest
+):
+    server: Server = request.getfixturevalue(which)
+    before, ns_before = counts(server), durations(server)
+    play = Play(server, tmp_path)
+    with contextlib.closing(play):
+        script.act(play)
+        play.answered()
+        wanted = script.expected(which)
+        assert eventually(lambda: moved(before, counts(server)), wanted) == wanted
+    ns = moved(ns_before, durations(server))
+    for model, moves in wanted.items():
+        assert_plausible(model, moves, ns.get(model, {}))
+    assert told_over_grpc(server) == statistics(server)
+    assert not any(pending(server).values())
+    # Nothing has come later.
+    assert moved(before, counts(server)) == wanted
+
+
+def assert_plausible(model: str, moves: dict[str, int], ns: dict[str, int]) -> None:
+    """What is counted has taken time, and what is not has not; the whole is more than its parts."""
+    # The real server has not measured the failure that it ends an iterative sequence with.
+    measured = ("success", "cache_hit", "cache_miss", *PARTS)
+    for part in measured if model == "iterative" else (*measured, "fail"):
+        assert (ns.get(part, 0) > 0) == (moves.get(part, 0) > 0), (model, part)
+    if model not in ENSEMBLES:
+        assert sum(ns.get(part, 0) for part in PARTS) <= ns.get("success", 0), model
+
+
+@pytest.mark.parametrize("script", [s for s in SCRIPTS if s.reason], ids=str)
+def test_what_is_said_to_differ_does(script: Script):
+    assert script.expected("reference") != script.expected("triton")
+
+
+def test_no_script_has_the_name_of_another():
+    names = [script.name for script in SCRIPTS]
+    assert sorted(set(names)) == sorted(names)

@@ -1,0 +1,242 @@
+"""How servers end, and when they call themselves ready: the real one, and ours beside it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import grpc
+import pytest
+from contract.casebook import get, infer, tensor
+from contract.conftest import LIVE
+from contract.probes import write_probes
+from contract.scheduler_scripts import PATIENCE_SECONDS, Play, write
+from contract.wire import ConnectionEnded, connect, exchange, read_reply
+from server.support.model_folders import BROKEN, VECTOR, write_model
+from support.servers import (
+    STOP_SECONDS,
+    Flag,
+    Server,
+    ServerFailed,
+    start_reference_server,
+    start_tritonserver,
+)
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+
+Start = Callable[..., AbstractContextManager[Server]]
+SHORT: dict[str, Flag] = {"allow_grpc": False, "allow_metrics": False, "exit_timeout_secs": 1}
+EXPIRED = "failed to stop server: Internal - Exit timeout expired. Exiting immediately."
+
+#: Notes that it is finalized, and that it would be if it were let.
+FINALIZING = """
+    from pathlib import Path
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.folder = Path(args["model_repository"])
+
+        def finalize(self):
+            (self.folder / "finalized").touch()
+"""
+STAYING = """
+    import threading
+
+    class TritonPythonModel:
+        def finalize(self):
+            threading.Event().wait()
+"""
+#: Sends one response to each request, and never says that it was the last.
+OPEN_ENDED = """
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.senders = []
+
+        def execute(self, requests):
+            for request in requests:
+                self.senders.append(request.get_response_sender())
+                self.senders[-1].send(pb_utils.InferenceResponse([]))
+"""
+DECOUPLED = VECTOR + "model_transaction_policy { decoupled: true }"
+X = tensor("X", "FP32", [1], [1])
+ROW = tensor("X", "FP32", [1, 1], [1])
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(start_tritonserver, marks=pytest.mark.oracle, id="tritonserver"),
+        pytest.param(start_reference_server, id="reference server"),
+    ]
+)
+def start(request: pytest.FixtureRequest) -> Start:
+    """Each of the servers' starters."""
+    if request.param is start_tritonserver:
+        request.getfixturevalue("oracle_installed")
+    starter: Start = request.param
+    return starter
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def terminate(server: Server, stage: str) -> None:
+    """Ask a server to end, and wait until its log tells that it has come so far."""
+    server.process.send_signal(signal.SIGTERM)
+    until(lambda: stage in server.log)
+
+
+def ended(server: Server) -> int:
+    """The exit code, once there is one."""
+    return server.process.wait(STOP_SECONDS)
+
+
+def bytes_of_a_new_connection(address: str) -> bytes:
+    """What a connection gets that is made now."""
+    try:
+        with connect(address) as connection:
+            connection.sendall(get(LIVE))
+            return connection.recv(1)
+    except (ConnectionResetError, BrokenPipeError, ConnectionRefusedError):
+        return b""
+
+
+def status_of_a_new_call(address: str) -> grpc.StatusCode:
+    """How a call ends that is made now."""
+    with grpc.insecure_channel(address) as channel:
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ServerLive
+        try:
+            call(pb.ServerLiveRequest(), timeout=PATIENCE_SECONDS)
+        except grpc.RpcError as error:
+            status: grpc.StatusCode = error.code()
+            return status
+    return grpc.StatusCode.OK
+
+
+# ----------------------------------------------------------------------------------- in flight
+
+
+def test_what_runs_and_what_waits_is_answered(tmp_path: Path, start: Start):
+    write(tmp_path, {"alone": "max_batch_size: 1"})
+    with start(tmp_path) as server:
+        playing = Play(server, tmp_path, "alone")
+        playing.hold("runs")
+        playing.wait("waits")
+        with connect(server.http) as connection, connection.makefile("rb") as stream:
+            connection.sendall(infer("alone", ROW, id="waits-too"))
+            playing.until(playing.pending, 2)
+            terminate(server, "Found 1 HTTP service connections")
+            assert bytes_of_a_new_connection(server.http) == b""
+            playing.go("runs", "waits", "waits-too")
+            playing.answered("runs", "waits")
+            assert read_reply(stream).status == 200
+        assert ended(server) == 0
+        playing.close()
+        assert "successfully unloaded 'alone' version 1" in server.log
+    assert playing.outcome.answers == {"runs": "", "waits": ""}
+
+
+def test_calls_are_refused_while_others_are_answered(tmp_path: Path, start: Start):
+    write(tmp_path, {"alone": "max_batch_size: 1"})
+    with start(tmp_path) as server:
+        playing = Play(server, tmp_path, "alone")
+        playing.hold("runs")
+        terminate(server, "Waiting for in-flight requests to complete.")
+        assert status_of_a_new_call(server.grpc) is grpc.StatusCode.UNAVAILABLE
+        playing.go("runs")
+        playing.answered("runs")
+        playing.close()
+        assert ended(server) == 0
+    assert playing.outcome.answers == {"runs": ""}
+
+
+# -------------------------------------------------------------------------------- what hangs
+
+
+def test_a_request_that_is_never_answered_does_not_keep_a_server(tmp_path: Path, start: Start):
+    write_probes(tmp_path, "held")
+    with start(tmp_path, **SHORT) as server, connect(server.http) as connection:
+        connection.sendall(infer("held", X))
+        until((tmp_path / "held" / "begun").exists)
+        server.process.send_signal(signal.SIGTERM)
+        assert ended(server) == 1
+        with connection.makefile("rb") as stream, pytest.raises((ConnectionEnded, OSError)):
+            read_reply(stream)
+        assert EXPIRED in server.log
+
+
+def test_models_are_finalized_beside_those_that_hang(tmp_path: Path):
+    # The real server finalizes nothing while it waits for a request, and waits for a stream that
+    # does not end far beyond its timeout.
+    write_probes(tmp_path, "held")
+    write_model(tmp_path, "open_ended", DECOUPLED, OPEN_ENDED)
+    write_model(tmp_path, "staying", VECTOR, STAYING)
+    others = [write_model(tmp_path, name, VECTOR, FINALIZING) for name in ("first", "second")]
+    flags = SHORT | {"allow_grpc": True, "exit_timeout_secs": 4}
+    with start_reference_server(tmp_path, **flags) as server, connect(server.http) as connection:
+        connection.sendall(infer("held", X))
+        until((tmp_path / "held" / "begun").exists)
+        with grpc.insecure_channel(server.grpc) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            request = pb.ModelInferRequest(model_name="open_ended")
+            request.inputs.add(name="X", datatype="FP32", shape=[1])
+            request.raw_input_contents.append(bytes(4))
+            answers = stub.ModelStreamInfer(iter([request]))
+            assert next(answers).error_message == ""
+            server.process.send_signal(signal.SIGTERM)
+            with pytest.raises(grpc.RpcError):
+                next(answers)
+            assert ended(server) == 1
+        assert "Found 1 GRPC service connections" in server.log
+        assert "Found 5 live models" in server.log
+        assert "Found 3 live models" in server.log
+        assert EXPIRED in server.log
+    assert all((folder / "finalized").exists() for folder in others)
+
+
+# ---------------------------------------------------------------------------------- readiness
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_server_whose_model_failed_is_ready_if_it_need_not_be_strict(
+    tmp_path: Path, start: Start, strict: bool
+):
+    write_model(tmp_path, "good")
+    write_model(tmp_path, "broken", source=BROKEN)
+    flags: dict[str, Flag] = {"exit_on_error": False, "strict_readiness": strict}
+    with start(tmp_path, ready_path=LIVE, allow_metrics=False, **flags) as server:
+        paths = ("/v2/health/live", "/v2/health/ready", "/v2/models/good/ready")
+        replies = [exchange(server.http, get(path)).replies[0] for path in paths]
+        ready = 400 if strict else 200
+        assert [(reply.status, reply.body) for reply in replies] == [
+            (200, b""),
+            (ready, b""),
+            (200, b""),
+        ]
+        with grpc.insecure_channel(server.grpc) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            assert stub.ServerReady(pb.ServerReadyRequest()).ready is not strict
+
+
+def test_a_model_that_fails_ends_a_server_that_may_not_go_on(tmp_path: Path, start: Start):
+    folder = write_model(tmp_path, "good", VECTOR, FINALIZING)
+    write_model(tmp_path, "broken", source=BROKEN)
+    with (
+        pytest.raises(ServerFailed) as failed,
+        start(tmp_path, ready_path=LIVE, **SHORT | {"exit_timeout_secs": 10}),
+    ):
+        pytest.fail("the server started with a model that failed")
+    text = str(failed.value)
+    assert "ended with exit code 1" in text
+    assert "successfully unloaded 'good' version 1" in text
+    assert text.rstrip().endswith("error: creating server: Internal - failed to load all models")
+    assert (folder / "finalized").exists()

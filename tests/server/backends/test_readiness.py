@@ -1,0 +1,162 @@
+"""Models that tell whether they are ready, in both hosts."""
+
+import threading
+
+import pytest
+from server.backends import kit
+from server.backends.process.watching import await_end
+
+from reference_server.backends.hosts import PythonHosts
+from reference_server.backends.python_host.api.calls import NO_CALLS
+from reference_server.backends.readiness import Readiness
+from reference_server.core.clock import SystemClock
+from reference_server.core.health import Health
+from reference_server.observability.metrics import MetricRegistry
+
+#: Says what stands in place of the braces; executes while a file is away.
+TELLING = """
+import asyncio
+import time
+from pathlib import Path
+
+import triton_python_backend_utils as pb_utils
+
+async def agree():
+    await asyncio.sleep(0)
+    return True
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = Path(args["model_repository"])
+
+    def execute(self, requests):
+        (self.folder / "begun").touch()
+        while not (self.folder / "go").exists():
+            time.sleep(0.005)
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+
+    def is_ready(self):
+        {}
+"""
+
+
+@pytest.fixture(params=["inline", "process"])
+def open_telling(request, tmp_path):
+    """A function: an instance whose `is_ready` consists of a line, and its health."""
+    hosts = PythonHosts({}, SystemClock(), MetricRegistry())
+    opened = []
+
+    def open_one(line, source=TELLING):
+        health = Health()
+        spec = kit.spec(kit.model_file(tmp_path, source.format(line)))
+        instance = hosts.instance(spec, NO_CALLS, request.param, health)
+        instance.open()
+        opened.append(instance)
+        return instance, health
+
+    yield open_one
+    for instance in opened:
+        instance.close()
+
+
+def test_a_model_without_the_method_is_not_asked(open_telling):
+    _, health = open_telling("", "class TritonPythonModel: {}pass")
+    assert health.questions == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "ready"),
+    [
+        ("return True", True),
+        ("return False", False),
+        ("return agree()", True),
+        ("return 1", False),
+        ("pass", False),
+        ("raise RuntimeError('no')", False),
+        ("raise SystemExit", False),
+    ],
+)
+def test_only_true_is_ready(open_telling, line, ready):
+    _, health = open_telling(line)
+    (ask,) = health.questions
+    assert [ask(), ask()] == [ready, ready]
+
+
+def test_why_a_model_could_not_tell_is_logged(open_telling, caplog):
+    _, health = open_telling("raise RuntimeError('no')")
+    (ask,) = health.questions
+    ask()
+    (message,) = caplog.messages
+    assert message.startswith("'m_0_0' cannot tell whether it is ready: RuntimeError: no\n\nAt:\n")
+
+
+def test_a_model_is_asked_while_it_executes(open_telling, tmp_path):
+    instance, health = open_telling("return (self.folder / 'begun').exists()")
+    (ask,) = health.questions
+    assert not ask()
+    executing = threading.Thread(target=instance.execute, args=([kit.request()],))
+    executing.start()
+    while not ask():  # it has not begun
+        assert executing.is_alive()
+    (tmp_path / "m" / "go").touch()
+    executing.join()
+
+
+def test_a_closed_instance_is_not_ready(open_telling, caplog):
+    instance, health = open_telling("return True")
+    (ask,) = health.questions
+    instance.close()
+    assert not ask()
+    assert caplog.messages == []
+
+
+def test_a_process_that_dies_of_the_question_is_not_ready(tmp_path):
+    hosts = PythonHosts({"stub-restart": "false"}, SystemClock(), MetricRegistry())
+    health = Health()
+    spec = kit.spec(kit.model_file(tmp_path, TELLING.format("import os; os._exit(3)")))
+    instance = hosts.instance(spec, NO_CALLS, "process", health)
+    instance.open()
+    pid = instance.pid
+    (ask,) = health.questions
+    assert not ask()
+    await_end(pid)
+    assert not ask()
+    instance.close()
+
+
+# ------------------------------------------------------------------------------------- the limit
+
+
+def test_an_answer_that_does_not_come_is_no(caplog):
+    may_say = threading.Event()
+    ready = Readiness("m_0", lambda: may_say.wait(20), limit_s=0.01)
+    assert not ready()
+    assert caplog.messages == ["'m_0' did not say within 0.01 s whether it is ready"]
+    may_say.set()
+
+
+def test_who_comes_meanwhile_waits_for_the_same_answer():
+    is_asked, may_say = threading.Event(), threading.Event()
+    asked = []
+
+    def ask():
+        asked.append(threading.current_thread())
+        is_asked.set()
+        return may_say.wait(20)
+
+    ready = Readiness("m_0", ask, limit_s=0.01)
+    assert not ready()
+    is_asked.wait()
+    assert not ready()
+    assert len(asked) == 1
+    may_say.set()
+    asked[0].join()
+    assert ready()
+    assert len(asked) == 2
+
+
+def test_a_defect_is_no(caplog):
+    ready = Readiness("m_0", lambda: 1 / 0)
+    assert not ready()
+    assert not ready()
+    assert caplog.messages == ["'m_0' cannot be asked whether it is ready"] * 2

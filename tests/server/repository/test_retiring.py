@@ -1,0 +1,147 @@
+"""Models that leave: side by side, but for those that are made of each other."""
+
+import sys
+import threading
+
+import numpy as np
+import pytest
+from server.support.clock import ManualClock
+from server.support.configs import ensemble, step
+from server.support.model_folders import VECTOR, write_ensemble, write_model
+from server.support.requests import Answers, a_request, array_tensor
+
+from reference_server.observability.metrics import MetricRegistry
+from reference_server.repository.loader import ModelLoader
+from reference_server.repository.manager import Repository
+
+CHAIN = ensemble(step("part", {"X": "I"}, {"Y": "O"}))
+
+#: Waits in `execute` and in `finalize` for as long as the test wants.
+HELD = """
+    import sys
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.holds = sys.modules["holds"]
+            self.name = args["model_name"]
+
+        def execute(self, requests):
+            self.holds.wait(self.name, "execute")
+            return [
+                pb_utils.InferenceResponse([pb_utils.Tensor(
+                    "Y", pb_utils.get_input_tensor_by_name(r, "X").as_numpy()
+                )])
+                for r in requests
+            ]
+
+        def finalize(self):
+            self.holds.wait(self.name, "finalize")
+"""
+
+
+class Holds:
+    """What models wait for, by name and what they are at; `begun` tells that they are at it."""
+
+    def __init__(self):
+        self._events = {}
+
+    def of(self, *what):
+        return self._events.setdefault(what, (threading.Event(), threading.Event()))
+
+    def begun(self, *what):
+        assert self.of(*what)[0].wait(10)
+
+    def has_begun(self, *what):
+        return self.of(*what)[0].is_set()
+
+    def release(self, *what):
+        self.of(*what)[1].set()
+
+    def wait(self, *what):
+        begun, released = self.of(*what)
+        begun.set()
+        assert released.wait(10)
+
+
+@pytest.fixture
+def holds(monkeypatch):
+    """Where `HELD` finds them."""
+    module = Holds()
+    monkeypatch.setitem(sys.modules, "holds", module)
+    return module
+
+
+@pytest.fixture
+def repository(models):
+    """A repository from which nothing is loaded yet."""
+    loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=False)
+    return Repository([models], loader, load_threads=2)
+
+
+def in_background(call):
+    """A thread that makes a call; join it."""
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+def test_a_model_that_hangs_holds_up_no_other(models, repository, holds):
+    names = ["a", "b", "c"]
+    for name in names:
+        write_model(models, name, VECTOR, HELD)
+        repository.load(name)
+    assert repository.live == 3
+    closing = in_background(repository.close)
+    for name in names:
+        holds.begun(name, "finalize")
+    assert repository.live == 3
+    for name in names:
+        holds.release(name, "finalize")
+    closing.join()
+    assert repository.live == 0
+
+
+def test_what_an_ensemble_uses_outlasts_it_though_it_was_unloaded_later(models, repository, holds):
+    write_model(models, "part", VECTOR, HELD)
+    write_model(models, "other", VECTOR, HELD)
+    write_ensemble(models, "whole", CHAIN)
+    for name in ("other", "whole"):
+        repository.load(name)
+        holds.release(name, "finalize")
+    holds.release("part", "finalize")
+    answers = Answers()
+    request = a_request(array_tensor("I", [1], np.float32), model_name="whole", sink=answers)
+    repository.find("whole").infer(request)
+    holds.begun("part", "execute")
+    repository.unload("whole")
+    repository.unload("part")
+    repository.unload("other")
+    holds.begun("other", "finalize")
+    assert not holds.has_begun("part", "finalize")
+    assert repository.live >= 2
+    holds.release("part", "execute")
+    assert answers.wait().error is None
+    holds.begun("part", "finalize")
+    repository.close()
+    assert repository.live == 0
+
+
+def test_another_model_of_an_ensembles_name_waits_for_nobody(models, repository, holds):
+    write_model(models, "part", VECTOR, HELD)
+    write_ensemble(models, "whole", CHAIN)
+    repository.load("whole")
+    answers = Answers()
+    request = a_request(array_tensor("I", [1], np.float32), model_name="whole", sink=answers)
+    repository.find("whole").infer(request)
+    holds.begun("part", "execute")
+    repository.unload("whole")
+    repository.unload("part")
+    repository.load("part")  # one that the ensemble never knew
+    repository.unload("part")
+    holds.begun("part", "finalize")  # the other still executes
+    assert answers.is_empty
+    holds.release("part", "finalize")
+    holds.release("part", "execute")
+    assert answers.wait().error is None
+    repository.close()
