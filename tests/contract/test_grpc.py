@@ -94,7 +94,7 @@ def test_no_two_cases_have_the_same_name():
 
 def test_the_page_counts_the_cases():
     page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^\| `([\w./]+)` \| (\d+)", page, re.M))
+    told = dict(re.findall(r"^\| `(\w[\w./]*)` \| (\d+)", page, re.M))
     found = Counter(case.calls[-1].method.removeprefix("/") for case in CASES)
     assert {name: int(count) for name, count in told.items()} == {
         name: found[name] for name in told

@@ -1,4 +1,4 @@
-"""docs/protocol.md counts the cases behind each endpoint and RPC; here they are counted again."""
+"""docs/protocol.md counts the cases behind each endpoint; here they are counted again."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Iterable
 
 from contract.casebook import Case
 from contract.cases import CASES, generate, settings, shared_memory
-from contract.grpc_cases import CASES as GRPC_CASES
 from support.servers import ROOT
-from tritonclient.grpc import service_pb2
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
 # Not at the start of a line: it may follow the body of another request.
@@ -39,9 +37,6 @@ ENDPOINTS = {
     },
 }
 
-RPCS = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
-HEALTH = "grpc.health.v1.Health/Check"
-
 
 def counted(cases: Iterable[Case]) -> Counter[str]:
     """The cases by endpoint: that of a case is where its last request goes."""
@@ -66,13 +61,4 @@ def on_the_page(counts: Counter[str]) -> dict[str, int | None]:
 def test_the_page_counts_the_cases_over_http():
     tables = [*CASES, *generate.CASES, *settings.LOG_CASES, *settings.TRACE_CASES]
     counts = counted([*tables, *shared_memory.CASES])
-    assert on_the_page(counts) == counts
-
-
-def test_the_page_counts_the_cases_over_grpc():
-    methods = [case.calls[-1].method for case in GRPC_CASES]
-    counts = Counter(
-        method if method in RPCS else HEALTH if method.endswith(HEALTH) else "another method"
-        for method in methods
-    )
     assert on_the_page(counts) == counts

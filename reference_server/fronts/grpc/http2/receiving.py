@@ -25,8 +25,9 @@ from reference_server.fronts.grpc.http2.settings import Limits
 from reference_server.fronts.grpc.http2.stream_table import StreamTable
 from reference_server.fronts.grpc.http2.streams import Stream
 
-#: What SETTINGS cost, in frames without use: each may touch all streams.
+#: What SETTINGS cost, in frames without use, and for each stream that they may touch.
 _SETTINGS_COST = 10
+_COST_PER_STREAM = 0.1
 _PING_BYTES = 8
 
 
@@ -186,7 +187,8 @@ class Receiver:
     def _on_settings(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
-        self._guard.idle_frames.spend(self._now_s, _SETTINGS_COST)
+        cost = _SETTINGS_COST + _COST_PER_STREAM * len(self._streams)
+        self._guard.idle_frames.spend(self._now_s, cost)
         if flags & ACK:
             if payload:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "settings that acknowledge")

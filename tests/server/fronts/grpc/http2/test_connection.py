@@ -173,6 +173,17 @@ def test_floods(flood, taken):
     assert allowance_of(flood) == taken
 
 
+def test_settings_cost_more_the_more_streams_they_touch():
+    peer = Peer()
+    for stream in range(1, 2_001, 2):
+        peer.say(peer.headers(stream))
+    taken = 0
+    while not any(one.kind == GOAWAY for one in peer.take()):
+        peer.say(settings(_4=taken))
+        taken += 1
+    assert taken == 1 + IDLE // (10 + 100)
+
+
 def test_a_patient_client_may_do_it_for_ever():
     peer = Peer()
     for count in range(3_000):
