@@ -6,6 +6,7 @@ PYTHON    ?= python3
 VENV      ?= .venv
 HTTP_PORT ?= 8000
 GRPC_PORT ?= 8001
+METRICS_PORT ?= 8002
 # One more requirement for the environment; `make matrix` holds NumPy back with it.
 NUMPY     ?= numpy
 
@@ -28,7 +29,8 @@ help:
 ## Serve
 
 serve: models  ## serve model_repository/ on HTTP_PORT=8000, show a first answer, serve on until Ctrl-C
-	@$(PY) tools/serve.py --model-repository=model_repository --http-port=$(HTTP_PORT) --grpc-port=$(GRPC_PORT)
+	@$(PY) tools/serve.py --model-repository=model_repository --http-port=$(HTTP_PORT) \
+	    --grpc-port=$(GRPC_PORT) --metrics-port=$(METRICS_PORT)
 
 models: $(VENV)/serving  ## build the models' artifacts that are missing or out of date
 	$(PY) -m model_factory build

@@ -25,11 +25,14 @@ PAUSE_SECONDS = 0.1
 
 
 def main(flags: list[str]) -> None:
-    """Check the port, leave the question to another process, and become the server."""
+    """Check the ports, leave the question to another process, and become the server."""
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--http-port", type=int, default=8000)
-    port = parser.parse_known_args(flags)[0].http_port
-    refuse_taken(port)
+    for name, usual in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
+        parser.add_argument(f"--{name}-port", type=int, default=usual)
+    ports = vars(parser.parse_known_args(flags)[0])
+    for name, number in ports.items():
+        refuse_taken(name, number)
+    port: int = ports["http_port"]
     # Closed by the end of the server, whatever ends it, and by nothing else.
     server_ended, open_while_serving = os.pipe()
     if os.fork() == 0:
@@ -43,7 +46,7 @@ def main(flags: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "reference_server", *flags])
 
 
-def refuse_taken(port: int) -> None:
+def refuse_taken(name: str, port: int) -> None:
     """Leave with a message if someone else would answer in the server's place."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -51,7 +54,8 @@ def refuse_taken(port: int) -> None:
             probe.bind(("", port))
         except OSError as error:
             raise SystemExit(
-                f"port {port}: {error.strerror}; choose another one: make serve HTTP_PORT=8080"
+                f"port {port}: {error.strerror}; choose another one: "
+                f"make serve {name.upper()}=18080"
             ) from error
 
 

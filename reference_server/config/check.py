@@ -29,6 +29,8 @@ from reference_server.config import (
 from reference_server.core.errors import invalid_arg
 from reference_server.core.metrics import is_label_name
 
+_OTHER_ENVIRONMENT = "EXECUTION_ENV_PATH"
+
 
 def check_polled(config: ConfigProto, directory_name: str) -> None:
     """Raise ServerError if the configuration alone, before the model is asked, is wrong."""
@@ -87,6 +89,11 @@ def check_loaded(config: ConfigProto) -> None:
         return
     check_groups.check_loaded(config)
     check_sequences.check_loaded(config)
+    if _OTHER_ENVIRONMENT in config.parameters:
+        raise invalid_arg(
+            f"parameter {_OTHER_ENVIRONMENT} of model {name} is not served: models run in the "
+            "server's own Python environment, install there what the model needs"
+        )
 
 
 def _check_tensor(kind: str, entry: ModelInput | ModelOutput, config: ConfigProto) -> None:

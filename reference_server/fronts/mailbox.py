@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -34,4 +37,7 @@ class Mailbox(Generic[T]):
         self._awake = False
         items = self._items
         while items:
-            self._receive(items.popleft())
+            try:
+                self._receive(items.popleft())
+            except Exception:  # those behind it must not wait for the next wake-up
+                log.exception("an answer was lost")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from reference_server.core.clock import Clock
 from reference_server.core.errors import Code, ServerError, internal, unavailable
 from reference_server.core.request import LATEST, InferRequest, ResponseSink
 from reference_server.core.response import InferResponse
@@ -37,7 +38,8 @@ class Calls:
     Until `connect` the server is not ready, and every call is refused.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self._models: Models | None = None
         self._is_explicit = False
         self._lock = threading.Lock()
@@ -121,6 +123,7 @@ class InstanceCalls:
         """
         calls = self._calls
         inputs, sink = request.inputs, request.sink
+        request.received_ns = calls.clock.monotonic_ns()
         served: ServedModel | None = None
         while True:
             found = calls.models.find(request.model_name, request.model_version)

@@ -68,7 +68,7 @@ class ModelLoader:
         self._quantiles = quantiles
         self._order = itertools.count()
         #: What the loaded models ask of the server; to be connected once it is ready.
-        self.calls = Calls()
+        self.calls = Calls(clock)
         self._instances = InstanceMaker(self._hosts, self.calls, clock)
 
     def read_config(self, folder: ModelFolder) -> ConfigProto:

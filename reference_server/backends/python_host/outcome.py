@@ -75,11 +75,9 @@ def responses(
     responses: list[InferResponse | None] = []
     for request, answer in zip(received, answers, strict=True):
         response: InferResponse | None = None
-        sender = request._sender
         if answer is None:
             request.get_response_sender()
-        elif sender is None or sender._retire():
-            request._is_answered = True
+        elif (sender := request._settle()) is None or sender._retire():
             response = senders.respond(request._request, answer)
         else:
             sender._fail(senders.failure(_SENT_AND_RETURNED))

@@ -3,6 +3,7 @@
 import gc
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
@@ -133,6 +134,32 @@ def test_a_request_has_one_sender():
     with pytest.raises(TypeError, match="cannot pickle"):
         pickle.dumps(sender)
     sender.send(out(1), FINAL)
+    crew.close()
+
+
+def test_threads_that_ask_at_the_same_time_get_the_same_sender():
+    class SlowCrew:
+        """Opens only when both threads have found no sender, or one of them has to wait."""
+
+        def __init__(self):
+            self.both = threading.Barrier(2)
+            self.opened = 0
+
+        def open(self, asked):
+            self.opened += 1
+            with suppress(threading.BrokenBarrierError):
+                self.both.wait(0.2)
+            return crew.open(asked)
+
+    crew = senders()
+    slow = SlowCrew()
+    seen = InferenceRequest._received(request(), crew)
+    seen._senders = slow
+    with ThreadPoolExecutor(2) as threads:
+        one, other = (threads.submit(seen.get_response_sender) for _ in range(2))
+        assert one.result(PATIENCE_S) is other.result(PATIENCE_S)
+    assert slow.opened == 1
+    one.result().send(out(1), FINAL)
     crew.close()
 
 

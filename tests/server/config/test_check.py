@@ -256,6 +256,11 @@ LOADED = {
         X_TO_Y + 'batch_output { target_name: ["Y", "X"] source_input: "X" }',
         "unknown target output name 'X' for m",
     ),
+    "an environment of its own": (
+        X_TO_Y + 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/env.tar.gz" } }',
+        "parameter EXECUTION_ENV_PATH of model m is not served: models run in the server's own "
+        "Python environment, install there what the model needs",
+    ),
     "batch output of nothing": (
         X_TO_Y + 'batch_output { source_input: "X" }',
         "batch output must specify 'target_name' for m",

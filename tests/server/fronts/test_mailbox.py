@@ -41,6 +41,22 @@ def test_there_is_a_wake_up_for_what_comes_later(loop):
     assert received == ["a", "b"]
 
 
+def test_one_that_cannot_be_received_holds_up_nobody(loop, caplog):
+    received = []
+
+    def receive(item):
+        if item == "bad":
+            raise ValueError(item)
+        received.append(item)
+
+    mailbox = Mailbox(loop, receive)
+    for item in ("bad", "good"):
+        mailbox.post(item)
+    loop.turn()
+    assert received == ["good"]
+    assert "an answer was lost" in caplog.text
+
+
 def test_what_is_posted_while_receiving_is_not_lost(loop):
     received = []
 

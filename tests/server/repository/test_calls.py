@@ -88,7 +88,7 @@ def opened(asked, request):
 
     def open_one(*, is_explicit=True):
         loader = ModelLoader(
-            ManualClock(),
+            ManualClock(now_ns=10**15),
             MetricRegistry(),
             auto_complete_config=request.param == "inline",  # would take processes of their own
             python_backend={"host": request.param},
@@ -123,6 +123,13 @@ NOT_READY = (
 def test_before_all_is_loaded_the_server_is_not_ready(opened):
     repository, _ = opened()
     assert told(repository, 5, 6) == f"{NOT_READY}: [-5, -6]"
+
+
+def test_a_models_request_is_timed_from_when_it_was_made(opened):
+    repository, _ = opened()
+    assert "[-5, -6]" in told(repository, 5, 6)
+    success = repository.find("asked").statistics.snapshot().success
+    assert (success.count, success.ns) == (2, 0)  # the clock stands still
 
 
 def test_an_unloaded_model_cannot_be_asked(opened):
@@ -183,7 +190,7 @@ def test_who_could_not_ask_does_not_wait():
             return loaded[name]
 
     loaded = {"a": Loaded("a"), "b": Loaded("b")}
-    calls = Calls()
+    calls = Calls(ManualClock())
     calls.connect(Models(), is_explicit=False)
     one, other = (calls.of(Member(model.crew, name)) for name, model in loaded.items())
     loaded["b"].breaks = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Protocol, overload
@@ -32,6 +33,8 @@ from reference_server.backends.python_host.api.trace import InferenceTrace
 from reference_server.core.request import LATEST, InferRequest
 
 _new = object.__new__
+#: One for all: a model's thread may ask for the sender while `execute` ends.
+_opening = threading.Lock()
 _compact_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -189,10 +192,19 @@ class InferenceRequest(Native):
         Of a request that is answered already it is a closed one.
         """
         if self._sender is None:
-            self._sender = self._senders.open(self._request)
-            if self._is_answered:
-                self._sender._retire()
+            with _opening:
+                if self._sender is None:
+                    sender = self._senders.open(self._request)
+                    if self._is_answered:
+                        sender._retire()
+                    self._sender = sender
         return self._sender
+
+    def _settle(self) -> InferenceResponseSender | None:
+        """Note that `execute` has answered; the sender that somebody has got before, if any."""
+        with _opening:
+            self._is_answered = True
+            return self._sender
 
     def timeout(self) -> int:
         """The client's time limit in microseconds, 0 if it set none."""
