@@ -42,12 +42,6 @@ class ReceivedRequest(NamedTuple):
     head: bytes | None = None
 
 
-def read_request(data: Data) -> ReceivedRequest:
-    """The request in `data`. Raises ServerError INTERNAL if it is none."""
-    head, raw = split(data)
-    return ReceivedRequest(parse(head), raw)
-
-
 def split(data: Data) -> tuple[bytes, list[memoryview]]:
     """A request without its `raw_input_contents`, and these. Raises ServerError INTERNAL.
 

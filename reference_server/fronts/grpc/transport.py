@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-from reference_server.core.errors import unavailable
+from reference_server.fronts.connections import (
+    BACKLOG,
+    SCRATCH_BYTES,
+    OpenConnections,
+    cannot_listen,
+)
 from reference_server.fronts.grpc import tls
 from reference_server.fronts.grpc.calls import Method
 from reference_server.fronts.grpc.http2.streams import Part
@@ -19,8 +23,6 @@ from reference_server.options import GrpcOptions
 
 log = logging.getLogger(__name__)
 
-_SCRATCH_BYTES = 1 << 18
-_BACKLOG = 1024
 #: How long the last bytes to a client may take.
 _LINGER_S = 20.0
 #: Connections of one age do not all end at once: as in gRPC, a tenth more or less.
@@ -36,44 +38,34 @@ class GrpcListener:
     def __init__(self, options: GrpcOptions, table: Mapping[str, Method]) -> None:
         self._options = options
         self._table = table
-        self._connections: set[_Connection] = set()
+        self._connections: OpenConnections[_Connection] = OpenConnections(_Connection.stop)
         self._server: asyncio.Server | None = None
-        self._empty = asyncio.Event()
-        self._empty.set()
-        self._accepting = True
 
     async def open(self) -> None:
         """Listen. Raises ServerError if the port is taken, or what TLS needs cannot be read."""
         options = self._options
         address = f"{options.address}:{options.port}"
         loop = asyncio.get_running_loop()
-        scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        ours = self._connections
+        scratch = memoryview(bytearray(SCRATCH_BYTES))
         try:
             self._server = await loop.create_server(
-                lambda: _Connection(
-                    self._table, options, loop, scratch, self._opened, self._closed
-                ),
+                lambda: _Connection(self._table, options, loop, scratch, ours.opened, ours.closed),
                 options.address,
                 options.port,
-                backlog=_BACKLOG,
+                backlog=BACKLOG,
                 reuse_port=options.reuse_port or None,
                 ssl=None if options.tls is None else tls.server_context(options.tls),
             )
         except OSError as error:
-            raise unavailable(
-                f"Socket '{address}' already in use "
-                if error.errno == errno.EADDRINUSE
-                else f"cannot listen on '{address}': {error}"
-            ) from error
+            raise cannot_listen(address, error) from error
         log.info("Started GRPCInferenceService at %s", address)
 
     def stop_accepting(self) -> None:
         """Refuse new connections and calls; those in flight go on, streams with what they asked."""
-        self._accepting = False
         if self._server is not None:
             self._server.close()
-        for connection in tuple(self._connections):
-            connection.stop()
+        self._connections.stop_accepting()
 
     @property
     def connections(self) -> int:
@@ -82,23 +74,12 @@ class GrpcListener:
 
     async def drained(self) -> None:
         """Return when no connection is left."""
-        await self._empty.wait()
+        await self._connections.gone()
 
     def close(self) -> None:
         """Cancel what is still in flight."""
-        for connection in tuple(self._connections):
+        for connection in self._connections:
             connection.abort()
-
-    def _opened(self, connection: _Connection) -> None:
-        self._connections.add(connection)
-        self._empty.clear()
-        if not self._accepting:
-            connection.stop()
-
-    def _closed(self, connection: _Connection) -> None:
-        self._connections.discard(connection)
-        if not self._connections:
-            self._empty.set()
 
 
 class _Connection(asyncio.BufferedProtocol):

@@ -6,8 +6,9 @@ from server.support.regions import MadeUpRegions
 from server.support.requests import NullSink, array_tensor
 from tritonclient.grpc import service_pb2 as pb
 
-from reference_server.codecs import proto_infer, proto_response, proto_wire
+from reference_server.codecs import proto_infer, proto_response
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
+from reference_server.codecs.proto_memo import RequestMemo
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
@@ -39,7 +40,7 @@ def decode(*inputs, raw=RAW, regions=None, given=None, **fields):
     message = pb.ModelInferRequest(
         inputs=inputs or [x()], raw_input_contents=raw, parameters=held(given or {}), **fields
     )
-    received = proto_wire.read_request(message.SerializeToString())
+    received = RequestMemo().read(message.SerializeToString())
     return proto_infer.decode(MODEL, received, NullSink(), regions or MadeUpRegions())
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from reference_server.codecs import proto_infer, proto_response, proto_wire
+from reference_server.codecs import proto_infer, proto_response
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
 from reference_server.codecs.proto_memo import RequestMemo
 from reference_server.core.dtypes import DataType
@@ -65,7 +65,7 @@ def told(decoded):
 def both(memo, data, signature=None):
     """What the memo reads, and what is read without it."""
     signature = signature or Signature()
-    plain = proto_infer.decode(signature, proto_wire.read_request(data), None, Regions())
+    plain = proto_infer.decode(signature, RequestMemo().read(data), None, Regions())
     return told(memo.decode(signature, memo.read(data), None, Regions())), told(plain)
 
 
