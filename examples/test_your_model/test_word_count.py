@@ -1,4 +1,4 @@
-"""How to test a Triton model without a server: `pip install reference-server pytest`, `pytest`."""
+"""How to test a Triton model without a server: install reference-server and pytest, and run it."""
 
 from __future__ import annotations
 

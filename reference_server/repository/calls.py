@@ -6,23 +6,38 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from reference_server.config.schema import ModelConfig
 from reference_server.core.clock import Clock
 from reference_server.core.errors import Code, ServerError, internal, unavailable
 from reference_server.core.request import LATEST, InferRequest, ResponseSink
 from reference_server.core.response import InferResponse
 from reference_server.repository.overrides import Override
-from reference_server.repository.served import ServedModel
-from reference_server.scheduling.waits import Member, Waits
+from reference_server.scheduling.waits import Crew, Member, Waits
 
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 
 _FILE = "file:"
 
 
+class AskedModel(Protocol):
+    """The part of a ServedModel that those need who ask it."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """What the model is."""
+
+    @property
+    def crew(self) -> Crew | None:
+        """Its instances, if it has any."""
+
+    def infer(self, request: InferRequest) -> None:
+        """Answer the request. Raises ServerError if it is refused."""
+
+
 class Models(Protocol):
     """The part of a Repository that models can reach."""
 
-    def find(self, name: str, version: int = LATEST) -> ServedModel:
+    def find(self, name: str, version: int = LATEST) -> AskedModel:
         """The loaded model. Raises ServerError."""
 
     def load(self, name: str, override: Override | None = None) -> None:
@@ -74,7 +89,7 @@ class Calls:
         member: Member,
         halted: Sequence[InferRequest],
         request: InferRequest,
-        served: ServedModel,
+        served: AskedModel,
     ) -> None:
         """Note that `member` halts until `request` is answered. Raises ServerError if for ever."""
         if served.crew is None:
@@ -124,7 +139,7 @@ class InstanceCalls:
         calls = self._calls
         inputs, sink = request.inputs, request.sink
         request.received_ns = calls.clock.monotonic_ns()
-        served: ServedModel | None = None
+        served: AskedModel | None = None
         while True:
             found = calls.models.find(request.model_name, request.model_version)
             if halted is not None:

@@ -18,6 +18,7 @@ from reference_server.testing.repository import (
     open_model,
     open_repository,
 )
+from reference_server.testing.stubs import Stub
 
 __all__ = [
     "Code",
@@ -29,6 +30,7 @@ __all__ = [
     "Response",
     "ResponseStream",
     "ServerError",
+    "Stub",
     "open_model",
     "open_repository",
 ]

@@ -206,10 +206,10 @@ class _Sink:
 
 def _tensors(inputs: Inputs, signature: Signature) -> dict[str, Tensor]:
     declared = {tensor.name: tensor.datatype for tensor in signature.inputs}
-    return {name: _tensor(name, value, declared.get(name)) for name, value in inputs.items()}
+    return {name: tensor_of(name, value, declared.get(name)) for name, value in inputs.items()}
 
 
-def _tensor(name: str, value: npt.ArrayLike, declared: DataType | None) -> Tensor:
+def tensor_of(name: str, value: npt.ArrayLike, declared: DataType | None = None) -> Tensor:
     """A tensor with elements of its own, as the model would get them from the wire."""
     array: npt.NDArray[Any]
     if isinstance(value, np.ndarray) or declared is None:

@@ -14,12 +14,19 @@ from google.protobuf.message import Message
 from reference_server import cli
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.request import LATEST
-from reference_server.options import GrpcOptions, HttpOptions, MetricsOptions, ServerOptions
+from reference_server.options import (
+    ControlMode,
+    GrpcOptions,
+    HttpOptions,
+    MetricsOptions,
+    ServerOptions,
+)
 from reference_server.repository.overview import IndexEntry
 from reference_server.server import Server
 from reference_server.testing.fronts import GrpcClient, HttpClient, HttpReply
 from reference_server.testing.loop import running_loop
 from reference_server.testing.model import Model
+from reference_server.testing.stubs import Stub, StubbedModels
 
 _ALL = ("*",)
 
@@ -39,10 +46,23 @@ class ModelRepository:
         self._metrics = HttpClient(server.metrics_handlers(metrics).handle, loop)
         methods = server.grpc_methods(options.grpc or GrpcOptions(), loop)
         self._grpc = GrpcClient(methods, loop)
+        self._stubs = StubbedModels(server.repository)
+        server.model_calls.connect(
+            self._stubs, is_explicit=options.control_mode is ControlMode.EXPLICIT
+        )
 
     def model(self, name: str, version: int = LATEST) -> Model:
         """A model, which need not be loaded yet."""
         return Model(self._server.gateway, self._loop, name, version)
+
+    def stub(self, name: str, answer: Stub) -> None:
+        """Let `answer` stand for the model `name` where models ask it; clients do not see it.
+
+        `answer` gives outputs for inputs, `lambda inputs: {"Y": inputs["X"] * 2}`, or raises what
+        the asking model is to be told. A generator function is a decoupled model. It is called by
+        the thread that asks, also if there is a model of that name.
+        """
+        self._stubs.add(name, answer)
 
     def load(self, name: str, config: Mapping[str, Any] | None = None) -> Model:
         """Load a model, or load it again if it has changed. Blocks; raises ServerError.

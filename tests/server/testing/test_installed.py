@@ -126,7 +126,11 @@ def test_a_breakpoint_stops_in_the_model(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_example_is_well_typed():
-    files = (EXAMPLE / "test_word_count.py", EXAMPLE / "model_repository/word_count/1/model.py")
-    checked = run("-m", "mypy", "--config-file", ROOT / "pyproject.toml", *files, folder=ROOT)
+@pytest.mark.parametrize(
+    "file",
+    [EXAMPLE / "test_word_count.py", *sorted((ROOT / "examples").glob("**/1/model.py"))],
+    ids=lambda file: str(file.relative_to(ROOT / "examples")),
+)
+def test_the_examples_are_well_typed(file):
+    checked = run("-m", "mypy", "--config-file", ROOT / "pyproject.toml", file, folder=ROOT)
     assert checked.returncode == 0, checked.stdout

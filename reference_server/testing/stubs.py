@@ -1,0 +1,100 @@
+"""Stand-ins for models that the model under test asks and that are not there."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy.typing as npt
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
+
+from reference_server.backends.python_host.exceptions import describe
+from reference_server.config.schema import ModelConfig
+from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.request import LATEST, InferRequest
+from reference_server.core.response import InferResponse
+from reference_server.core.tensor import Tensor
+from reference_server.repository.calls import AskedModel, Models
+from reference_server.repository.overrides import Override
+from reference_server.testing.model import tensor_of
+
+#: Outputs by name.
+Outputs = Mapping[str, npt.ArrayLike]
+#: Gives the outputs for inputs by name, whose arrays are its own. A generator function gives any
+#: number of responses, as a decoupled model does. What it raises is the error of the response.
+Stub = Callable[[Mapping[str, npt.NDArray[Any]]], Outputs | Iterator[Outputs]]
+
+
+class StubbedModels:
+    """The models that others can ask: stubs, and behind them those that are loaded. Any thread."""
+
+    def __init__(self, loaded: Models) -> None:
+        self._loaded = loaded
+        self._stubs: dict[str, StubModel] = {}
+
+    def add(self, name: str, stub: Stub) -> None:
+        """From now on `stub` answers in the place of the model `name`."""
+        self._stubs[name] = StubModel(name, stub)
+
+    def find(self, name: str, version: int = LATEST) -> AskedModel:
+        """The stub, which stands for all versions, or the loaded model. Raises ServerError."""
+        return self._stubs.get(name) or self._loaded.find(name, version)
+
+    def load(self, name: str, override: Override | None = None) -> None:
+        """Load a model. Raises ServerError."""
+        self._loaded.load(name, override)
+
+    def unload(self, name: str, *, with_unused: bool = False) -> None:
+        """Begin to unload a model."""
+        self._loaded.unload(name, with_unused=with_unused)
+
+
+class StubModel:
+    """One stub; an AskedModel that answers at once, on the thread that asks."""
+
+    crew = None
+
+    def __init__(self, name: str, stub: Stub) -> None:
+        self._stub = stub
+        message = ConfigProto(name=name, backend="python")
+        message.model_transaction_policy.decoupled = inspect.isgeneratorfunction(stub)
+        self.config = ModelConfig.from_proto(message)
+
+    def infer(self, request: InferRequest) -> None:
+        """Answer `request`; its errors are among the responses."""
+        given = {name: tensor.array().copy() for name, tensor in request.inputs.items()}
+        try:
+            answer = self._stub(given)
+            if isinstance(answer, Mapping):
+                self._send(request, self._outputs(request, answer), final=True)
+                return
+            for outputs in answer:
+                self._send(request, self._outputs(request, outputs), final=False)
+        except ServerError as error:
+            self._end(request, error=error)
+        except Exception as error:  # as an exception of a model would be
+            self._end(request, error=internal(describe(error)))
+        else:
+            self._end(request, empty=True)
+
+    def _outputs(self, request: InferRequest, outputs: Outputs) -> list[Tensor]:
+        wanted = request.requested_outputs or outputs
+        for name in wanted:
+            if name not in outputs:
+                raise invalid_arg(
+                    f"unexpected inference output '{name}' for model '{request.model_name}'"
+                )
+        return [tensor_of(name, outputs[name]) for name in wanted]
+
+    def _send(self, request: InferRequest, outputs: list[Tensor], *, final: bool) -> None:
+        request.sink.send(
+            InferResponse(request.model_name, 1, request.id, outputs=outputs, final=final)
+        )
+
+    def _end(
+        self, request: InferRequest, *, error: ServerError | None = None, empty: bool = False
+    ) -> None:
+        request.sink.send(
+            InferResponse(request.model_name, 1, request.id, error=error, empty=empty)
+        )

@@ -1,0 +1,126 @@
+"""The nanoseconds of statistics are those that went by: bounded by what model and client measure.
+
+All three read the same clock of the machine, also where the model has a process of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server.support.model_folders import write_ensemble, write_model
+
+from reference_server.core.statistics import Snapshot
+from reference_server.testing import ModelRepository, open_repository
+
+CONFIG = """
+    max_batch_size: 4
+    input { name: "X" data_type: TYPE_FP32 dims: [1] }
+    output { name: "Y" data_type: TYPE_INT64 dims: [1] }
+"""
+BATCHED = f"{CONFIG} dynamic_batching {{ preferred_batch_size: 3 max_queue_delay_microseconds: "
+#: Answers with the nanoseconds of which it knows that they went by in `execute`.
+TIMING = """
+    import time
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            began = time.monotonic_ns()
+            while not (took := time.monotonic_ns() - began):
+                pass
+            return [
+                pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([[took]]))])
+                for _ in requests
+            ]
+"""
+FAILING = TIMING.replace("return [", "raise ValueError(took); return [")
+AROUND = """
+    platform: "ensemble"
+    max_batch_size: 4
+    input { name: "X" data_type: TYPE_FP32 dims: [1] }
+    output { name: "Y" data_type: TYPE_INT64 dims: [1] }
+    ensemble_scheduling {
+      step {
+        model_name: "step" model_version: -1
+        input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }
+      }
+    }
+"""
+
+
+@pytest.fixture(scope="module", params=["inline", "process"])
+def repository(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[ModelRepository]:
+    folder: Path = tmp_path_factory.mktemp("durations")
+    write_model(folder, "alone", CONFIG, TIMING)
+    write_model(folder, "batched", BATCHED + "600000000 }", TIMING)
+    write_model(folder, "failing", CONFIG, FAILING)
+    write_model(folder, "step", CONFIG, TIMING)
+    write_ensemble(folder, "around", AROUND)
+    options = [f"--backend-config=python,host={request.param}"]
+    with open_repository(folder, options=options) as opened:
+        yield opened
+
+
+def parts(told: Snapshot) -> list[int]:
+    return [
+        duration.ns
+        for duration in (told.queue, told.compute_input, told.compute_infer, told.compute_output)
+    ]
+
+
+def test_the_parts_of_a_request_fit_into_the_whole(repository: ModelRepository):
+    model = repository.model("alone")
+    began = time.monotonic_ns()
+    measured = [model.infer({"X": [[1]]}).outputs["Y"].item() for _ in range(3)]
+    took = time.monotonic_ns() - began
+    told = model.statistics()
+    assert all(ns > 0 for ns in parts(told))
+    assert sum(parts(told)) <= told.success.ns <= took
+    assert sum(measured) <= told.compute_infer.ns
+    assert told.fail.ns == 0
+
+
+def test_each_request_of_a_batch_has_taken_the_time_of_the_batch(repository: ModelRepository):
+    model = repository.model("batched")
+    began = time.monotonic_ns()
+    responses = model.infer_many([{"X": [[1]]}] * 3)
+    took = time.monotonic_ns() - began
+    told = model.statistics()
+    batch = told.batches[3]
+    assert told.execution_count == 1
+    assert all(ns > 0 for ns in parts(told))
+    for whole, once in (
+        (told.compute_input, batch.compute_input),
+        (told.compute_infer, batch.compute_infer),
+        (told.compute_output, batch.compute_output),
+    ):
+        assert whole.ns == 3 * once.ns
+    assert sum(parts(told)) <= told.success.ns <= 3 * took
+    assert responses[0].outputs["Y"].item() <= batch.compute_infer.ns
+
+
+def test_a_failed_request_has_taken_its_time_and_no_part_of_it(repository: ModelRepository):
+    model = repository.model("failing")
+    began = time.monotonic_ns()
+    with pytest.raises(Exception, match="ValueError") as caught:
+        model.infer({"X": [[1]]})
+    took = time.monotonic_ns() - began
+    told = model.statistics()
+    measured = int(str(caught.value).partition("ValueError: ")[2].split()[0])
+    assert measured <= told.fail.ns <= took
+    assert told.success.ns == 0
+    assert parts(told) == [0, 0, 0, 0]
+
+
+def test_an_ensemble_has_taken_the_time_of_its_step_and_more(repository: ModelRepository):
+    repository.model("around").infer({"X": [[1]]})
+    around, inside = repository.model("around").statistics(), repository.model("step").statistics()
+    assert 0 < inside.success.ns <= around.success.ns
+    assert parts(around)[1:] == parts(inside)[1:]
+    assert 0 < sum(parts(around)) <= around.success.ns

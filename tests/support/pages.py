@@ -1,0 +1,129 @@
+"""The code blocks of the pages that users read, and what the sessions among them show."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.servers import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_TITLE = re.compile(r"^(#+) (.*)$", re.M)
+_SOURCE = re.compile(r"# ((?:\w+/)+\w+\.\w+)\n")
+_PROMPT = "$ "
+# What differs from run to run, and what stands for it.
+_UNSTABLE = (
+    (re.compile(r'("ns":|"last_inference":)[1-9]\d*'), r"\1N"),
+    (re.compile(r"^[IWE]\d{4} [\d:.]+ \d+ (\w+\.py):\d+", re.M), r"\1"),
+    (re.compile(r"(\d\.\d{4})\d+"), r"\1"),  # the last digits are the processor's
+    (re.compile(r"(0\.0\.0\.0|127\.0\.0\.1):\d+"), "ADDRESS"),
+    (re.compile(r"^\+[-+]+\+$", re.M), ""),  # a table is as wide as its longest name
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block; `language` is its info string, `line` that of its first line in the page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def source(self) -> str:
+        """The file that the block is an excerpt of, if it says so."""
+        named = _SOURCE.match(self.text)
+        return named[1] if named else ""
+
+
+def blocks(language: str | None = None) -> list[Block]:
+    """All blocks of all pages, or those with this info string, in their order."""
+    found: list[Block] = []
+    for page in PAGES:
+        text = page.read_text()
+        for match in _BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start()) + 2
+            found.append(Block(page, line, match[1], match[2]))
+    return [block for block in found if language in (None, block.language)]
+
+
+def sessions(block: Block) -> list[tuple[str, str]]:
+    """The commands of a block, and what the page shows behind each."""
+    found: list[tuple[str, str]] = []
+    lines = block.text.splitlines()
+    while lines:
+        command = lines.pop(0)
+        assert command.startswith(_PROMPT), f"{block}: {command!r} is output of no command"
+        while _is_open(command):
+            assert lines, f"{block}: {command!r} has no end"
+            command += f"\n{lines.pop(0)}"
+        shown: list[str] = []
+        while lines and not lines[0].startswith(_PROMPT):
+            shown.append(lines.pop(0))
+        found.append((command.removeprefix(_PROMPT), "\n".join(shown)))
+    return found
+
+
+def commands(block: Block) -> list[str]:
+    """What is typed in a block, prompts or none, a line that goes on in the next joined with it."""
+    joined = block.text.replace("\\\n", " ")
+    return [line.removeprefix(_PROMPT) for line in joined.splitlines()]
+
+
+def links(page: Path) -> list[str]:
+    """Where a page's links lead in this tree: a path from the page, an anchor, or both."""
+    found = _LINK.findall(_BLOCK.sub("", page.read_text()))
+    return [link for link in found if "://" not in link]
+
+
+def anchors(page: Path, level: int | None = None) -> list[str]:
+    """The anchors of a page's headings, as GitHub makes them, or of those of one level."""
+    titles = _TITLE.findall(_BLOCK.sub("", page.read_text()))
+    return [
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+        for marks, title in titles
+        if level in (None, len(marks))
+    ]
+
+
+def _is_open(command: str) -> bool:
+    """Whether a quotation goes on in the next line, or a backslash says so."""
+    try:
+        shlex.split(command)
+    except ValueError:
+        return True
+    return False
+
+
+def shows(shown: str, printed: str) -> bool:
+    """Whether a page shows what was printed: `...` is anything, numbers of times may differ.
+
+    White space means nothing, since pages fold long lines.
+    """
+    first, *others = [_stable(part) for part in shown.split("...")]
+    rest = _stable(printed)
+    if not others:
+        return rest == first
+    if not rest.startswith(first):
+        return False
+    rest = rest[len(first) :]
+    for part in others[:-1]:
+        place = rest.find(part)
+        if place < 0:
+            return False
+        rest = rest[place + len(part) :]
+    return rest.endswith(others[-1])
+
+
+def _stable(text: str) -> str:
+    for pattern, stand_in in _UNSTABLE:
+        text = pattern.sub(stand_in, text)
+    return re.sub(r"\s", "", text)
