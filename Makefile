@@ -7,10 +7,13 @@ VENV      ?= .venv
 HTTP_PORT ?= 8000
 GRPC_PORT ?= 8001
 METRICS_PORT ?= 8002
+# How many processes share the tests, file by file; 0 is plain pytest.
+WORKERS   ?= 2
 # One more requirement for the environment; `make matrix` holds NumPy back with it.
 NUMPY     ?= numpy
 
 PY      := $(VENV)/bin/python
+PYTEST  := $(PY) -m pytest -n $(WORKERS) --dist loadfile
 INSTALL := $(PY) -m pip --disable-pip-version-check install
 
 # ONNX Runtime would report its use to its makers.
@@ -47,7 +50,7 @@ perf: models oracle  ## measure both servers with perf_analyzer, seven minutes
 
 # What is quick to fail comes first, torch and the oracle only after it.
 test: lint types layers $(VENV)/train torch-models oracle  ## all checks and all tests: what CI runs
-	$(PY) -m pytest
+	$(PYTEST)
 
 lint: $(VENV)/dev  ## style and format
 	$(PY) -m ruff check
@@ -60,15 +63,15 @@ layers: $(VENV)/dev  ## which room imports which
 	$(VENV)/bin/lint-imports
 
 unit: $(VENV)/dev models  ## the tests that need no server beside them
-	$(PY) -m pytest -m 'not slow and not oracle and not stack'
+	$(PYTEST) -m 'not slow and not oracle and not stack'
 
 contract: $(VENV)/dev models oracle  ## both servers under the same requests
-	$(PY) -m pytest tests/contract
+	$(PYTEST) tests/contract
 
 wheel: $(VENV)/dev  ## build both packages, install and import them
 	$(PY) -m pytest tests/packaging
 
-stack: $(VENV)/dev models  ## `make serve`, the examples, and Docker where an engine runs
+stack: $(VENV)/dev models  ## `make serve`, the examples, what pages show, and Docker where an engine runs
 	$(PY) -m pytest tests/stack
 
 # pyenv keeps its interpreters away from the PATH, behind commands that may be switched off.

@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
-from reference_server import backend_config, cache_config, metrics_config, trace_config
-from reference_server.fronts.forwarding import HeaderForwarding
-from reference_server.options import BACKEND_DIRECTORY, Compression, ControlMode, GrpcOptions
-
-#: Options of tritonserver that this server knows of, but does nothing about. They are accepted
-#: with a warning where they only tune or switch off what is not there.
-WITHOUT_EFFECT = (
-    "grpc-infer-allocation-pool-size",
-    "allow-gpu-metrics",
-    "http-thread-count",
-    "cache-directory",
-    "repoagent-directory",
-    "pinned-memory-pool-byte-size",
-    "cuda-memory-pool-byte-size",
+from reference_server import argument_values as values
+from reference_server import (
+    backend_config,
+    cache_config,
+    metrics_config,
+    other_flags,
+    trace_config,
 )
-_WITHOUT_EFFECT_NUMBERS = {"http-thread-count", "grpc-infer-allocation-pool-size"}
+from reference_server.command_parser import CommandParser
+from reference_server.options import BACKEND_DIRECTORY, Compression, ControlMode, GrpcOptions
 
 _Add = Callable[..., object]
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports a bad option as tritonserver does: usage, the reason, exit code 1."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(1, f"{message}\n")
-
-
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandParser:
     """What reads a command line; it exits with code 1 on a bad one, as tritonserver does."""
-    made = _Parser(
+    made = CommandParser(
         prog="reference_server",
-        allow_abbrev=False,
         description="Serve a Triton model repository of Python models and ensembles.",
+        epilog=other_flags.DESCRIBED,
     )
     for title, add_options in (
         ("models", _add_models),
@@ -53,9 +36,7 @@ def parser() -> argparse.ArgumentParser:
         ("execution", _add_execution),
     ):
         add_options(made.add_argument_group(title).add_argument)
-    for name in WITHOUT_EFFECT:
-        made.add_argument(f"--{name}", metavar="VALUE", help=argparse.SUPPRESS,
-            type=_number if name in _WITHOUT_EFFECT_NUMBERS else str)  # fmt: skip
+    other_flags.add(made)
     return made
 
 
@@ -70,9 +51,9 @@ def _add_models(add: _Add) -> None:
         "explicit: load what clients ask for (none)")  # fmt: skip
     add("--load-model", action="append", default=[], metavar="NAME",
         help="load this model at the start, in mode explicit; * alone: all of them")  # fmt: skip
-    add("--repository-poll-secs", type=_within(1, 2**31 - 1), default=15, metavar="SECONDS",
+    add("--repository-poll-secs", type=values.within(1, 2**31 - 1), default=15, metavar="SECONDS",
         help="how often the files are looked at in mode poll (15)")  # fmt: skip
-    add("--model-load-thread-count", type=_within(1, 1024), default=4, metavar="N",
+    add("--model-load-thread-count", type=values.within(1, 1024), default=4, metavar="N",
         help="models loaded side by side at start (4)")  # fmt: skip
     add("--disable-auto-complete-config", action="store_true",
         help="do not ask models to complete their configuration")  # fmt: skip
@@ -82,24 +63,24 @@ def _add_models(add: _Add) -> None:
 
 def _add_start_and_end(add: _Add) -> None:
     add("--id", default="triton", help="the server's name in its metadata (default: triton)")
-    add("--exit-on-error", type=_boolean, default=True, metavar="BOOL",
+    add("--exit-on-error", type=values.boolean, default=True, metavar="BOOL",
         help="end when a model cannot be loaded at start (true)")  # fmt: skip
-    add("--strict-readiness", type=_boolean, default=True, metavar="BOOL",
+    add("--strict-readiness", type=values.boolean, default=True, metavar="BOOL",
         help="be ready only if every model is (true)")  # fmt: skip
-    add("--exit-timeout-secs", type=float, default=30.0, metavar="SECONDS",
+    add("--exit-timeout-secs", type=values.seconds, default=30.0, metavar="SECONDS",
         help="how long requests in flight and models may take at exit (30)")  # fmt: skip
 
 
 def _add_http(add: _Add) -> None:
-    add("--allow-http", type=_boolean, default=True, metavar="BOOL", help="serve HTTP (true)")
+    add("--allow-http", type=values.boolean, default=True, metavar="BOOL", help="serve HTTP (true)")
     add("--http-address", default="0.0.0.0", metavar="ADDRESS", help="address of HTTP (0.0.0.0)")
-    add("--http-port", type=_within(1, 65535), default=8000, metavar="PORT",
+    add("--http-port", type=values.within(1, 65535), default=8000, metavar="PORT",
         help="port of HTTP (8000)")  # fmt: skip
-    add("--reuse-http-port", type=_boolean, default=False, metavar="BOOL",
+    add("--reuse-http-port", type=values.boolean, default=False, metavar="BOOL",
         help="let several servers listen on the same HTTP port (false)")  # fmt: skip
-    add("--http-max-input-size", type=_within(1, 2**63 - 1), metavar="BYTES",
+    add("--http-max-input-size", type=values.within(1, 2**63 - 1), metavar="BYTES",
         help="refuse larger request bodies (any size)")  # fmt: skip
-    add("--http-header-forward-pattern", type=_pattern, default="", metavar="PATTERN",
+    add("--http-header-forward-pattern", type=values.pattern, default="", metavar="PATTERN",
         help="headers whose names match become parameters of infer requests")  # fmt: skip
     _add_restriction(add, "http-restricted-api", "HTTP")
 
@@ -111,12 +92,12 @@ def _add_restriction(add: _Add, option: str, front: str) -> None:
 
 def _add_grpc(add: _Add) -> None:
     defaults = GrpcOptions()
-    add("--allow-grpc", type=_boolean, default=True, metavar="BOOL", help="serve gRPC (true)")
+    add("--allow-grpc", type=values.boolean, default=True, metavar="BOOL", help="serve gRPC (true)")
     add("--grpc-address", default=defaults.address, metavar="ADDRESS",
         help="address of gRPC (0.0.0.0)")  # fmt: skip
-    add("--grpc-port", type=_within(1, 65535), default=defaults.port, metavar="PORT",
+    add("--grpc-port", type=values.within(1, 65535), default=defaults.port, metavar="PORT",
         help="port of gRPC (8001)")  # fmt: skip
-    add("--reuse-grpc-port", type=_boolean, default=False, metavar="BOOL",
+    add("--reuse-grpc-port", type=values.boolean, default=False, metavar="BOOL",
         help="let several servers listen on the same gRPC port (false)")  # fmt: skip
     add("--grpc-infer-response-compression-level", default="none",
         choices=[level.name.lower() for level in Compression],
@@ -133,18 +114,18 @@ def _add_grpc(add: _Add) -> None:
         ("max-connection-age", 0, "ms that a connection may last; 0 is for ever"),
         ("max-connection-age-grace", 0, "ms that its last calls may take; 0 is for ever"),
     ):  # fmt: skip
-        add(f"--grpc-{name}", type=_within(0, 2**31 - 1), default=default, metavar="N",
+        add(f"--grpc-{name}", type=values.within(0, 2**31 - 1), default=default, metavar="N",
             help=f"{meaning} ({default})")  # fmt: skip
-    add("--grpc-keepalive-permit-without-calls", type=_boolean, default=False, metavar="BOOL",
+    add("--grpc-keepalive-permit-without-calls", type=values.boolean, default=False, metavar="BOOL",
         help="ping connections without calls, too (false)")  # fmt: skip
-    add("--grpc-header-forward-pattern", type=_pattern, default="", metavar="PATTERN",
+    add("--grpc-header-forward-pattern", type=values.pattern, default="", metavar="PATTERN",
         help="metadata whose names match become parameters of infer requests")  # fmt: skip
     _add_restriction(add, "grpc-restricted-protocol", "gRPC")
     for name, meaning in (
         ("use-ssl", "speak TLS"),
         ("use-ssl-mutual", "speak TLS, to clients that show a certificate"),
     ):
-        add(f"--grpc-{name}", type=_boolean, default=False, metavar="BOOL",
+        add(f"--grpc-{name}", type=values.boolean, default=False, metavar="BOOL",
             help=f"{meaning} (false)")  # fmt: skip
     for name, meaning in (
         ("server-cert", "the server's certificates, in PEM"),
@@ -155,14 +136,14 @@ def _add_grpc(add: _Add) -> None:
 
 
 def _add_metrics(add: _Add) -> None:
-    add("--allow-metrics", type=_boolean, default=True, metavar="BOOL",
+    add("--allow-metrics", type=values.boolean, default=True, metavar="BOOL",
         help="serve metrics (true)")  # fmt: skip
     add("--metrics-address", metavar="ADDRESS", help="address of the metrics (that of HTTP)")
-    add("--metrics-port", type=_within(1, 65535), default=8002, metavar="PORT",
+    add("--metrics-port", type=values.within(1, 65535), default=8002, metavar="PORT",
         help="port of the metrics (8002)")  # fmt: skip
-    add("--metrics-interval-ms", type=_within(0, 2**63 - 1), default=2000, metavar="MS",
+    add("--metrics-interval-ms", type=values.milliseconds, default=2000, metavar="MS",
         help="how old the machine's metrics may become (2000)")  # fmt: skip
-    add("--allow-cpu-metrics", type=_boolean, default=True, metavar="BOOL",
+    add("--allow-cpu-metrics", type=values.boolean, default=True, metavar="BOOL",
         help="tell of CPU and memory in the metrics (true)")  # fmt: skip
     add("--metrics-config", action="append", default=[], type=metrics_config.setting,
         metavar="SETTING=VALUE", help="counter_latencies=false, summary_latencies=true or "
@@ -170,9 +151,15 @@ def _add_metrics(add: _Add) -> None:
 
 
 def _add_log_and_trace(add: _Add) -> None:
-    add("--log-verbose", type=int, default=0, metavar="LEVEL", help="verbosity; 0 is off (0)")
+    add(
+        "--log-verbose",
+        type=values.number,
+        default=0,
+        metavar="LEVEL",
+        help="verbosity; 0 is off (0)",
+    )
     for level in ("info", "warning", "error"):
-        add(f"--log-{level}", type=_boolean, default=True, metavar="BOOL",
+        add(f"--log-{level}", type=values.boolean, default=True, metavar="BOOL",
             help=f"log at level {level} (true)")  # fmt: skip
     add("--log-format", choices=("default", "ISO8601"), default="default", help="of log lines")
     add("--log-file", default="", metavar="FILE", help="log here instead of stderr")
@@ -190,49 +177,9 @@ def _add_execution(add: _Add) -> None:
     add("--cache-config", action="append", default=[], type=cache_config.setting,
         metavar="CACHE,SETTING=VALUE", help="local,size=BYTES: keep responses of models with "
         "response_cache { enable: true } in so many bytes (no cache)")  # fmt: skip
-    add("--response-cache-byte-size", type=_number, metavar="BYTES",
+    add("--response-cache-byte-size", type=values.number, metavar="BYTES",
         help="deprecated: what --cache-config=local,size=BYTES is")  # fmt: skip
     add("--rate-limit", choices=("off", "execution_count"), default="off", help="execution_count: "
         "executions wait for the resources that their instances need (off)")  # fmt: skip
     add("--rate-limit-resource", action="append", default=[], metavar="NAME:COUNT[:DEVICE]",
         help="how much there is of a resource (what the neediest instance needs)")  # fmt: skip
-
-
-# --------------------------------------------------------------------------------------- values
-
-
-def _boolean(text: str) -> bool:
-    value = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}.get(
-        text.lower()
-    )
-    if value is None:
-        raise argparse.ArgumentTypeError(f"invalid value for bool option: {text}")
-    return value
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"Invalid option value. Got {text}") from None
-
-
-def _pattern(text: str) -> str:
-    try:
-        HeaderForwarding(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
-def _within(low: int, high: int) -> Callable[[str], int]:
-    """A parser of whole numbers from `low` to `high`."""
-
-    def parse_number(text: str) -> int:
-        if not text.isdecimal() or not low <= int(text) <= high:
-            raise argparse.ArgumentTypeError(
-                f"Invalid option value. Got {text}, expected {low} to {high}"
-            )
-        return int(text)
-
-    return parse_number

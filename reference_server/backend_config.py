@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 PYTHON = "python"
+#: What Triton lets be set for all backends; of these, those of Python do without.
+OF_ALL = frozenset({"default-max-batch-size"})
 
 
 def setting(text: str) -> tuple[str, str, str]:

@@ -48,7 +48,8 @@ def byte_size(settings: Sequence[tuple[str, str, str]], directory: str = DIRECTO
     (cache,) = caches
     if cache != LOCAL:
         raise invalid_arg(
-            f"unable to find 'libtritoncache_{cache}.so' for cache. Searched: {directory}"
+            f"unable to find 'libtritoncache_{cache}.so' for cache. Searched: {directory}; the "
+            f"reference server has no cache but '{LOCAL}'"
         )
     given = {name: value for _, name, value in settings}
     if "size" not in given:

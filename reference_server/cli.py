@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -12,9 +13,17 @@ except ImportError:  # no uvloop on this platform: the same server, slower
     from asyncio import run as _run
 
 from reference_server import arguments as command_line
-from reference_server import backend_config, cache_config, metrics_config, trace_config
+from reference_server import (
+    backend_config,
+    cache_config,
+    metrics_config,
+    other_flags,
+    trace_config,
+    unknown_settings,
+)
+from reference_server.command_parser import CommandParser
 from reference_server.core.errors import ServerError
-from reference_server.observability import logs
+from reference_server.observability import logs, printing
 from reference_server.options import (
     Compression,
     ControlMode,
@@ -30,6 +39,8 @@ from reference_server.options import (
 )
 from reference_server.server import Server
 from reference_server.shutdown import ExitTimeout
+
+log = logging.getLogger(__name__)
 
 
 def _tls_options(given: argparse.Namespace) -> TlsOptions | None:
@@ -65,7 +76,7 @@ def _grpc_options(given: argparse.Namespace) -> GrpcOptions:
     )
 
 
-def _cache_bytes(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int | None:
+def _cache_bytes(parser: CommandParser, given: argparse.Namespace) -> int | None:
     settings = given.cache_config
     if given.response_cache_byte_size is not None:
         if settings:
@@ -84,18 +95,13 @@ def _cache_bytes(parser: argparse.ArgumentParser, given: argparse.Namespace) -> 
 
 
 def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
-    """The settings in `arguments`, and the options given that have no effect here.
+    """The settings in `arguments`, and what is to be warned of once there is a log.
 
     Exits with code 1 on a bad option, as tritonserver does. Raises ServerError for a response
     cache that cannot be made.
     """
     parser = command_line.parser()
-    given = parser.parse_args(arguments)
-    ignored = [
-        f"--{name}"
-        for name in command_line.WITHOUT_EFFECT
-        if getattr(given, name.replace("-", "_")) is not None
-    ]
+    given = parser.read(arguments)
     if given.load_model and given.model_control_mode != ControlMode.EXPLICIT.value:
         parser.error(
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
@@ -143,10 +149,10 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
             given.log_format == "ISO8601",
             given.log_file,
         ),
-        trace=trace_config.options(given.trace_config),
+        trace=trace_config.options(other_flags.trace_settings(given)),
         exit_on_error=given.exit_on_error,
         strict_readiness=given.strict_readiness,
-        auto_complete_config=not given.disable_auto_complete_config,
+        auto_complete_config=other_flags.auto_completes(given),
         control_mode=ControlMode(given.model_control_mode),
         startup_models=tuple(dict.fromkeys(given.load_model)),
         poll_s=given.repository_poll_secs,
@@ -158,25 +164,38 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         backend_directory=given.backend_directory,
         model_config_name=given.model_config_name,
     )
-    return options, ignored
+    return options, _warnings(given)
+
+
+def _warnings(given: argparse.Namespace) -> list[str]:
+    ignored = other_flags.ignored(given)
+    return [
+        *([f"no effect in the reference server: {', '.join(ignored)}"] if ignored else []),
+        *unknown_settings.of_backends(given.backend_config),
+        *unknown_settings.of_metrics(given.metrics_config),
+        *unknown_settings.of_tracing(given.trace_config),
+        *unknown_settings.of_cache(given.cache_config),
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the server; 0 after a clean stop, 1 if it could not start or stop."""
     try:
-        options, ignored = parse(sys.argv[1:] if arguments is None else arguments)
+        options, warnings = parse(sys.argv[1:] if arguments is None else arguments)
     except ServerError as error:
         return _failed(f"creating server: {error.code.value} - {error.message}")
     try:
         logs.configure(options.log)
     except OSError as error:
         return _failed(f"cannot log to '{options.log.file}': {error.strerror}")
-    if ignored:
-        logs.warn_ignored(ignored)
+    for warning in warnings:
+        log.warning("%s", warning)
     if not options.model_repositories:
         return _failed("creating server: Invalid argument - --model-repository must be specified")
     try:
-        _run(_serve(options))
+        # The log has the stream itself: it tells its own names.
+        with printing.named_output():
+            _run(_serve(options))
     except ServerError as error:
         return _failed(f"creating server: {error.code.value} - {error.message}")
     except ExitTimeout:  # the log has told

@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from reference_server.options import DEFAULT_QUANTILES, LatencyMetrics, Quantile
 
+SWITCHES = frozenset({"counter_latencies", "summary_latencies"})
+NAMES = frozenset({"summary_quantiles", *SWITCHES})
+
 # What C++ reads as a number: what leads the text counts.
 _NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 
@@ -83,7 +84,7 @@ class Server:
             limiter=None if options.rate_limit is None else RateLimiter(options.rate_limit.limits),
             config_name=options.model_config_name,
         )
-        self._model_calls = loader.calls
+        self.model_calls = loader.calls
         self._loop: asyncio.AbstractEventLoop | None = None
         self.repository = Repository(
             options.model_repositories,
@@ -109,7 +110,8 @@ class Server:
         loaded = await asyncio.to_thread(self.load, loop)
         listeners: dict[str, Listener] = {}
         try:
-            log.info("%s", tables.models(self._rows()), extra={"verbatim": True})
+            width = None if self._options.log.file else tables.terminal_width(sys.stderr)
+            log.info("%s", tables.models(self._rows(), width), extra={"verbatim": True})
             if self._options.exit_on_error and not loaded:
                 raise internal("failed to load all models")
             # Metrics first: whoever finds the server ready finds them too.
@@ -137,7 +139,7 @@ class Server:
         """
         self._loop = loop
         loaded = self._load()
-        self._model_calls.connect(
+        self.model_calls.connect(
             self.repository, is_explicit=self._options.control_mode is ControlMode.EXPLICIT
         )
         return loaded

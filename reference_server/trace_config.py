@@ -16,6 +16,8 @@ _LEVELS = {
     "MIN": frozenset({"TIMESTAMPS"}),
     "MAX": frozenset({"TIMESTAMPS"}),
 }
+#: All settings that mean something.
+NAMES = frozenset({"level", "rate", "count", "mode", "triton,file", "triton,log-frequency"})
 
 
 def setting(text: str) -> tuple[str, str]:

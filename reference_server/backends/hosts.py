@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from reference_server.backends.python_host.inline import InlineInstance, Instanc
 from reference_server.core.clock import Clock
 from reference_server.core.errors import unsupported
 from reference_server.core.health import Health
-from reference_server.core.ports import Metrics, ModelCalls, ModelInstance
+from reference_server.core.ports import Metrics, ModelCalls, ModelInstance, OpenInstance
+from reference_server.observability import printing
 
 
 class PythonHosts:
@@ -31,17 +32,23 @@ class PythonHosts:
         self._metrics = metrics
 
     def instance(
-        self, spec: InstanceSpec, calls: ModelCalls, chosen: str, health: Health
+        self,
+        spec: InstanceSpec,
+        calls: ModelCalls,
+        chosen: str,
+        health: Health,
+        prepare: Callable[[OpenInstance], None] | None = None,
     ) -> ModelInstance:
         """An instance, not open yet.
 
         `health` hears of it if its process dies, or if its model tells whether it is ready.
+        `prepare` is for the one that takes the place of an instance whose process died.
         """
         settings = read(self._given)
         if _host(settings, chosen) is Host.INLINE:
             return InlineInstance(spec, self._clock, self._metrics, calls, health)
         return ProcessInstance(
-            spec, settings.supervision, self._clock, self._metrics, calls, health
+            spec, settings.supervision, self._clock, self._metrics, calls, health, prepare=prepare
         )
 
     def auto_complete(
@@ -49,7 +56,8 @@ class PythonHosts:
     ) -> dict[str, Any]:
         """`config` as the model itself completes it. Blocks for as long as the model does."""
         if _host(read(self._given), chosen) is Host.INLINE:
-            return inline.auto_complete(model_file, model_name, config)
+            with printing.speaking(model_name):
+                return inline.auto_complete(model_file, model_name, config)
         return completing.auto_complete(model_file, model_name, config)
 
 

@@ -11,13 +11,26 @@ UNSUPPORTED_CODING = "Unsupported compression type"
 _GZIP_WINDOW = zlib.MAX_WBITS | 16
 #: Tells zlib to see for itself whether the data is gzip or zlib.
 _ANY_WINDOW = zlib.MAX_WBITS | 32
+# What a few bytes may become, and above that how many times as much as was sent.
+_FREE_BYTES = 1 << 28
+_LARGEST_RATIO = 32
+
+
+def most_bytes(packed: int) -> int:
+    """How long the plain form of so many compressed bytes may be.
+
+    zlib packs zeros a thousandfold: without a bound a megabyte takes a gigabyte of the server's
+    memory. Tensors that are worth sending are far from it.
+    """
+    return max(_FREE_BYTES, _LARGEST_RATIO * packed)
 
 
 def decompress(coding: str | None, body: memoryview) -> memoryview:
     """The plain body that a request's `Content-Encoding` hides.
 
     A stream that is cut gives what there is of it. Raises ServerError UNSUPPORTED for a coding that
-    is not known, and INVALID_ARG for an empty body, and for one that is damaged or not compressed.
+    is not known, and INVALID_ARG for an empty body, for one that is damaged or not compressed, and
+    for one whose plain form is longer than `most_bytes`.
     """
     if coding in (None, "identity"):
         return body
@@ -26,10 +39,16 @@ def decompress(coding: str | None, body: memoryview) -> memoryview:
     if not body:
         raise invalid_arg("nothing to be decompressed")
     decoder = zlib.decompressobj(_ANY_WINDOW)
+    most = most_bytes(len(body))
     try:
-        return memoryview(decoder.decompress(body))
+        plain = decoder.decompress(body, most + 1)
     except zlib.error as error:
         raise invalid_arg(f"failed to decompress the {coding} request body: {error}") from None
+    if len(plain) > most:
+        raise invalid_arg(
+            f"the {coding} request body of {len(body)} bytes decompresses to more than {most} bytes"
+        )
+    return memoryview(plain)
 
 
 def compress(coding: str, parts: list[memoryview | bytes]) -> bytes:

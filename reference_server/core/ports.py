@@ -11,18 +11,22 @@ from reference_server.core.response import Execution, Timing
 from reference_server.core.statistics import FailureReason
 
 
-class ModelInstance(Protocol):
-    """One copy of a model that runs one batch at a time, always on one and the same thread."""
+class OpenInstance(Protocol):
+    """One copy of a model that runs one batch at a time."""
 
     @property
     def name(self) -> str:
         """The instance's name, as it stands in error texts (`bert_0_0`)."""
 
-    def open(self) -> None:
-        """Get ready to execute. Blocks, maybe for minutes. Raises ServerError."""
-
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         """Run one batch. Blocks. Raises ServerError if the batch as a whole failed."""
+
+
+class ModelInstance(OpenInstance, Protocol):
+    """One that is opened and closed by who has it, always on one and the same thread."""
+
+    def open(self) -> None:
+        """Get ready to execute. Blocks, maybe for minutes. Raises ServerError."""
 
     def close(self) -> None:
         """Run the model's finalize and let go of everything."""

@@ -29,7 +29,11 @@ class RepositoryControl:
         Raises ServerError UNSUPPORTED if one of the repositories is named.
         """
         _check_repository(repository)
-        return self._repository.index(ready_only=ready_only)
+        return self._repository.index(
+            ready_only=ready_only,
+            # Nobody asked for these loads, so nobody else is told that one failed.
+            tells_failures=self._mode is ControlMode.POLL,
+        )
 
     def load(
         self,

@@ -83,8 +83,3 @@ def apply(options: LogOptions) -> None:
         handler.setFormatter(TritonFormatter(iso8601=options.iso8601))
         handler.filters = [lambda record: shown.get(record.levelno, True)]
     logger.setLevel(VERBOSE if options.verbose_level >= 1 else logging.INFO)
-
-
-def warn_ignored(names: list[str]) -> None:
-    """Say which options of the command line change nothing."""
-    logging.getLogger(ROOT).warning("no effect in the reference server: %s", ", ".join(names))

@@ -16,7 +16,7 @@ from reference_server.observability.statistics import ModelStatistics
 from reference_server.repository.calls import Calls
 from reference_server.scheduling.execution import Executor
 from reference_server.scheduling.waits import Crew, Member
-from reference_server.scheduling.warmup import WarmedInstance
+from reference_server.scheduling.warmup import WarmedInstance, Warmup
 
 
 class InstanceMaker:
@@ -37,6 +37,10 @@ class InstanceMaker:
         health: Health,
     ) -> list[ModelInstance]:
         """All instances of the model in `folder`. Raises ServerError for a wrong setting."""
+        warm_up = None
+        if config.warmup:
+            executor = Executor(config.name, version, statistics, self._clock)
+            warm_up = Warmup(config.warmup, config.signature, folder, executor, self._clock)
         instances = [
             with_reshaped_outputs(
                 self._hosts.instance(
@@ -44,20 +48,15 @@ class InstanceMaker:
                     self._calls.of(Member(crew, instance.name)),
                     config.execution_host,
                     health,
+                    warm_up,
                 ),
                 config.signature,
             )
             for instance in config.instances
         ]
-        if not config.warmup:
+        if warm_up is None:
             return instances
-        executor = Executor(config.name, version, statistics, self._clock)
-        return [
-            WarmedInstance(
-                *(instance, config.warmup, config.signature, folder), *(executor, self._clock)
-            )
-            for instance in instances
-        ]
+        return [WarmedInstance(instance, warm_up) for instance in instances]
 
 
 def _spec(

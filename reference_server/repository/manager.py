@@ -97,7 +97,7 @@ class Repository:
         try:
             files = FileDirectory(override.files) if override and override.files else None
         except ServerError as error:
-            log.error("%s", error)
+            log.error("cannot load %s with these files: %s", ", ".join(sorted(names)), error)
             return {name: _not_polled(name) for name in names}
         try:
             with self._changed:
@@ -250,18 +250,24 @@ class Repository:
         """How many loaded versions are not finalized yet, those included that serve no more."""
         return len(self._retirement.leaving.union(self.all()))
 
-    def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
+    def index(self, *, ready_only: bool = False, tells_failures: bool = False) -> list[IndexEntry]:
         """What lies in the repositories, by name, then version, and what became of it.
 
-        Raises ServerError if a repository cannot be read.
+        With `tells_failures` versions that serve on, though a newer load of their model failed,
+        have a reason that says so. Raises ServerError if a repository cannot be read.
         """
-        return overview.index(self._poller.directories(), self._book, ready_only=ready_only)
+        folders = self._poller.directories()
+        errors = self._failures() if tells_failures else {}
+        return overview.index(folders, self._book, errors, ready_only=ready_only)
 
     def statuses(self) -> list[VersionStatus]:
         """What became of each model version that was to be loaded, by name, then version."""
+        return overview.statuses(self._book, self._failures())
+
+    def _failures(self) -> dict[str, ServerError]:
+        """The errors of models whose newest load failed."""
         with self._changed:
-            errors = {**self._errors, **self._unreadable}
-        return overview.statuses(self._book, errors)
+            return {**self._errors, **self._unreadable}
 
     @property
     def is_complete(self) -> bool:

@@ -23,9 +23,17 @@ class IndexEntry:
 
 
 def index(
-    folders: Mapping[str, Sequence[Path]], book: Book, *, ready_only: bool
+    folders: Mapping[str, Sequence[Path]],
+    book: Book,
+    errors: Mapping[str, ServerError],
+    *,
+    ready_only: bool,
 ) -> list[IndexEntry]:
-    """The rows of all `folders`, by name, then version."""
+    """The rows of all `folders`, by name, then version.
+
+    `errors` are of models whose newest load failed: versions that serve on all the same are ready,
+    and their reason tells why they are not what lies in the folder.
+    """
     entries: list[IndexEntry] = []
     for name, paths in folders.items():
         records = book.records(name)
@@ -35,11 +43,12 @@ def index(
             if not ready_only:
                 entries.append(IndexEntry(name))
         else:
-            entries += [
-                IndexEntry(name, record.version, *record.shown)
-                for record in records
-                if record.shown[0] is State.READY or not ready_only
-            ]
+            for record in records:
+                state, reason = record.shown
+                if state is State.READY and not reason and name in errors:
+                    reason = f"serves as before, a newer load failed: {errors[name].described()}"
+                if state is State.READY or not ready_only:
+                    entries.append(IndexEntry(name, record.version, state, reason))
     return entries
 
 

@@ -8,7 +8,7 @@ from reference_server.core.clock import Clock
 from reference_server.core.defects import Contained
 from reference_server.core.delivery import answer, deliver
 from reference_server.core.errors import Code, ServerError, internal
-from reference_server.core.ports import ModelInstance, Recorder
+from reference_server.core.ports import OpenInstance, Recorder
 from reference_server.core.response import InferResponse, Timing
 from reference_server.core.statistics import FailureReason
 from reference_server.scheduling.traced import TracedSink, traced_sink
@@ -30,7 +30,7 @@ class Executor:
         self._recorder = recorder
         self._clock = clock
 
-    def run(self, instance: ModelInstance, batch: Batch) -> Batch:
+    def run(self, instance: OpenInstance, batch: Batch) -> Batch:
         """Execute `batch` on `instance`. Returns those requests that want to be executed again."""
         start = self._clock.monotonic_ns()
         traced: list[TracedSink] = []

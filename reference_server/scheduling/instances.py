@@ -16,6 +16,7 @@ from typing import NamedTuple
 from reference_server.core.clock import Clock
 from reference_server.core.ports import ModelInstance, Recorder
 from reference_server.core.request import InferRequest
+from reference_server.observability import printing
 from reference_server.scheduling.alarm import Alarm
 from reference_server.scheduling.execution import Executor
 from reference_server.scheduling.rate_limiter import RateLimiter, Share
@@ -221,6 +222,7 @@ class _Worker(threading.Thread):
         self.opened: Future[None] = Future()
 
     def run(self) -> None:
+        printing.speak_as(self.name)
         try:
             self._instance.open()
         except BaseException as error:  # whoever waits for `opened` must hear of anything

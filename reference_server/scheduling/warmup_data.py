@@ -21,22 +21,11 @@ _LABEL = "[request id: <id_unknown>]"
 _SEED = 0
 
 
-def tensors(
-    inputs: tuple[WarmupInput, ...], signature: Signature, model_folder: Path
-) -> dict[str, Tensor]:
-    """One row of each of a sample's inputs; those that the model does not have are left out.
+def tensor(given: WarmupInput, signature: Signature, model_folder: Path) -> Tensor:
+    """One row of an input of a sample.
 
-    Reads the sample's files. Raises ServerError if there is no data, or too little.
+    Reads the sample's file, if it has one. Raises ServerError if there is no data, or too little.
     """
-    known = {entry.name for entry in signature.inputs}
-    return {
-        given.name: _tensor(given, signature, model_folder)
-        for given in inputs
-        if given.name in known
-    }
-
-
-def _tensor(given: WarmupInput, signature: Signature, model_folder: Path) -> Tensor:
     if min(given.dims, default=0) < 0:
         raise invalid_arg(
             "warmup setting expects all variable-size dimensions are specified for input "

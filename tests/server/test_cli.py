@@ -79,6 +79,7 @@ OPTIONS = {
     "--metrics-address=::1": ("metrics", MetricsOptions("::1")),
     "--metrics-port=9002": ("metrics", MetricsOptions(port=9002)),
     "--metrics-interval-ms=0": ("metrics", MetricsOptions(interval_ms=0)),
+    "--metrics-interval-ms=1.5": ("metrics", MetricsOptions(interval_ms=1)),
     "--allow-cpu-metrics=false": ("metrics", MetricsOptions(cpu=False)),
     "--metrics-config=summary_latencies=true": (
         "metrics",
@@ -208,10 +209,73 @@ def test_settings_of_tracing_are_joined():
     assert cli.parse([*HERE, *arguments])[0].trace == expected
 
 
-def test_options_without_effect_are_named():
+def test_options_without_effect_are_named_in_one_line():
     arguments = [*HERE, "--cache-directory=x", "--allow-gpu-metrics=0", "--http-thread-count", "4"]
-    ignored = cli.parse(arguments)[1]
-    assert sorted(ignored) == ["--allow-gpu-metrics", "--cache-directory", "--http-thread-count"]
+    assert cli.parse(arguments)[1] == [
+        "no effect in the reference server: --allow-gpu-metrics, --cache-directory, "
+        "--http-thread-count"
+    ]
+
+
+@pytest.mark.parametrize("name", ["allow-sagemaker", "allow-vertex-ai", "model-namespacing"])
+def test_what_is_not_served_may_be_switched_off(name):
+    options, warnings = cli.parse([*HERE, f"--{name}=false"])
+    assert options == cli.parse(HERE)[0]
+    assert warnings == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "completes"),
+    [
+        (["--strict-model-config=true"], False),
+        (["--strict-model-config=false"], True),
+        (["--strict-model-config=false", "--disable-auto-complete-config"], False),
+        (["--disable-auto-complete-config", "--strict-model-config=false"], False),
+    ],
+)
+def test_the_older_name_of_auto_completion(capsys, arguments, completes):
+    assert cli.parse([*HERE, *arguments])[0].auto_complete_config is completes
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == (
+        "Warning: '--strict-model-config' has been deprecated! Please use "
+        "'--disable-auto-complete-config' instead."
+    )
+    overridden = "Warning: Overriding deprecated '--strict-model-config' from False to True in"
+    assert [line.startswith(overridden) for line in told[1:]] == [True] * (len(arguments) - 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "trace"),
+    [
+        (
+            ["--trace-file=t", "--trace-count=4", "--trace-log-frequency=3"],
+            TraceOptions(file="t", count=4, log_frequency=3),
+        ),
+        (["--trace-rate=5", "--trace-config=rate=6"], TraceOptions(rate=6)),
+        (["--trace-config=triton,file=b", "--trace-file=a"], TraceOptions(file="b")),
+        (
+            ["--trace-level=TIMESTAMPS", "--trace-config=level=TENSORS"],
+            TraceOptions(levels=frozenset({"TIMESTAMPS", "TENSORS"})),
+        ),
+        (["--trace-level=off", "--trace-config=level=TENSORS"], TraceOptions()),
+        (["--trace-level=OFF", "--trace-level=TIMESTAMPS"], TraceOptions()),
+    ],
+)
+def test_the_older_names_of_trace_settings(capsys, arguments, trace):
+    assert cli.parse([*HERE, *arguments])[0].trace == trace
+    assert "has been deprecated and will be removed" in capsys.readouterr().err
+
+
+def test_an_older_name_is_told_to_count_for_less(capsys):
+    cli.parse([*HERE, "--trace-rate=5", "--trace-config=rate=6"])
+    assert capsys.readouterr().err.splitlines()[1] == (
+        "Warning: Overriding deprecated '--trace-rate' in favor of provided rate value in "
+        "--trace-config!"
+    )
+
+
+def test_an_option_may_be_abbreviated_as_in_triton():
+    assert cli.parse(["--model-repo=m"])[0].model_repositories == (Path("m"),)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +285,10 @@ def test_options_without_effect_are_named():
         (["--http-port=65536"], "--http-port: Invalid option value. Got 65536"),
         (["--metrics-port=0"], "--metrics-port: Invalid option value. Got 0, expected 1 to 65535"),
         (["--metrics-interval-ms=-1"], "--metrics-interval-ms: Invalid option value. Got -1"),
-        (["--allow-metrics=maybe"], "invalid value for bool option: maybe"),
+        (["--metrics-interval-ms=nan"], "--metrics-interval-ms: Invalid option value. Got nan"),
+        (["--metrics-interval-ms=soon"], "--metrics-interval-ms: Invalid option value. Got soon"),
+        (["--exit-timeout-secs=soon"], "--exit-timeout-secs: Invalid option value. Got soon"),
+        (["--allow-metrics=maybe"], "--allow-metrics: invalid value for bool option: maybe"),
         (["--metrics-config=x"], "--metrics-config option format is <setting>=<value>. Got x"),
         (["--cache-config=local"], "No cache specified. --cache-config option format is"),
         (["--response-cache-byte-size=abc"], "Invalid option value. Got abc"),
@@ -255,10 +322,13 @@ def test_options_without_effect_are_named():
         (["--log-format=x"], "--log-format: invalid choice: 'x'"),
         (["--trace-config=rate=x"], "--trace-config: Invalid option value. Got x"),
         (["--trace-config=mode=opentelemetry"], "trace mode 'opentelemetry' is not served"),
-        (["--nope"], "unrecognized arguments: --nope"),
-        (["--http=1"], "unrecognized arguments: --http=1"),
-        (["stray"], "unrecognized arguments: stray"),
-        (["--http-port"], "--http-port: expected one argument"),
+        (["--nope"], "unrecognized option '--nope'"),
+        (["--http-prot", "1"], "unrecognized option '--http-prot'; did you mean '--http-port'?"),
+        (["--http=1"], "ambiguous option: --http=1 could match --http-address, --http-port"),
+        (["stray"], "Unexpected argument: stray"),
+        (["--http-port"], "option '--http-port' requires an argument"),
+        (["--allow-sagemaker=true"], "--allow-sagemaker: not served by the reference server"),
+        (["--trace-level=x"], "--trace-level: invalid value for trace level option: x"),
     ],
 )
 def test_a_bad_option_exits_with_1(capsys, arguments, said):
@@ -266,8 +336,10 @@ def test_a_bad_option_exits_with_1(capsys, arguments, said):
         cli.main([*HERE, *arguments])
     assert exited.value.code == 1
     shown = capsys.readouterr().err
-    assert shown.startswith("usage: reference_server")
-    assert said in shown
+    *_, reason, last = shown.splitlines()
+    assert reason.startswith("Error: ")
+    assert said in reason
+    assert last == "see --help for all options"
 
 
 def test_a_log_file_that_cannot_be_written_is_told(capsys, tmp_path):
@@ -342,3 +414,47 @@ def test_options_without_effect_are_warned_of(capsys, tmp_path):
     write_model(tmp_path, "m", VECTOR, STOPPING)
     cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}", "--http-thread-count=1"])
     assert '"no effect in the reference server: --http-thread-count"' in capsys.readouterr().err
+
+
+def test_help_names_every_option(capsys):
+    with pytest.raises(SystemExit) as exited:
+        cli.main(["--help"])
+    assert exited.value.code == 0
+    shown = capsys.readouterr().out
+    for name in ("--http-port", "--host-policy", "--allow-sagemaker", "--trace-rate"):
+        assert name in shown
+
+
+PRINTING = """
+    import os
+    import signal
+
+    print("imported")
+
+    class TritonPythonModel:
+        @staticmethod
+        def auto_complete_config(config):
+            print("completed")
+            return config
+
+        def initialize(self, args):
+            print("some", 1)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def is_ready(self):
+            return True
+
+        def finalize(self):
+            print("the", "end", end="")
+"""
+
+
+def test_what_a_model_prints_has_its_name_in_front(capsys, tmp_path):
+    write_model(tmp_path, "m", VECTOR, PRINTING)
+    cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"])
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        *("[m] imported", "[m] completed", "[m_0] imported", "[m_0] some 1", "[m_0] the end")
+    ]
+    assert "] [m" not in shown.err
+    assert "\n[m" not in shown.err

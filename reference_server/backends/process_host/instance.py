@@ -23,7 +23,7 @@ from reference_server.backends.readiness import Readiness
 from reference_server.core.clock import Clock
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
-from reference_server.core.ports import Metrics, ModelCalls
+from reference_server.core.ports import Metrics, ModelCalls, OpenInstance
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, InferResponse
 
@@ -49,7 +49,8 @@ class ProcessInstance:
 
     `health` is told when that dies and when it is back, and if its model tells whether it is ready.
     While it is down, `execute` waits for the next attempt to start it: it then executes, or fails
-    if the attempt does. `processes` makes the children.
+    if the attempt does. `prepare` is called with an instance that was started again before that
+    serves, and fails the attempt by ServerError. `processes` makes the children.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class ProcessInstance:
         calls: ModelCalls,
         health: Health,
         processes: Callable[..., ChildProcess] = ChildProcess,
+        prepare: Callable[[OpenInstance], None] | None = None,
     ) -> None:
         self._spec = spec
+        self._prepare = prepare
         self._supervision = supervision
         self._clock = clock
         self._metrics = metrics
@@ -100,11 +103,13 @@ class ProcessInstance:
         Blocks for as long as the model does.
         """
         self._closing = False
-        self._launch()
+        self._launch(None)
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         """Run one batch. Blocks; raises ServerError if the batch as a whole failed."""
-        child = self._ready_child()
+        return self._execute(self._ready_child(), requests)
+
+    def _execute(self, child: ChildProcess, requests: Sequence[InferRequest]) -> Execution:
         numbers = self._live.begin(child, requests)
         limit_s = self._supervision.execution_limit_s
         try:
@@ -113,26 +118,26 @@ class ProcessInstance:
             self._live.watch(numbers)
             execution: Execution = child.answer(limit_s)
         except ProcessEnded:
-            return self._unfinished(numbers, requests, self._unhealthy())
+            return self._unfinished(child, numbers, requests, self._unhealthy())
         except ProcessSlow:
             child.kill()
             too_long = internal(
                 f"Failed to process the request(s) for model '{self.name}', message: the execution "
                 f"took longer than {limit_s:g} s, and its process was ended."
             )
-            return self._unfinished(numbers, requests, too_long)
+            return self._unfinished(child, numbers, requests, too_long)
         except ServerError:
             if child.is_gone:  # there was no room for its requests any more
-                return self._unfinished(numbers, requests, self._unhealthy())
+                return self._unfinished(child, numbers, requests, self._unhealthy())
             self._live.take(numbers)
-            self._live.executed()
+            self._live.executed(child)
             raise
         self._live.take(
             number
             for place, number in enumerate(numbers)
             if execution.responses[place] is not None or place in execution.rescheduled
         )
-        self._live.executed()
+        self._live.executed(child)
         if child.is_gone:
             self._fail_late(child)
         return execution
@@ -156,8 +161,8 @@ class ProcessInstance:
 
     # ------------------------------------------------------------------------- the process's life
 
-    def _launch(self) -> None:
-        """Start a process, open the model in it, and let it serve. Raises ServerError."""
+    def _launch(self, prepare: Callable[[OpenInstance], None] | None) -> None:
+        """Start a process, open the model in it, `prepare` it, let it serve. Raises ServerError."""
         child: ChildProcess = self._processes(
             self.name, self._attend, lambda how: self._ended(child, how)
         )
@@ -169,6 +174,8 @@ class ProcessInstance:
             if closing:
                 child.kill()
             tells_readiness = child.ask("open", specs.pack(self._spec))
+            if prepare is not None:
+                prepare(_Started(self.name, partial(self._execute, child)))
         except ProcessEnded as error:
             log.error("the process of instance '%s' %s while it was starting", self.name, error)
             raise self._unhealthy() from error
@@ -199,10 +206,13 @@ class ProcessInstance:
     def _ended(self, child: ChildProcess, how: str) -> None:
         """A process has ended. On the thread that received from it."""
         with self._changed:
-            if self._child is not child:
-                return  # it never served, or is meant to end
-            self._child = None
-            self._changed.notify_all()
+            served = self._child is child  # else it was just starting, or is meant to end
+            if served:
+                self._child = None
+                self._changed.notify_all()
+        if not served:
+            self._fail_late(child)
+            return
         reason = f"the process of instance '{self.name}' {how}"
         log.error("%s", reason)
         if self._supervision.restarts:
@@ -220,7 +230,7 @@ class ProcessInstance:
                 if self._changed.wait_for(lambda: self._closing, pause_ns / 1e9):
                     return
             try:
-                self._launch()
+                self._launch(self._prepare)
             except ServerError as error:
                 log.error(
                     "the process of instance '%s' was not started again: %s", self.name, error
@@ -257,11 +267,15 @@ class ProcessInstance:
             request.sink.send(response)
 
     def _unfinished(
-        self, numbers: range, requests: Sequence[InferRequest], error: ServerError
+        self,
+        child: ChildProcess,
+        numbers: range,
+        requests: Sequence[InferRequest],
+        error: ServerError,
     ) -> Execution:
         """What came of an execution whose process is gone: errors for all that are not answered."""
         unanswered = self._live.take(numbers)
-        self._live.executed()
+        self._live.executed(child)
         if len(unanswered) == len(requests):
             raise error
         for request in unanswered.values():
@@ -280,3 +294,11 @@ class ProcessInstance:
 
     def _unhealthy(self) -> ServerError:
         return internal(f"Stub process '{self.name}' is not healthy.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """An instance whose process is there, and executes for nobody else yet."""
+
+    name: str
+    execute: Callable[[Sequence[InferRequest]], Execution]

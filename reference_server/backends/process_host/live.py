@@ -26,7 +26,7 @@ class LiveRequests:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: dict[int, _Entry] = {}
-        self._executing = range(0)
+        self._executing: dict[ChildProcess, range] = {}
         self._next = 0
 
     def __len__(self) -> int:
@@ -35,11 +35,12 @@ class LiveRequests:
     def begin(self, child: ChildProcess, requests: Sequence[InferRequest]) -> range:
         """Number the requests of the batch that `child` is to execute now."""
         with self._lock:
-            self._executing = range(self._next, self._next + len(requests))
-            self._next = self._executing.stop
-            for number, request in zip(self._executing, requests, strict=True):
+            numbers = range(self._next, self._next + len(requests))
+            self._next = numbers.stop
+            self._executing[child] = numbers
+            for number, request in zip(numbers, requests, strict=True):
                 self._entries[number] = _Entry(request, child)
-            return self._executing
+            return numbers
 
     def watch(self, numbers: range) -> None:
         """From now on tell the process, which has these requests, if they are cancelled."""
@@ -65,18 +66,19 @@ class LiveRequests:
                 entry.request.cancellation.unwatch(entry.cancel)
         return {number: entry.request for number, entry in found.items()}
 
-    def executed(self) -> None:
-        """The batch is executed; those of its requests that are left are answered later."""
+    def executed(self, child: ChildProcess) -> None:
+        """Its batch is executed; those of the requests that are left are answered later."""
         with self._lock:
-            self._executing = range(0)
+            self._executing.pop(child, None)
 
     def take_late(self, child: ChildProcess) -> dict[int, InferRequest]:
         """All that `child` was to answer later."""
         with self._lock:
+            executing = self._executing.get(child, ())
             late = [
                 number
                 for number, entry in self._entries.items()
-                if entry.child is child and number not in self._executing
+                if entry.child is child and number not in executing
             ]
         return self.take(late)
 

@@ -38,6 +38,10 @@ _LEAST = {
     "thread-pool-size": (1, "can't be less than 1."),
     "shm_message_queue_size": (-(2**63), ""),
 }
+#: All settings that mean something, here or in Triton.
+NAMES = frozenset(
+    {"host", "stub-restart", "stub-execution-timeout-seconds", "shm-region-prefix-name", *_LEAST}
+)
 
 
 def read(given: Mapping[str, str]) -> PythonSettings:

@@ -7,11 +7,17 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent import futures
 
+from reference_server.observability import printing
+
 
 class CoroutineRunner:
-    """Runs coroutines on one event loop, in a thread of its own that the first of them starts."""
+    """Runs coroutines on one event loop, in a thread of its own that the first of them starts.
 
-    def __init__(self) -> None:
+    What they print is that of `name`.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -55,6 +61,7 @@ class CoroutineRunner:
             with self._starting:
                 if self._loop is None:
                     loop = asyncio.new_event_loop()
+                    loop.call_soon(printing.speak_as, self._name)
                     self._thread = threading.Thread(target=loop.run_forever, daemon=True)
                     self._thread.start()
                     self._loop = loop

@@ -35,6 +35,7 @@ from reference_server.core.health import Health
 from reference_server.core.ports import Metrics, ModelCalls
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution
+from reference_server.observability import printing
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class InlineInstance:
         self._metrics: InstanceMetrics  # one for each time that the instance is open
         self._modules: ModelModules | None = None
         self._model: Any = None
-        self._coroutines = CoroutineRunner()
+        self._coroutines = CoroutineRunner(spec.name)
         self._senders = Senders(
             spec.name,
             spec.model_name,
@@ -195,7 +196,8 @@ class InlineInstance:
         if model is None:
             return False
         try:
-            said: object = model.is_ready()
+            with printing.speaking(self.name):
+                said: object = model.is_ready()
             if isinstance(said, Coroutine):
                 said = self._coroutines.run(said, LIMIT_S)
         except BaseException as error:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from reference_server.codecs import compression
 from reference_server.codecs.proto_wire import Data
 from reference_server.fronts.grpc.errors import CallFailed, Status
 
@@ -40,8 +41,9 @@ def _inflating(encoding: str) -> Inflate:
 
     def inflate(message: Data) -> bytes:
         unpacker = zlib.decompressobj(wbits=_WINDOW_BITS[encoding])
+        most = min(_MAX_BYTES, compression.most_bytes(len(message)))
         try:
-            plain = unpacker.decompress(message, _MAX_BYTES)
+            plain = unpacker.decompress(message, most)
         except zlib.error:
             raise broken from None
         except MemoryError:
@@ -49,8 +51,8 @@ def _inflating(encoding: str) -> Inflate:
             raise CallFailed(Status.RESOURCE_EXHAUSTED, text) from None
         if unpacker.eof:
             return plain
-        if len(plain) == _MAX_BYTES:
-            raise CallFailed(Status.RESOURCE_EXHAUSTED, _too_large(_MAX_BYTES + 1))
+        if len(plain) == most:
+            raise CallFailed(Status.RESOURCE_EXHAUSTED, _too_large(most + 1, most))
         raise broken
 
     return inflate
@@ -64,8 +66,8 @@ INFLATE: Mapping[str, Inflate | None] = {
 }
 
 
-def _too_large(size: int) -> str:
-    return f"SERVER: Received message larger than max ({size} vs. {_MAX_BYTES})"
+def _too_large(size: int, most: int = _MAX_BYTES) -> str:
+    return f"SERVER: Received message larger than max ({size} vs. {most})"
 
 
 class MessageReader:

@@ -71,6 +71,11 @@ class Session:
     def __repr__(self) -> str:
         return f"<Session {len(self._calls)} calls, {self._http2}>"
 
+    @property
+    def is_greeted(self) -> bool:
+        """Whether the client speaks HTTP/2, as far as it has said anything."""
+        return self._http2.is_greeted
+
     # -- the transport's side
 
     def receive(self, data: memoryview) -> None:

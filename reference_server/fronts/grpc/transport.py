@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 #: How long the last bytes to a client may take.
 _LINGER_S = 20.0
+#: How long a client may take to say that it speaks HTTP/2, as in gRPC's own servers.
+_GREETING_S = 120.0
 #: Connections of one age do not all end at once: as in gRPC, a tenth more or less.
 _AGE_JITTER = 0.1
 
@@ -107,6 +109,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._age: asyncio.TimerHandle | None = None
+        self._greeting: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -127,6 +130,7 @@ class _Connection(asyncio.BufferedProtocol):
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
         self._look_after()
+        self._greeting = self._loop.call_later(_GREETING_S, self._check_greeting)
         if self._options.max_connection_age_ms:
             share = 1 + random.uniform(-_AGE_JITTER, _AGE_JITTER)
             delay_s = share * self._options.max_connection_age_ms / 1000
@@ -137,7 +141,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whom it concerns."""
         self._transport = None
-        for timer in (self._watch, self._age, self._linger):
+        for timer in (self._watch, self._age, self._greeting, self._linger):
             if timer is not None:
                 timer.cancel()
         self._session.lost()
@@ -180,6 +184,11 @@ class _Connection(asyncio.BufferedProtocol):
             self.abort()
         elif math.isfinite(delay_s):
             self._watch = self._loop.call_later(delay_s, self._look_after)
+
+    def _check_greeting(self) -> None:
+        """Give up a connection on which nobody speaks HTTP/2."""
+        if not self._session.is_greeted:
+            self.abort()
 
     def _retire(self) -> None:
         """The connection is old: let it end, and see that it does."""

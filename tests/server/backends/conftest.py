@@ -47,15 +47,20 @@ INLINE_ALONE = {
 }
 
 
+def shared_names() -> set[str]:
+    """The names under which models' modules are known now."""
+    return {name for name, module in sys.modules.items() if type(module) is SharedName}
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(tmp_path: Path) -> Iterator[None]:
     """Fail a test after which the process still knows a model's modules."""
-    path = sys.path.copy()
+    path, names = sys.path.copy(), shared_names()
     yield
     left = sys.path.copy()
     sys.path[:] = path
     assert left == path
-    assert not [name for name, module in sys.modules.items() if type(module) is SharedName]
+    assert shared_names() <= names
     files = [getattr(module, "__file__", None) or "" for module in sys.modules.values()]
     assert not [file for file in files if file.startswith(str(tmp_path))]
 

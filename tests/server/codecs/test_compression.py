@@ -5,6 +5,7 @@ import zlib
 
 import pytest
 
+from reference_server.codecs import compression
 from reference_server.codecs.compression import accepted, compress, decompress
 from reference_server.core.errors import Code, ServerError
 
@@ -60,6 +61,24 @@ def test_what_is_no_compressed_stream_is_refused(body):
         opened("gzip", body)
     assert caught.value.code is Code.INVALID_ARG
     assert caught.value.message.startswith("failed to decompress the gzip request body: Error -3")
+
+
+def test_few_bytes_may_not_become_very_many(monkeypatch):
+    monkeypatch.setattr(compression, "_FREE_BYTES", 1_000)
+    packed = gzip.compress(bytes(100_000))
+    with pytest.raises(ServerError) as caught:
+        opened("gzip", packed)
+    assert caught.value.code is Code.INVALID_ARG
+    assert caught.value.message == (
+        f"the gzip request body of {len(packed)} bytes decompresses to more than "
+        f"{32 * len(packed)} bytes"
+    )
+    assert opened("gzip", gzip.compress(bytes(1_000))) == bytes(1_000)
+
+
+@pytest.mark.parametrize("packed", [0, 1, 10**6, 10**9])
+def test_what_is_worth_packing_is_far_from_the_bound(packed):
+    assert compression.most_bytes(packed) >= max(2**28, 32 * packed)
 
 
 def test_a_cut_stream_gives_what_there_is():

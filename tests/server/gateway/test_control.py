@@ -50,7 +50,13 @@ def test_an_unload(control, asked):
 
 def test_an_index(control, asked):
     control.index(ready_only=True)
-    assert asked.calls == [("index", True)]
+    assert asked.calls == [("index", True, False)]
+
+
+@pytest.mark.parametrize("mode", ControlMode)
+def test_the_index_explains_loads_that_nobody_asked_for(asked, mode):
+    RepositoryControl(asked, mode).index()
+    assert asked.calls == [("index", False, mode is ControlMode.POLL)]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "/", "a/b", "../a", "a\0b"])

@@ -146,16 +146,6 @@ def test_other_loggers_are_left_alone(shown):
     assert not logging.getLogger(logs.ROOT).propagate
 
 
-def test_ignored_options_are_named_in_one_line(shown, tmp_path):
-    shown()
-    logs.configure(LogOptions(file=str(tmp_path / "other")))
-    logs.warn_ignored(["--grpc-port", "--metrics-port"])
-    for handler in logging.getLogger(logs.ROOT).handlers:
-        handler.close()
-    line = (tmp_path / "other").read_text(encoding="utf-8")
-    assert line.endswith('] "no effect in the reference server: --grpc-port, --metrics-port"\n')
-
-
 def test_what_is_shown_changes_while_the_server_runs(shown, tmp_path):
     shown()
     file = tmp_path / "live"

@@ -1,5 +1,14 @@
 """The start-up table of models."""
 
+import fcntl
+import io
+import os
+import pty
+import struct
+import termios
+
+import pytest
+
 from reference_server.observability import tables
 
 SHORT = """\
@@ -15,7 +24,6 @@ TALL = """\
 | Model | Version | Status                 |
 +-------+---------+------------------------+
 | m     | 1       | UNAVAILABLE: Internal: |
-|       |         |                        |
 |       |         | At:                    |
 | n     | -       | READY                  |
 +-------+---------+------------------------+"""
@@ -40,10 +48,49 @@ def test_no_models():
     assert tables.models([]) == EMPTY
 
 
-def test_a_long_status_is_broken():
-    status = "x" * 100
-    lines = tables.models([("m", "1", status)]).splitlines()
-    assert len({len(line) for line in lines}) == 1
-    shown = [line.split("|")[3].strip() for line in lines[3:-1]]
-    assert len(shown) == 2
-    assert "".join(shown) == status
+LONG = (
+    "UNAVAILABLE: Internal: no file /models/m/1/model.py, and no folder of this name\n\nAt:\n  x y"
+)
+
+IN_A_TERMINAL = """\
++-------+---------+--------------------------------+
+| Model | Version | Status                         |
++-------+---------+--------------------------------+
+| m     | 1       | UNAVAILABLE: Internal: no file |
+|       |         |   /models/m/1/model.py, and no |
+|       |         |   folder of this name          |
+|       |         | At:                            |
+|       |         |   x y                          |
++-------+---------+--------------------------------+"""
+
+
+def test_a_long_status_is_wrapped_between_words_to_fit_the_terminal():
+    assert tables.models([("m", "1", LONG)], width=52) == IN_A_TERMINAL
+
+
+def test_a_terminal_that_is_too_narrow_leaves_the_status_some_room():
+    assert tables.models([("m", "1", LONG)], width=10) == IN_A_TERMINAL
+
+
+@pytest.mark.parametrize("width", [70, 80, 200])
+def test_no_line_is_wider_than_the_terminal(width):
+    rows = [("m" * 20, "1", "x" * 500 + " " + "y " * 90), ("n", "12", LONG)]
+    lines = tables.models(rows, width).splitlines()
+    assert {len(line) for line in lines} == {len(lines[0])}
+    assert len(lines[0]) <= width
+
+
+def test_words_stay_whole_where_there_is_no_terminal():
+    path = "/folder" * 30
+    assert f"| {path} |" in tables.models([("m", "1", path)])
+
+
+def test_a_terminal_has_a_width_and_other_files_have_none(tmp_path):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 77, 0, 0))
+    with os.fdopen(theirs, "w") as terminal, os.fdopen(ours, "rb"):
+        assert tables.terminal_width(terminal) == 77
+    assert tables.terminal_width(terminal) is None
+    assert tables.terminal_width(io.StringIO()) is None
+    with (tmp_path / "log").open("w") as file:
+        assert tables.terminal_width(file) is None

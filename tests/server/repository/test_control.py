@@ -18,6 +18,7 @@ from reference_server.observability.metrics import MetricRegistry
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
 from reference_server.repository.overrides import Override
+from reference_server.repository.served import State
 
 CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "O"}))
 CONFIG = """{"backend": "python",
@@ -284,6 +285,38 @@ def test_a_broken_change_leaves_the_old_model(models, repository):
     assert refused(repository, "m")[1] == message
 
 
+def reasons(repository):
+    """What the index tells of each model where it tells of failures; all are ready."""
+    entries = repository.index(tells_failures=True)
+    assert {entry.state for entry in entries} == {State.READY}
+    return {entry.name: entry.reason for entry in entries}
+
+
+@pytest.mark.parametrize(
+    ("broken", "text", "reason"),
+    [
+        ("1/model.py", "class", "Internal: SyntaxError: "),
+        ("config.pbtxt", "garbage {", "Internal: failed to read text proto from"),
+    ],
+)
+def test_a_model_that_serves_as_before_can_tell_why(models, repository, broken, text, reason):
+    file = write_model(models, "m", VECTOR) / broken
+    write_model(models, "other", VECTOR)
+    repository.load_all()
+    assert reasons(repository) == {"m": "", "other": ""}
+    sound = file.read_text()
+    file.write_text(text)
+    repository.load_all()
+    told = reasons(repository)
+    assert told["m"].startswith("serves as before, a newer load failed: ")
+    assert reason in told["m"]
+    assert told["other"] == ""
+    assert [entry.reason for entry in repository.index()] == ["", ""]
+    file.write_text(sound)
+    repository.load_all()
+    assert reasons(repository) == {"m": "", "other": ""}
+
+
 def test_an_ensemble_that_no_longer_fits_is_withdrawn(models, repository):
     folder = write_model(models, "m")
     write_ensemble(models, "e", CHAIN)
@@ -377,13 +410,17 @@ def test_the_folder_is_served_again_without_files(models, repository):
         pytest.param(files(**{"a\0b": b"x"}), id="path with a zero"),
     ],
 )
-def test_files_that_are_refused_leave_nothing(repository, override, tmp_path):
+def test_files_that_are_refused_leave_nothing(repository, override, tmp_path, caplog):
     assert refused(repository, "v", override) == (
         Code.INTERNAL,
         "failed to load 'v', failed to poll from model repository",
     )
     assert temporary() == []
     assert not (tmp_path / "x").exists()
+    (told,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert told.startswith(
+        ("Poll failed for model directory 'v': ", "cannot load v with these files: ")
+    )
 
 
 def test_files_that_do_not_load_leave_nothing_once_unloaded(repository):

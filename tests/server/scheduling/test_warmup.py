@@ -12,7 +12,7 @@ from server.support.instances import NotedOutcomes
 from reference_server.core.errors import ServerError, internal, not_found
 from reference_server.core.response import Execution, InferResponse
 from reference_server.scheduling.execution import Executor
-from reference_server.scheduling.warmup import WarmedInstance
+from reference_server.scheduling.warmup import WarmedInstance, Warmup
 
 ROWS = """
     max_batch_size: 4
@@ -65,9 +65,8 @@ class Bench:
         config, clock = model_config(text), ManualClock()
         self.instance, self.outcomes = Keen(), NotedOutcomes()
         executor = Executor("m", 1, self.outcomes, clock)
-        self.warmed = WarmedInstance(
-            *(self.instance, config.warmup, config.signature, folder, executor, clock)
-        )
+        warm_up = Warmup(config.warmup, config.signature, folder, executor, clock)
+        self.warmed = WarmedInstance(self.instance, warm_up)
 
     def given(self):
         """What the instance is given when it is opened: the arrays of X, by batch."""
@@ -212,6 +211,29 @@ def test_a_file_that_is_too_short_is_told(tmp_path):
         f"Invalid argument: {LABEL} warmup setting expects 8 bytes, but the data provided from "
         "dataonly has 3 bytes"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            sample(data='input_data_file: "data"'),
+            "warmup sample 's' of model 'm', input 'X': failed to open text file for read",
+        ),
+        (
+            sample(data=""),
+            "warmup sample 's' of model 'm', input 'X': [request id: <id_unknown>] warmup setting",
+        ),
+        (
+            'model_warmup { name: "s" batch_size: 1 }',
+            "warmup sample 's' of model 'm': [request id: <id_unknown>] expected 1 inputs but got",
+        ),
+    ],
+)
+def test_the_log_names_the_sample_and_its_input(caplog, given, told):
+    Bench(ROWS + given).refusal()
+    (record,) = caplog.records
+    assert record.getMessage().startswith(told)
 
 
 @pytest.mark.parametrize("outcome", [internal("it raised"), not_found("answer: nothing")])

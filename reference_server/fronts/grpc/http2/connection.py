@@ -42,6 +42,11 @@ class Http2Connection:
         """How many streams are open, or half closed."""
         return len(self._streams)
 
+    @property
+    def is_greeted(self) -> bool:
+        """Whether the client has begun as HTTP/2 begins: with its preface and its settings."""
+        return self._receiver.is_greeted
+
     # -- bytes
 
     def receive(self, data: memoryview, now_s: float) -> list[Event]:

@@ -44,7 +44,7 @@ class Receiver:
         self._blocks = BlockAssembler(limits.max_header_block)
         self._window = ReceiveWindow(limits.connection_window)
         self._guard = Guard()
-        self._is_greeted = False
+        self.is_greeted = False
         self._now_s = 0.0
         self._events: list[Event] = []
         self.has_failed = False
@@ -58,7 +58,7 @@ class Receiver:
             if self._sender.unread_bytes > self._limits.max_unread:
                 raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "nothing of it is read")
             for kind, flags, stream_id, payload in self._frames.feed(data):
-                if self._blocks.stream_id or not self._is_greeted:
+                if self._blocks.stream_id or not self.is_greeted:
                     self._check_order(kind, flags, stream_id)
                 handler = _HANDLERS.get(kind)
                 if handler is None:
@@ -76,10 +76,10 @@ class Receiver:
 
     def _check_order(self, kind: int, flags: int, stream_id: int) -> None:
         """SETTINGS come first, and nothing comes between the parts of a header block."""
-        if not self._is_greeted:
+        if not self.is_greeted:
             if kind != frames.SETTINGS or flags & ACK:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "no SETTINGS at the start")
-            self._is_greeted = True
+            self.is_greeted = True
         unfinished = self._blocks.stream_id
         if unfinished and (kind != frames.CONTINUATION or stream_id != unfinished):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block is not finished")

@@ -13,7 +13,7 @@ from reference_server.backends.process_host.backoff import Backoff
 from reference_server.backends.process_host.instance import ProcessInstance, Supervision
 from reference_server.backends.python_host.api.calls import NO_CALLS
 from reference_server.core.clock import SystemClock
-from reference_server.core.ports import ModelCalls
+from reference_server.core.ports import ModelCalls, OpenInstance
 from reference_server.observability.metrics import MetricRegistry
 
 
@@ -40,6 +40,7 @@ def make(tmp_path: Path, health: WatchedHealth) -> Callable[..., ProcessInstance
         restarts: bool = True,
         limit_s: float | None = None,
         backoff: Callable[[], Backoff] = soon,
+        prepare: Callable[[OpenInstance], None] | None = None,
         **changes: object,
     ) -> ProcessInstance:
         return ProcessInstance(
@@ -49,6 +50,7 @@ def make(tmp_path: Path, health: WatchedHealth) -> Callable[..., ProcessInstance
             registry or MetricRegistry(),
             calls,
             health,
+            prepare=prepare,
         )
 
     return make_one

@@ -14,7 +14,7 @@ from server.support.requests import Answers
 
 from reference_server.backends.process_host.backoff import Backoff
 from reference_server.backends.process_host.instance import ProcessInstance
-from reference_server.core.errors import ServerError
+from reference_server.core.errors import ServerError, internal
 
 Start = Callable[..., ProcessInstance]
 UNHEALTHY = "Stub process 'm_0_0' is not healthy."
@@ -250,3 +250,81 @@ def test_an_instance_that_is_closed_leaves_nothing_open(make: Start):
     assert descriptors() <= opened
     assert threading.active_count() <= threads
     instance.close()
+
+
+# ---------------------------------------------------------------------- before it serves again
+
+
+def test_an_instance_that_was_started_again_is_prepared_before_it_serves(start: Start, health):
+    prepared = []
+
+    def prepare(started):
+        assert instance.pid is None
+        assert health.reason == HERE + "exited with code 3"
+        assert said(started, "prepared") == [b"prepared"]
+        prepared.append(started.name)
+
+    instance = start(MORTAL, prepare=prepare)
+    assert prepared == []
+    kit.execution_error(instance, asks("exit"))
+    assert said(instance, "again") == [b"again"]
+    assert prepared == ["m_0_0"]
+
+
+def test_a_preparation_that_fails_fails_the_start_and_is_tried_again(start: Start, health):
+    failures = [internal("a sample failed")]
+
+    def prepare(started):
+        if failures:
+            raise failures.pop()
+
+    instance = start(MORTAL, prepare=prepare)
+    kit.execution_error(instance, asks("exit"))
+    assert health.next() == HERE + "exited with code 3"
+    assert health.next() == HERE + "exited with code 3; then: a sample failed"
+    assert health.next() == ""
+    assert said(instance, "again") == [b"again"]
+
+
+def test_a_process_that_dies_while_it_is_prepared_is_started_once_more(start: Start, health):
+    ends = ["segfault"]
+
+    def prepare(started):
+        if ends:
+            started.execute([asks(ends.pop())])
+
+    instance = start(MORTAL, prepare=prepare)
+    kit.execution_error(instance, asks("exit"))
+    assert health.next() == HERE + "exited with code 3"
+    assert health.next() == HERE + f"exited with code 3; then: {UNHEALTHY}"
+    assert health.next() == ""
+    assert said(instance, "again") == [b"again"]
+
+
+def test_what_was_promised_in_a_preparation_is_answered_if_the_process_dies(start: Start, health):
+    """Whoever prepares waits for the last response."""
+    source = kit.executing(
+        "import os",
+        "if pb_utils.get_input_tensor_by_name(requests[0], 'HOW').as_numpy().item() == b'exit':",
+        "    os._exit(3)",
+        "global promised",
+        "promised = [request.get_response_sender() for request in requests]",
+        "return None",
+    )
+    errors = []
+
+    def prepare(started):
+        if not errors:
+            late = asks("later")
+            answers = late.sink = Answers()
+            started.execute([late])
+            with pytest.raises(ServerError):
+                started.execute([asks("exit")])
+            errors.append(answers.wait().error.message)
+
+    instance = start(source, prepare=prepare, is_decoupled=True)
+    os.kill(instance.pid, signal.SIGKILL)
+    assert health.next() == HERE + "was ended by SIGKILL"
+    assert health.next() == HERE + f"was ended by SIGKILL; then: {UNHEALTHY}"
+    assert health.next() == ""
+    assert errors == [UNHEALTHY]

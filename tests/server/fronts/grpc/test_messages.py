@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.http2 import message
 
+from reference_server.codecs import compression
 from reference_server.fronts.grpc import messages
 from reference_server.fronts.grpc.errors import CallFailed, Status
 from reference_server.fronts.grpc.messages import INFLATE, MessageReader
@@ -83,6 +84,16 @@ def test_a_message_that_unpacks_to_too_much_is_refused(monkeypatch):
     with pytest.raises(CallFailed) as caught:
         read([message(gzip.compress(bytes(1_000_000)), 1)], "gzip")
     assert caught.value.status is Status.RESOURCE_EXHAUSTED
+
+
+def test_few_bytes_may_not_become_very_many(monkeypatch):
+    monkeypatch.setattr(compression, "_FREE_BYTES", 1_000)
+    packed = gzip.compress(bytes(100_000))
+    assert 32 * len(packed) < 100_000
+    with pytest.raises(CallFailed, match=r"larger than max \(\d+ vs\. \d+\)") as caught:
+        read([message(packed, 1)], "gzip")
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert read([message(gzip.compress(bytes(1_000)), 1)], "gzip") == [bytes(1_000)]
 
 
 @pytest.mark.parametrize("encoding", INFLATE)

@@ -7,10 +7,11 @@ import weakref
 import grpc
 import pytest
 from server.support.http2 import GREETING, Peer
-from support.http2 import DATA, frame, message
+from support.http2 import ACK, DATA, PING, PREFACE, SETTINGS, frame, message
 from support.servers import free_ports
 
 from reference_server.core.errors import Code, ServerError
+from reference_server.fronts.grpc import transport
 from reference_server.fronts.grpc.calls import Method
 from reference_server.fronts.grpc.transport import GrpcListener
 from reference_server.options import Compression, GrpcOptions
@@ -274,5 +275,26 @@ def test_a_connection_that_is_closed_leaves_nothing():
         await asyncio.sleep(0)  # the loop's own last reference
         gc.collect()
         assert [one() for one in connections] == [None]
+
+    talk(scenario)
+
+
+def test_a_connection_on_which_nobody_speaks_http2_is_given_up(monkeypatch):
+    monkeypatch.setattr(transport, "_GREETING_S", 0.01)
+
+    async def scenario(script, channel, listener):
+        port = listener._options.port
+        greeted, said = await asyncio.open_connection("127.0.0.1", port)
+        said.write(GREETING)
+        opening = await asyncio.wait_for(greeted.readuntil(frame(SETTINGS, ACK)), PATIENCE_S)
+        for start in (b"", PREFACE[:10], PREFACE):
+            silent, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(start)
+            assert opening.startswith(await asyncio.wait_for(silent.read(), PATIENCE_S))
+            writer.close()
+        said.write(frame(PING, 0, 0, b"12345678"))
+        answer = frame(PING, ACK, 0, b"12345678")
+        assert await asyncio.wait_for(greeted.readexactly(len(answer)), PATIENCE_S) == answer
+        said.close()
 
     talk(scenario)
