@@ -55,6 +55,8 @@ def _add_models(add: _Add) -> None:
         help="how often the files are looked at in mode poll (15)")  # fmt: skip
     add("--model-load-thread-count", type=values.within(1, 1024), default=4, metavar="N",
         help="models loaded side by side at start (4)")  # fmt: skip
+    add("--model-load-retry-count", type=values.within(0, 2**31 - 1), default=0, metavar="N",
+        help="how often a version that failed to load is tried again at once (0)")  # fmt: skip
     add("--disable-auto-complete-config", action="store_true",
         help="do not ask models to complete their configuration")  # fmt: skip
     add("--model-config-name", default="", metavar="NAME",

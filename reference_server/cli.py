@@ -157,6 +157,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         startup_models=tuple(dict.fromkeys(given.load_model)),
         poll_s=given.repository_poll_secs,
         model_load_threads=given.model_load_thread_count,
+        model_load_retries=given.model_load_retry_count,
         rate_limit=RateLimit(limits) if given.rate_limit == "execution_count" else None,
         exit_timeout_s=given.exit_timeout_secs,
         response_cache_bytes=_cache_bytes(parser, given),

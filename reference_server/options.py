@@ -262,6 +262,7 @@ class ServerOptions:
     startup_models: tuple[str, ...] = ()
     poll_s: int = 15
     model_load_threads: int = 4
+    model_load_retries: int = 0
     rate_limit: RateLimit | None = None
     exit_timeout_s: float = 30.0
     response_cache_bytes: int | None = None

@@ -22,7 +22,6 @@ WITHOUT_EFFECT: Mapping[str, Callable[[str], object]] = {
     "http-thread-count": values.number,
     "min-supported-compute-capability": str,
     "model-load-gpu-limit": str,
-    "model-load-retry-count": values.number,
     "pinned-memory-pool-byte-size": values.number,
     "repoagent-directory": str,
     "sagemaker-port": values.number,

@@ -90,6 +90,7 @@ class Server:
             options.model_repositories,
             loader,
             options.model_load_threads,
+            options.model_load_retries,
             self._wait_for_callbacks,
         )
         self.gateway = Gateway(self.repository, options, self._clock)

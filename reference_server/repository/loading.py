@@ -23,9 +23,11 @@ class Loading:
     Any thread, but one at a time for each model. Models that leave are not finalized here.
     """
 
-    def __init__(self, book: Book, loader: ModelLoader) -> None:
+    def __init__(self, book: Book, loader: ModelLoader, retries: int) -> None:
+        """retries: how often a version that fails is tried again."""
         self._book = book
         self._loader = loader
+        self._retries = retries
         self._current: dict[str, Polled] = {}  # what the serving models were loaded from
 
     def check_ensemble(self, polled: Polled) -> None:
@@ -68,7 +70,6 @@ class Loading:
                 fresh[version] = self._load_version(polled, version, old)
             except ServerError as error:
                 failed[version] = error
-                log.error("failed to load '%s' version %d: %s", name, version, error.described())
         if failed:
             self._give_up(name, serving, fresh, failed, retired)
             if alike:
@@ -114,17 +115,29 @@ class Loading:
         )
 
     def _load_version(self, polled: Polled, version: int, old: ServedModel | None) -> ServedModel:
-        """The version, loaded; `old` serves already and has the same files."""
+        """The version, loaded; `old` serves already and has the same files.
+
+        Raises ServerError if the last try fails, too.
+        """
         name = polled.folder.name
         if old is not None and self._current[name].config == polled.config:
             return old
         log.info("loading: %s:%d", name, version)
         statistics = None if old is None else old.statistics
-        served = self._loader.load(
-            polled.folder, polled.config, version, self._book.find, statistics
-        )
-        log.info("successfully loaded '%s'", name)
-        return served
+        retries = self._retries
+        while True:
+            try:
+                served = self._loader.load(
+                    polled.folder, polled.config, version, self._book.find, statistics
+                )
+            except ServerError as error:
+                log.error("failed to load '%s' version %d: %s", name, version, error.described())
+                if not retries:
+                    raise
+                retries -= 1
+            else:
+                log.info("successfully loaded '%s'", name)
+                return served
 
     def _give_up(
         self,

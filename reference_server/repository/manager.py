@@ -40,12 +40,13 @@ class Repository:
         repositories: Sequence[Path],
         loader: ModelLoader,
         load_threads: int,
+        load_retries: int = 0,
         handed_over: Callable[[], None] = lambda: None,
     ) -> None:
         self._poller = Poller(repositories, loader)
         self._book = Book()
         self._retirement = Retirement(self._book, handed_over)
-        self._loading = Loading(self._book, loader)
+        self._loading = Loading(self._book, loader, load_retries)
         self._plans = PlanLoader(self._book, self._loading, load_threads)
         # What follows is read and changed under this lock; it is never held while a model loads.
         self._changed = threading.Condition()

@@ -17,7 +17,6 @@ from contract.scheduler_scripts import PATIENCE_SECONDS, Play, write
 from contract.wire import ConnectionEnded, connect, exchange, read_reply
 from server.support.model_folders import BROKEN, VECTOR, write_model
 from support.servers import (
-    STOP_SECONDS,
     Flag,
     Server,
     ServerFailed,
@@ -29,6 +28,8 @@ from tritonclient.grpc import service_pb2_grpc
 
 Start = Callable[..., AbstractContextManager[Server]]
 SHORT: dict[str, Flag] = {"allow_grpc": False, "allow_metrics": False, "exit_timeout_secs": 1}
+#: More time than a slow machine needs.
+LONG: dict[str, Flag] = {"exit_timeout_secs": 120}
 EXPIRED = "failed to stop server: Internal - Exit timeout expired. Exiting immediately."
 
 #: Notes that it is finalized, and that it would be if it were let.
@@ -61,6 +62,18 @@ OPEN_ENDED = """
             for request in requests:
                 self.senders.append(request.get_response_sender())
                 self.senders[-1].send(pb_utils.InferenceResponse([]))
+"""
+#: Fails to load until it has been tried for the third time.
+THIRD_TIME = """
+    from pathlib import Path
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            tries = Path(args["model_repository"]) / "tries"
+            tries.mkdir(exist_ok=True)
+            (tries / str(count := len(list(tries.iterdir())) + 1)).touch()
+            if count < 3:
+                raise RuntimeError(f"try {count}")
 """
 DECOUPLED = VECTOR + "model_transaction_policy { decoupled: true }"
 X = tensor("X", "FP32", [1], [1])
@@ -97,7 +110,7 @@ def terminate(server: Server, stage: str) -> None:
 
 def ended(server: Server) -> int:
     """The exit code, once there is one."""
-    return server.process.wait(STOP_SECONDS)
+    return server.process.wait(PATIENCE_SECONDS)
 
 
 def bytes_of_a_new_connection(address: str) -> bytes:
@@ -127,7 +140,7 @@ def status_of_a_new_call(address: str) -> grpc.StatusCode:
 
 def test_what_runs_and_what_waits_is_answered(tmp_path: Path, start: Start):
     write(tmp_path, {"alone": "max_batch_size: 1"})
-    with start(tmp_path) as server:
+    with start(tmp_path, **LONG) as server:
         playing = Play(server, tmp_path, "alone")
         playing.hold("runs")
         playing.wait("waits")
@@ -147,11 +160,12 @@ def test_what_runs_and_what_waits_is_answered(tmp_path: Path, start: Start):
 
 def test_calls_are_refused_while_others_are_answered(tmp_path: Path, start: Start):
     write(tmp_path, {"alone": "max_batch_size: 1"})
-    with start(tmp_path) as server:
+    with start(tmp_path, **LONG) as server:
         playing = Play(server, tmp_path, "alone")
         playing.hold("runs")
         terminate(server, "Waiting for in-flight requests to complete.")
-        assert status_of_a_new_call(server.grpc) is grpc.StatusCode.UNAVAILABLE
+        # A call that came just before this line may be answered yet.
+        until(lambda: status_of_a_new_call(server.grpc) is grpc.StatusCode.UNAVAILABLE)
         playing.go("runs")
         playing.answered("runs")
         playing.close()
@@ -240,3 +254,14 @@ def test_a_model_that_fails_ends_a_server_that_may_not_go_on(tmp_path: Path, sta
     assert "successfully unloaded 'good' version 1" in text
     assert text.rstrip().endswith("error: creating server: Internal - failed to load all models")
     assert (folder / "finalized").exists()
+
+
+@pytest.mark.parametrize("retries", [1, 2])
+def test_a_model_is_tried_again_as_often_as_is_asked(tmp_path: Path, start: Start, retries: int):
+    write_model(tmp_path, "late", VECTOR, THIRD_TIME)
+    flags = SHORT | {"exit_on_error": False, "model_load_retry_count": retries}
+    with start(tmp_path, ready_path=LIVE, **flags) as server:
+        reply = exchange(server.http, get("/v2/models/late/ready")).replies[0]
+        assert reply.status == (200 if retries == 2 else 400)
+        assert server.log.count("failed to load 'late' version 1: ") == 2
+        assert server.log.count("loading: late:1") == 1

@@ -91,6 +91,7 @@ OPTIONS = {
     "--strict-readiness=0": ("strict_readiness", False),
     "--disable-auto-complete-config": ("auto_complete_config", False),
     "--model-load-thread-count=9": ("model_load_threads", 9),
+    "--model-load-retry-count=2": ("model_load_retries", 2),
     "--model-control-mode=POLL": ("control_mode", ControlMode.POLL),
     "--repository-poll-secs=3": ("poll_s", 3),
     "--exit-timeout-secs=5": ("exit_timeout_s", 5),

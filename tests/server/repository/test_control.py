@@ -259,7 +259,7 @@ def test_a_model_is_finalized_when_all_who_found_it_have_given_it_their_requests
         found.set()
         assert given.wait(10)
 
-    repository = Repository([models], loader, 1, handed_over)
+    repository = Repository([models], loader, 1, handed_over=handed_over)
     repository.load("m")
     served = repository.find("m")
     repository.unload("m")
