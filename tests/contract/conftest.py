@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from contract.ascend_repository import write_ascend_repository
 from contract.casebook import Ask, Case
 from contract.probes import write_probes
 from contract.wire import Exchange, exchange
@@ -57,6 +58,14 @@ def real_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # ONNX Runtime serves here; the torch engine's artifacts are as large again.
     ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2")
     return shutil.copytree(ROOT / "model_repository", copy, ignore=ignored)
+
+
+@pytest.fixture(scope="session")
+def card_repository(real_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The real models, compiled for a simulated card."""
+    folder = tmp_path_factory.mktemp("card") / "repository"
+    write_ascend_repository(real_repository, folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

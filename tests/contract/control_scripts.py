@@ -24,10 +24,14 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 # How long states may take to settle: the real server ends a model's process within a second or two.
-SETTLE_SECONDS = 20
+SETTLE_SECONDS = 60
 ASK_SECONDS = 30
-# The real server counts an inference some time after it has answered.
-COUNTING_SECONDS = 0.25
+# The real server counts an inference some time after it has answered. It is asked no sooner, nor
+# again and again: beside loads and unloads its statistics were seen to end it.
+COUNTING_SECONDS = 0.5
+# Times of files have ticks, of up to 10 ms, and of what changes within one of them the real server
+# takes up nothing that it has not seen at the first look. It also needs a moment after a load.
+TICK_SECONDS = 0.1
 
 VECTOR = """
     backend: "python"
@@ -142,6 +146,14 @@ class Session:
         return [row for row in rows if row["name"].startswith(f"{self.key}_")]
 
 
+def settled(happened: Callable[[], object]) -> None:
+    """Wait for something that the server does by itself."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @dataclass(frozen=True)
 class Step:
     """One thing done or said; `play` gives what the server said, `status` is the real one's."""
@@ -183,6 +195,7 @@ def files(
     wanted = {1: times(1)} if versions is None else versions
 
     def play(session: Session) -> str:
+        time.sleep(TICK_SECONDS)
         folder = session.folder(model)
         folder.mkdir(exist_ok=True)
         if config is not None:
@@ -205,6 +218,7 @@ def change(what: str, act: Callable[[Path], object], model: str = "@m") -> Step:
     """Do something to a model's folder."""
 
     def play(session: Session) -> str:
+        time.sleep(TICK_SECONDS)
         act(session.folder(model))
         return ""
 
@@ -284,10 +298,9 @@ def index(body: Any = b"") -> Step:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     def play(session: Session) -> str:
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while any(row.get("state", "").endswith("LOADING") for row in session.index()):
-            assert time.monotonic() < deadline, session.index()
-            time.sleep(0.02)
+        settled(
+            lambda: not any(row.get("state", "").endswith("LOADING") for row in session.index())
+        )
         return session.stable(json.dumps(session.index(content)))
 
     return Step(f"index {content.decode()}".rstrip(), play)
@@ -297,15 +310,59 @@ def state(model: str, wanted: str) -> Step:
     """Wait until the index says of the model's first version what is wanted."""
 
     def play(session: Session) -> str:
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while True:
-            rows = [row for row in session.index() if row["name"] == session.named(model)]
-            if rows and rows[0].get("state") == wanted:
-                return session.stable(json.dumps(rows))
-            assert time.monotonic() < deadline, rows
-            time.sleep(0.005)
+        def rows() -> list[dict[str, str]]:
+            return [row for row in session.index() if row["name"] == session.named(model)]
+
+        settled(lambda: [row.get("state") for row in rows()[:1]] == [wanted])
+        return session.stable(json.dumps(rows()))
 
     return Step(f"{model} becomes {wanted}", play)
+
+
+def appears(path: str, model: str = "@m") -> Step:
+    """Wait until a file is in a model's folder."""
+
+    def play(session: Session) -> str:
+        settled((session.folder(model) / path).exists)
+        return ""
+
+    return Step(f"{path} of {model} appears", play)
+
+
+def gone(model: str) -> Step:
+    """Wait until the log tells that the model, which was loaded once, has been unloaded."""
+
+    def play(session: Session) -> str:
+        told = f"successfully unloaded '{session.named(model)}' version 1"
+        settled(lambda: told in session.server.log)
+        return ""
+
+    return Step(f"{model} has gone", play)
+
+
+def at_last(step: Step, wanted: str) -> Step:
+    """A step, again and again until the wanted is among what is said."""
+
+    def play(session: Session) -> str:
+        said = ""
+
+        def says() -> bool:
+            nonlocal said
+            said = step.play(session)
+            return wanted in said
+
+        settled(says)
+        return said
+
+    return Step(f"{step} at last", play, step.status)
+
+
+def told(step: Step, session: Session) -> str:
+    """What the server said to a step, or what went wrong, which the step's test will show."""
+    try:
+        return step.play(session)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def begin(step: Step) -> Step:
@@ -313,7 +370,7 @@ def begin(step: Step) -> Step:
 
     def play(session: Session) -> str:
         said: list[str] = []
-        thread = threading.Thread(target=lambda: said.append(step.play(session)), daemon=True)
+        thread = threading.Thread(target=lambda: said.append(told(step, session)), daemon=True)
         session.begun[step.name] = thread, said
         thread.start()
         return ""
@@ -326,7 +383,7 @@ def end(step: Step) -> Step:
 
     def play(session: Session) -> str:
         thread, said = session.begun[step.name]
-        thread.join(ASK_SECONDS)
+        thread.join()
         return said[0]
 
     return Step(f"end {step}", play, step.status)
@@ -372,18 +429,26 @@ def call(rpc: str, request: Any, code: str = "OK", **metadata: str) -> Step:
     return Step(f"{rpc} {said} {metadata or ''}"[:120].rstrip() + f" {code}", play)
 
 
-def play_all(scripts: list[Script], server: Server, repository: Path) -> dict[str, list[str]]:
-    """Play scripts, several side by side; returns what the server said, by script."""
+class Broke(Exception):
+    """A server has ended itself, or fallen silent; the text is its log."""
+
+
+def play_all(
+    scripts: list[Script], server: Server, repository: Path, at_once: int
+) -> dict[str, list[str]]:
+    """Play scripts, so many at a time; returns what the server said, by script. Raises Broke."""
     said: dict[str, list[str]] = {}
+    broke = threading.Event()
 
     def play(number: int, one: Script) -> None:
         session = Session(server, repository, f"s{number}")
         transcript = said.setdefault(one.name, [])
         for step in one.steps:
-            try:
-                transcript.append(step.play(session))
-            except Exception as error:  # the test of this step will show it
-                transcript.append(f"{type(error).__name__}: {error}")
+            if broke.is_set():
+                return
+            transcript.append(told(step, session))
+            if "TimeoutError" in transcript[-1] or server.process.poll() is not None:
+                broke.set()
 
     waiting = list(enumerate(scripts))
     lock = threading.Lock()
@@ -396,9 +461,11 @@ def play_all(scripts: list[Script], server: Server, repository: Path) -> dict[st
                 number, one = waiting.pop(0)
             play(number, one)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(at_once)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    if broke.is_set():
+        raise Broke(server.log)
     return said

@@ -38,14 +38,6 @@ def then(script: str) -> str:
     return f"answer = say({script!r})"
 
 
-def by_turn(first: str, second: str) -> str:
-    """One instance is asked twice."""
-    return (
-        "kept['second'] = not kept.get('second', True)\nif not kept['second']:\n"
-        f"{textwrap.indent(first, '  ')}\nelse:\n  kept.clear()\n{textwrap.indent(second, '  ')}\n"
-    )
-
-
 def by_model(plain: str, other: str) -> str:
     """Two models are asked with one script."""
     return (
@@ -72,7 +64,7 @@ def twins_of_one(bad: str, good: str = SAYS) -> Act:
     """Both steps ask one instance, so the second one waits for the first."""
 
     def act(play: Play) -> None:
-        play.send("twins_of_one", by_turn(play.gate("t") + bad, good), "t")
+        play.send("twins_of_one", play.in_turn(play.gate("t") + bad, good), "t")
         play.begun("t")
         play.waits("plain", 1)
         play.go("t")
@@ -135,6 +127,10 @@ CANCELLED = (
 CHECKED_FIRST = (
     "the real server checks all steps that begin together before it sends any; here each is sent "
     "when it has been checked, so those before the refused one run"
+)
+FREED = (
+    "the real server lets go of a request when its ensemble has failed, and reads the inputs of "
+    "steps that have not begun from the memory that was freed"
 )
 OF_ITS_OWN = (
     "here each ensemble of a nest goes by its own steps; the real server counts a failure once in "
@@ -235,11 +231,13 @@ SCRIPTS = [
         "one errs, the other waits for its instance",
         twins_of_one(ERROR),
         {"twins_of_one": ONCE, "plain": ran(2)},
+        unsafe=FREED,
     ),
     Script(
         "one raises, the other waits for its instance",
         twins_of_one(RAISES),
         {"twins_of_one": ONCE, "plain": broke() + ran()},
+        unsafe=FREED,
     ),
     Script(
         "the last of two errs",

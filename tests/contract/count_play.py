@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import tritonclient.grpc as triton
-from contract.casebook import get
+from contract.casebook import get, post
 from contract.wire import exchange
 from google.protobuf import json_format
 from support.servers import Server
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 _SETTLING_CALLS = 50
 _SERIES = re.compile(
     r"(?m)^nv_inference_(request_success|request_failure|count|exec_count|pending_request_count)"
@@ -40,7 +40,8 @@ class Play:
 
     def __init__(self, server: Server, gates: Path) -> None:
         self.server = server
-        self._gates = gates
+        self._folder = gates
+        self._gates: set[str] = set()
         self._client = triton.InferenceServerClient(server.grpc)
         self._calls: dict[str, Any] = {}
         self._arrived: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
@@ -98,12 +99,14 @@ class Play:
     def cancel(self, id: str) -> None:
         """Give a request up, and wait until the server knows.
 
-        It does not tell; but it has heard of it before whatever else comes on the connection.
+        It does not tell; but the few threads that inferences go through take it from their queue
+        before whatever they are asked next.
         """
         self._calls[id].cancel()
         self.answered(id)
         for _ in range(_SETTLING_CALLS):
-            self._client.is_server_live()
+            with contextlib.suppress(triton.InferenceServerException):
+                self._client.infer("nobody", [])
 
     def hang_up(self, id: str) -> None:
         """Give up a stream and all that is asked on it."""
@@ -131,26 +134,46 @@ class Play:
 
     def gate(self, name: str) -> str:
         """The lines of a script that note that they run, and go on once the gate is open."""
+        self._gates.add(name)
         return (
-            f"import pathlib, time\npathlib.Path({str(self._gates / f'{name}-begun')!r}).touch()\n"
-            f"while not pathlib.Path({str(self._gates / f'{name}-go')!r}).exists(): "
-            "time.sleep(.005)\n"
+            f"import pathlib, time\npathlib.Path({str(self._begun(name))!r}).touch()\n"
+            f"while not pathlib.Path({str(self._open(name))!r}).exists(): time.sleep(.005)\n"
+        )
+
+    def in_turn(self, *scripts: str) -> str:
+        """A script that does the first of these when it runs first, and so on."""
+        return (
+            f"import os\nturns = {str(self._folder / 'turns')!r}\n"
+            "with open(turns, 'a') as file:\n  file.write('.')\n"
+            f"exec({scripts!r}[os.path.getsize(turns) - 1])"
         )
 
     def begun(self, name: str) -> None:
         """Wait until a script is at the gate."""
-        self.until((self._gates / f"{name}-begun").exists, True)
+        self.until(self._begun(name).exists, True)
 
     def go(self, name: str) -> None:
         """Open a gate."""
-        (self._gates / f"{name}-go").touch()
+        self._open(name).touch()
 
     def close(self) -> None:
-        """Let go of all connections; what still runs on a stream is cancelled."""
-        for id, client in self._streams.items():
-            self.hang_up(id)
-            client.close()
-        self._client.close()
+        """Leave nothing behind, whatever has failed: no closed gate, no request, no connection."""
+        for name in self._gates:
+            self.go(name)
+        try:
+            self.answered()
+            self.until(lambda: any(pending(self.server).values()), False)
+        finally:
+            for id, client in self._streams.items():
+                self.hang_up(id)
+                client.close()
+            self._client.close()
+
+    def _begun(self, name: str) -> Path:
+        return self._folder / f"{name}-begun"
+
+    def _open(self, name: str) -> Path:
+        return self._folder / f"{name}-go"
 
     def _note(self, id: str) -> Callable[..., None]:
         def note(result: object, error: triton.InferenceServerException | None) -> None:
@@ -224,6 +247,12 @@ def pending(server: Server) -> dict[str, int]:
     """By model, how many requests wait."""
     found = _SERIES.findall(_page(server))
     return {model: int(n) for kind, model, _, n in found if kind == "pending_request_count"}
+
+
+def why_not_ready(server: Server, model: str) -> str | None:
+    """What the index says of a model that is not ready."""
+    reply = exchange(server.http, post("/v2/repository/index", b"")).replies[0]
+    return {row["name"]: row.get("reason") for row in json.loads(reply.body)}[model]
 
 
 def durations(server: Server) -> Counts:

@@ -19,7 +19,7 @@ from support.servers import Server
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-ANSWER_SECONDS = 10
+ANSWER_SECONDS = 60
 FINAL = "triton_final_response"
 
 

@@ -20,7 +20,7 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as pb
 
-ANSWER_SECONDS = 10
+ANSWER_SECONDS = 60
 SERVICE = "/inference.GRPCInferenceService/"
 
 # The responses that are not called like their methods.

@@ -6,7 +6,7 @@ A step of a script is a line:
     +a 1 x=2         send it only; several in a row arrive in this order
     !a 1             send it, and wait until the model has it
     hold, release    from now on the model waits; it goes on, and all answers are waited for
-    sleep 1.6        let real time go by
+    sleep 2.5        let real time go by
 
 A sequence `-` is none, and one that is not a number is a string.
 """
@@ -229,7 +229,7 @@ SCRIPTS = [
         "a b / a2 b2",
     ),
     Script(
-        "idle sequences end", "idle", "a 1 start; sleep 1.6; b 1", "a", (must_start(1, "idle"),)
+        "idle sequences end", "idle", "a 1 start; sleep 2.5; b 1", "a", (must_start(1, "idle"),)
     ),
     Script("idle sequences make room", "idle", "a 1 start; b 2 start end", "a / b"),
     Script(

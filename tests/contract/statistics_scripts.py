@@ -15,7 +15,7 @@ from typing import TypeVar
 from contract.casebook import binary, get, infer, infer_binary, tensor
 from contract.wire import exchange
 
-SETTLE_SECONDS = 5
+SETTLE_SECONDS = 60
 
 T = TypeVar("T")
 

@@ -17,7 +17,6 @@ from contract.count_play import (
     counts,
     durations,
     moved,
-    pending,
     statistics,
     told_over_grpc,
 )
@@ -29,6 +28,12 @@ from support.servers import Flag, Server, start_reference_server, start_tritonse
 pytestmark = pytest.mark.oracle
 
 SCRIPTS = [*count_scripts.SCRIPTS, *count_ensembles.SCRIPTS]
+PLAYED = [
+    pytest.param(script, which, id=f"{script}-{which}")
+    for script in SCRIPTS
+    for which in ("triton", "reference")
+    if which == "reference" or not script.unsafe
+]
 FLAGS: dict[str, Flag] = {
     "model_control_mode": "explicit",
     "load_model": [name for name in PROBES if name not in LATER],
@@ -53,9 +58,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server, once its metrics are there, which is after it is ready."""
+    """The real server."""
     with start_tritonserver(repository, **FLAGS) as server:
-        eventually(lambda: has_metrics(server), wanted=True)
         yield server
 
 
@@ -66,16 +70,7 @@ def reference(repository: Path) -> Iterator[Server]:
         yield server
 
 
-def has_metrics(server: Server) -> bool:
-    """Tell whether anybody answers on the metrics port."""
-    try:
-        return bool(counts(server)) or True
-    except ConnectionRefusedError:
-        return False
-
-
-@pytest.mark.parametrize("which", ["triton", "reference"])
-@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+@pytest.mark.parametrize(("script", "which"), PLAYED)
 def test_a_script_moves_these_counters_and_no_others(
     script: Script, which: str, tmp_path: Path, request: pytest.FixtureRequest
 ):
@@ -91,7 +86,6 @@ def test_a_script_moves_these_counters_and_no_others(
     for model, moves in wanted.items():
         assert_plausible(model, moves, ns.get(model, {}))
     assert told_over_grpc(server) == statistics(server)
-    assert not any(pending(server).values())
     # Nothing has come later.
     assert moved(before, counts(server)) == wanted
 

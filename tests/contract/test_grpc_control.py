@@ -27,7 +27,7 @@ KEY = "triton-grpc-protocol-adm"
 CONFIG = """{"backend": "python", "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1]}],
     "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]}]}"""
 Held = pb.ModelRepositoryParameter
-SETTLED_SECONDS = 20
+SETTLED_SECONDS = 60
 
 
 def start(kind: Callable[..., Iterator[Server]], folder: Path) -> Iterator[Server]:

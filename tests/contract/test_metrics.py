@@ -47,9 +47,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
-    """The real server, once its metrics are there, which is after it is ready."""
+    """The real server."""
     with start_tritonserver(repository, **FLAGS) as server:
-        eventually(lambda: listens(server), wanted=True)
         yield server
 
 
@@ -58,15 +57,6 @@ def reference(repository: Path) -> Iterator[Server]:
     """The reference server."""
     with start_reference_server(repository, **FLAGS) as server:
         yield server
-
-
-def listens(server: Server) -> bool:
-    """Tell whether anybody answers on the metrics port."""
-    try:
-        text(server)
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 def text(server: Server) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from contract.casebook import Case
 from contract.cases import CASES, generate, settings, shared_memory
+from contract.repository_scripts import EXPLICIT, FORWARDED, POLLED, RESTRICTED
+from contract.test_trace import LEVELS, REQUESTS, SCRIPTS
 from support.servers import ROOT
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
@@ -36,6 +38,14 @@ ENDPOINTS = {
         for what in ("status", "register", "unregister")
     },
 }
+# What the page calls it, and how the names of the scripts' steps begin that ask for it.
+SCRIPTED = {
+    "`/v2/repository[/R]/index`": r"(index|[A-Z]+ \S+/index|RepositoryIndex)\b",
+    "`/v2/repository/models/M/load`": r"((end )?[A-Z]+ \S+/load|load|RepositoryModelLoad)\b",
+    "`/v2/repository/models/M/unload`": r"((end )?[A-Z]+ \S+/unload|RepositoryModelUnload)\b",
+}
+# Steps that change files, wait, or begin what another step ends: no server says anything to them.
+SILENT = r"(files of|a file|begin|the folder goes|version 1 goes|.* is touched|.* s pass)\b"
 
 
 def counted(cases: Iterable[Case]) -> Counter[str]:
@@ -62,3 +72,22 @@ def test_the_page_counts_the_cases_over_http():
     tables = [*CASES, *generate.CASES, *settings.LOG_CASES, *settings.TRACE_CASES]
     counts = counted([*tables, *shared_memory.CASES])
     assert on_the_page(counts) == counts
+
+
+def test_the_page_counts_the_steps_of_scripts():
+    played = [step for one in (*EXPLICIT, *FORWARDED, *POLLED) for step in one.steps]
+    restricted = [step for one in RESTRICTED for step in one.steps]
+    counts = {
+        name: sum(bool(re.match(form, step.name)) for step in played)
+        for name, form in SCRIPTED.items()
+    }
+    counts["any, restricted"] = len(restricted)
+    told = {name: f"| {name} | scripts: {count} |" for name, count in counts.items()}
+    assert [row for row in told.values() if row not in PAGE] == []
+    answers = [step for step in (*played, *restricted) if not re.match(SILENT, step.name)]
+    assert f"must be the same: {len(answers)} answers" in PAGE
+
+
+def test_the_page_counts_the_traces():
+    assert f"and {len(SCRIPTS)} scripts of changes and requests" in PAGE
+    assert f"| the trace file | {len(REQUESTS)} requests at {len(LEVELS)} levels |" in PAGE

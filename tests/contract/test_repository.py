@@ -6,11 +6,12 @@ the status that the script expects; what both say must be equal, but for the row
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.control_scripts import Script, play_all
+from contract.control_scripts import Broke, Script, play_all
 from contract.repository_scripts import EXPLICIT, FORWARDED, POLLED, RESTRICTED, RESTRICTIONS
 from server.support.model_folders import write_model
 from support.servers import Flag, start_reference_server, start_tritonserver
@@ -41,8 +42,10 @@ STAGES: dict[str, tuple[list[Script], dict[str, Flag], str]] = {
 
 #: Steps that may be answered otherwise, by stage, script and step, and why.
 OUTSIDE = "the real server serves any folder that a name leads to, be it outside of the repository"
+UNTOLD = "the real server tells of a failed load that nobody asked for in its log alone"
 DIFFERENCES: dict[tuple[str, str, str], str] = {
     ("explicit", "names", "POST /v2/repository/models/../load"): OUTSIDE,
+    ("polled", "files are followed", 'index {"ready": true}'): UNTOLD,
 }
 
 TEXT = """
@@ -73,29 +76,44 @@ STEPS = [
 Said = dict[str, list[str]]
 
 
-def played(start: Any, stage: str, repository: Path) -> Said:
-    """What one server says to the scripts of a stage."""
+def played(start: Any, stage: str, repository: Path, at_once: int) -> Said:
+    """What one server says to the scripts of a stage. Raises Broke."""
     scripts, flags, ready = STAGES[stage]
     repository.mkdir()
     write_model(repository, "m")  # which no script touches
     write_model(repository, "p", TEXT, TELLS_PARAMETERS)
     with start(repository, ready_path=ready, allow_metrics=False, **flags) as server:
-        return play_all(scripts, server, repository)
+        return play_all(scripts, server, repository, at_once)
+
+
+def played_by_triton(stage: str, folder: Path) -> Said:
+    """What the real server says.
+
+    Where models are loaded side by side on a busy machine it was seen to hang over a load, and then
+    to end itself by SIGSEGV. Then fewer scripts are played at a time.
+    """
+    for at_once in (4, 2):
+        with contextlib.suppress(Broke):
+            return played(start_tritonserver, stage, folder / f"by-{at_once}", at_once)
+    return played(start_tritonserver, stage, folder / "by-1", 1)
 
 
 @pytest.fixture(scope="module")
 def say(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function: what both servers say to a script, the real one first; played once."""
-    said: dict[str, tuple[Said, Said]] = {}
+    said: dict[str, tuple[Said, Said] | None] = {}
 
     def of(stage: str, one: Script) -> tuple[list[str], list[str]]:
         if stage not in said:
+            said[stage] = None  # what fails is not played again for each step
             folder = tmp_path_factory.mktemp(stage)
             said[stage] = (
-                played(start_tritonserver, stage, folder / "real"),
-                played(start_reference_server, stage, folder / "ours"),
+                played_by_triton(stage, folder),
+                played(start_reference_server, stage, folder / "ours", at_once=4),
             )
-        real, ours = said[stage]
+        both = said[stage]
+        assert both is not None, f"{stage} could not be played"
+        real, ours = both
         return real[one.name], ours[one.name]
 
     return of

@@ -37,7 +37,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 pytestmark = pytest.mark.oracle
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 # Some models are there to fail, so the servers are never ready; they live when all is loaded.
 LIVE = "/v2/health/live"
 FLAGS: dict[str, Flag] = {"model_load_thread_count": 8, "exit_on_error": False}

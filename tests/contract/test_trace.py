@@ -26,7 +26,7 @@ pytestmark = pytest.mark.oracle
 CLEARED = dict.fromkeys(("trace_level", "trace_rate", "trace_count", "log_frequency"))
 SERVERS = ("traced_triton", "traced_reference")
 #: Long enough for a loaded machine; what is not written at all costs nothing.
-WRITTEN_SECONDS = 5
+WRITTEN_SECONDS = 60
 
 
 def change(server: Server, path: str = TRACE, **settings: object) -> Exchange:

@@ -14,7 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {"ge_runtime": ROOT / "plugin", "reference_server": ROOT}
 PACKAGES = list(SOURCES)
 #: What a wheel holds beside the package of its name.
-BESIDE = {"ge_runtime": [], "reference_server": ["triton_python_backend_utils"]}
+BESIDE = {
+    "ge_runtime": ["ascend_simulator"],
+    "reference_server": ["triton_python_backend_utils"],
+}
+#: The command that the simulator's environment puts on PATH.
+ATC = "ascend_simulator/site/bin/atc"
 
 # Imports all of a package and prints which modules that brought in.
 IMPORT_ALL = """
@@ -52,7 +57,8 @@ def test_wheel_holds_the_package_and_nothing_else(wheels, package):
     expected = {str(file.relative_to(source)) for file in files}
     with zipfile.ZipFile(wheels[package]) as wheel:
         found = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert found == expected | {f"{name}/py.typed" for name in held}
+    commands = {ATC} & {f"{package}/site/bin/atc" for package in held}
+    assert found == expected | {f"{name}/py.typed" for name in held} | commands
 
 
 @pytest.mark.slow
@@ -63,6 +69,12 @@ def test_metadata_names_licence_and_oldest_python(wheels, package):
         metadata = email.message_from_bytes(wheel.read(name))
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.10"
+
+
+@pytest.mark.slow
+def test_the_simulators_command_can_be_run(wheels):
+    with zipfile.ZipFile(wheels["ge_runtime"]) as wheel:
+        assert wheel.getinfo(ATC).external_attr >> 16 & 0o111 == 0o111
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +29,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 Flag = str | int | bool | list[str] | None
 
-START_SECONDS = 90
+START_SECONDS = 180
 # What a server is told to grant its last requests, and how long we wait before it is killed.
-EXIT_TIMEOUT_SECONDS = 10
-STOP_SECONDS = 20
+EXIT_TIMEOUT_SECONDS = 5
+STOP_SECONDS = 40
+
+# Below the range that the system hands out by itself.
+PORTS = range(15_000, 31_000)
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
@@ -130,7 +133,10 @@ def _running(
         address = "127.0.0.1:{}".format
         server = Server(process, address(http), address(grpc), address(metrics), log_file)
         try:
-            _await_ready(server, command, ready_path)
+            _await(server, command, ready_path, lambda: _answers_200(server.http, ready_path))
+            # The real server opens this port last, when it has called itself ready already.
+            if flags.get("allow_metrics", True) and "metrics_port" not in flags:
+                _await(server, command, "its metrics port", lambda: _listens(server.metrics))
             yield server
         finally:
             _stop(process)
@@ -158,13 +164,14 @@ def command_line(flags: dict[str, Flag]) -> list[str]:
 def free_ports(count: int) -> list[int]:
     """Find ports that nobody listens on now.
 
-    They come from below the range that the system hands out by itself, so an outgoing connection
-    made between this moment and the server's start cannot take one away.
+    No outgoing connection made between this moment and the server's start can take one away, nor
+    can the tests that run beside these, whose ports are others.
     """
+    own = _ports_of_this_worker()
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:
-            port = random.randint(15_000, 31_000)
+            port = random.choice(own)
             candidate = held.enter_context(socket.socket())
             # Without this the closed connections of an earlier server would refuse its old port.
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -174,17 +181,24 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def _await_ready(server: Server, command: list[str], path: str) -> None:
-    """Ask until the answer is 200; a process that ends before is noticed at once."""
+def _ports_of_this_worker() -> range:
+    """Each of pytest-xdist's workers has some for itself."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    return PORTS[number::workers]
+
+
+def _await(server: Server, command: list[str], what: str, answers: Callable[[], bool]) -> None:
+    """Ask until there is an answer; a process that ends before is noticed at once."""
     deadline = time.monotonic() + START_SECONDS
-    while not _answers_200(server.http, path):
+    while not answers():
         with contextlib.suppress(subprocess.TimeoutExpired):
             # Waiting for the process is the pause between two questions.
             code = server.process.wait(timeout=0.05)
             failure = ServerAborted if code == -signal.SIGABRT else ServerFailed
             raise failure(_story(server, command, f"ended with exit code {code}"))
         if time.monotonic() > deadline:
-            reason = f"did not answer 200 to {path} within {START_SECONDS} s"
+            reason = f"did not answer on {what} within {START_SECONDS} s"
             raise ServerFailed(_story(server, command, reason))
 
 
@@ -197,6 +211,15 @@ def _answers_200(address: str, path: str) -> bool:
         return False
     finally:
         connection.close()
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def _story(server: Server, command: list[str], reason: str) -> str:

@@ -53,6 +53,8 @@ def test_encoder_configuration_is_read_whole():
         workspace_pool_bytes=None,
         histogram=None,
         warmup="gears",
+        sharing=None,
+        ge_options={},
     )
 
 
@@ -171,10 +173,13 @@ def with_input(**changes):
             encoder_config({"engin": "torch"}),
             "parameter 'engin': found no such parameter, expected one of: engine, "
             "intra_op_threads, devices, stages, cost, oversize, packing, rows, histogram, warmup, "
-            "workspace_pool_mib, axes.<input or output>, limit.<axis>, axis_length.<axis>, "
+            "workspace_pool_mib, placement, service_weight, service_priority, device_ids, "
+            "device_exec_blocks, static_model, "
+            "axes.<input or output>, limit.<axis>, axis_length.<axis>, "
             "gears.<axes>, mask.<graph input>, lengths.<graph input>, positions.<graph input>, "
             "offsets.<graph input>, pad.<input>, default.<input>, pass.<output>, "
-            "prepared.<tensor>; did you mean 'engine'?",
+            "prepared.<tensor>, graph.ge.<option>, session.ge.<option>, ge.<option>; "
+            "did you mean 'engine'?",
         ),
         (encoder_config({"axis.input_ids": "t"}), "did you mean 'axes.input_ids'?"),
         (encoder_config({"limits.tokens": "4"}), "did you mean 'limit.tokens'?"),
@@ -182,8 +187,8 @@ def with_input(**changes):
         (encoder_config({"packing.tokens": ""}), "; did you mean 'packing'?"),
         (
             encoder_config({"engine": "tensorrt"}),
-            "parameter 'engine': found no engine 'tensorrt', expected one of: auto, onnxruntime, "
-            "torch",
+            "parameter 'engine': found no engine 'tensorrt', expected one of: auto, "
+            "ge_session, om, onnxruntime, torch",
         ),
         (
             encoder_config({"intra_op_threads": "0"}),

@@ -16,6 +16,8 @@ from runtime.support.parsing import assert_fault, faults_of, parse
         ("oversize", "fallback", "oversize", "fallback"),
         ("warmup", "none", "warmup", "none"),
         ("devices", "cpu, cpu", "devices", ("cpu", "cpu")),
+        ("devices", "npu:0, npu:12", "devices", ("npu:0", "npu:12")),
+        ("devices", "npu:3", "device_kind", "npu"),
         ("stages", "encoder, head-2.b", "stages", ("encoder", "head-2.b")),
         ("stages", "encoder", "stages", ("encoder",)),
         ("histogram", "./seen//sizes.json", "histogram", "seen/sizes.json"),
@@ -61,7 +63,7 @@ def test_engines_on_several_devices_share_the_cores():
         (
             "devices",
             "cpu, cuda",
-            "parameter 'devices': found no device 'cuda', expected one of: cpu",
+            "parameter 'devices': found no device 'cuda', expected one of: cpu, npu:0",
         ),
         ("devices", "", "parameter 'devices': found no device ''"),
         (

@@ -32,6 +32,16 @@ class DeviceConformance:
         assert device.allocated_bytes == {}
         assert (device.used_bytes, device.free_bytes) == (0, CAPACITY)
 
+    def test_all_live_memory_is_freed_at_once_and_each_buffer_once(self, device):
+        first, second = device.allocate("weights", 600_000), device.allocate("slots", 100_000)
+        first.free()
+        device.free_all()
+        device.free_all()
+        assert (device.used_bytes, device.allocated_bytes) == (0, {})
+        with pytest.raises(DeviceFault, match="use after its free"):
+            _ = second.memory
+        device.allocate("all", CAPACITY)
+
     def test_all_of_the_capacity_can_be_had(self, device):
         device.allocate("all", CAPACITY)
         assert device.free_bytes == 0

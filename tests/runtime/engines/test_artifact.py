@@ -135,3 +135,26 @@ def test_all_stages_that_lack_their_artifact_are_told(folder):
 def test_installed_tells_what_can_be_imported():
     assert is_installed("onnxruntime")
     assert not is_installed("no_such_engine")
+
+
+# -- on a card ------------------------------------------------------------------------------------
+
+
+def test_a_card_takes_the_file_that_is_compiled_for_it_and_the_host_never_does(folder):
+    path = folder("model.om", "model.onnx")
+    everything = only("acl", "onnxruntime")
+    artifact = find_artifact(path, "auto", everything, device_kind="npu")
+    assert (artifact.path, artifact.engine) == (path / "model.om", "om")
+    assert artifact.reason.startswith("model.om is there and acl is installed")
+    assert find_artifact(path, "auto", everything).engine == "onnxruntime"
+
+
+def test_a_card_without_its_interface_is_told_what_brings_it(folder):
+    cure = r"found model.om, but acl is not installed; run `source .*/set_env.sh`"
+    with pytest.raises(ArtifactFault, match=cure):
+        find_artifact(folder("model.om"), "om", only("onnxruntime"), device_kind="npu")
+
+
+def test_a_card_without_a_compiled_file_is_told_what_builds_it(folder):
+    with pytest.raises(ArtifactFault, match=r"expected model.om .*; `ge-runtime build` builds the"):
+        find_artifact(folder("model.onnx"), "auto", ALL, device_kind="npu")

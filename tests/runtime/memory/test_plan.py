@@ -1,8 +1,6 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.errors import PlanFault
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.memory.plan import GearPlan, Need, Plan
 from ge_runtime.specs import DType
@@ -95,20 +93,6 @@ def test_total_is_the_bound_if_one_gear_needs_most_of_everything():
     assert plan.total_bytes == plan.lower_bound
 
 
-def test_plan_that_fits_is_no_fault():
-    plan = encoder_plan((8, 512))
-    plan.ensure_fits(plan.total_bytes, "cpu")
-
-
-def test_plan_that_does_not_fit_is_a_fault_with_its_table():
-    plan = encoder_plan((8, 512))
-    with pytest.raises(PlanFault) as raised:
-        plan.ensure_fits(plan.total_bytes - 1, "npu:0")
-    first, *table = str(raised.value).splitlines()
-    assert first == "npu:0: found 1,761,551 bytes free, expected the 1,761,552 that are planned:"
-    assert table == plan.table()
-
-
 def test_table_shows_gears_and_sums_for_people():
     assert encoder_plan((1, 16), (64, 512)).table() == [
         "batch  tokens   inputs  answers   workspace  peak/bound",
@@ -123,6 +107,20 @@ def test_table_shows_gears_and_sums_for_people():
         "total       13,461,648   12.8 MiB  100.0%  1.00 of the lower bound, 13,461,648",
         "not shared  13,468,368   12.8 MiB  100.0%  if each gear had memory of its own",
     ]
+
+
+def test_inputs_and_outputs_on_a_device_of_their_own_are_in_all_sums():
+    need = encoder_need(8, 16)
+    on_host, on_card = (
+        Plan.of([need], weights_bytes=100, answer_slots=2, device_io_bytes=nbytes)
+        for nbytes in (0, 5_000)
+    )
+    assert on_card.total_bytes == on_host.total_bytes + 5_000
+    assert on_card.lower_bound == on_host.lower_bound + 5_000
+    assert on_card.unshared_bytes == on_host.unshared_bytes + 5_000
+    (line,) = (line for line in on_card.table() if line.startswith("device I/O"))
+    assert line.endswith("on the device; inputs and answers are pinned memory of the host")
+    assert not any(line.startswith("staging") for line in on_card.table())
 
 
 def test_table_of_one_gear_speaks_of_no_others():

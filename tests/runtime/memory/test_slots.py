@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -156,6 +157,20 @@ def test_answers_outlive_the_slots():
     del slots
     gc.collect()
     assert (answer == 7).all()
+
+
+def test_closed_slots_let_go_of_their_memory_with_the_last_answer():
+    memory = [aligned_bytes(SLOT) for _ in range(2)]
+    dead = [weakref.ref(own.base) for own in memory]
+    slots = AnswerSlots(memory)
+    answer = batch_of(slots, 7.0)
+    del memory
+    slots.close()
+    assert [ref() is None for ref in dead].count(True) == 1
+    assert (answer == 7.0).all()
+    del answer
+    assert all(ref() is None for ref in dead)
+    slots.close()
 
 
 def test_repr_tells_how_many_are_free():

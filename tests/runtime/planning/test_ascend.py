@@ -1,6 +1,6 @@
 import pytest
 
-from ge_runtime.planning.ascend import ascend_options
+from ge_runtime.planning.ascend import ascend_options, with_options
 from ge_runtime.planning.target import Target
 from ge_runtime.specs import DType, TensorSpec
 
@@ -112,3 +112,10 @@ def test_what_cannot_be_listed_is_named():
     options = options_of((IDS,), TOKENS, unlisted=("input 'offsets'", "gears.batch"))
     assert options.atc == ()
     assert options.note == "they cannot list input 'offsets'; gears.batch"
+
+
+def test_further_options_of_the_compiler_have_both_spellings():
+    options = with_options(options_of((IDS,), TOKENS), {"ge.aicoreNum": "24|48"})
+    assert options.atc[-1] == '--aicore_num="24|48"'
+    assert options.ge["ge.aicoreNum"] == "24|48"
+    assert options.ge["ge.dynamicDims"] == "64;128"

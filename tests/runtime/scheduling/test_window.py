@@ -32,6 +32,14 @@ class Lane:
 
     def __init__(self, fail=lambda tokens: None):
         self.fail, self.gears = fail, []
+        self.left_s, self.is_gone = [], []
+
+    @contextmanager
+    def waiting(self, within, gone):
+        """As a lane does whose engine executes among others."""
+        self.left_s.append(within())
+        self.is_gone.append(gone())
+        yield
 
     def execute(self, blocks, gear):
         self.gears.append(gear)
@@ -183,6 +191,33 @@ def test_requests_that_no_gear_holds_are_misses_and_the_others_hits(execute):
 def test_where_there_are_no_gears_none_is_missed(execute):
     _, counts = execute([5, 200], Lane())
     assert (counts.gear_hits, counts.gear_misses) == ({}, 0)
+
+
+def test_lane_is_told_how_long_the_last_caller_waits_and_whether_anybody_does(execute, clock):
+    clock.advance(10.0)
+    lane = Lane()
+    answers, _ = execute([5, 5], lane, callers=[Caller(deadline=11.0), Caller(deadline=12.5)])
+    assert [type(answer) for answer in answers] == [dict, dict]
+    assert (lane.left_s, lane.is_gone) == ([2.5], [False])
+
+
+def test_lane_learns_that_nobody_waits_any_more(execute):
+    lane, asked = Lane(), []
+
+    def is_cancelled():  # from the second time on, which is while the lane waits
+        asked.append(True)
+        return len(asked) > 1
+
+    execute([5000], lane, callers=[Caller(is_cancelled=is_cancelled)])
+    assert lane.is_gone == [True]
+    assert lane.left_s == [math.inf]
+
+
+@pytest.mark.parametrize("fault", [Expired, Cancelled])
+def test_launch_whose_turn_did_not_come_is_answered_with_why_and_counted(execute, fault):
+    answers, counts = execute([5, 5], Lane(fail_if(5, fault)))
+    assert [type(answer) for answer in answers] == [fault, fault]
+    assert (counts.departed, counts.isolations, counts.culprits) == (2, 0, 0)
 
 
 def test_without_deadlines_the_longest_launch_goes_first(execute):

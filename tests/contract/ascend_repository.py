@@ -1,0 +1,135 @@
+"""The project's own models compiled for a simulated card, several instances of each, and served.
+
+The folders, the code and the graphs are those of model_repository/; a few parameters are added,
+and model.om takes the place of model.onnx.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtime.support.services import Services
+from support.servers import ROOT, Flag, Server, start_reference_server, start_tritonserver
+
+SIMULATOR = ROOT / "plugin" / "ascend_simulator" / "site"
+"""What CANN's set_env.sh puts first in PYTHONPATH and PATH; the simulator's takes its place."""
+
+CHIP = "AscendSimulator"
+DEVICE = "npu:0"
+INSTANCES = 2
+MODELS = {
+    "text_encoder": {"gears.batch,tokens": "1x16, 8x16, 1x64, 8x64, 1x512"},
+    "text_classifier": {"gears.batch": "1, 8, 64"},
+    "ge_classifier": {"gears.batch,height,width": "1x32x32, 8x32x32, 8x64x64, 1x256x256"},
+}
+"""The models on the card: their gears. No execution is timed at load: what it costs is given."""
+OTHERS = ("text_pipeline", "tokenizer")
+_SETTINGS = {
+    "devices": DEVICE,
+    "placement": "service",
+    "cost": "launch_us=1000, element_ns=1000, element2_ns=0",
+}
+
+STARTERS: dict[str, tuple[Any, dict[str, Flag]]] = {
+    "tritonserver": (start_tritonserver, {}),
+    "reference server": (start_reference_server, {"backend_config": "python,host=process"}),
+}
+"""Both have a process for each instance."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server, and the device services of its models."""
+
+    server: Server
+    services: Services
+
+    def stats(self) -> dict[str, Any]:
+        """What `ge-runtime top` tells of the one service."""
+        command = [sys.executable, "-m", "ge_runtime.cli", "top", "--json"]
+        shown = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        (stats,) = json.loads(shown.stdout)
+        return stats
+
+
+@contextlib.contextmanager
+def serving(
+    name: str,
+    repository: Path,
+    runtime_folder: Path,
+    simulator: Mapping[str, object] | None = None,
+    **flags: Flag,
+) -> Iterator[Served]:
+    """One of STARTERS with a simulated card, and device services below a folder of their own.
+
+    simulator: settings of the card, by their names.
+    """
+    start, own = STARTERS[name]
+    variables = environment() | {"XDG_RUNTIME_DIR": str(runtime_folder)}
+    for setting, value in (simulator or {}).items():
+        variables[f"ASCEND_SIMULATOR_{setting.upper()}"] = str(value)
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, text in variables.items():
+            patch.setenv(variable, text)
+        with (
+            Services(runtime_folder / "ge_runtime") as services,
+            start(repository, allow_grpc=False, allow_metrics=False, **own, **flags) as server,
+        ):
+            yield Served(server, services)
+
+
+def environment() -> dict[str, str]:
+    """The variables of this process with the simulator in them."""
+    first = {
+        # The compiler's interpreter is the one that runs the tests: others may lack onnx.
+        "PATH": [SIMULATOR / "bin", Path(sys.executable).parent],
+        "PYTHONPATH": [SIMULATOR, ROOT / "plugin"],
+    }
+    return {
+        name: os.pathsep.join([*map(str, paths), *filter(None, [os.environ.get(name)])])
+        for name, paths in first.items()
+    } | {"ASCEND_SIMULATOR_PYTHON": sys.executable}
+
+
+def write_ascend_repository(source: Path, folder: Path) -> None:
+    """Copy the models of `source`, whose model.onnx are there, and compile those of MODELS."""
+    ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2", "model.onnx")
+    for name in (*MODELS, *OTHERS):
+        shutil.copytree(source / name, folder / name, ignore=ignored)
+    for name, gears in MODELS.items():
+        configure(folder / name, gears | _SETTINGS, instances=INSTANCES)
+        build(folder / name, source / name / "1" / "model.onnx")
+
+
+def configure(folder: Path, parameters: Mapping[str, str], *, instances: int = 1) -> None:
+    """Add to a model's config.pbtxt."""
+    lines = [f"instance_group [ {{ count: {instances} kind: KIND_CPU }} ]"]
+    lines += [
+        f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}'
+        for name, value in parameters.items()
+    ]
+    with (folder / "config.pbtxt").open("a") as config:
+        config.write("\n".join(["", *lines, ""]))
+
+
+def build(folder: Path, graph: Path, chip: str = CHIP) -> None:
+    """Compile model.om of the graph, which does not stay in the folder."""
+    copy = Path(shutil.copy(graph, folder / "1" / "model.onnx"))
+    command = [sys.executable, "-m", "ge_runtime.cli", "build", str(folder)]
+    subprocess.run(
+        [*command, "--soc-version", chip, "--precision", "origin"],
+        env=os.environ | environment(),
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    copy.unlink()

@@ -1,0 +1,40 @@
+"""See `ge`: its beginning and end."""
+
+from ge import Misuse
+
+
+class _Life:
+    """Whether GE was begun, and how many sessions there are."""
+
+    initialized = False
+    sessions = 0
+
+
+class GeApi:
+    """The process's GE."""
+
+    @classmethod
+    def ge_initialize(cls, config):
+        if not isinstance(config, dict):
+            raise TypeError("Ge init config must be a dictionary")
+        if not config:
+            raise TypeError("Ge init config must not be empty")
+        check_strings(config)
+        if _Life.initialized:
+            raise Misuse("ge_initialize: found a second, expected one in a process")
+        _Life.initialized = True
+        return 0
+
+    @classmethod
+    def ge_finalize(cls):
+        if _Life.sessions:
+            raise Misuse(f"ge_finalize: found {_Life.sessions} session(s), expected none any more")
+        _Life.initialized = False
+        return 0
+
+
+def check_strings(options):
+    """GE-PY encodes keys and values: anything else but texts fails there."""
+    for each in (*options, *options.values()):
+        if not isinstance(each, str):
+            raise AttributeError(f"'{type(each).__name__}' object has no attribute 'encode'")

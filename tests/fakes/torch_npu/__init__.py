@@ -1,0 +1,205 @@
+"""A fake of torch_npu, for tests: it is no Ascend card, and no simulator of one.
+
+It has what the torch engine uses, and refuses what torch_npu's documents say is refused. Device
+"npu" is real to torch: its tensors are apart from those of the CPU, cannot be mixed with them or
+read by NumPy, and computations on them are done by torch's kernels for the CPU.
+
+To be set by tests: `STATE`. Importing it cannot be undone in a process.
+"""
+
+import os
+import threading
+import weakref
+from collections import Counter
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+if os.environ.get("FAKE_TORCH_NPU_WITHOUT_CANN"):
+    raise ImportError("libhccl.so: cannot open shared object file: No such file or directory")
+
+_GRANULE = 512
+"""Bytes. What the caching allocator rounds blocks up to."""
+
+
+class State:
+    """The fake machine."""
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        """Two cards, nothing allocated, nothing that fails."""
+        self.devices = 2
+        self.capacity = None
+        """Bytes of a card; None: no end."""
+        self.fails_with = None
+        """CANN's return code of the next operation on a card."""
+        self.compiled = []
+        """The shapes of the inputs of each graph that torchair compiled."""
+        self.allocations = Counter()
+        """Card: how often its memory was asked for."""
+        self.reserved = Counter()
+        self.cached = Counter()
+        """(card, bytes): free blocks that the allocator keeps."""
+
+    def allocate(self, index, nbytes):
+        """A block of the caching allocator; its bytes."""
+        block = -(-max(1, nbytes) // _GRANULE) * _GRANULE
+        if self.cached[index, block]:
+            self.cached[index, block] -= 1
+            return block
+        if self.capacity is not None and self.reserved[index] + block > self.capacity:
+            raise torch.OutOfMemoryError(
+                f"NPU out of memory. Tried to allocate {block} bytes (NPU {index})"
+            )
+        self.allocations[index] += 1
+        self.reserved[index] += block
+        return block
+
+    def give_back(self, index, block):
+        self.cached[index, block] += 1
+
+    def empty_cache(self):
+        for (index, block), count in self.cached.items():
+            self.reserved[index] -= block * count
+        self.cached.clear()
+
+
+STATE = State()
+
+
+class NpuTensor(torch.Tensor):
+    """A tensor on a card. `held` is where the fake keeps its elements."""
+
+    @staticmethod
+    def __new__(cls, held, device):
+        return torch.Tensor._make_wrapper_subclass(
+            cls,
+            held.shape,
+            dtype=held.dtype,
+            device=device,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+        )
+
+    def __init__(self, held, device):
+        self.held = held
+        if not isinstance(held, FakeTensor):  # while torch.compile looks, nothing is allocated
+            index = device.index or 0
+            block = STATE.allocate(index, held.numel() * held.element_size())
+            weakref.finalize(self, STATE.give_back, index, block)
+
+    def __tensor_flatten__(self):
+        return ["held"], self.device
+
+    @staticmethod
+    def __tensor_unflatten__(inner, device, size, stride):
+        return NpuTensor(inner["held"], device)
+
+    @classmethod
+    def __torch_dispatch__(cls, op, types, args=(), kwargs=None):
+        return _perform(op, args, kwargs or {})
+
+    def __repr__(self):
+        return f"NpuTensor({self.held!r}, device='{self.device}')"
+
+
+def _perform(op, args, kwargs):
+    """An operation of torch that has to do with a card."""
+    if STATE.fails_with is not None:
+        code, STATE.fails_with = STATE.fails_with, None
+        raise RuntimeError(
+            f"{op}:build/CMakeFiles/torch_npu.dir/compiler_depend.ts:47 NPU function error: "
+            f"c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream), error code is {code}"
+        )
+    asked = kwargs.get("device")
+    asked = None if asked is None else _known(torch.device(asked))
+    if op is torch.ops.aten.copy_.default:
+        _held(args[0]).copy_(_held(args[1]))
+        return args[0]
+    if op is torch.ops.aten._to_copy.default:
+        where = asked or args[0].device
+        moved = op(_held(args[0]), **{**kwargs, "device": torch.device("cpu")})
+        return NpuTensor(moved, where) if where.type == "npu" else moved
+    leaves = pytree.tree_leaves((args, kwargs))
+    places = {leaf.device for leaf in leaves if isinstance(leaf, NpuTensor)}
+    # A single number of the CPU may stand beside tensors of a card.
+    strangers = [
+        leaf for leaf in leaves if type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.dim()
+    ]
+    if len(places) > 1 or (places and strangers):
+        raise RuntimeError(
+            f"{op}: Expected all tensors to be on the same device, but found at least two devices"
+        )
+    where = asked if asked is not None and asked.type == "npu" else next(iter(places), None)
+    if where is None:
+        where = torch.device("npu", npu.current_device())
+    result = op(*pytree.tree_map(_as_held, args), **pytree.tree_map(_as_held, kwargs))
+    return pytree.tree_map(
+        lambda each: NpuTensor(each, where) if isinstance(each, torch.Tensor) else each, result
+    )
+
+
+def _known(device):
+    if device.type == "npu" and (device.index or 0) >= STATE.devices:
+        raise RuntimeError(
+            "NPU function error: c10_npu::SetDevice(device_id_), error code is 107001"
+        )
+    return device
+
+
+def _held(tensor):
+    return tensor.held if isinstance(tensor, NpuTensor) else tensor
+
+
+def _as_held(value):
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    return _held(value)
+
+
+class _Npu:
+    """The module torch.npu."""
+
+    def __init__(self):
+        self._current = threading.local()
+
+    def is_initialized(self):
+        return True
+
+    def is_available(self):
+        return STATE.devices > 0
+
+    def device_count(self):
+        return STATE.devices
+
+    def current_device(self):
+        return getattr(self._current, "index", 0)
+
+    def set_device(self, device):
+        self._current.index = _known(torch.device("npu", device)).index
+
+    def get_device_name(self, device=None):
+        return "fake of torch_npu"
+
+    def memory_stats(self, device=None):
+        index = self.current_device() if device is None else device
+        return {"num_device_alloc": STATE.allocations[index]}
+
+    def empty_cache(self):
+        STATE.empty_cache()
+
+    def _is_in_bad_fork(self):
+        return False
+
+    def manual_seed_all(self, seed):
+        pass
+
+
+npu = _Npu()
+_setup_privateuseone_for_python_backend("npu", backend_module=npu)
+_LIBRARY = torch.library.Library("_", "IMPL")
+_LIBRARY.fallback(lambda op, *args, **kwargs: _perform(op, args, kwargs), "PrivateUse1")

@@ -1,0 +1,601 @@
+"""The engine for .om files, on a simulated card."""
+
+import mmap
+import threading
+from contextlib import ExitStack
+
+import numpy as np
+import onnx
+import pytest
+from runtime.ascend.conftest import GEARS
+from runtime.engines.conformance_engine import token_batch
+from runtime.support.ascend import compile_om, token_gears
+from runtime.support.graphs import ENCODER, PIXELS, copy_of, sums, write
+
+import ge_runtime.ascend.lanes as lanes
+from ge_runtime.ascend.card import PROCESS_CARDS
+from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.base import GraphTensor, Signature
+from ge_runtime.engines.places import CardPlace
+from ge_runtime.errors import (
+    ArtifactFault,
+    EngineFault,
+    EngineLost,
+    NoDevice,
+    OutOfMemory,
+    PlanFault,
+)
+from ge_runtime.specs import DType
+
+
+@pytest.fixture
+def place():
+    """A function: a place on the card; closed at the end, engines first."""
+    with ExitStack() as stack:
+
+        def place_on(device=0, **options):
+            place = CardPlace(device, **options)
+            stack.callback(place.close)
+            opened, open_ = [], place.open
+
+            def open_and_note(path):
+                engine = open_([Artifact(path, "om", "")], threads=1, outputs=())
+                stack.callback(engine.close)
+                opened.append(engine)
+                return engine
+
+            place.open_om = open_and_note
+            return place
+
+        yield place_on
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory):
+    """A model that needs more workspace than the encoder with GEARS."""
+    folder = tmp_path_factory.mktemp("larger")
+    write(ENCODER, "onnxruntime", folder)
+    return compile_om(folder, *token_gears((64, 1024), (512, 4096)))
+
+
+@pytest.fixture
+def engine(place, encoder_dir):
+    there = place()
+    engine = there.open_om(encoder_dir / "model.om")
+    engine.bind([], there.memory)
+    engine.place = there
+    return engine
+
+
+def pinned(place, array):
+    """A copy of the array in the place's memory."""
+    buffer = place.memory.allocate("test", array.nbytes).memory
+    own = buffer.view(array.dtype).reshape(array.shape)
+    own[...] = array
+    return own
+
+
+def right(engine, rows, tokens, *, seed=0):
+    inputs, expected = token_batch(rows, tokens, seed)
+    result = engine.run(inputs, {"embedding": None})["embedding"]
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+    return True
+
+
+# -- what it tells and executes -----------------------------------------------------------------
+
+
+def test_signature_and_shapes_are_those_of_the_gears(engine):
+    assert engine.signature == Signature(
+        inputs=(
+            GraphTensor("input_ids", DType.INT64, (None, None)),
+            GraphTensor("attention_mask", DType.INT64, (None, None)),
+        ),
+        outputs=(GraphTensor("embedding", DType.FP32, (None, 4)),),
+    )
+    assert engine.shapes == [{"input_ids": gear, "attention_mask": gear} for gear in GEARS]
+
+
+def test_gears_are_sorted_however_the_file_has_them(place, tmp_path):
+    write(ENCODER, "onnxruntime", tmp_path)
+    path = compile_om(tmp_path, *token_gears((8, 4), (1, 4), (2, 8)))
+    shapes = [own["input_ids"] for own in place().open_om(path).shapes]
+    assert shapes == [(1, 4), (2, 8), (8, 4)]
+
+
+@pytest.mark.parametrize(("rows", "tokens"), GEARS)
+def test_each_gear_is_executed_and_written_where_it_is_planned(engine, rows, tokens):
+    inputs, expected = token_batch(rows, tokens)
+    given = {name: pinned(engine.place, array) for name, array in inputs.items()}
+    planned = pinned(engine.place, np.full((rows, 4), np.nan, np.float32))
+    assert engine.run(given, {"embedding": planned})["embedding"] is planned
+    np.testing.assert_allclose(planned, expected, rtol=1e-5)
+
+
+def test_pinned_arrays_are_copied_once_each_and_others_without_a_stream(engine, machine):
+    inputs, _ = token_batch(4, 8)
+    given = {name: pinned(engine.place, array) for name, array in inputs.items()}
+    planned = pinned(engine.place, np.empty((4, 4), np.float32))
+    before = machine.report.calls
+    engine.run(given, {"embedding": planned})
+    calls = machine.report.calls
+    assert calls["rt.memcpy_async"] - before.get("rt.memcpy_async", 0) == 3
+    assert (
+        calls["rt.synchronize_stream_with_timeout"]
+        - before.get("rt.synchronize_stream_with_timeout", 0)
+        == 1
+    )
+    assert "rt.memcpy" not in calls
+    engine.run(inputs, {"embedding": None})
+    calls = machine.report.calls
+    assert calls["rt.memcpy"] == 3
+
+
+def test_what_is_not_wanted_is_not_copied(place, tmp_path, machine):
+    write(PIXELS, "onnxruntime", tmp_path)
+    path = compile_om(
+        tmp_path,
+        "--input_format=ND",
+        "--input_shape=image:2,1,-1,-1;mask:2,-1,-1",
+        "--dynamic_dims=4,6,4,6;8,8,8,8",
+    )
+    there = place()
+    engine = there.open_om(path)
+    engine.bind([], there.memory)
+    image = np.random.default_rng(0).random((2, 1, 4, 6), dtype=np.float32)
+    mask = np.ones((2, 4, 6), np.float32)
+    results = engine.run({"mask": mask, "image": image}, {"sums": None})
+    assert results.keys() == {"sums"}
+    np.testing.assert_allclose(results["sums"], sums(image, mask), rtol=1e-5)
+    assert machine.report.copied_bytes["ACL_MEMCPY_DEVICE_TO_HOST"] == 2 * 2 * 4
+    both = engine.run({"mask": mask, "image": image}, {"inverted": None, "sums": None})
+    np.testing.assert_allclose(both["inverted"], 1 - image, rtol=1e-6)
+
+
+FAMILIES = {
+    "batch": ["--input_shape=image:-1,1,4,6", "--dynamic_batch_size=1,4,2"],
+    "image": ["--input_shape=image:2,1,-1,-1", "--dynamic_image_size=8,8;4,6;2,2"],
+    "dims": [
+        "--input_format=ND",
+        "--input_shape=image:-1,1,-1,6",
+        "--dynamic_dims=1,4;2,4;2,8",
+    ],
+    "static": ["--input_shape=image:2,1,4,6"],
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_of_gears(place, tmp_path, family):
+    write_negative(tmp_path)
+    there = place()
+    engine = there.open_om(compile_om(tmp_path, *FAMILIES[family]))
+    engine.bind([], there.memory)
+    assert len(engine.shapes) == (1 if family == "static" else 3)
+    for shapes in engine.shapes:
+        image = np.random.default_rng(0).random(shapes["image"], dtype=np.float32)
+        result = engine.run({"image": image}, {"inverted": None})["inverted"]
+        np.testing.assert_allclose(result, 1 - image, rtol=1e-6)
+
+
+def write_negative(folder):
+    """1 - image, for images of any size, and no other input."""
+    model = PIXELS.onnx()
+    for node in [node for node in model.graph.node if node.op_type != "Sub"]:
+        model.graph.node.remove(node)
+    del model.graph.input[1]
+    del model.graph.output[0]
+    onnx.save(model, folder / "model.onnx")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int32", "int64", "bool", "uint8"])
+def test_elements_of_every_type_pass_unchanged(place, tmp_path, dtype):
+    write(copy_of(dtype), "onnxruntime", tmp_path)
+    there = place()
+    engine = there.open_om(compile_om(tmp_path, "--input_shape=x:5,3"))
+    engine.bind([], there.memory)
+    x = np.arange(15).reshape(5, 3).astype(dtype)
+    np.testing.assert_array_equal(engine.run({"x": x}, {"y": None})["y"], x)
+
+
+def test_sizes_that_the_compiler_pads_are_allowed_for(place, tmp_path, machine):
+    machine.start(size_slack=96)
+    write(ENCODER, "onnxruntime", tmp_path)
+    there = place()
+    engine = there.open_om(compile_om(tmp_path, *token_gears((2, 8), (4, 8))))
+    engine.bind([], there.memory)
+    assert right(engine, 2, 8)
+    assert right(engine, 4, 8)
+
+
+def test_a_shape_that_is_no_gear_is_refused_with_all_that_are(engine):
+    inputs, _ = token_batch(3, 8)
+    with pytest.raises(EngineFault) as raised:
+        engine.run(inputs, {"embedding": None})
+    assert "found inputs input_ids [3, 8]" in str(raised.value)
+    assert "input_ids [1, 8], attention_mask [1, 8]; input_ids [4, 8]" in str(raised.value)
+
+
+def test_a_result_of_another_shape_is_refused_before_anything_runs(engine, machine):
+    inputs, _ = token_batch(4, 8)
+    with pytest.raises(EngineFault, match=r"'embedding': found float32\[4, 5\], expected float32"):
+        engine.run(inputs, {"embedding": np.empty((4, 5), np.float32)})
+    assert machine.report.executions == 0
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def test_engines_of_one_file_share_weights_and_workspace(place, encoder_dir, machine):
+    first = place()
+    one = first.open_om(encoder_dir / "model.om")
+    shared = machine.used("device")
+    engines = [one, *(place().open_om(encoder_dir / "model.om") for _ in range(3))]
+    assert machine.used("device") == shared
+    for engine in engines:
+        engine.bind([], first.memory)
+    assert machine.used("device") == shared + 4 * one.device_io_bytes()
+    assert machine.report.calls["mdl.load_from_file_with_mem"] == 1
+    assert all(right(engine, 4, 8, seed=seed) for seed, engine in enumerate(engines))
+
+
+def test_a_file_is_known_by_its_content(place, encoder_dir, tmp_path, machine):
+    (tmp_path / "copy.om").write_bytes((encoder_dir / "model.om").read_bytes())
+    place().open_om(encoder_dir / "model.om")
+    place().open_om(tmp_path / "copy.om")
+    assert machine.report.calls["mdl.load_from_file_with_mem"] == 1
+
+
+def test_a_larger_model_has_the_smaller_one_loaded_again(place, encoder_dir, larger, machine):
+    small = place()
+    little = small.open_om(encoder_dir / "model.om")
+    little.bind([], small.memory)
+    assert right(little, 4, 8)
+    there = place()
+    large = there.open_om(larger)
+    large.bind([], there.memory)
+    card = PROCESS_CARDS._open[0]
+    (lane,) = card._lanes.values()
+    needs = {engine.intermediates({}).lifetimes[0].nbytes for engine in (little, large)}
+    assert lane.workspace_bytes == max(needs) > min(needs)
+    assert right(little, 4, 8)
+    assert right(large, 64, 1024)
+    assert right(little, 8, 32)
+    assert card.memory.allocated_bytes == {
+        "workspace": max(needs),
+        "weights": little.weights_bytes() + large.weights_bytes(),
+    }
+
+
+def test_two_lanes_have_a_workspace_each_and_the_weights_once(place, encoder_dir, machine):
+    engines = []
+    for lane in range(2):
+        there = place(lane=lane)
+        engine = there.open_om(encoder_dir / "model.om")
+        engine.bind([], there.memory)
+        engines.append(engine)
+    card = PROCESS_CARDS._open[0]
+    workspace = engines[0].intermediates({}).lifetimes[0].nbytes
+    assert card.memory.allocated_bytes == {
+        "workspace": 2 * workspace,
+        "weights": engines[0].weights_bytes(),
+    }
+    assert all(right(engine, 4, 32) for engine in engines)
+
+
+def test_a_lane_of_a_fixed_size_refuses_what_it_cannot_hold(place, encoder_dir, larger, machine):
+    capacity = 2**21
+    little = place(workspace_bytes=capacity).open_om(encoder_dir / "model.om")
+    with pytest.raises(PlanFault, match=r"found .* bytes of workspace, expected at most 2,097,152"):
+        place(workspace_bytes=capacity).open_om(larger)
+    with pytest.raises(PlanFault, match="'workspace_pool_mib': found none, expected 2"):
+        place().open_om(encoder_dir / "model.om")
+    assert little.shapes
+
+
+def test_nothing_is_allocated_after_the_freeze(engine, machine):
+    inputs, _ = token_batch(4, 8)
+    given = {name: pinned(engine.place, array) for name, array in inputs.items()}
+    planned = pinned(engine.place, np.empty((4, 4), np.float32))
+    engine.place.freeze()
+    before = machine.report
+    for _ in range(50):
+        engine.run(given, {"embedding": planned})
+    after = machine.report
+    assert after.mallocs == before.mallocs
+    for function in ("rt.malloc_host", "mdl.create_dataset", "create_data_buffer"):
+        assert after.calls[function] == before.calls[function]
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_card_without_room_is_told_and_left_as_it_was(place, encoder_dir, machine, nth):
+    there = place()
+    before = machine.used("device")
+    machine.arm(f"malloc@{nth}=207001")
+    with pytest.raises(OutOfMemory):
+        there.open_om(encoder_dir / "model.om").bind([], there.memory)
+    assert nth == 3 or machine.used("device") == before
+    engine = there.open_om(encoder_dir / "model.om")
+    engine.bind([], there.memory)
+    assert right(engine, 1, 8)
+
+
+def test_a_larger_model_without_room_leaves_those_that_are_there(
+    place, encoder_dir, larger, machine
+):
+    machine.start(hbm_mib=64)
+    there = place()
+    engine = there.open_om(encoder_dir / "model.om")
+    engine.bind([], there.memory)
+    with pytest.raises(OutOfMemory, match=r"more bytes of workspace and 1,536 of weights wanted"):
+        place().open_om(larger)
+    assert right(engine, 4, 8)
+
+
+def test_a_larger_model_that_cannot_have_its_workspace_leaves_the_others_loaded(
+    engine, place, larger, machine
+):
+    machine.arm("malloc@1=207001")
+    with pytest.raises(OutOfMemory, match="'workspace': found"):
+        place().open_om(larger)
+    assert right(engine, 4, 8)
+    assert place().open_om(larger).shapes
+    assert right(engine, 4, 8)
+
+
+def test_a_card_that_gives_nothing_back_after_a_larger_model_is_lost(
+    engine, place, larger, machine
+):
+    machine.arm("malloc@1=207001;malloc@2=207001")
+    with pytest.raises(EngineLost, match="its models cannot be loaded again"):
+        place().open_om(larger)
+    with pytest.raises(EngineLost):
+        right(engine, 4, 8)
+
+
+def test_a_card_that_loads_nothing_again_after_a_larger_model_is_lost(
+    engine, place, larger, machine
+):
+    machine.arm("load@1=500002")
+    with pytest.raises(EngineLost, match=r"its models cannot be loaded again: acl.mdl"):
+        place().open_om(larger)
+    with pytest.raises(EngineLost):
+        right(engine, 4, 8)
+
+
+def test_a_model_comes_to_a_lane_that_has_just_failed(engine, place, larger, machine):
+    machine.arm("execute@1=507011")
+    with pytest.raises(EngineFault):
+        right(engine, 4, 8)
+    place().open_om(larger)
+    assert right(engine, 4, 8)
+
+
+def test_a_file_that_has_changed_is_not_loaded_again(place, encoder_dir, larger, tmp_path):
+    there = place()
+    path = tmp_path / "changing.om"
+    path.write_bytes((encoder_dir / "model.om").read_bytes())
+    engine = there.open_om(path)
+    engine.bind([], there.memory)
+    path.write_bytes(larger.read_bytes())
+    with pytest.raises(ArtifactFault, match=r"changing.om: found another content than when it was"):
+        place().open_om(larger)
+    assert right(engine, 4, 8)
+
+
+def test_adopted_memory_is_copied_from_and_to_in_the_stream(engine, machine):
+    inputs, expected = token_batch(4, 8)
+    with mmap.mmap(-1, 3 * mmap.PAGESIZE) as pages:
+        memory = np.frombuffer(pages, np.uint8)
+        ids, mask, planned = (memory[place * mmap.PAGESIZE :] for place in range(3))
+        given = {}
+        for own, (name, array) in zip((ids, mask), inputs.items(), strict=True):
+            given[name] = own[: array.nbytes].view(array.dtype).reshape(array.shape)
+            given[name][...] = array
+        result = planned[:64].view(np.float32).reshape(4, 4)
+        engine.place.adopt(memory)
+        engine.run(given, {"embedding": result})
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
+        assert "rt.memcpy" not in machine.report.calls
+        engine.place.disown(memory)
+        engine.run(given, {"embedding": result})
+        assert machine.report.calls["rt.memcpy"] == 3
+        del memory, ids, mask, planned, given, result, own
+
+
+def test_memory_that_cannot_be_pinned_is_copied_at_once(engine, monkeypatch, machine, caplog):
+    monkeypatch.setattr("platform.release", lambda: "5.10.0-60.18.0.50.oe2203.aarch64")
+    inputs, expected = token_batch(4, 8)
+    memory = np.zeros(mmap.PAGESIZE, np.uint8)
+    engine.place.adopt(memory)
+    assert "207000 ACL_ERROR_RT_FEATURE_NOT_SUPPORT" in caplog.text
+    assert "found Linux 5.10.0" in caplog.text
+    np.testing.assert_allclose(
+        engine.run(inputs, {"embedding": None})["embedding"], expected, rtol=1e-5
+    )
+    engine.place.disown(memory)
+    assert not {"rt.host_register_v2", "rt.host_unregister"} & machine.report.calls.keys()
+
+
+def test_a_card_that_cannot_pin_what_is_there_is_no_failure(engine, machine, caplog):
+    machine.arm("call@2=207000")
+    memory = np.zeros(mmap.PAGESIZE, np.uint8)
+    engine.place.adopt(memory)
+    assert "acl.rt.host_register_v2: 207000" in caplog.text
+    engine.place.disown(memory)
+
+
+# -- threads --------------------------------------------------------------------------------------
+
+
+def test_engines_of_a_lane_are_used_from_threads_of_their_own(place, encoder_dir):
+    engines = []
+    for _ in range(3):
+        there = place()
+        engine = there.open_om(encoder_dir / "model.om")
+        engine.bind([], there.memory)
+        engines.append(engine)
+    wrong = []
+
+    def work(engine, seed):
+        for turn in range(20):
+            rows, tokens = GEARS[(seed + turn) % len(GEARS)]
+            inputs, expected = token_batch(rows, tokens, seed * 100 + turn)
+            result = engine.run(inputs, {"embedding": None})["embedding"]
+            if not np.allclose(result, expected, rtol=1e-5):
+                wrong.append((seed, turn))
+
+    threads = [
+        threading.Thread(target=work, args=pair) for pair in zip(engines, range(3), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_an_engine_is_closed_by_a_thread_that_never_used_it(place, encoder_dir, machine):
+    there = place()
+    engine = there.open_om(encoder_dir / "model.om")
+    engine.bind([], there.memory)
+
+    def close():
+        engine.close()
+        there.close()
+
+    closer = threading.Thread(target=close)
+    closer.start()
+    closer.join()
+    assert machine.report.live == []
+
+
+# -- failures -------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_is_tried_once_more(engine, machine, monkeypatch):
+    inputs, expected = token_batch(4, 8)
+    given = {name: pinned(engine.place, array) for name, array in inputs.items()}
+    planned = pinned(engine.place, np.empty((4, 4), np.float32))
+    module = engine._card.driver._mdl
+    execute, codes = module.execute_async, [507002]
+    monkeypatch.setattr(
+        module, "execute_async", lambda *args: codes.pop() if codes else execute(*args)
+    )
+    engine.run(given, {"embedding": planned})
+    np.testing.assert_allclose(planned, expected, rtol=1e-5)
+    codes[:] = [507002, 507002]
+    with pytest.raises(EngineFault, match="507002"):
+        engine.run(given, {"embedding": planned})
+    assert codes == []
+    given["input_ids"][...] = 0  # nothing that was queued reads it any more
+    engine.run(given, {"embedding": planned})
+
+
+def test_a_failed_execution_has_the_lane_made_anew(engine, place, encoder_dir, machine):
+    there = place()
+    other = there.open_om(encoder_dir / "model.om")
+    other.bind([], there.memory)
+    machine.arm("execute@1=507011")
+    with pytest.raises(EngineFault, match="507011 ACL_ERROR_RT_MODEL_EXECUTE"):
+        right(engine, 4, 8)
+    before = machine.report
+    assert right(other, 8, 32)
+    assert right(engine, 4, 8)
+    after = machine.report
+    assert after.calls["mdl.load_from_file_with_mem"] == 2
+    assert after.mallocs == before.mallocs  # loaded into the memory that was there
+
+
+@pytest.mark.parametrize("code", [507010, 507899, 507053])
+def test_a_lost_device_is_left_alone(engine, place, encoder_dir, machine, code):
+    machine.arm(f"execute@1={code}")
+    with pytest.raises(EngineLost, match=str(code)):
+        right(engine, 4, 8)
+    calls = machine.report.calls
+    with pytest.raises(EngineLost):
+        right(engine, 4, 8)
+    with pytest.raises(EngineLost):
+        place()
+    engine.close()
+    engine.place.close()
+    assert machine.report.calls == calls
+
+
+def test_all_calls_that_fail_after_a_loss_are_the_loss(engine, machine):
+    machine.arm("device_lost@2")
+    with pytest.raises(EngineLost):
+        right(engine, 4, 8)
+    engine.close()
+    engine.place.close()
+
+
+def test_a_device_that_was_lost_while_idle_is_found_on_close_and_left_alone(engine, machine):
+    assert right(engine, 4, 8)
+    machine.arm("device_lost@1")
+    engine.close()
+    engine.place.close()
+    assert PROCESS_CARDS._open[0].lost
+
+
+def test_an_execution_that_hangs_ends_in_time_as_a_lost_device(engine, machine, monkeypatch):
+    monkeypatch.setattr(lanes, "TIMEOUT_S", 0.05)
+    machine.arm("execute@1=slow:1")
+    with pytest.raises(EngineLost, match="507046"):
+        right(engine, 4, 8)
+    engine.close()
+    engine.place.close()
+
+
+def test_memory_that_answers_lie_in_outlives_the_place(engine, machine):
+    inputs, expected = token_batch(4, 8)
+    planned = pinned(engine.place, np.empty((4, 4), np.float32))
+    engine.run(inputs, {"embedding": planned})
+    engine.close()
+    engine.place.close()
+    np.testing.assert_allclose(planned, expected, rtol=1e-5)
+    assert machine.used("pinned") == planned.nbytes
+    assert machine.used("device") == 0
+    del planned
+    card = PROCESS_CARDS.acquire(0)
+    PROCESS_CARDS.release(card)
+    assert machine.report.live == []
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def test_a_model_of_unknown_sizes_is_refused_with_the_cure(place, tmp_path):
+    write(ENCODER, "onnxruntime", tmp_path)
+    path = compile_om(tmp_path, "--input_shape=input_ids:-1,-1;attention_mask:-1,-1")
+    with pytest.raises(ArtifactFault, match=r"expected gears: name them in config.pbtxt"):
+        place().open_om(path)
+
+
+def test_a_damaged_file_is_refused(place, encoder_dir, tmp_path):
+    content = bytearray((encoder_dir / "model.om").read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "model.om").write_bytes(content)
+    with pytest.raises(ArtifactFault, match=r"npu:0, AscendSimulator, cannot execute it: acl.mdl"):
+        place().open_om(tmp_path / "model.om")
+    (tmp_path / "model.om").write_bytes(b"")
+    with pytest.raises(ArtifactFault, match="cannot execute it"):
+        place().open_om(tmp_path / "model.om")
+    with pytest.raises(ArtifactFault, match="No such file"):
+        place().open_om(tmp_path / "none.om")
+
+
+def test_a_file_for_another_chip_is_refused(place, encoder_dir, machine):
+    machine.start(soc="AscendSimulator2")
+    with pytest.raises(ArtifactFault, match="for this chip"):
+        place().open_om(encoder_dir / "model.om")
+
+
+def test_a_card_that_is_not_there_is_told(place):
+    with pytest.raises(NoDevice, match=r"npu:7 cannot be used: acl.rt.set_device: 107001"):
+        place(7)
+
+
+def test_stages_are_refused_on_a_card(place, encoder_dir):
+    artifact = Artifact(encoder_dir / "model.om", "om", "")
+    with pytest.raises(ArtifactFault, match=r"found the stages model.om, model.om, expected one"):
+        place().open([artifact, artifact], threads=1, outputs=())

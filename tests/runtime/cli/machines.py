@@ -1,0 +1,108 @@
+"""Machines that tests construct."""
+
+from dataclasses import replace
+
+from ge_runtime.cli.doctor.machine import (
+    Cann,
+    DeviceFile,
+    Machine,
+    Model,
+    Outcome,
+    SharedMemory,
+    Trial,
+)
+
+ABSENT = Trial(Outcome.ABSENT)
+CUDA = "CUDAExecutionProvider, CPUExecutionProvider"
+SET_ENV = "/usr/local/Ascend/cann/set_env.sh"
+
+ACL_FACTS = {"file": "/cann/acl.so", "soc": "Ascend910B3", "code": "0", "devices": "2"}
+
+PLAIN = Machine(
+    python=(3, 11, 4),
+    user="triton",
+    groups=frozenset({"triton"}),
+    environment={},
+    packages={"numpy": "1.26.4", "onnxruntime": "1.20.0"},
+    imports={
+        "numpy": Trial(Outcome.DONE),
+        "onnxruntime": Trial(Outcome.DONE, {"providers": "CPUExecutionProvider"}),
+        "torch": ABSENT,
+        "acl": ABSENT,
+        "torch_npu": ABSENT,
+    },
+    npu_driver=None,
+    npu_smi=ABSENT,
+    device_files=(),
+    cann=None,
+    atc=None,
+    acl_folders=(),
+    shared_memory=SharedMemory(64 * 2**20, 60 * 2**20),
+    service_folder="/tmp/ge_runtime-1000",
+    service_fault="",
+    nvidia_driver=None,
+    nvidia_smi=ABSENT,
+)
+"""Serves on the CPU, and has nothing else."""
+
+ASCEND = replace(
+    PLAIN,
+    groups=frozenset({"triton", "HwHiAiUser"}),
+    environment={"ASCEND_HOME_PATH": "/usr/local/Ascend/cann"},
+    imports={
+        **PLAIN.imports,
+        "acl": Trial(Outcome.DONE, ACL_FACTS),
+    },
+    npu_driver="25.0.rc1",
+    npu_smi=Trial(Outcome.DONE),
+    device_files=tuple(
+        DeviceFile(f"/dev/{name}", "HwHiAiUser", usable=True)
+        for name in ("davinci0", "davinci1", "davinci_manager", "devmm_svm", "hisi_hdc")
+    ),
+    cann=Cann("/usr/local/Ascend/cann", "8.3.RC1", SET_ENV, sourced=True),
+    atc="/usr/local/Ascend/cann/bin/atc",
+    acl_folders=("/usr/local/Ascend/cann/lib64",),
+)
+"""Two cards, and CANN 8.3."""
+
+NVIDIA = replace(
+    PLAIN,
+    imports={**PLAIN.imports, "onnxruntime": Trial(Outcome.DONE, {"providers": CUDA})},
+    nvidia_driver="550.54",
+    nvidia_smi=Trial(Outcome.DONE, {"0": "NVIDIA H100, 81559 MiB"}),
+)
+"""One GPU, and ONNX Runtime for it."""
+
+TORCH_NPU = replace(
+    ASCEND,
+    packages={**ASCEND.packages, "torch": "2.8.0+cpu", "torch-npu": "2.8.0"},
+    imports={
+        **ASCEND.imports,
+        "torch": Trial(Outcome.DONE, {"cuda": ""}),
+        "torch_npu": Trial(Outcome.DONE),
+    },
+)
+"""And torch with torch_npu."""
+
+
+def importing(machine, module, trial):
+    """The machine, where importing the module ends so."""
+    return replace(machine, imports={**machine.imports, module: trial})
+
+
+def with_package(machine, package, version):
+    return replace(machine, packages={**machine.packages, package: version})
+
+
+def without_package(machine, package):
+    rest = {name: version for name, version in machine.packages.items() if name != package}
+    return replace(machine, packages=rest)
+
+
+def with_variable(machine, name, value):
+    return replace(machine, environment={**machine.environment, name: value})
+
+
+def model(name="encoder", needs=("cpu",), engines=1, io_bytes=0):
+    facts = {"engine": "onnxruntime", "io_bytes": str(io_bytes)}
+    return Model(name, frozenset(needs), 1, engines, Trial(Outcome.DONE, facts))

@@ -1,0 +1,490 @@
+"""Configurations of npu_ge, made ones of ge_runtime: what is kept, made, left out and refused."""
+
+from itertools import product
+
+import pytest
+from google.protobuf import text_format
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from ge_runtime import cli
+from ge_runtime.cli.convert.conversion import Wishes, convert
+from ge_runtime.cli.text_format import parse
+from ge_runtime.config import RuntimeConfig
+from ge_runtime.specs import ROWS
+
+ENCODER = """\
+# A sentence encoder on two cards.
+name: "encoder"
+backend: "npu_ge"
+max_batch_size: 8
+input [
+  { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] },  # tokens
+  { name: "mask" data_type: TYPE_INT64 dims: [ -1 ] }
+]
+output [ { name: "embedding" data_type: TYPE_FP32 dims: [ 384 ] } ]
+dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 2000 }
+
+# 1 and 8 rows of 64 or 128 tokens.
+parameters { key: "graph.ge.inputShape" value { string_value: "ids:-1,-1;mask:-1,-1" } }
+parameters {
+  key: "graph.ge.dynamicDims"
+  value { string_value: "1,64,1,64;8,64,8,64;1,128,1,128;8,128,8,128" }
+}
+parameters [
+  { key: "graph.ge.dynamicNodeType" value { string_value: "1" } },
+  { key: "device_ids" value { string_value: "0,1" } },
+  { key: "graph.ge.aicoreNum" value { string_value: "24|48" } }
+]
+"""
+
+CONVERTED = """\
+# A sentence encoder on two cards.
+name: "encoder"
+backend: "ge"
+max_batch_size: 8
+input [
+  { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] },  # tokens
+  { name: "mask" data_type: TYPE_INT64 dims: [ -1 ] }
+]
+output [ { name: "embedding" data_type: TYPE_FP32 dims: [ 384 ] } ]
+dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 2000 }
+
+# 1 and 8 rows of 64 or 128 tokens.
+parameters [
+  { key: "device_ids" value { string_value: "0,1" } },
+  { key: "graph.ge.aicoreNum" value { string_value: "24|48" } }
+]
+parameters { key: "axes.ids" value { string_value: "tokens" } }
+parameters { key: "axes.mask" value { string_value: "tokens" } }
+parameters { key: "limit.tokens" value { string_value: "128" } }
+parameters { key: "gears.batch" value { string_value: "1, 8" } }
+parameters { key: "gears.tokens" value { string_value: "64, 128" } }
+"""
+
+# A classifier of images, compiled for four sizes of one image at a time.
+IMAGES = """\
+backend: "npu_ge"
+input [ { name: "image:0" data_type: TYPE_FP32 dims: [ 1, 3, -1, -1 ] } ]
+output [ { name: "heat" data_type: TYPE_FP32 dims: [ 1, -1, -1 ] } ]
+parameters { key: "device_ids" value { string_value: "3" } }
+parameters { key: "device_exec_blocks" value { string_value: "2" } }
+parameters { key: "session.ge.inputShape" value { string_value: "image:0:1,3,-1,-1" } }
+parameters {
+  key: "session.ge.dynamicDims" value { string_value: "224,224;224,448;448,224;448,448" }
+}
+parameters { key: "static_model" value { string_value: "1" } }
+parameters { key: "session.ge.constLifecycle" value { string_value: "session" } }
+parameters { key: "session.graphRunMode" value { string_value: "0" } }
+parameters { key: "global.ge.exec.deviceId" value { string_value: "0" } }
+parameters { key: "dump_graph" value { string_value: "0" } }
+parameters { key: "instance_exec_blocks" value { string_value: "1" } }
+parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/opt/env.tar.gz" } }
+"""
+
+# A ranker of fixed features: one static graph.
+RANKER = """\
+backend: "npu_ge"
+max_batch_size: 16
+input { name: "features" data_type: TYPE_FP32 dims: [ 40 ] }
+output { name: "score" data_type: TYPE_FP32 dims: [ 1 ] }
+parameters { key: "device_ids" value { string_value: "0" } }
+parameters { key: "graph.ge.inputShape" value { string_value: "features:16,40" } }
+parameters { key: "static_model" value { string_value: "1" } }
+"""
+
+
+def parameter(key, text):
+    return f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}\n'
+
+
+def converted(text, *, axes=None, limits=None, device_ids=None, drop=()):
+    return convert("m", text, Wishes(axes or {}, limits or {}, device_ids, frozenset(drop)))
+
+
+def ours(conversion):
+    """The parameters of what was made, which both protobuf and ge_runtime take."""
+    assert conversion.problems == []
+    message = text_format.Parse(conversion.text, ModelConfig())
+    RuntimeConfig.parse({"name": "m", **parse(conversion.text)}, cores=1)
+    return {key: value.string_value for key, value in message.parameters.items()}
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """A function: a configuration, arguments; to exit code, printed text, and errors."""
+
+    def run_command(text, *arguments):
+        file = tmp_path / "encoder/config.pbtxt"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        code = cli.main(["convert", str(file.parent), *map(str, arguments)])
+        return (code, *capsys.readouterr())
+
+    return run_command
+
+
+def test_a_configuration_is_converted_and_the_rest_is_as_it_was(run):
+    names = ("--axes", "ids=tokens", "--axes", "mask=tokens")
+    code, printed, errors = run(ENCODER, *names)
+    assert (code, printed, errors) == (0, CONVERTED, "")
+
+
+def test_it_is_written_where_it_is_wanted(run, tmp_path):
+    file = tmp_path / "new.pbtxt"
+    code, printed, _ = run(ENCODER, "--axes", "ids=tokens", "--output", file)
+    assert (code, printed, file.read_text()) == (0, "", CONVERTED)
+
+
+def test_everything_refused_is_told_at_once_and_nothing_written(run, tmp_path):
+    file = tmp_path / "new.pbtxt"
+    text = ENCODER + parameter("profiling", "dynamic") + parameter("dynamic", "1")
+    text += "instance_group [ { count: 64 kind: KIND_CPU } ]\n"
+    code, printed, errors = run(text, "--output", file)
+    assert (code, printed, file.exists()) == (1, "", False)
+    assert errors.splitlines() == [
+        "cannot be kept: profiling = dynamic: no such switch in ge_runtime; profile the server's "
+        "process with msprof; the metrics ge_runtime_* tell what launches cost, or --drop "
+        "profiling",
+        "cannot be kept: dynamic = 1: npu_ge knows no such parameter, and ignored it; --drop "
+        "dynamic",
+        "cannot be kept: instance_group = 64 instances: in npu_ge instances are threads that feed "
+        "the engines, here each is a process with engines of its own; leave it at one, or --drop "
+        "instance_group",
+    ]
+
+
+def test_what_is_refused_can_be_dropped(run):
+    text = ENCODER + parameter("profiling", "dynamic") + "instance_group [ { count: 64 } ]\n"
+    drop = ("--drop", "profiling", "--drop", "instance_group")
+    code, printed, errors = run(text, "--axes", "ids=tokens", *drop)
+    assert (code, printed) == (0, CONVERTED)
+    assert errors.splitlines() == [
+        "note: profiling = dynamic: dropped",
+        "note: instance_group = 64 instances: dropped",
+    ]
+
+
+def test_dropping_what_is_not_there_is_a_problem(run):
+    code, _, errors = run(ENCODER, "--drop", "profiling")
+    assert (code, errors) == (1, "cannot be kept: --drop profiling: found nothing to drop\n")
+
+
+def test_sizes_of_images_are_gears_and_nothing_is_lost():
+    conversion = converted(IMAGES)
+    assert ours(conversion) == {
+        "device_ids": "3",
+        "device_exec_blocks": "2",
+        "static_model": "1",
+        "EXECUTION_ENV_PATH": "/opt/env.tar.gz",
+        "axes.image:0": "image_0_2,image_0_3",
+        "limit.image_0_2": "448",
+        "limit.image_0_3": "448",
+        "gears.image_0_2": "224, 448",
+        "gears.image_0_3": "224, 448",
+    }
+    assert conversion.notes == [
+        "session.ge.constLifecycle = session: left out, weights are held once for each device",
+        "session.graphRunMode = 0: left out, everything is inference",
+        "global.ge.exec.deviceId = 0: left out, npu_ge never passed it on",
+        "dump_graph = 0: left out, it is off",
+        "instance_exec_blocks = 1: left out, a batch is executed by one engine",
+    ]
+
+
+def test_a_static_graph_has_one_gear():
+    assert ours(converted(RANKER)) == {
+        "device_ids": "0",
+        "static_model": "1",
+        "gears.batch": "16",
+    }
+
+
+def test_a_static_graph_of_unknown_rows_is_refused_in_ge_runtimes_words():
+    text = RANKER.replace(parameter("graph.ge.inputShape", "features:16,40"), "")
+    assert converted(text).problems == [
+        "parameter 'static_model': found '1', expected gears for batch: a static model has no "
+        "other sizes"
+    ]
+
+
+def test_any_size_needs_a_limit_and_outputs_need_their_axes():
+    text = """
+    backend: "npu_ge" max_batch_size: 4
+    input { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] }
+    output { name: "states" data_type: TYPE_FP32 dims: [ -1, 8 ] }
+    """
+    assert converted(text).problems == [
+        "device_ids = nothing: npu_ge then uses every card it sees, ge_runtime those it is told; "
+        "say --device-ids, e.g. 0 or 0,1",
+        "axis 'ids_0' = open: npu_ge compiles for any size; ge_runtime plans memory for the "
+        "largest; say --limit ids_0=SIZE",
+        "output 'states' = [-1, 8]: npu_ge reads from the names of the ONNX file's dims how large "
+        "it is; say --axes states=AXIS,... with axes (ids_0) or relations of them",
+    ]
+    wishes = {"axes": {"ids": ["t"], "states": ["t // 2"]}, "limits": {"t": 32}}
+    assert ours(converted(text, device_ids="1", **wishes)) == {
+        "device_ids": "1",
+        "axes.ids": "t",
+        "axes.states": "t // 2",
+        "limit.t": "32",
+    }
+
+
+def test_equal_sizes_at_the_same_place_are_one_axis():
+    """Sides of an image stay two axes, though all gears are squares."""
+    text = """
+    backend: "npu_ge"
+    input [ { name: "a" data_type: TYPE_FP32 dims: [ -1, -1 ] },
+            { name: "b" data_type: TYPE_FP32 dims: [ -1, -1 ] } ]
+    output { name: "y" data_type: TYPE_FP32 dims: [ -1 ] }
+    """
+    text += parameter("graph.ge.inputShape", "b:-1,-1;a:-1,-1")
+    text += parameter("graph.ge.dynamicDims", "2,9,2,2;4,9,4,4")
+    made = ours(converted(text, device_ids="0"))
+    assert (made["axes.a"], made["axes.b"]) == ("a_0,a_1", "a_0,b_1")
+    assert made["gears.b_1"] == "9"
+    assert made["gears.a_0,a_1"] == "2x2, 4x4"
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "problem"),
+    [
+        (None, "1;2", "there is no ge.inputShape beside it"),
+        ("y:-1,-1", "1,1;2,2", "it is not a shape of every input; write x: 2 dims"),
+        ("x:-1", "1;2", "it is not a shape of every input; write x: 2 dims"),
+        ("x:-1,?", "1;2", "it is not a shape of every input"),
+        ("x:-1,-1", None, "ge.inputShape has 2 open dim(s)"),
+        ("x:-1,-1", "1,1;2", "ge.inputShape has 2 open dim(s)"),
+        ("x:-1,-1", "1,1;2,0", "ge.inputShape has 2 open dim(s)"),
+        ("x:-1,-1", "1,1;2,a", "ge.inputShape has 2 open dim(s)"),
+    ],
+)
+def test_sizes_that_cannot_be_understood_are_refused(shape, dims, problem):
+    text = 'backend: "npu_ge" max_batch_size: 4\n'
+    text += 'input { name: "x" data_type: TYPE_FP32 dims: [ -1 ] }\n'
+    text += 'output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }\n'
+    text += "" if shape is None else parameter("graph.ge.inputShape", shape)
+    text += "" if dims is None else parameter("graph.ge.dynamicDims", dims)
+    problems = converted(text, device_ids="0", limits={"x_0": 4}).problems
+    assert len(problems) == 1
+    assert problem in problems[0]
+
+
+def test_shapes_that_contradict_config_pbtxt_are_refused():
+    text = RANKER.replace("features:16,40", "features:16,41")
+    (problem,) = converted(text).problems
+    assert "config.pbtxt says 40 for that dim of 'features'; make both say the same" in problem
+
+
+def test_sizes_that_contradict_each_other_are_refused():
+    text = RANKER + parameter("session.ge.inputShape", "features:8,40")
+    assert converted(text).problems == [
+        "session.ge.inputShape = features:8,40: graph.ge.inputShape says features:16,40; leave one "
+        "of the two"
+    ]
+
+
+def test_inputs_must_have_as_many_rows():
+    text = ENCODER.replace("1,64,1,64;", "1,64,2,64;")
+    assert "inputs differ in their rows" in converted(text).problems[0]
+
+
+def test_names_must_be_as_many_as_there_are_open_dims():
+    (problem,) = converted(ENCODER, axes={"ids": ["a", "b"]}).problems
+    assert problem == ("--axes ids = a,b: its dims [-1] have 1 open; name each of them, in order")
+
+
+def test_names_of_the_users_own_are_kept_and_given_to_equal_dims():
+    made = ours(converted(ENCODER, axes={"mask": ["tokens"]}))
+    assert (made["axes.ids"], made["axes.mask"]) == ("tokens", "tokens")
+    made = ours(converted(ENCODER, axes={"mask": ["m"], "ids": ["i"]}))
+    assert (made["axes.ids"], made["axes.mask"]) == ("i", "m")
+    assert made["gears.i,m"] == "64x64, 128x128"
+
+
+@pytest.mark.parametrize(
+    ("wishes", "problem"),
+    [
+        (
+            {"axes": {"idz": ["t"]}},
+            "--axes = idz: no such tensor has an open dim; name one of: ids,",
+        ),
+        ({"axes": {"embedding": ["t"]}}, "--axes = embedding: no such tensor has an open dim"),
+        ({"limits": {"t": 4}}, "--limit = t: there is no such axis; name one of: ids_0"),
+        ({"device_ids": "3"}, "--device-ids = 3: config.pbtxt names its cards"),
+    ],
+)
+def test_wishes_that_come_to_nothing_are_refused(wishes, problem):
+    (told,) = converted(ENCODER, **wishes).problems
+    assert told.startswith(problem)
+
+
+def test_one_name_for_different_sizes_is_refused():
+    text = ENCODER.replace("1,64,1,64;8,64,8,64", "1,64,1,32;8,64,8,32")
+    (problem,) = converted(text, axes={"ids": ["t"], "mask": ["t"]}).problems
+    assert problem.startswith("--axes = t: 'mask' has other sizes in the gears")
+
+
+def test_tensors_must_be_declared():
+    (problem,) = converted('backend: "npu_ge"', device_ids="0").problems
+    assert problem.startswith("input and output = not both there: npu_ge reads them from the ONNX")
+
+
+REFUSED = {
+    "instance_exec_blocks": ("2", "device_exec_blocks"),
+    "dump_graph": ("1", "DUMP_GE_GRAPH"),
+    "dump_data": ("1", "conformance"),
+    "profiling": ("true", "msprof"),
+    "ge.exec.precision_mode_v2": ("fp16", "write graph.ge.exec.precision_mode_v2 to have it"),
+    "session.ge.graphRunMode": ("1", "does not train"),
+    "session.ge.exec.deviceId": ("1", "device_ids"),
+    "session.ge.session_device_id": ("1", "device_ids"),
+    "session.ge.socVersion": ("Ascend910B1", "--soc_version"),
+    "graph.ge.graphMemoryMaxSize": ("1", "workspace_pool_mib"),
+    "graph.ge.variableMemoryMaxSize": ("1", "memory is planned"),
+    "graph.ge.compileHybridMode": ("1", "add a gear"),
+    "graph.ge.exec.precision_mode": ("force_fp16", "precision_mode_v2"),
+    "graph.ge.oo.level": ("O3", "atc --help"),
+    "statik_model": ("1", "knows no such parameter"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_kept_is_refused_and_can_be_dropped(name):
+    value, words = REFUSED[name]
+    text = RANKER + parameter(name, value)
+    (problem,) = converted(text).problems
+    assert problem.startswith(f"{name} = {value}: ")
+    assert words in problem
+    assert problem.endswith(f"--drop {name}")
+    assert ours(converted(text, drop=[name])) == ours(converted(RANKER))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "ge.constLifecycle",
+        "ge.exec.reuseZeroCopyMemory",
+        "ge.exec.staticMemoryPolicy",
+        "ge.featureBaseRefreshable",
+        "ge.graph_compiler_cache_dir",
+        "ge.graph_key",
+    ],
+)
+def test_what_ge_runtime_does_anyway_is_left_out(option):
+    conversion = converted(RANKER + parameter(f"session.{option}", "2"))
+    assert ours(conversion) == ours(converted(RANKER))
+    assert conversion.notes[0].startswith(f"session.{option} = 2: left out, ")
+
+
+def test_options_of_the_compiler_keep_their_names():
+    text = RANKER + parameter("graph.ge.exec.precision_mode_v2", "origin")
+    text += parameter("session.deterministic", "1")
+    made = ours(converted(text))
+    assert made["graph.ge.exec.precision_mode_v2"] == "origin"
+    assert made["session.ge.deterministic"] == "1"
+
+
+def test_a_value_that_is_no_text_is_refused():
+    text = RANKER + 'parameters { key: "profiling" value { bool_value: true } }\n'
+    assert converted(text).problems == [
+        "profiling = {'bool_value': True}: a parameter is value { string_value: \"...\" }; --drop "
+        "profiling"
+    ]
+    assert "profiling" not in ours(converted(text, drop=["profiling"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('backend: "onnxruntime"', "backend: found 'onnxruntime', expected 'npu_ge'"),
+        ("backend: {", "line 1: found the end, expected '}'"),
+        ('backend: "npu_ge" input { name: "x" }', "input 'x': data_type: found None"),
+    ],
+)
+def test_what_is_no_configuration_of_npu_ge_is_code_2(run, text, fault):
+    code, printed, errors = run(text)
+    assert (code, printed) == (2, "")
+    assert fault in errors
+
+
+def test_a_missing_file_is_code_2(tmp_path, capsys):
+    assert cli.main(["convert", str(tmp_path)]) == 2
+    assert "config.pbtxt: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [("--axes", "ids"), ("--limit", "t"), ("--axes", "ids=a,")])
+def test_arguments_that_cannot_be_used_are_code_2(run, arguments):
+    with pytest.raises(SystemExit) as exited:
+        run(ENCODER, *arguments)
+    assert exited.value.code == 2
+
+
+@st.composite
+def configurations(draw):
+    """A configuration of npu_ge with its gears: rows, then the sizes of each axis."""
+    batched = draw(st.booleans())
+    axes = [f"axis{index}" for index in range(draw(st.integers(0, 3)))]
+    inputs = [
+        [draw(st.sampled_from([*axes, 3, 7])) for _ in range(draw(st.integers(1, 3)))]
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    used = list(dict.fromkeys(dim for dims in inputs for dim in dims if dim in axes))
+    width = batched + len(used)
+    sizes = st.tuples(*[st.integers(1, 5)] * width)
+    table = draw(st.lists(sizes, min_size=1, max_size=6, unique=True))
+    # What ge_runtime asks for: a gear that holds the largest size of every axis.
+    table = list(dict.fromkeys([*table, tuple(map(max, zip(*table, strict=True)))]))
+    gears = [dict(zip([*([ROWS] if batched else []), *used], gear, strict=True)) for gear in table]
+    shapes, names, columns, text = {}, {}, [], 'backend: "npu_ge"\n'
+    text += "max_batch_size: 5  # rows\n" if batched else ""
+    for index, dims in enumerate(inputs):
+        full = [*([ROWS] if batched else []), *dims]
+        written = ", ".join(str(dim if isinstance(dim, int) else -1) for dim in dims)
+        text += f'input {{ name: "in:{index}" data_type: TYPE_FP32 dims: [ {written} ] }}\n'
+        shapes[f"in:{index}"] = full
+        names[f"in:{index}"] = [dim for dim in dims if isinstance(dim, str)]
+    written = []
+    for name in draw(st.permutations(sorted(shapes))):
+        columns += [dim for dim in shapes[name] if isinstance(dim, str)]
+        dims = ",".join(str(dim if isinstance(dim, int) else -1) for dim in shapes[name])
+        written.append(f"{name}:{dims}")
+    groups = ";".join(",".join(str(gear[each]) for each in columns) for gear in gears)
+    text += 'output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }\n'
+    text += parameter("graph.ge.inputShape", ";".join(written))
+    text += parameter("graph.ge.dynamicDims", groups) if columns else ""
+    text += parameter("device_ids", draw(st.sampled_from(["0", "0,1", "3 , 1"])))
+    for name in draw(st.sets(st.sampled_from(sorted(REFUSED)))):
+        text += parameter(name, REFUSED[name][0])
+    return text, {tensor: own for tensor, own in names.items() if own}, gears
+
+
+@given(configurations())
+def test_every_gear_of_npu_ge_is_one_of_ge_runtime_and_no_other(given_):
+    text, names, gears = given_
+    drop = [name for name in REFUSED if f'"{name}"' in text]
+    conversion = converted(text, axes=names, drop=drop)
+    assert conversion.problems == []
+    before = text_format.Parse(text, ModelConfig())
+    after = text_format.Parse(conversion.text, ModelConfig())
+    config = RuntimeConfig.parse({"name": "m", **parse(conversion.text)}, cores=1)
+    assert after.backend == "ge"
+    made = [
+        {axis: size for part in parts for axis, size in part.items()}
+        for parts in product(
+            *(
+                [dict(zip(axes, gear, strict=True)) for gear in table]
+                for axes, table in config.gears.items()
+                if not isinstance(table, int)
+            )
+        )
+    ]
+    assert sorted(map(repr, map(dict, map(sorted, map(dict.items, made))))) == sorted(
+        map(repr, map(dict, map(sorted, map(dict.items, gears))))
+    )
+    for message in (before, after):
+        message.ClearField("parameters")
+        message.ClearField("backend")
+    assert before == after

@@ -1,0 +1,223 @@
+"""The command: what it prints of a machine, and its exit codes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from runtime.cli.machines import ASCEND, PLAIN, with_variable
+from runtime.cli.test_inspect import ENCODER_CONFIG, parameter
+from runtime.support.graphs import ENCODER, write
+
+from ge_runtime import cli
+from ge_runtime.cli import doctor
+from ge_runtime.cli.doctor.machine import SharedMemory
+
+# Inputs and answers of the encoder's largest batch, which `inspect` shows.
+ENCODER_BYTES = 4096 + 3 * 576
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """A function: a machine, arguments of `doctor`; to exit code, printed text, and errors."""
+
+    def run_command(machine, *arguments):
+        monkeypatch.setattr(doctor, "read_machine", lambda: machine)
+        code = cli.main(["doctor", *map(str, arguments)])
+        return (code, *capsys.readouterr())
+
+    return run_command
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A function: a repository of one model with this config.pbtxt."""
+
+    def build(config, engine="onnxruntime"):
+        folder = tmp_path / "repository/encoder"
+        (folder / "1").mkdir(parents=True)
+        write(ENCODER, engine, folder / "1")
+        (folder / "config.pbtxt").write_text(config)
+        return folder.parent
+
+    return build
+
+
+PRINTED = """\
+Python
+  Python                     ok          3.11.4
+  numpy                      ok          1.26.4
+
+Engines
+  onnxruntime                ok          1.20.0
+  torch                      not needed  none
+
+Shared memory
+  /dev/shm                   ok          60.0 MiB free of 64.0 MiB
+
+Device service
+  runtime folder             ok          /tmp/ge_runtime-1000
+
+Ascend driver
+  driver                     ok          25.0.rc1
+  npu-smi                    ok          answers
+  cards                      ok          /dev/davinci0, /dev/davinci1
+  management                 ok          all three
+  permissions                ok          triton may
+  ASCEND_RT_VISIBLE_DEVICES  wrong       '2', and 2 card(s)
+
+CANN
+  toolkit                    ok          8.3.RC1 in /usr/local/Ascend/cann
+  environment                ok          sourced
+  LD_LIBRARY_PATH            ok          /usr/local/Ascend/cann/lib64
+  Python                     ok          3.11.4
+  pyACL                      ok          /cann/acl.so
+  devices                    ok          2 device(s)
+
+Ascend's compiler
+  atc                        ok          /usr/local/Ascend/cann/bin/atc
+  numpy                      wrong       1.26.4
+  protobuf                   not needed  none
+
+torch_npu
+  torch_npu                  not needed  none
+
+NVIDIA
+  driver                     not needed  none
+  GPUs                       not needed  no nvidia-smi
+  engine                     not needed  none
+
+What to do
+  ! Ascend driver, ASCEND_RT_VISIBLE_DEVICES: found '2', and 2 card(s), expected card numbers that
+    this process has, each once, counted from 0
+    leave out 2: cards are numbered from 0 within a container
+  - Ascend's compiler, numpy: found 1.26.4, expected 1.19.2 to 1.24.x for the compiler of CANN
+    8.3.RC1
+    build .om files with a Python of their own, with numpy 1.19.2 to 1.24.x; serving them needs no
+    compiler
+
+Required: npu; 1 of these stands in the way.
+"""
+
+
+def test_everything_is_shown_with_what_to_do(run):
+    machine = with_variable(ASCEND, "ASCEND_RT_VISIBLE_DEVICES", "2")
+    assert run(machine, "--require", "npu") == (1, PRINTED, "")
+
+
+def test_nothing_to_do_says_so(run):
+    code, printed, _ = run(PLAIN)
+    assert code == 0
+    assert "What to do" not in printed
+    assert printed.endswith("\nRequired: cpu; nothing stands in the way.\n")
+
+
+@pytest.mark.parametrize(
+    ("machine", "required", "code"),
+    [
+        (PLAIN, ["cpu"], 0),
+        (PLAIN, ["service"], 0),
+        (PLAIN, ["npu"], 1),
+        (PLAIN, ["cuda"], 1),
+        (PLAIN, ["cpu", "npu"], 1),
+        (ASCEND, ["npu", "cpu", "service"], 0),
+    ],
+)
+def test_the_exit_code_says_whether_it_is_fit(run, machine, required, code):
+    arguments = [word for each in required for word in ("--require", each)]
+    assert run(machine, *arguments)[0] == code
+
+
+def test_json_says_the_same_to_programs(run):
+    code, printed, _ = run(with_variable(ASCEND, "ASCEND_RT_VISIBLE_DEVICES", "2"), "--json")
+    shown = json.loads(printed)
+    assert (code, shown["required"], shown["fit"]) == (0, ["cpu"], True)
+    (finding,) = [each for each in shown["findings"] if each["what"].startswith("ASCEND_RT")]
+    assert finding == {
+        "group": "Ascend driver",
+        "what": "ASCEND_RT_VISIBLE_DEVICES",
+        "state": "wrong",
+        "found": "'2', and 2 card(s)",
+        "expected": "card numbers that this process has, each once, counted from 0",
+        "cure": "leave out 2: cards are numbered from 0 within a container",
+        "needed_by": ["npu"],
+        "stands_in_the_way": False,
+    }
+
+
+def test_long_findings_are_cut_in_the_table_only(run):
+    long = "/usr/local/Ascend/" + "deep/" * 12 + "lib64"
+    machine = replace(ASCEND, acl_folders=(long,))
+    assert f"{long[:57]}...\n" in run(machine)[1]
+    assert long in run(machine, "--json")[1]
+
+
+def test_models_are_opened_and_shared_memory_is_held_against_them(run, repository):
+    config = ENCODER_CONFIG + "instance_group [ { count: 2 } ]\n"
+    folder = repository(config + parameter("devices", "cpu, cpu"))
+    needed = 2 * 2**20 + 4 * ENCODER_BYTES
+    enough = replace(PLAIN, shared_memory=SharedMemory(2**26, needed))
+    code, printed, _ = run(enough, folder)
+    assert code == 0
+    assert "\nModels\n  encoder         ok          onnxruntime, needs cpu\n" in printed
+    short = replace(PLAIN, shared_memory=SharedMemory(2**26, needed - 1))
+    code, printed, _ = run(short, folder)
+    assert code == 1
+    assert "\n  /dev/shm        wrong       2.0 MiB free of 64.0 MiB, 2.0 MiB needed\n" in printed
+
+
+def test_a_model_that_disagrees_with_its_graph_is_code_1(run, repository):
+    code, printed, _ = run(PLAIN, repository(ENCODER_CONFIG.replace("dims: [ 4 ]", "dims: [ 5 ]")))
+    assert code == 1
+    assert "output 'embedding': found FP32[*,4] in the graph, expected FP32[batch,5]" in printed
+
+
+def test_a_model_whose_configuration_is_refused_is_code_1(run, repository):
+    code, printed, _ = run(PLAIN, repository(ENCODER_CONFIG + parameter("devise", "cpu")))
+    assert code == 1
+    assert "\n  encoder         wrong       parameter 'devise': found no such parameter" in printed
+
+
+def test_a_model_of_torch_needs_torch(run, repository):
+    folder = repository(ENCODER_CONFIG + parameter("engine", "torch"))
+    code, printed, _ = run(PLAIN, folder)
+    assert code == 1
+    assert "\n  torch           missing     none\n" in printed
+    assert "Required: torch;" in printed
+
+
+@pytest.mark.parametrize(
+    ("parameters", "required"),
+    [
+        ({"devices": "npu:0"}, "npu"),
+        ({"device_ids": "0,1"}, "npu"),
+        ({"placement": "service"}, "cpu, service"),
+        ({"device_ids": "0", "placement": "service"}, "npu, service"),
+    ],
+)
+def test_a_model_says_what_it_needs(run, repository, parameters, required):
+    config = ENCODER_CONFIG + "".join(parameter(key, text) for key, text in parameters.items())
+    assert f"\nRequired: {required}; " in run(PLAIN, repository(config))[1]
+
+
+def test_models_without_a_graph_are_none_of_its_business(run, repository):
+    folder = repository(ENCODER_CONFIG)
+    (folder / "pipeline").mkdir()
+    (folder / "pipeline/config.pbtxt").write_text('platform: "ensemble"')
+    assert "pipeline" not in run(PLAIN, folder)[1]
+
+
+def test_a_folder_without_models_is_code_2(run, tmp_path):
+    expected = f"ge-runtime: {tmp_path}: found no model, expected folders with a config.pbtxt\n"
+    assert run(PLAIN, tmp_path) == (2, "", expected)
+
+
+def test_an_unknown_requirement_is_code_2(run, capsys):
+    with pytest.raises(SystemExit) as exited:
+        run(PLAIN, "--require", "tpu")
+    assert exited.value.code == 2
+    assert "choose from" in capsys.readouterr().err
+
+
+def test_the_machine_that_runs_this_serves_on_the_cpu(capsys):
+    assert cli.main(["doctor"]) == 0
+    assert capsys.readouterr().out.startswith("Python\n  Python ")

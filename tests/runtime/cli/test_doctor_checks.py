@@ -1,0 +1,408 @@
+"""Every finding about constructed machines, with its cure."""
+
+from dataclasses import replace
+
+import pytest
+from runtime.cli.machines import (
+    ABSENT,
+    ACL_FACTS,
+    ASCEND,
+    CUDA,
+    NVIDIA,
+    PLAIN,
+    SET_ENV,
+    TORCH_NPU,
+    importing,
+    model,
+    with_package,
+    with_variable,
+    without_package,
+)
+
+from ge_runtime.cli.doctor import examine, required_by
+from ge_runtime.cli.doctor.findings import NEEDS, State, faults_of
+from ge_runtime.cli.doctor.machine import Cann, DeviceFile, Outcome, SharedMemory, Trial
+from ge_runtime.cli.doctor.versions import TORCH_NPU as TABLE
+
+ALL = frozenset(NEEDS)
+MISSING, WRONG, UNKNOWN = State.MISSING, State.WRONG, State.UNKNOWN
+NOT_NEEDED = State.NOT_NEEDED
+
+
+def find(machine, group, what, models=()):
+    """The one such finding where everything is required."""
+    (found,) = (
+        each for each in examine(machine, models, ALL) if (each.group, each.what) == (group, what)
+    )
+    return found
+
+
+def failed(error):
+    return Trial(Outcome.FAILED, error=error)
+
+
+def cann(version="8.3.RC1", sourced=True):
+    return replace(ASCEND, cann=Cann("/usr/local/Ascend/cann", version, SET_ENV, sourced))
+
+
+def files(*given):
+    return replace(ASCEND, device_files=tuple(DeviceFile(*each) for each in given))
+
+
+def acl_code(code, devices="0"):
+    facts = {**ACL_FACTS, "code": str(code), "devices": devices}
+    return importing(ASCEND, "acl", Trial(Outcome.DONE, facts))
+
+
+LACKS_HAL = "ImportError: libascend_hal.so: cannot open shared object file: No such file"
+LACKS_GE = "ImportError: libge_runner.so: cannot open shared object file: No such file"
+STUB = "/usr/local/Ascend/cann/runtime/lib64/stub"
+
+CASES = {
+    "an old Python": (replace(PLAIN, python=(3, 9, 1)), "Python", "Python", WRONG, "newer Python"),
+    "no numpy": (importing(PLAIN, "numpy", ABSENT), "Python", "numpy", MISSING, "numpy>=1.26,<3"),
+    "an old numpy": (with_package(PLAIN, "numpy", "1.24.4"), "Python", "numpy", WRONG, "pip"),
+    "a broken numpy": (
+        importing(PLAIN, "numpy", Trial(Outcome.DIED, error="signal 11")),
+        *("Python", "numpy", WRONG, "--force-reinstall"),
+    ),
+    "numpy without a version": (
+        without_package(PLAIN, "numpy"),
+        *("Python", "numpy", UNKNOWN, "if models fail"),
+    ),
+    "no onnxruntime": (
+        importing(PLAIN, "onnxruntime", ABSENT),
+        *("Engines", "onnxruntime", MISSING, "pip install 'onnxruntime>=1.18'"),
+    ),
+    "an old onnxruntime": (
+        with_package(PLAIN, "onnxruntime", "1.17.3"),
+        *("Engines", "onnxruntime", WRONG, "pip install 'onnxruntime>=1.18'"),
+    ),
+    "no torch": (PLAIN, "Engines", "torch", MISSING, "ge-runtime[torch]"),
+    "a broken torch": (
+        importing(PLAIN, "torch", failed("ImportError: libc10.so")),
+        *("Engines", "torch", WRONG, "--force-reinstall"),
+    ),
+    "torch that torch_npu breaks": (
+        importing(
+            with_package(PLAIN, "torch-npu", "2.13.0"), "torch", failed("RuntimeError: libhccl.so")
+        ),
+        *("Engines", "torch", WRONG, "TORCH_DEVICE_BACKEND_AUTOLOAD=0"),
+    ),
+    "no shared memory": (
+        replace(PLAIN, shared_memory=None),
+        *("Shared memory", "/dev/shm", MISSING, "--shm-size=1g"),
+    ),
+    "shared memory that is full": (
+        replace(PLAIN, shared_memory=SharedMemory(2**20, 0)),
+        *("Shared memory", "/dev/shm", WRONG, "--shm-size=1g"),
+    ),
+    "a folder of somebody else for the service": (
+        replace(PLAIN, service_fault="/tmp/ge_runtime-1000 is of user 7 with mode 0755"),
+        *("Device service", "runtime folder", WRONG, "XDG_RUNTIME_DIR"),
+    ),
+    "no driver": (PLAIN, "Ascend driver", "driver", MISSING, "npu-driver"),
+    "a driver without a version": (
+        replace(ASCEND, npu_driver=""),
+        *("Ascend driver", "driver", UNKNOWN, "npu-smi info"),
+    ),
+    "a driver that does not answer": (
+        replace(ASCEND, npu_smi=failed("dcmi module initialize failed. ret is -8005")),
+        *("Ascend driver", "npu-smi", WRONG, "dmesg"),
+    ),
+    "no cards": (PLAIN, "Ascend driver", "cards", MISSING, "--device /dev/davinci0"),
+    "cards that were kept back": (
+        with_variable(PLAIN, "ASCEND_VISIBLE_DEVICES", "void"),
+        *("Ascend driver", "cards", MISSING, "with the numbers of its cards"),
+    ),
+    "only a card": (
+        files(("/dev/davinci0", "HwHiAiUser", True)),
+        *("Ascend driver", "management", MISSING, "--device /dev/hisi_hdc"),
+    ),
+    "a user outside the group": (
+        replace(
+            files(("/dev/davinci0", "HwHiAiUser", False)), groups=frozenset({"triton", "video"})
+        ),
+        *("Ascend driver", "permissions", WRONG, "`usermod -aG HwHiAiUser triton`"),
+    ),
+    "a user in a group that may not write": (
+        files(("/dev/davinci0", "HwHiAiUser", False)),
+        *("Ascend driver", "permissions", WRONG, "chmod g+rw"),
+    ),
+    "a group that only the host knows": (
+        files(("/dev/davinci0", "1000", False)),
+        *("Ascend driver", "permissions", WRONG, "--group-add 1000"),
+    ),
+    "visible devices that are no numbers": (
+        with_variable(ASCEND, "ASCEND_RT_VISIBLE_DEVICES", "0-1"),
+        *("Ascend driver", "ASCEND_RT_VISIBLE_DEVICES", WRONG, "e.g. 0,1"),
+    ),
+    "no visible devices": (
+        with_variable(ASCEND, "ASCEND_RT_VISIBLE_DEVICES", ""),
+        *("Ascend driver", "ASCEND_RT_VISIBLE_DEVICES", WRONG, "unset it"),
+    ),
+    "the same visible device twice": (
+        with_variable(ASCEND, "ASCEND_RT_VISIBLE_DEVICES", "1, 1"),
+        *("Ascend driver", "ASCEND_RT_VISIBLE_DEVICES", WRONG, "e.g. 0,1"),
+    ),
+    "visible devices of the host": (
+        with_variable(ASCEND, "ASCEND_RT_VISIBLE_DEVICES", "1,6,7"),
+        *("Ascend driver", "ASCEND_RT_VISIBLE_DEVICES", WRONG, "leave out 6, 7"),
+    ),
+    "no CANN": (PLAIN, "CANN", "toolkit", MISSING, "Ascend-cann-toolkit"),
+    "an environment of a CANN that is gone": (
+        with_variable(PLAIN, "ASCEND_HOME_PATH", "/opt/cann"),
+        *("CANN", "toolkit", WRONG, "source the set_env.sh"),
+    ),
+    "a CANN without a version": (cann(version=None), "CANN", "toolkit", UNKNOWN, "version.cfg"),
+    "a script not sourced": (
+        cann(sourced=False),
+        "CANN",
+        "environment",
+        WRONG,
+        f"source {SET_ENV}",
+    ),
+    "no ACL in LD_LIBRARY_PATH": (
+        replace(ASCEND, acl_folders=()),
+        *("CANN", "LD_LIBRARY_PATH", MISSING, "set_env.sh"),
+    ),
+    "the stub library first": (
+        replace(ASCEND, acl_folders=(STUB, "/usr/local/Ascend/cann/lib64")),
+        *("CANN", "LD_LIBRARY_PATH", WRONG, f"take {STUB} out"),
+    ),
+    "the stub library only": (
+        replace(ASCEND, acl_folders=(STUB,)),
+        *("CANN", "LD_LIBRARY_PATH", WRONG, f"take {STUB} out"),
+    ),
+    "a Python that CANN does not know": (
+        replace(ASCEND, python=(3, 12, 3)),
+        *("CANN", "Python", WRONG, "a Python of that range"),
+    ),
+    "a CANN that nobody knows": (cann("9.7.0"), "CANN", "Python", UNKNOWN, "Runtime Dependencies"),
+    "no pyACL, no CANN": (PLAIN, "CANN", "pyACL", MISSING, "set_env.sh"),
+    "no pyACL": (importing(ASCEND, "acl", ABSENT), "CANN", "pyACL", MISSING, f"source {SET_ENV}"),
+    "pyACL without the driver's libraries": (
+        importing(ASCEND, "acl", failed(LACKS_HAL)),
+        *("CANN", "pyACL", WRONG, "/usr/local/Ascend/driver/lib64/driver"),
+    ),
+    "pyACL without CANN's libraries": (
+        importing(ASCEND, "acl", failed(LACKS_GE)),
+        *("CANN", "pyACL", WRONG, "set_env.sh"),
+    ),
+    "pyACL that hangs": (
+        importing(ASCEND, "acl", Trial(Outcome.HUNG, error="no end after 60 s")),
+        *("CANN", "pyACL", WRONG, "npu-smi info"),
+    ),
+    "the stub library loaded": (acl_code(100039), "CANN", "devices", MISSING, "`stub`"),
+    "no device for ACL": (acl_code(0), "CANN", "devices", MISSING, "its cards"),
+    "no permission for ACL": (acl_code(207006), "CANN", "devices", MISSING, "permissions"),
+    "a driver too old for CANN": (
+        acl_code(507899),
+        "CANN",
+        "devices",
+        MISSING,
+        "update the driver",
+    ),
+    "a code that nobody knows": (acl_code(500001), "CANN", "devices", MISSING, "ascend/log"),
+    "no compiler": (PLAIN, "Ascend's compiler", "atc", NOT_NEEDED, "toolkit"),
+    "a numpy too new for the compiler": (
+        ASCEND,
+        *("Ascend's compiler", "numpy", WRONG, "with numpy 1.19.2 to 1.24"),
+    ),
+    "a protobuf too new for the compiler": (
+        with_package(ASCEND, "protobuf", "6.33.6"),
+        *("Ascend's compiler", "protobuf", WRONG, "with protobuf 3.20.x"),
+    ),
+    "no protobuf for the compiler": (
+        ASCEND,
+        *("Ascend's compiler", "protobuf", NOT_NEEDED, "with protobuf 3.20.x"),
+    ),
+    "no torch_npu": (
+        without_package(TORCH_NPU, "torch-npu"),
+        *("torch_npu", "torch_npu", MISSING, "torch_npu==2.8.0"),
+    ),
+    "neither torch nor torch_npu": (PLAIN, "torch_npu", "torch_npu", MISSING, "install torch_npu`"),
+    "torch_npu without CANN": (
+        importing(TORCH_NPU, "torch_npu", failed("ImportError: libhccl.so")),
+        *("torch_npu", "torch_npu", WRONG, "set_env.sh"),
+    ),
+    "torch_npu for another torch": (
+        with_package(TORCH_NPU, "torch", "2.9.1+cpu"),
+        *("torch_npu", "fits torch", WRONG, "pip install torch==2.8.0"),
+    ),
+    "torch_npu for another CANN": (
+        with_package(TORCH_NPU, "torch-npu", "2.8.0.post2"),
+        *("torch_npu", "fits CANN", WRONG, "torch_npu==2.8.0"),
+    ),
+    "torch_npu for a CANN that has none": (
+        replace(TORCH_NPU, cann=Cann("/cann", "8.1.RC1", SET_ENV, sourced=True)),
+        *("torch_npu", "fits CANN", WRONG, "install CANN 8.3.RC1"),
+    ),
+    "torch_npu that is not in the table": (
+        with_package(TORCH_NPU, "torch-npu", "2.13.0"),
+        *("torch_npu", "fits CANN", UNKNOWN, "that table"),
+    ),
+    "two kinds of accelerators in one process": (
+        importing(TORCH_NPU, "torch", Trial(Outcome.DONE, {"cuda": "12.8", "cuda_devices": "1"})),
+        *("torch_npu", "only accelerator", WRONG, "CUDA_VISIBLE_DEVICES="),
+    ),
+    "no NVIDIA driver": (PLAIN, "NVIDIA", "driver", MISSING, "--gpus all"),
+    "an NVIDIA driver without a version": (
+        replace(NVIDIA, nvidia_driver=""),
+        *("NVIDIA", "driver", UNKNOWN, "nvidia-smi"),
+    ),
+    "no nvidia-smi": (PLAIN, "NVIDIA", "GPUs", MISSING, "--gpus all"),
+    "no GPU": (
+        replace(NVIDIA, nvidia_smi=Trial(Outcome.DONE)),
+        *("NVIDIA", "GPUs", MISSING, "--gpus all"),
+    ),
+    "a GPU that does not answer": (
+        replace(NVIDIA, nvidia_smi=failed("Driver/library version mismatch")),
+        *("NVIDIA", "GPUs", WRONG, "load its module again"),
+    ),
+    "no engine for a GPU": (PLAIN, "NVIDIA", "engine", MISSING, "pip install onnxruntime-gpu"),
+    "an engine without CUDA's libraries": (
+        importing(
+            NVIDIA,
+            "onnxruntime",
+            Trial(Outcome.DONE, {"providers": CUDA, "cuda_error": "libcublasLt.so.12: no"}),
+        ),
+        *("NVIDIA", "engine", WRONG, "install CUDA and cuDNN"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_not_right_is_found_and_has_its_cure(case):
+    machine, group, what, state, cure = CASES[case]
+    finding = find(machine, group, what)
+    assert (finding.state, cure in finding.cure) == (state, True), finding
+    assert finding.found
+    assert finding.expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "required"),
+    [
+        (PLAIN, {"cpu", "service"}),
+        (ASCEND, {"cpu", "npu", "service"}),
+        (TORCH_NPU, {"npu", "torch", "torch_npu"}),
+        (NVIDIA, {"cuda"}),
+        (
+            importing(
+                importing(NVIDIA, "onnxruntime", PLAIN.imports["onnxruntime"]),
+                "torch",
+                Trial(Outcome.DONE, {"cuda": "12.8", "cuda_devices": "1"}),
+            ),
+            {"cuda"},
+        ),
+    ],
+)
+def test_a_machine_that_is_right_has_no_fault(machine, required):
+    assert faults_of(examine(machine, [], frozenset(required)), frozenset(required)) == []
+
+
+def test_every_state_but_ok_has_a_cure():
+    machines = [PLAIN, *(machine for machine, *_ in CASES.values())]
+    for machine in machines:
+        for finding in examine(machine, [model()], ALL):
+            assert (finding.state is State.OK) == (not finding.cure), finding
+
+
+def test_what_is_missing_and_not_required_is_not_needed():
+    states = {each.state for each in examine(PLAIN, [], frozenset({"cpu"}))}
+    assert states == {State.OK, State.NOT_NEEDED}
+
+
+def test_what_is_wrong_stays_wrong_and_counts_only_where_it_is_required():
+    machine = with_variable(PLAIN, "ASCEND_HOME_PATH", "/opt/cann")
+    for required, count in (({"cpu"}, 0), ({"npu"}, 5)):
+        findings = examine(machine, [], frozenset(required))
+        assert State.WRONG in {each.state for each in findings}
+        assert len(faults_of(findings, frozenset(required))) == count
+
+
+def test_the_compilers_python_never_stands_in_the_way():
+    findings = examine(ASCEND, [], ALL - {"cuda", "torch", "torch_npu"})
+    assert "Ascend's compiler" in {each.group for each in findings if each.state is State.WRONG}
+    assert faults_of(findings, ALL - {"cuda", "torch", "torch_npu"}) == []
+
+
+def test_patch_releases_of_python_do_not_matter_to_cann():
+    assert find(replace(ASCEND, python=(3, 11, 9)), "CANN", "Python").state is State.OK
+    assert find(replace(cann("9.1.0"), python=(3, 13, 1)), "CANN", "Python").state is State.OK
+    assert find(replace(cann("9.1.0"), python=(3, 15, 0)), "CANN", "Python").state is State.WRONG
+
+
+def test_newest_cann_has_no_pins_for_its_compiler():
+    findings = examine(with_package(cann("9.1.0"), "numpy", "2.4.6"), [], ALL)
+    compiler = {each.what: each.state for each in findings if each.group == "Ascend's compiler"}
+    assert compiler == {"atc": State.OK, "numpy": State.OK}
+
+
+@pytest.mark.parametrize(("version", "release"), TABLE.items())
+def test_each_torch_npu_of_the_table_fits_its_cann(version, release):
+    machine = with_package(TORCH_NPU, "torch-npu", version)
+    fitting = replace(machine, cann=Cann("/cann", release, SET_ENV, sourced=True))
+    assert find(fitting, "torch_npu", "fits CANN").state is State.OK
+
+
+def test_a_simulator_needs_neither_driver_nor_cann_and_is_called_one():
+    facts = {**ACL_FACTS, "soc": "AscendSimulator", "devices": "1"}
+    machine = importing(PLAIN, "acl", Trial(Outcome.DONE, facts))
+    findings = examine(machine, [], frozenset({"npu"}))
+    assert faults_of(findings, frozenset({"npu"})) == []
+    assert [(each.what, each.found) for each in findings if each.group == "CANN"] == [
+        ("pyACL", "a simulator, AscendSimulator"),
+        ("devices", "1 device(s)"),
+    ]
+    assert "Ascend driver" not in {each.group for each in findings}
+
+
+@pytest.mark.parametrize("text", ["0", "0,1", "1, 0"])
+def test_visible_devices_are_counted_within_the_container(text):
+    finding = find(
+        with_variable(ASCEND, "ASCEND_RT_VISIBLE_DEVICES", text),
+        "Ascend driver",
+        "ASCEND_RT_VISIBLE_DEVICES",
+    )
+    assert (finding.state, finding.found) == (State.OK, f"'{text}'")
+
+
+def test_virtual_cards_are_cards():
+    machine = files(("/dev/vdavinci100", "HwHiAiUser", True))
+    assert find(machine, "Ascend driver", "cards").found == "/dev/vdavinci100"
+
+
+def test_stub_after_the_real_library_is_harmless():
+    machine = replace(ASCEND, acl_folders=("/usr/local/Ascend/cann/lib64", STUB))
+    assert find(machine, "CANN", "LD_LIBRARY_PATH").state is State.OK
+
+
+def test_shared_memory_must_hold_inputs_and_answers_of_every_engine():
+    """Each instance has a region of 1 MiB, and each engine the bytes of one batch."""
+    models = [model(engines=4, io_bytes=9 * 2**20), model("other", io_bytes=22 * 2**20)]
+    enough = replace(PLAIN, shared_memory=SharedMemory(2**30, 60 * 2**20))
+    finding = find(enough, "Shared memory", "/dev/shm", models)
+    assert finding.state is State.OK
+    assert finding.found == "60.0 MiB free of 1.0 GiB, 60.0 MiB needed"
+    short = replace(PLAIN, shared_memory=SharedMemory(2**30, 60 * 2**20 - 1))
+    finding = find(short, "Shared memory", "/dev/shm", models)
+    assert (finding.state, finding.expected) == (
+        State.WRONG,
+        "60.0 MiB for inputs and answers of 5 engine(s)",
+    )
+
+
+def test_a_model_whose_graph_disagrees_is_a_fault():
+    broken = replace(model(), inspected=failed("output 'x': found FP32[4], expected FP32[5]"))
+    finding = find(PLAIN, "Models", "encoder", [broken])
+    assert (finding.state, finding.found) == (State.WRONG, broken.inspected.error)
+    assert "ge-runtime inspect" in finding.cure
+
+
+def test_models_say_what_is_required():
+    assert required_by([], []) == {"cpu"}
+    assert required_by([], [model(needs=["torch", "cuda"])]) == {"torch", "cuda"}
+    assert required_by(["service"], [model()]) == {"service", "cpu"}
+    assert required_by(["npu"], []) == {"npu"}

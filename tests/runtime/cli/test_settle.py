@@ -1,0 +1,168 @@
+"""`ge-runtime settle`: the real probes, each in its process, on a simulated card."""
+
+import json
+import os
+import re
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime.support.ascend import ENVIRONMENT
+
+from ge_runtime import cli
+from ge_runtime.cli.settle import ask
+from ge_runtime.cli.settle.graphs import Moving, moved, numbers, onnx_file
+from ge_runtime.cli.settle.processes import Running
+from ge_runtime.cli.settle.questions import PROBES, QUESTIONS
+
+BY_NUMBER = {question.number: question for question in QUESTIONS}
+
+
+@pytest.fixture(scope="module")
+def environment():
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, first in ENVIRONMENT.items():
+            patch.setenv(variable, first, prepend=os.pathsep)
+        patch.setenv("ASCEND_SIMULATOR_HBM_MIB", "8192")
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def results(environment):
+    """Every question's result, by number."""
+    found = ask(QUESTIONS, device=0, risky=True, timeout_s=120)
+    return {result.question.number: result for result in found}
+
+
+def run(*arguments):
+    return cli.main(["settle", *map(str, arguments)])
+
+
+# What each probe finds on the simulator, which was written so; a device may answer otherwise.
+ANSWERS = {
+    1: r"refused: \[model.busy\] execute: model 0: found it executing on another stream",
+    2: "500002 for too few inputs, 500002 for an input 128 bytes short; .* is right",
+    3: "answers by alignment: 64: right, 128: right, 256: right",
+    4: "query_size gives 0 without a device",
+    5: "waiting gives 507046, waiting again 0, execute_async then 0 and 0; its answer is right",
+    6: "neither: load_with_config gives 0; WITHOUT_GRAPH_INT32: set_config_opt gives 100000; .*",
+    7: "acl.rt.ipc_mem_get_export_key is not there",
+    8: r"acl can be imported with python 3\.\d+\.\d+, numpy .*",
+    9: r"the longest that Python stood still: mdl\.execute \d+% of \d+ ms; .*",
+    10: "torchair cannot be imported: .*",
+    11: "yes: answers right {1: True, 4: True, 8: True}, the other model's True; .*",
+    12: r"submitting, and with the wait: same [\d.]+ us and [\d.]+ us; two in turn .*; updated .*",
+    13: "ge.ge_global cannot be imported: .*",
+    14: r"call and wait: not registered: .*; host_register MAPPED: [\d.]+ ms and [\d.]+ ms; .*",
+    15: "tensors x, ascend_mbatch_shape_data, to_y:0:y; gears .*: True; are the .* before: True",
+    16: "it took 0 MiB; .* s after its death 0 MiB are still taken",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", BY_NUMBER)
+def test_a_probe_ends_with_the_answer_that_the_simulator_was_written_with(results, number):
+    result = results[number]
+    assert result.outcome == "answered", result
+    assert re.fullmatch(ANSWERS[number], result.answer), result.answer
+    assert "giving_back" not in result.evidence
+    json.dumps(result.evidence)
+
+
+def test_a_question_with_a_risk_is_not_asked_unless_told(environment):
+    risky = [question for question in QUESTIONS if question.risk]
+    found = list(ask(risky, device=0, risky=False, timeout_s=1))
+    assert [result.question.number for result in found] == [1, 3]
+    for result in found:
+        assert result.outcome == "skipped"
+        assert result.answer == f"needs --risky: {result.question.risk}"
+
+
+def test_the_command_says_simulator_and_writes_all_of_it(environment, tmp_path, capsys):
+    file = tmp_path / "settled.json"
+    assert run("--only", 2, 4, "--json", file) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "Asking AscendSimulator. It is a simulator: its answers are those it was written with.\n"
+    )
+    assert printed.count("    the simulator  ") == 2
+    told = json.loads(file.read_text())
+    assert (told["soc"], told["simulated"]) == ("AscendSimulator", True)
+    assert told["machine"].keys() == {"system", "python", "numpy", "acl", "compiler"}
+    assert [each["number"] for each in told["questions"]] == [2, 4]
+    for each in told["questions"]:
+        question = BY_NUMBER[each["number"]]
+        assert (each["question"], each["assumed"]) == (question.text, question.assumed)
+        assert (each["outcome"], each["answered_by"]) == ("answered", "AscendSimulator")
+        assert each["evidence"]
+
+
+def test_without_a_device_nothing_is_asked(monkeypatch, environment, capsys):
+    monkeypatch.setenv("ASCEND_SIMULATOR_DEVICES", "0")
+    assert run() == cli.UNUSABLE
+    assert "found no Ascend device to ask (0); `ge-runtime doctor" in capsys.readouterr().err
+
+
+def test_without_pyacl_nothing_is_asked(monkeypatch, capsys):
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert run() == cli.UNUSABLE
+    assert "found no Ascend device to ask (absent)" in capsys.readouterr().err
+
+
+def test_a_question_without_an_answer_is_told_by_the_exit_code(monkeypatch, environment, capsys):
+    monkeypatch.setenv("ASCEND_SIMULATOR_FAULTS", "malloc@1=207001")
+    assert run("--only", 2) == 1
+    printed = capsys.readouterr().out
+    assert "    failed   acl.rt.malloc: 207001 ACL_ERROR_RT_MEMORY_ALLOCATION, too" in printed
+
+
+def test_a_probe_that_never_ends_is_killed(environment, tmp_path):
+    running = Running("holds_memory", 0, tmp_path)
+    assert running.line() == "ready\n"
+    assert running.result(0.01)[:2] == ("hung", "no answer within 0.01 s")
+
+
+def test_a_probe_that_dies_leaves_its_last_words(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", "")
+    outcome, answer, evidence = Running("versions", 0, tmp_path).result(60)
+    assert (outcome, answer) == ("died", "it ended with 1")
+    assert "No module named 'acl'" in evidence["printed"]
+
+
+def test_a_fault_of_the_probe_itself_is_told_with_its_traceback(environment, tmp_path):
+    outcome, answer, evidence = Running("no_such_probe", 0, tmp_path).result(60)
+    assert (outcome, answer) == ("failed", "KeyError('no_such_probe')")
+    assert "Traceback" in evidence["traceback"]
+
+
+def test_a_probe_that_was_killed_is_told_by_its_signal(environment, tmp_path):
+    running = Running("holds_memory", 0, tmp_path)
+    running.line()
+    running.kill()
+    assert running.result(60)[:2] == ("died", "it ended with -9")
+
+
+def test_numbers_and_probes_are_one_for_each_question():
+    assert [question.number for question in QUESTIONS] == list(range(1, len(QUESTIONS) + 1))
+    assert len(PROBES) == len({question.probe for question in QUESTIONS}) + 2
+    for question in QUESTIONS:
+        assert question.probe.__doc__
+        assert question.text.endswith("?")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.integers(1, 9), width=st.integers(1, 33), layers=st.integers(1, 5), geared=st.booleans()
+)
+def test_a_graph_is_an_onnx_file_that_moves_columns(rows, width, layers, geared):
+    graph = Moving(rows, width, layers, gears=(rows, rows + 1) if geared else ())
+    content = onnx_file(graph)
+    onnx.checker.check_model(onnx.load_from_string(content), full_check=True)
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    x = numbers(rows, width)
+    (y,) = session.run(["y"], {"x": x})
+    np.testing.assert_array_equal(y, moved(x, layers))
+    assert np.array_equal(x, x.astype(np.float16))

@@ -1,0 +1,86 @@
+import json
+from pathlib import Path
+
+import pytest
+from runtime.support.graphs import ENCODER
+from runtime.support.services import ClientProcess, Services
+
+from ge_runtime.cli import main
+from ge_runtime.cli.top import table
+
+
+@pytest.fixture
+def services(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with Services(tmp_path / "ge_runtime") as there:
+        yield there
+
+
+def test_no_service_is_said_and_started(services, capsys):
+    assert main(["top", "--once"]) == 1
+    assert capsys.readouterr().out == f"no device service in {services.path}\n"
+    assert main(["top", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == []
+    assert services.names() == set()
+
+
+def test_services_models_and_clients_are_shown(services, version_dir, capsys):
+    model = version_dir(ENCODER) / "model.onnx"
+    with ClientProcess(model) as one, ClientProcess(model) as other:
+        pid = one.service()
+        assert other.service() == pid
+        assert main(["top", "--json"]) == 0
+        (stats,) = json.loads(capsys.readouterr().out)
+        assert main(["top", "--once"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+    assert (stats["device"], stats["pid"], stats["version"]) == ("cpu", pid, 1)
+    assert {client["pid"] for client in stats["clients"]} == {one.pid, other.pid}
+    assert all(client["executions"] > 0 for client in stats["clients"])
+    (shared,) = stats["models"]
+    assert (shared["artifacts"], shared["clients"]) == ([str(model)], 2)
+    assert stats["memory"]["arenas"] == sum(client["arenas"] for client in stats["clients"])
+    assert lines[0].startswith(f"cpu (host), pid {pid}, up 0:00:")
+    assert [line.split()[0] for line in lines[1:4]] == ["executions", "waits", "memory"]
+    assert sum(line.startswith("  client process") for line in lines) == 2
+
+
+def test_share_is_of_the_time_since_the_last_look():
+    def client(name, busy_s):
+        known = dict.fromkeys(("arenas", "executions", "faults", "waiting", "wait_s"), 0)
+        return {**known, "name": name, "pid": 1, "process": "x", "weight": 1.0, "busy_s": busy_s}
+
+    def stats(a, b):
+        turns = dict.fromkeys(
+            ("begun", "running", "waiting", "capacity", "free", "waited", "expired", "cancelled"), 0
+        )
+        return {
+            "device": "cpu",
+            "place": None,
+            "pid": 7,
+            "up_s": 3661.0,
+            "turns": {**turns, "wait_s": 0.0, "longest_wait_s": 0.0},
+            "memory": {"weights": 0, "arenas": 0, "allocated": {}, "resident": 0},
+            "models": [],
+            "clients": [client("a", a), client("b", b)],
+        }
+
+    lines = table([stats(10.0, 30.0)], {}, Path("/x"))
+    assert lines[0] == "cpu (not opened), pid 7, up 1:01:01"
+    assert [line.split()[-1] for line in lines[-2:]] == ["25%", "75%"]
+    lines = table([stats(13.0, 31.0)], {"cpu": stats(10.0, 30.0)}, Path("/x"))
+    assert [line.split()[-1] for line in lines[-2:]] == ["75%", "25%"]
+    lines = table([stats(13.0, 31.0)], {"cpu": stats(13.0, 31.0)}, Path("/x"))
+    assert [line.split()[-1] for line in lines[-2:]] == ["-", "-"]
+
+
+def test_service_that_does_not_answer_is_shown_as_such():
+    assert table([{"device": "cpu", "fault": "it does not answer"}], {}, Path("/x")) == [
+        "cpu: it does not answer"
+    ]
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "x", "inf"])
+def test_interval_is_a_time(interval, capsys):
+    with pytest.raises(SystemExit):
+        main(["top", "--interval", interval])
+    assert "expected seconds above 0" in capsys.readouterr().err

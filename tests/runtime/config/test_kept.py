@@ -1,0 +1,100 @@
+"""The names of the C++ backend npu_ge that mean the same here."""
+
+import pytest
+from runtime.support.configs import encoder_config
+from runtime.support.parsing import assert_fault, faults_of, parse
+
+CARDS = {"device_ids": "0, 2"}
+GEARS = {"gears.batch": "1, 8", "gears.tokens": "8, 32"}
+
+
+def test_cards_are_devices_by_their_numbers():
+    assert parse(encoder_config(CARDS)).devices == ("npu:0", "npu:2")
+
+
+def test_exec_blocks_are_engines_of_each_card():
+    config = encoder_config({**CARDS, "device_exec_blocks": "2"})
+    assert parse(config).devices == ("npu:0", "npu:0", "npu:2", "npu:2")
+
+
+@pytest.mark.parametrize("text", ["0, 0", "0, 00", "npu:0", "", "0,", "-1"])
+def test_cards_that_are_no_numbers_are_refused(text):
+    expected = "expected the numbers of cards, each once, e.g. 0, 1"
+    assert_fault(encoder_config({"device_ids": text}), expected)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "fault"),
+    [
+        (
+            {**CARDS, "devices": "cpu"},
+            "parameter 'device_ids': found 'devices' as well, expected one of the two",
+        ),
+        (
+            {**CARDS, "device_exec_blocks": "0"},
+            "parameter 'device_exec_blocks': found '0', expected a whole number of at least 1",
+        ),
+        (
+            {"device_exec_blocks": "2"},
+            "parameter 'device_exec_blocks': found '2', expected device_ids beside it; without, "
+            "list each of `devices` as often",
+        ),
+        (
+            {"static_model": "yes"},
+            "parameter 'static_model': found 'yes', expected '0' or '1'",
+        ),
+        (
+            {"static_model": "1"},
+            "parameter 'static_model': found '1', expected gears for batch, tokens: a static model "
+            "has no other sizes",
+        ),
+        (
+            {"graph.ge.aicoreNum": "24"},
+            "parameter 'graph.ge.aicoreNum': found devices cpu, expected a card among them: it is "
+            "an option of Ascend's compiler",
+        ),
+        (
+            {**CARDS, "graph.ge.aicoreNum": "24", "ge.aicoreNum": "12"},
+            "parameter 'ge.aicoreNum': found '12', and '24' at another level, expected one value",
+        ),
+        (
+            {**CARDS, "session.ge.exec.precision_mode": "x"},
+            "parameter 'session.ge.exec.precision_mode': found no option of GE that a model can "
+            "have 'ge.exec.precision_mode', expected one of: ",
+        ),
+        ({**CARDS, "graph.aicoreNum": "24"}, "did you mean 'ge.aicoreNum'?"),
+    ],
+)
+def test_what_contradicts_is_refused(parameters, fault):
+    assert_fault(encoder_config(parameters), fault)
+
+
+def test_several_faults_are_told_at_once():
+    config = encoder_config({"device_ids": "x", "static_model": "1", "graph.ge.y": "1"})
+    assert len(faults_of(config)) == 3
+
+
+def test_a_static_model_has_gears_for_everything():
+    config = parse(encoder_config({"static_model": "1", **GEARS}))
+    assert set(config.gears) == {("batch",), ("tokens",)}
+    assert parse(encoder_config({"static_model": "0"})).gears == {}
+
+
+def test_a_single_row_needs_no_gears_to_be_static():
+    config = encoder_config({"static_model": "1", "gears.tokens": "32"}, max_batch_size=1)
+    assert parse(config).rows == 1
+
+
+def test_options_of_the_compiler_are_read_from_any_level():
+    options = {
+        **CARDS,
+        "graph.ge.exec.precision_mode_v2": "origin",
+        "session.ge.deterministic": "1",
+        "ge.aicoreNum": "24|48",
+        "graph.ge.aicoreNum": "24|48",
+    }
+    assert parse(encoder_config(options)).ge_options == {
+        "ge.exec.precision_mode_v2": "origin",
+        "ge.deterministic": "1",
+        "ge.aicoreNum": "24|48",
+    }

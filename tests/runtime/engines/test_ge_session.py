@@ -1,0 +1,352 @@
+"""The engine for AIR graphs, on a fake of GE-PY that works on the simulator's memory."""
+
+import gc
+import threading
+from contextlib import ExitStack, closing
+
+import numpy as np
+import pytest
+from runtime.engines.conformance_engine import token_batch
+from runtime.support.ascend import SITE, Machine
+from runtime.support.configs import encoder_config
+from runtime.support.fakes import FAKES, forget
+from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, PIXELS, copy_of, sums, write
+
+from ge_runtime import Runtime
+from ge_runtime.ascend.card import PROCESS_CARDS
+from ge_runtime.ascend.ge_process import open_ge
+from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.base import GraphTensor, Limited, Signature
+from ge_runtime.engines.places import CardPlace
+from ge_runtime.errors import (
+    ArtifactFault,
+    EngineFault,
+    EngineLost,
+    NoDevice,
+    OutOfMemory,
+    PlanFault,
+)
+from ge_runtime.specs import DType
+from ge_runtime.testing.conformance import check
+
+ARENA = 1 << 20
+DIGITS = {"rtol": 1e-5, "atol": 1e-5}
+"""The fake writes floats with six digits, as C++ does by itself."""
+
+GEARS = {
+    "ge.inputShape": "input_ids:-1,-1;attention_mask:-1,-1",
+    "ge.dynamicDims": "4,8,4,8;1,8,1,8;8,32,8,32",
+}
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """All that a test opens is given back in the end, unless the card was lost."""
+    monkeypatch.syspath_prepend(SITE)
+    monkeypatch.syspath_prepend(FAKES)
+    machine = Machine()
+    yield machine
+    gc.collect()
+    lost = any(card.lost for card in PROCESS_CARDS._open.values())
+    report = machine.report
+    PROCESS_CARDS.__init__()
+    machine.start()
+    if lost:
+        forget(monkeypatch, "ge")
+        open_ge.cache_clear()
+    assert lost or report.live == []
+    assert report.broken == {}
+
+
+@pytest.fixture
+def air(tmp_path):
+    """A function: the AIR file of a graph, in a version folder."""
+
+    def air_of(graph, **options):
+        import ge.graph
+
+        folder = tmp_path / graph.name / "1"
+        onnx_file = write(graph, "onnxruntime", folder)
+        ge.graph.air_of(onnx_file, folder / "model.air", **options)
+        onnx_file.unlink()
+        return folder / "model.air"
+
+    return air_of
+
+
+@pytest.fixture
+def opened():
+    """A function: an engine at a place of its own; closed at the end, in order."""
+    with ExitStack() as stack:
+
+        def open_(path, outputs=("embedding",), arena=ARENA, **options):
+            place = CardPlace(0, workspace_bytes=arena, options=options.pop("ge", {}))
+            stack.callback(place.close)
+            artifact = Artifact(path, "ge_session", "")
+            engine = place.open([artifact], threads=1, outputs=outputs)
+            stack.callback(engine.close)
+            return engine
+
+        yield open_
+
+
+def right(engine, rows, tokens, *, seed=0):
+    inputs, expected = token_batch(rows, tokens, seed)
+    result = engine.run(inputs, {"embedding": None})["embedding"]
+    np.testing.assert_allclose(result, expected, **DIGITS)
+    return True
+
+
+# -- what it tells and executes -----------------------------------------------------------------
+
+
+def test_inputs_are_those_of_the_graph_in_its_order_and_results_take_their_names(air, opened):
+    engine = opened(air(ENCODER), ["anything"])
+    assert engine.signature == Signature(
+        inputs=(
+            GraphTensor("input_ids", DType.INT64, (None, None)),
+            GraphTensor("attention_mask", DType.INT64, (None, None)),
+        ),
+        outputs=(GraphTensor("anything", DType.FP32, (None, 4)),),
+    )
+    assert engine.shapes is None
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (5, 3), (8, 32)])
+def test_open_sizes_are_executed_at_any(air, opened, rows, tokens):
+    assert right(opened(air(ENCODER)), rows, tokens)
+
+
+def test_results_are_written_where_they_are_planned_and_others_left_out(air, opened):
+    image = np.random.default_rng(0).random((2, 1, 4, 6), dtype=np.float32)
+    mask = np.ones((2, 4, 6), np.float32)
+    engine = opened(air(PIXELS), ["sums", "inverted"])
+    planned = np.empty_like(image)
+    results = engine.run({"mask": mask, "image": image}, {"inverted": planned})
+    assert results.keys() == {"inverted"}
+    assert results["inverted"] is planned
+    np.testing.assert_allclose(planned, 1 - image, **DIGITS)
+    given = engine.run({"image": image, "mask": mask}, {"sums": None})["sums"]
+    np.testing.assert_allclose(given, sums(image, mask), **DIGITS)
+
+
+@pytest.mark.parametrize(
+    "dtype", [d for d in DType if d not in (DType.BYTES, DType.BF16, DType.FP64)]
+)
+def test_elements_of_every_type_that_ge_has_tensors_of_pass(air, opened, dtype):
+    x = np.array([[0, 1, 100], [1, 0, 7]]).astype(dtype.numpy)
+    engine = opened(air(copy_of(dtype.numpy)), ["y"])
+    result = engine.run({"x": x}, {"y": None})["y"]
+    assert result.dtype == x.dtype
+    np.testing.assert_array_equal(result, x)
+
+
+def test_size_that_only_the_data_tells_is_returned(air, opened):
+    engine = opened(air(NONZERO), ["where"])
+    x = np.array([0, 3, 0, 5], np.float32)
+    assert engine.run({"x": x}, {"where": None})["where"].tolist() == [[1, 3]]
+
+
+def test_planned_output_of_another_shape_is_a_fault(air, opened):
+    inputs, _ = token_batch(3, 5)
+    with pytest.raises(EngineFault, match=r"found shape \[3, 4\], expected \[1, 4\]"):
+        opened(air(ENCODER)).run(inputs, {"embedding": np.empty((1, 4), np.float32)})
+
+
+def test_any_thread_may_execute(air, opened):
+    engine = opened(air(ENCODER))
+    done = []
+    thread = threading.Thread(target=lambda: done.append(right(engine, 2, 3)))
+    thread.start()
+    thread.join()
+    assert done == [True]
+
+
+def test_two_engines_share_one_ge_and_each_has_its_session(air, opened):
+    first, second = opened(air(ENCODER)), opened(air(PIXELS), ["sums", "inverted"])
+    assert right(first, 2, 3)
+    second.close()
+    second.close()
+    assert right(first, 3, 2)
+
+
+# -- gears --------------------------------------------------------------------------------------
+
+
+def test_gears_of_ge_are_the_shapes(air, opened):
+    engine = opened(air(ENCODER), ge=GEARS)
+    assert [shapes["input_ids"] for shapes in engine.shapes] == [(1, 8), (4, 8), (8, 32)]
+    assert all(right(engine, *shapes["input_ids"]) for shapes in engine.shapes)
+    with pytest.raises(EngineFault, match=r"found inputs of shapes \[\[2, 8\], \[2, 8\]\]"):
+        right(engine, 2, 8)
+
+
+def test_runtime_takes_its_gears_from_ge(air):
+    path = air(ENCODER)
+    parameters = {f"graph.{option}": value for option, value in GEARS.items()}
+    with runtime_of(path, parameters) as runtime:
+        inputs, expected = token_batch(5, 9)
+        lengths = inputs["attention_mask"].sum(axis=1, dtype=np.int32)
+        answers = runtime.infer(
+            [
+                {"input_ids": row[None, :length], "lengths": np.array([[length]], np.int32)}
+                for row, length in zip(inputs["input_ids"], lengths, strict=True)
+            ]
+        )
+        found = np.concatenate([answer["embedding"] for answer in answers])
+        del answers  # they are views of pinned memory, which keeps the card open
+        np.testing.assert_allclose(found, expected, **DIGITS)
+        assert runtime.gauges()["allocations_after_freeze"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"ge.dynamicDims": "1,8,1,8;2,8,2,8"}, "found it alone, expected ge.inputShape and ge.d"),
+        ({**GEARS, "ge.dynamicDims": "1,8,1,8"}, r"found 1 gear\(s\), expected 2 to 100"),
+        ({**GEARS, "ge.dynamicDims": "1,8;2,8"}, "found '1,8', expected 4 positive number"),
+        ({**GEARS, "ge.dynamicDims": "1,8,1,8;1,8,1,8"}, "and no gear twice"),
+        ({**GEARS, "ge.dynamicDims": "0,8,0,8;1,8,1,8"}, "found '0,8,0,8', expected 4 positive"),
+        ({**GEARS, "ge.inputShape": "input_ids:-1,-1"}, "expected all inputs of model.air: input"),
+        (
+            {**GEARS, "ge.inputShape": "input_ids:-1;attention_mask:-1,-1"},
+            r"found \[-1\] for 'input_ids', expected what model.air has: INT64\[\*,\*\]",
+        ),
+        ({**GEARS, "ge.inputShape": "input_ids"}, "the name of an input once, a colon and its"),
+        ({**GEARS, "ge.inputShape": "input_ids:a,b"}, "the name of an input once, a colon and"),
+    ],
+)
+def test_gears_that_ge_would_refuse_are_told(air, opened, options, fault):
+    with pytest.raises(ArtifactFault, match=fault):
+        opened(air(ENCODER), ge=options)
+
+
+# -- memory -------------------------------------------------------------------------------------
+
+
+def test_all_that_ge_asks_for_comes_from_the_arena(air, opened, machine):
+    engine = opened(air(ENCODER))
+    arena = machine.used("device")
+    for seed in range(20):
+        assert right(engine, 8, 32, seed=seed)
+    gc.collect()
+    assert machine.used("device") == arena  # inputs, which GE-PY allocates, are gone again
+    assert engine._pool.taken_bytes == 0
+    assert 0 < engine._pool.peak_bytes <= ARENA
+
+
+def test_arena_that_is_too_small_is_out_of_memory_and_the_engine_stays_usable(
+    air, opened, capfd
+):
+    engine = opened(air(copy_of(np.float32)), ["y"], arena=8192)
+    small, large = np.ones((2, 3), np.float32), np.ones((500, 3), np.float32)
+    for _ in range(2):
+        with pytest.raises(OutOfMemory, match="a larger 'workspace_pool_mib'"):
+            engine.run({"x": large}, {"y": None})
+        assert engine.run({"x": small}, {"y": None})["y"].tolist() == small.tolist()
+    assert engine._pool.refused == 2
+    assert "MemoryError: found 6,000 bytes wanted" in capfd.readouterr().err
+
+
+def test_arena_that_the_card_has_not_is_out_of_memory(air, opened, machine):
+    machine.start(hbm_mib=4)
+    with pytest.raises(OutOfMemory, match="'GE arena': found 8,388,608 bytes wanted"):
+        opened(air(ENCODER), arena=8 << 20)
+
+
+def test_arena_without_a_size_is_refused_with_the_parameter(air, opened):
+    with pytest.raises(PlanFault, match="found no 'workspace_pool_mib', expected it, with"):
+        opened(air(ENCODER), arena=None)
+
+
+def test_what_it_cannot_promise_is_told_with_its_plan(air, opened):
+    engine = opened(air(ENCODER))
+    assert isinstance(engine, Limited)
+    assert not engine.compiles_each_shape
+    with runtime_of(air(ENCODER), {}) as runtime:
+        unplanned = [line for line in runtime.report if "not planned: " in line]
+    assert len(unplanned) == len(engine.unplanned) == 4
+
+
+# -- failures -----------------------------------------------------------------------------------
+
+
+def test_failing_graph_is_a_fault_and_the_engine_stays_usable(air, opened):
+    engine = opened(air(ENCODER))
+    inputs, _ = token_batch(2, 3)
+    with pytest.raises(EngineFault, match="507011"):
+        engine.run({**inputs, "input_ids": np.full((2, 3), 99)}, {"embedding": None})
+    gc.collect()
+    assert right(engine, 2, 3)
+
+
+def test_lost_card_is_told_and_nothing_given_back(air, opened, machine):
+    engine = opened(air(ENCODER))
+    assert right(engine, 2, 3)
+    machine.arm("device_lost@1")
+    with pytest.raises(EngineLost):
+        right(engine, 2, 3)
+    engine.close()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no graph"])
+def test_file_that_is_no_graph_is_a_fault_with_the_way_to_an_om(tmp_path, opened, content):
+    path = tmp_path / "model.air"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ArtifactFault, match="Failed to load graph from AIR format.*model.onnx"):
+        opened(path)
+
+
+def test_graph_without_named_results_needs_one_output_each(air, opened):
+    with pytest.raises(ArtifactFault, match=r"found 1 result\(s\), expected one for each output"):
+        opened(air(ENCODER), ["a", "b"])
+    with pytest.raises(ArtifactFault, match="found no node NetOutput, expected one for each"):
+        opened(air(ENCODER, outputs=False))
+
+
+@pytest.mark.parametrize(
+    ("graph", "found"), [(BFLOAT16, "BF16"), (copy_of(np.float64), "FP64")], ids=["bf16", "fp64"]
+)
+def test_types_that_ge_py_has_no_tensors_of_are_refused(air, opened, graph, found):
+    with pytest.raises(ArtifactFault, match=f"'x': found type {found}, expected one that GE-PY"):
+        opened(air(graph), ["y"])
+
+
+def test_without_ge_py_the_fault_names_the_line_that_helps(air, opened, monkeypatch):
+    path = air(ENCODER)
+    forget(monkeypatch, "ge")
+    monkeypatch.setattr("sys.path", [SITE.as_posix()])
+    open_ge.cache_clear()
+    try:
+        with pytest.raises(NoDevice, match=r"found no module `ge.ge_global` .*set_env.sh"):
+            opened(path)
+    finally:
+        open_ge.cache_clear()
+
+
+# -- the runtime on it --------------------------------------------------------------------------
+
+
+def settings(parameters):
+    return {
+        "devices": "npu:0",
+        "engine": "ge_session",
+        "workspace_pool_mib": "1",
+        "cost": "launch_us=100, element_ns=10, element2_ns=0",
+        **parameters,
+    }
+
+
+def runtime_of(path, parameters):
+    config = encoder_config(settings(parameters))
+    return closing(Runtime.open(path.parent, config, instance_name="encoder_0"))
+
+
+def test_no_answer_depends_on_its_company(air):
+    path = air(ENCODER)
+    config = encoder_config(settings({"gears.batch": "1, 4, 8", "gears.tokens": "8, 32"}))
+    report = check(
+        path.parent, config, ranges={"input_ids": (0, 16)}, rounds=3, tolerance=DIGITS["rtol"]
+    )
+    assert report.passed, str(report)

@@ -1,0 +1,48 @@
+import numpy as np
+import onnx
+import pytest
+from runtime.support.graphs import ENCODER, copy_of, write
+
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.service.content import Contents
+
+
+def test_equal_files_are_equal_and_others_are_not(tmp_path):
+    contents = Contents()
+    one, other = write(ENCODER, "onnxruntime", tmp_path / "1"), tmp_path / "copy.onnx"
+    other.write_bytes(one.read_bytes())
+    different = write(copy_of(np.int8), "onnxruntime", tmp_path / "2")
+    assert contents.of(one) == contents.of(other) != contents.of(different)
+
+
+def test_file_is_read_again_once_it_is_another(tmp_path):
+    contents, path = Contents(), tmp_path / "model.onnx"
+    path.write_bytes(b"one")
+    first = contents.of(path)
+    later = tmp_path / "later"
+    later.write_bytes(b"two")
+    later.replace(path)
+    assert contents.of(path) != first
+
+
+def test_empty_file_is_a_content_and_a_missing_one_is_a_fault(tmp_path):
+    contents, path = Contents(), tmp_path / "model.onnx"
+    path.touch()
+    assert contents.of(path) == contents.of(path)
+    with pytest.raises(ArtifactFault, match=r"none\.onnx: it cannot be read: No such file"):
+        contents.of(tmp_path / "none.onnx")
+
+
+def test_weights_in_other_files_are_part_of_the_content(tmp_path):
+    for version, weight in (("1", 1.0), ("2", 2.0)):
+        model = onnx.load(write(ENCODER, "onnxruntime", tmp_path / version))
+        table = next(one for one in model.graph.initializer if one.name == "table")
+        table.raw_data = np.full((16, 4), weight, np.float32).tobytes()
+        onnx.external_data_helper.convert_model_to_external_data(
+            model, location="weights", size_threshold=0
+        )
+        onnx.save(model, tmp_path / version / "model.onnx")
+    paths = [tmp_path / version / "model.onnx" for version in "12"]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    contents = Contents()
+    assert contents.of(paths[0]) != contents.of(paths[1])

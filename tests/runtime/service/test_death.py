@@ -1,0 +1,214 @@
+"""Processes that die or hang, for real: what stays behind, and what comes back."""
+
+import contextlib
+import fcntl
+import gc
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime.engines.conformance_engine import token_batch
+from runtime.support.configs import encoder_config
+from runtime.support.graphs import ENCODER, PIXELS, encode, write
+from runtime.support.services import QUICK, ClientProcess, descriptors_of, until, wait_for_end
+
+from ge_runtime import EngineLost, Runtime
+from ge_runtime.engines.artifact import Artifact
+from ge_runtime.errors import RuntimeFault
+from ge_runtime.service.client import ServicePlace
+
+CONFIG = encoder_config(
+    {"placement": "service", "cost": "launch_us=100, element_ns=100, element2_ns=0"}
+)
+
+
+def request(*row):
+    return {"input_ids": np.array([row]), "lengths": np.array([[len(row)]], np.int32)}
+
+
+def arenas_of(pid):
+    """How many files of clients a process has open or mapped."""
+    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    files = sum(link.startswith("/memfd:ge_runtime") for link in links)
+    return files + Path(f"/proc/{pid}/maps").read_text().count("/memfd:ge_runtime")
+
+
+@pytest.fixture
+def runtime(services, version_dir):
+    runtime = Runtime.open(version_dir(ENCODER), CONFIG, instance_name="encoder_0")
+    yield runtime
+    runtime.close()
+
+
+def test_killed_client_gives_back_all_it_had_and_harms_nobody(services, runtime, version_dir):
+    (answer,) = runtime.infer([request(1, 2)])
+    pid = services.pid()
+    before, arenas = descriptors_of(pid), arenas_of(pid)
+    with ClientProcess(version_dir(ENCODER) / "model.onnx") as client:
+        assert client.service() == pid
+        assert arenas_of(pid) > arenas
+        os.kill(client.pid, signal.SIGKILL)
+        until(lambda: len(services.stats()["clients"]) == 1, "the end of the killed client")
+    until(lambda: descriptors_of(pid) == before, "the end of its connections")
+    assert arenas_of(pid) == arenas
+    (left,) = services.stats()["clients"]
+    assert left["name"] == "encoder_0"
+    (model,) = services.stats()["models"]
+    assert model["clients"] == 1
+    assert "/dev/shm" not in Path(f"/proc/{pid}/maps").read_text()
+    (again,) = runtime.infer([request(1, 2)])
+    np.testing.assert_array_equal(again["embedding"], answer["embedding"])
+
+
+def test_killed_service_fails_requests_at_once_and_is_replaced(services, runtime):
+    pid = services.pid()
+    (before,) = runtime.infer([request(3, 4)])
+    with services_held(services):
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+        until(lambda: not runtime.is_ready(), "the runtime's notice")
+        (answer,) = runtime.infer([request(3, 4)])
+        assert isinstance(answer, EngineLost)
+        text = str(answer)
+        assert text.startswith(f"the device service of cpu (pid {pid}) is lost: ")
+        assert "it is being restarted; its log is " in text
+    until(runtime.is_ready, "the next service")
+    assert services.pid() != pid
+    (after,) = runtime.infer([request(3, 4)])
+    np.testing.assert_array_equal(after["embedding"], before["embedding"])
+    np.testing.assert_allclose(after["embedding"], encode([[3, 4]]), rtol=1e-5)
+    assert {entry for entry in services.names() if entry.endswith(".sock")} == {"cpu.sock"}
+
+
+@contextlib.contextmanager
+def services_held(services):
+    """From the death of the service on nobody can start another, as long as this lasts."""
+    with (services.path / "cpu.lock").open("r+") as lock:
+        holder = threading.Thread(target=fcntl.flock, args=(lock, fcntl.LOCK_EX))
+        holder.start()  # it waits where others only try, so it is the next
+        yield
+        holder.join()
+
+
+def test_answers_outlive_the_service_that_made_them(services, runtime):
+    (answer,) = runtime.infer([request(5)])
+    os.kill(services.pid(), signal.SIGKILL)
+    until(lambda: not runtime.is_ready(), "the notice")
+    np.testing.assert_allclose(answer["embedding"], encode([[5]]), rtol=1e-5)
+    until(runtime.is_ready, "the next service")
+
+
+def test_service_is_replaced_as_often_as_it_dies(services, runtime):
+    seen = set()
+    for _ in range(3):
+        pid = services.pid()
+        seen.add(pid)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not runtime.is_ready(), "the notice")
+        until(runtime.is_ready, "the next service")
+        (answer,) = runtime.infer([request(1)])
+        np.testing.assert_allclose(answer["embedding"], encode([[1]]), rtol=1e-5)
+    assert len(seen) == 3
+
+
+def test_several_clients_come_back_to_one_service(services, version_dir):
+    runtimes = [
+        Runtime.open(version_dir(ENCODER), CONFIG, instance_name=f"encoder_{number}")
+        for number in range(3)
+    ]
+    os.kill(services.pid(), signal.SIGKILL)
+    until(lambda: not any(runtime.is_ready() for runtime in runtimes), "the notice")
+    until(lambda: all(runtime.is_ready() for runtime in runtimes), "the next service")
+    stats = services.stats()
+    assert [model["clients"] for model in stats["models"]] == [3]
+    for runtime in runtimes:
+        (answer,) = runtime.infer([request(2)])
+        np.testing.assert_allclose(answer["embedding"], encode([[2]]), rtol=1e-5)
+        runtime.close()
+
+
+def test_runtime_that_is_closed_while_there_is_no_service_leaves_nothing(services, version_dir):
+    before = descriptors_of(os.getpid())
+    open_and_close_without_service(services, version_dir(ENCODER))
+    gc.collect()
+    until(lambda: descriptors_of(os.getpid()) == before, "the end of ours")
+
+
+def open_and_close_without_service(services, folder):
+    runtime = Runtime.open(folder, CONFIG, instance_name="encoder_0")
+    pid = services.pid()
+    with services_held(services):
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+        until(lambda: not runtime.is_ready(), "the notice")
+        runtime.close()
+
+
+def test_open_and_close_leave_no_descriptor_on_either_side(services, runtime, version_dir):
+    pid = services.pid()
+    ours, theirs = descriptors_of(os.getpid()), descriptors_of(pid)
+    for number in range(3):
+        other = Runtime.open(version_dir(ENCODER), CONFIG, instance_name=f"other_{number}")
+        other.infer([request(1)])
+        other.close()
+        del other
+    gc.collect()
+    until(lambda: descriptors_of(pid) == theirs, "the end of connections")
+    until(lambda: descriptors_of(os.getpid()) == ours, "the end of ours")
+
+
+def test_service_that_hangs_is_ended_and_replaced(services, version_dir):
+    place = ServicePlace("cpu", "client", limits=QUICK)
+    artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
+    engine = place.open([artifact], threads=1, outputs=["embedding"])
+    inputs, expected = token_batch(2, 3)
+    pid = place.pid
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(EngineLost, match=r"is lost: .*it is being restarted"):
+        engine.run(inputs, {"embedding": None})
+    wait_for_end(pid)
+    until(lambda: not engine.lost, "the next service")
+    results = engine.run(inputs, {"embedding": None})
+    np.testing.assert_allclose(results["embedding"], expected, rtol=1e-5)
+    place.close()
+
+
+def test_service_that_hangs_is_found_out_while_nobody_asks_for_anything(services):
+    place = ServicePlace("cpu", "client", limits=QUICK)
+    pid = place.pid
+    os.kill(pid, signal.SIGSTOP)
+    wait_for_end(pid)
+    until(lambda: place.link is not None and place.pid != pid, "the next service")
+    place.close()
+
+
+def test_client_that_hangs_holds_up_nobody(services, runtime, version_dir):
+    with ClientProcess(version_dir(ENCODER) / "model.onnx") as client:
+        client.service()
+        os.kill(client.pid, signal.SIGSTOP)
+        for _ in range(20):
+            (answer,) = runtime.infer([request(1)])
+            np.testing.assert_allclose(answer["embedding"], encode([[1]]), rtol=1e-5)
+
+
+def test_model_whose_file_has_changed_does_not_come_back_as_another(services, tmp_path):
+    path = write(ENCODER, "onnxruntime", tmp_path / "1")
+    place = ServicePlace("cpu", "client", limits=QUICK)
+    engine = place.open([Artifact(path, "onnxruntime", "")], threads=1, outputs=["embedding"])
+    write(PIXELS, "onnxruntime", tmp_path / "1")
+    pid = place.pid
+    os.kill(pid, signal.SIGKILL)
+    wait_for_end(pid)
+
+    def why():
+        with pytest.raises(RuntimeFault) as raised:
+            engine.run(token_batch(1, 1)[0], {"embedding": None})
+        return str(raised.value)
+
+    until(lambda: "load the model again" in why(), "the reason")
+    write(ENCODER, "onnxruntime", tmp_path / "1")
+    until(lambda: not engine.lost, "the model as it was")
+    place.close()

@@ -1,0 +1,25 @@
+import math
+
+from ge_runtime.service.grace import Grace
+
+
+def test_service_that_nobody_comes_to_is_not_kept():
+    assert Grace(10.0, now=5.0).ends_at == 15.0
+
+
+def test_grace_begins_when_the_last_client_has_left():
+    grace = Grace(10.0, now=0.0)
+    grace.note(2, 1.0)
+    assert grace.ends_at == math.inf
+    grace.note(1, 2.0)
+    assert grace.ends_at == math.inf
+    grace.note(0, 3.0)
+    grace.note(0, 9.0)
+    assert grace.ends_at == 13.0
+
+
+def test_client_that_comes_within_the_grace_ends_it():
+    grace = Grace(10.0, now=0.0)
+    grace.note(0, 1.0)
+    grace.note(1, 9.9)
+    assert grace.ends_at == math.inf

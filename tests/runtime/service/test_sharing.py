@@ -1,0 +1,233 @@
+"""Turns on a device that is held by hand: who waits, until when, and who is told."""
+
+import contextlib
+import threading
+
+import numpy as np
+import pytest
+from runtime.support.services import QUICK, held_service, until
+from runtime.support.threads import Beside
+
+from ge_runtime.engines.artifact import Artifact
+from ge_runtime.errors import Cancelled, EngineFault, EngineLost, Expired, OutOfMemory
+from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.limits import Limits
+from ge_runtime.testing.clock import ManualClock
+
+
+@pytest.fixture
+def held(services):
+    with held_service(services.path) as (place, server):
+        yield place, server
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    path = tmp_path / "model.om"
+    path.write_bytes(b"compiled")
+    return Artifact(path, "om", "")
+
+
+@pytest.fixture
+def opened(artifact):
+    """A function: an engine of a new client."""
+    with contextlib.ExitStack() as stack:
+
+        def open_engine(name="client", **options):
+            place = ServicePlace("held", name, **options)
+            stack.callback(place.close)
+            return place.open([artifact], threads=1, outputs=["y"])
+
+        yield open_engine
+
+
+def run(engine, value):
+    x = np.array([value], np.float32)
+    return engine.run({"x": x}, {"y": np.empty(1, np.float32)})["y"][0]
+
+
+def fill(device, engines):
+    """Have as many executions under way as the device takes at a time."""
+    running = [Beside(run, engine, float(number)) for number, engine in enumerate(engines)]
+    device.until_begun(len(engines))
+    return running
+
+
+def test_executions_wait_for_their_turn_and_all_are_answered(held, opened):
+    device, server = held
+    engines = [opened(f"client {number}") for number in range(5)]
+    running = [Beside(run, engine, float(number)) for number, engine in enumerate(engines)]
+    until(lambda: server.turns.stats().waiting == 3, "the queue")
+    assert len(device.begun) == 2
+    device.let_go()
+    assert [one.result() for one in running] == [0.0, 2.0, 4.0, 6.0, 8.0]
+    stats = server.turns.stats()
+    assert (stats.begun, stats.waited, stats.running, stats.waiting) == (5, 3, 0, 0)
+
+
+def test_execution_whose_deadline_passes_while_it_waits_is_expired(services, opened):
+    clock = ManualClock()
+    with held_service(services.path, clock=clock) as (device, _):
+        first, second, late = (opened(name) for name in ("first", "second", "late"))
+        running = fill(device, [first, second])
+        with late.waiting(lambda: 5.0, lambda: False):
+            waiting = Beside(run, late, 9.0)
+            clock.until_waiting(1)
+            clock.advance(5.0)
+            with pytest.raises(Expired):
+                waiting.result()
+        device.let_go()
+        assert [one.result() for one in running] == [0.0, 2.0]
+        assert 9.0 not in device.begun
+        assert run(late, 3.0) == 6.0
+        late._place.close()
+        first._place.close()
+        second._place.close()
+
+
+def test_deadline_that_has_passed_already_is_no_execution(held, opened):
+    device, _ = held
+    engine = opened()
+    with engine.waiting(lambda: -1.0, lambda: False), pytest.raises(Expired):
+        run(engine, 1.0)
+    assert device.begun == []
+
+
+def test_execution_that_nobody_wants_any_more_is_cancelled_while_it_waits(held, opened):
+    device, server = held
+    first, second, third = (opened(name) for name in ("first", "second", "third"))
+    running = fill(device, [first, second])
+    gone = threading.Event()
+    with third.waiting(lambda: 1000.0, gone.is_set):
+        waiting = Beside(run, third, 9.0)
+        until(lambda: server.turns.stats().waiting == 1, "the wait")
+        gone.set()
+        with pytest.raises(Cancelled):
+            waiting.result()
+    device.let_go()
+    assert [one.result() for one in running] == [0.0, 2.0]
+    assert device.begun == [0.0, 1.0] or device.begun == [1.0, 0.0]
+
+
+def test_client_that_leaves_while_it_waits_is_dropped_from_the_queue(held, opened, artifact):
+    device, server = held
+    running = fill(device, [opened("first"), opened("second")])
+    place = ServicePlace("held", "leaver", limits=Limits(retry_s=60.0))
+    engine = place.open([artifact], threads=1, outputs=["y"])
+    waiting = Beside(run, engine, 9.0)
+    until(lambda: server.turns.stats().waiting == 1, "the wait")
+    closing = Beside(place.close)
+    with pytest.raises(EngineLost):
+        waiting.result()
+    closing.result()
+    until(lambda: server.turns.stats().waiting == 0, "its end")
+    device.let_go()
+    assert [one.result() for one in running] == [0.0, 2.0]
+    assert 9.0 not in device.begun
+    until(lambda: len(server.tenants) == 2, "its things to come back")
+
+
+def test_higher_priority_goes_before_those_that_wait(held, opened):
+    device, server = held
+    running = fill(device, [opened("first"), opened("second")])
+    low, high = opened("low"), opened("high", priority=1)
+    waiting = [Beside(run, low, 10.0)]
+    until(lambda: server.turns.stats().waiting == 1, "the first wait")
+    waiting.append(Beside(run, high, 20.0))
+    until(lambda: server.turns.stats().waiting == 2, "the second wait")
+    device.ends.release()
+    device.until_begun(3)
+    assert device.begun[2] == 20.0
+    device.let_go()
+    assert [one.result() for one in (*running, *waiting)] == [0.0, 2.0, 20.0, 40.0]
+
+
+@pytest.mark.parametrize("fault", [EngineFault("node 7 failed"), OutOfMemory("no 12 bytes left")])
+def test_faults_of_the_engine_arrive_with_class_and_text(held, opened, fault):
+    device, _ = held
+    device.let_go()
+    engine = opened()
+    device.fault = fault
+    with pytest.raises(type(fault)) as raised:
+        run(engine, 1.0)
+    assert str(raised.value) == str(fault)
+    device.fault = None
+    assert run(engine, 2.0) == 4.0
+
+
+def test_defect_of_the_engine_is_a_fault_with_its_class(held, opened):
+    device, _ = held
+    device.let_go()
+    engine = opened()
+    device.fault = ZeroDivisionError("by zero")
+    with pytest.raises(Exception, match=r"^ZeroDivisionError: by zero$"):
+        run(engine, 1.0)
+
+
+def test_lost_device_ends_the_service_so_that_the_next_one_opens_it_anew(services, opened):
+    with held_service(services.path) as (device, _):
+        device.let_go()
+        engine = opened(limits=Limits(retry_s=60.0))
+        device.fault = EngineLost("507899: the card does not answer")
+        with pytest.raises(EngineLost, match="507899"):
+            run(engine, 1.0)
+        until(lambda: engine.lost, "the end of the service")
+        assert services.pid("held") is None
+        engine._place.close()
+
+
+def test_execution_that_never_ends_ends_the_service(services, opened):
+    clock = ManualClock()
+    with held_service(services.path, clock=clock) as (device, server):
+        engine = opened(limits=Limits(retry_s=60.0))
+        hanging = Beside(run, engine, 1.0)
+        device.until_begun(1)
+        clock.advance(server.limits.run_s + 1)
+        with pytest.raises(EngineLost):
+            hanging.result()
+        device.let_go()
+        engine._place.close()
+
+
+def test_arenas_are_adopted_by_the_place_and_disowned_when_the_client_leaves(held, opened):
+    device, server = held
+    device.let_go()
+    engine = opened()
+    place = engine._place
+    buffer = place.memory.allocate("inputs", 10_000)
+    assert device.adopted == [12_288]
+    buffer.free()
+    assert device.adopted == []
+    place.memory.allocate("inputs", 5000)
+    place.memory.allocate("answers", 5000)
+    assert run(engine, 1.0) == 2.0
+    place.close()
+    until(lambda: len(server.tenants) == 0, "its leave")
+    assert (device.adopted, device.closed) == ([], 1)
+
+
+def test_place_that_cannot_be_opened_is_told_in_its_own_words(services, monkeypatch, artifact):
+    with held_service(services.path) as (_, server):
+
+        def broken(_):
+            raise OutOfMemory("the card has 3 bytes")
+
+        server._open_place = broken
+        with pytest.raises(OutOfMemory, match="the card has 3 bytes"):
+            ServicePlace("held", "client", limits=QUICK)
+
+
+def test_idle_service_ends_by_its_clock(services):
+    clock = ManualClock()
+    with held_service(services.path, clock=clock, limits=Limits(grace_s=100.0)) as (_, server):
+        place = ServicePlace("held", "client")
+        clock.advance(1000.0)
+        assert place.link is not None
+        place.close()
+        until(lambda: len(server.tenants) == 0, "its leave")
+        clock.advance(99.0)
+        channel, _ = services.greet("held", role="observer")  # who looks on is no client
+        assert services.pid("held") is not None
+        clock.advance(1.0)
+        until(lambda: services.pid("held") is None, "its end")
+        channel.close()

@@ -1,0 +1,144 @@
+"""How a device service comes to be, and how it goes when nobody needs it."""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from runtime.support.graphs import ENCODER
+from runtime.support.services import ClientProcess, wait_for_end
+
+from ge_runtime.errors import ServiceFault
+from ge_runtime.service import protocol
+from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.limits import Limits
+
+
+def test_eight_clients_that_start_at_once_share_one_service(services, version_dir):
+    model = version_dir(ENCODER) / "model.onnx"
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(ClientProcess(model)) for _ in range(8)]
+        pids = {client.service() for client in clients}
+        assert len(pids) == 1
+        stats = services.stats()
+        assert {stats["pid"]} == pids
+        assert {client["pid"] for client in stats["clients"]} == {c.pid for c in clients}
+        (loaded,) = stats["models"]
+        assert (loaded["clients"], stats["memory"]["weights"]) == (8, loaded["weights"])
+        assert [client.leave() for client in clients] == [0] * 8
+    assert services.stats()["clients"] == []
+    assert services.stats()["models"] == []
+
+
+def test_threads_of_one_process_that_start_at_once_share_one_service(services):
+    with ThreadPoolExecutor(8) as pool:
+        places = list(pool.map(lambda number: ServicePlace("cpu", f"{number}"), range(8)))
+    assert {place.pid for place in places} == {services.pid()}
+    for place in places:
+        place.close()
+
+
+def test_service_without_clients_ends_after_its_grace_and_leaves_no_socket(services):
+    place = ServicePlace("cpu", "only", limits=Limits(grace_s=0.05))
+    pid = place.pid
+    assert services.names() == {"cpu.sock", "cpu.lock", "cpu.log"}
+    assert services.is_locked()
+    place.close()
+    wait_for_end(pid)
+    assert services.names() == {"cpu.lock", "cpu.log"}
+    assert not services.is_locked()
+    log = (services.path / "cpu.log").read_text()
+    assert "only (pid" in log
+    assert "it ends: nobody has needed it for a while" in log
+
+
+def test_next_client_starts_the_next_service(services):
+    pids = []
+    for _ in range(2):
+        place = ServicePlace("cpu", "client", limits=Limits(grace_s=0.01))
+        pids.append(place.pid)
+        place.close()
+        wait_for_end(place.pid)
+    assert pids[0] != pids[1]
+    assert "cpu.log.old" in services.names()
+
+
+def test_clients_that_come_and_go_while_services_end_are_all_served(services):
+    """Each leaves as the grace ends, so that the next one meets a service on its way out."""
+    limits = Limits(grace_s=0.001)
+
+    def come_and_go(number):
+        for _ in range(3):
+            ServicePlace("cpu", f"client {number}", limits=limits).close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(come_and_go, range(4)))
+
+
+def test_socket_that_a_killed_service_left_is_no_obstacle(services):
+    services.path.mkdir(0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
+        stale.bind(str(services.path / "cpu.sock"))
+    (services.path / "cpu.lock").touch(0o600)
+    place = ServicePlace("cpu", "client")
+    assert place.pid == services.pid()
+    place.close()
+
+
+def test_socket_of_another_kind_is_a_fault_with_its_reason(services, monkeypatch):
+    services.path.mkdir(0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(str(services.path / "cpu.sock"))
+        other.listen()
+        with pytest.raises(ServiceFault, match="the device service of cpu cannot be reached"):
+            ServicePlace("cpu", "client")
+    (services.path / "cpu.sock").unlink()
+
+
+def test_interpreter_that_cannot_start_it_is_a_fault_with_the_log(services, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ServiceFault) as raised:
+        ServicePlace("cpu", "client")
+    assert str(raised.value) == (
+        "the device service of cpu has not come to listen: it ended without a word\n"
+        f"its log is {services.path}/cpu.log"
+    )
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(ServiceFault, match=r"cannot be started: .* No such file"):
+        ServicePlace("cpu", "client")
+    assert not services.is_locked()
+
+
+def test_package_that_the_service_does_not_find_is_told(services, monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(ServiceFault, match="No module named"):
+        ServicePlace("cpu", "client")
+
+
+def test_folder_that_others_may_enter_is_not_used(services):
+    services.path.mkdir(0o755)
+    with pytest.raises(ServiceFault, match="expected one of user"):
+        ServicePlace("cpu", "client")
+
+
+def test_client_of_another_version_is_told_both(services, monkeypatch):
+    place = ServicePlace("cpu", "client")
+    monkeypatch.setattr(protocol, "VERSION", 9)
+    with pytest.raises(ServiceFault, match="version 1 of the protocol, expected 9"):
+        ServicePlace("cpu", "newer")
+    monkeypatch.undo()
+    place.close()
+    os.kill(place.pid, signal.SIGTERM)
+    wait_for_end(place.pid)
+
+
+def test_signal_ends_the_service_in_order(services):
+    place = ServicePlace("cpu", "client", limits=Limits(retry_s=60.0))
+    os.kill(place.pid, signal.SIGTERM)
+    wait_for_end(place.pid)
+    assert "cpu.sock" not in services.names()
+    assert "it ends: SIGTERM" in (services.path / "cpu.log").read_text()
+    place.close()

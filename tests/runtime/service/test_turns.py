@@ -1,0 +1,59 @@
+import pytest
+from runtime.support.threads import Beside
+
+from ge_runtime.errors import Cancelled, Expired
+from ge_runtime.service.fair import Ticket
+from ge_runtime.service.turns import Turns
+from ge_runtime.testing.clock import ManualClock
+
+
+def test_turn_comes_when_the_one_before_leaves():
+    clock = ManualClock()
+    turns = Turns(1, clock)
+    first, second = Ticket("a"), Ticket("b")
+    turns.enter(first)
+    waiting = Beside(turns.enter, second)
+    clock.until_waiting(1)
+    assert turns.waiting() == {"b": 1}
+    clock.advance(2.0)
+    assert turns.longest_run_s() == 2.0
+    turns.leave(first, 2.0)
+    waiting.result()
+    turns.leave(second, 0.5)
+    stats = turns.stats()
+    assert (stats.begun, stats.waited, stats.wait_s, stats.longest_wait_s) == (2, 1, 2.0, 2.0)
+    assert (stats.running, stats.waiting, stats.free) == (0, 0, 1)
+    assert turns.longest_run_s() == 0.0
+
+
+def test_deadline_ends_the_waiting():
+    clock = ManualClock()
+    turns = Turns(1, clock)
+    turns.enter(Ticket("a"))
+    late = Beside(turns.enter, Ticket("b", deadline=3.0))
+    clock.until_waiting(1)
+    clock.advance(3.0)
+    with pytest.raises(Expired):
+        late.result()
+    assert (turns.stats().expired, turns.waiting()) == (1, {})
+
+
+def test_deadline_that_has_passed_is_no_turn():
+    clock = ManualClock(5.0)
+    with pytest.raises(Expired):
+        Turns(1, clock).enter(Ticket("a", deadline=5.0))
+
+
+def test_cancelled_ticket_stops_waiting_and_others_move_up():
+    clock = ManualClock()
+    turns = Turns(1, clock)
+    running, leaving, staying = Ticket("a"), Ticket("b"), Ticket("c")
+    turns.enter(running)
+    left, stayed = Beside(turns.enter, leaving), Beside(turns.enter, staying)
+    clock.until_waiting(2)
+    turns.cancel(leaving)
+    with pytest.raises(Cancelled):
+        left.result()
+    turns.leave(running, 1.0)
+    stayed.result()
+    assert turns.stats().cancelled == 1

@@ -1,0 +1,268 @@
+"""Device services: real processes, seen from outside; and one in this process, held by hand."""
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ge_runtime.clock import SystemClock
+from ge_runtime.devices import HostDevice
+from ge_runtime.engines.base import GraphTensor, Signature
+from ge_runtime.service.channel import PeerGone
+from ge_runtime.service.limits import Limits
+from ge_runtime.service.paths import RuntimeFolder
+from ge_runtime.service.protocol import VERSION
+from ge_runtime.service.pulse import NoService, ask, connect
+from ge_runtime.service.server import Server
+from ge_runtime.specs import DType
+
+TESTS = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 30
+
+QUICK = Limits(probe_s=0.1, hung_s=0.5, retry_s=0.01, most_retry_s=0.1)
+"""For tests in which something hangs."""
+
+
+def until(condition, what="it"):
+    """Wait for a state that nobody announces."""
+    end = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < end, f"{what} has not come about"
+        time.sleep(0.002)
+
+
+def wait_for_end(pid):
+    """Wait until a process is no more."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([process], [], [], TIMEOUT_S)[0], f"process {pid} has not ended"
+    finally:
+        os.close(process)
+
+
+def descriptors_of(pid):
+    """How many descriptors a process has open."""
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def patience():
+    """A check for conversations that must not last."""
+    end = time.monotonic() + TIMEOUT_S
+
+    def check():
+        if time.monotonic() > end:
+            raise TimeoutError
+
+    return check
+
+
+class Services:
+    """Those whose files are in one folder; ended at the end of `with`."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+
+    def connect(self, device="cpu"):
+        """A connection that has said nothing yet. Raises NoService."""
+        with RuntimeFolder.open(self.path) as folder:
+            return connect(device, folder)[0]
+
+    def greet(self, device="cpu", **hello):
+        """A connection, and what the service answered to its first message."""
+        channel = self.connect(device)
+        try:
+            return channel, ask(channel, {"version": VERSION, **hello}, patience())
+        except BaseException:
+            channel.close()
+            raise
+
+    def pid(self, device="cpu"):
+        """The service's process; None if there is no service."""
+        try:
+            with RuntimeFolder.open(self.path) as folder:
+                channel, pid = connect(device, folder)
+        except NoService:
+            return None
+        channel.close()
+        return pid
+
+    def stats(self, device="cpu"):
+        channel, stats = self.greet(device, role="observer")
+        channel.close()
+        return stats
+
+    def is_locked(self, device="cpu"):
+        """Whether some process holds the device."""
+        with (self.path / f"{device}.lock").open("r+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def names(self):
+        return {entry.name for entry in self.path.iterdir()}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if not self.path.is_dir():
+            return
+        for socket in self.path.glob("*.sock"):
+            with contextlib.suppress(PeerGone):
+                if (pid := self.pid(socket.stem)) not in (None, os.getpid()):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
+                        os.kill(pid, signal.SIGTERM)
+                    wait_for_end(pid)
+
+
+class ClientProcess:
+    """See `service_client`; killed at the end of `with`, if it is still there."""
+
+    def __init__(self, artifact):
+        paths = os.pathsep.join(str(TESTS / part) for part in (".", "../plugin"))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "runtime.support.service_client", str(artifact)],
+            env={**os.environ, "PYTHONPATH": paths},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.pid = self._process.pid
+
+    def service(self):
+        """The service's process, once this one executes there."""
+        return int(self._process.stdout.readline())
+
+    def leave(self):
+        """Let it end as it should; its exit code."""
+        self._process.stdin.close()
+        return self._process.wait(TIMEOUT_S)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait(TIMEOUT_S)
+        for stream in (self._process.stdin, self._process.stdout):
+            stream.close()
+
+
+# ------------------------------------------------------------------- a service in this process
+
+
+class HeldEngine:
+    """y = 2 * x, when the test lets it. See `engines.base.Engine`."""
+
+    signature = Signature(
+        (GraphTensor("x", DType.FP32, (None,)),), (GraphTensor("y", DType.FP32, (None,)),)
+    )
+    shapes = None
+
+    def __init__(self, place):
+        self._place = place
+
+    def bind(self, largest, memory):
+        pass
+
+    def run(self, inputs, outputs):
+        self._place.begun.append(float(inputs["x"][0]))
+        with self._place.changed:
+            self._place.changed.notify_all()
+        assert self._place.ends.acquire(timeout=TIMEOUT_S), "the test holds it for ever"
+        if self._place.gate.is_set():
+            self._place.ends.release()
+        if self._place.fault is not None:
+            raise self._place.fault
+        np.multiply(inputs["x"], 2, out=outputs["y"])
+        return dict(outputs)
+
+    def weights_bytes(self):
+        return 1000
+
+    def device_io_bytes(self):
+        return 0
+
+    def intermediates(self, shapes):
+        return None
+
+    def close(self):
+        self._place.closed += 1
+
+
+class HeldPlace:
+    """A device on which nothing ends before `let_go`, but for as many as `ends` is released."""
+
+    kind = "npu"  # of which each client has an engine of its own
+    name = "held"
+    hardware = "held by the test"
+
+    def __init__(self):
+        self.memory = HostDevice("held")
+        self.gate = threading.Event()
+        self.ends = threading.Semaphore(0)
+        self.changed = threading.Condition()
+        self.begun = []
+        self.adopted = []
+        self.closed = 0
+        self.fault = None
+
+    def open(self, artifacts, *, threads, outputs):
+        return HeldEngine(self)
+
+    def adopt(self, memory):
+        self.adopted.append(memory.nbytes)
+
+    def disown(self, memory):
+        self.adopted.remove(memory.nbytes)
+
+    def freeze(self):
+        pass
+
+    def close(self):
+        pass
+
+    def let_go(self):
+        self.gate.set()
+        self.ends.release()
+
+    def until_begun(self, count):
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.begun) >= count, TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def held_service(path, *, device="held", clock=None, limits=None):
+    """A service of this process for a HeldPlace of one execution at a time: place and server."""
+    place = HeldPlace()
+    with RuntimeFolder.open(path) as folder:
+        server = Server(
+            device,
+            folder,
+            clock=clock or SystemClock(),
+            limits=limits or Limits(),
+            open_place=lambda _: place,
+            cores=1,
+        )
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            yield place, server
+        finally:
+            place.let_go()
+            server.end("the test is over")
+            thread.join(TIMEOUT_S)
+            assert not thread.is_alive()

@@ -1,0 +1,58 @@
+"""What tests of the simulator do again and again."""
+
+from threading import Event
+
+import numpy as np
+
+from ascend_simulator import current
+from ascend_simulator.codes import Refused
+from ascend_simulator.tasks import Task
+
+H2H, H2D, D2H, D2D = range(4)
+MIB = 1024 * 1024
+
+
+def ok(answer):
+    """What stands before a return code of 0."""
+    if isinstance(answer, int):
+        assert answer == 0
+        return None
+    *values, ret = answer
+    assert ret == 0, answer
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+class Blocked:
+    """A stream that gets no further until `release`."""
+
+    def __init__(self, stream=0):
+        self._gate = Event()
+        self.entered = Event()
+        current().stream(stream, "test").submit(Task(self._wait, (), (), "blocked"))
+
+    def _wait(self):
+        self.entered.set()
+        assert self._gate.wait(30)
+
+    def release(self):
+        self._gate.set()
+
+
+def fail(stream, code, text="a test wants it"):
+    """Have a task of the stream fail with `code`."""
+
+    def run():
+        raise Refused(code, text)
+
+    current().stream(stream, "test").submit(Task(run, (), (), "fails"))
+
+
+def content(ptr, nbytes):
+    """The bytes at any address."""
+    return current().memory.resolve(ptr, nbytes, want="any", write=False).tobytes()
+
+
+def fill(ptr, given):
+    """Write bytes to any address, past all rules of order."""
+    view = current().memory.resolve(ptr, len(given), want="any", write=True)
+    view[:] = np.frombuffer(given, np.uint8)

@@ -1,0 +1,388 @@
+"""The command atc: its flags, its limits, its codes, and what its models look like."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from runtime.support.graphs import onnx_model
+from simulator.conftest import SITE
+from simulator.support.models import (
+    FLOAT,
+    SOC,
+    compile_to,
+    image,
+    node,
+    nonzero,
+    rows,
+    rows_om,
+    static_om,
+    texts,
+    texts_om,
+)
+
+from ascend_simulator import atc, om
+from ascend_simulator.compiler.faults import CompileFault
+from ascend_simulator.compiler.flags import usage
+
+
+def refusal(folder, model, /, **flags):
+    """The code with which atc turns a command line down; no file is left of it."""
+    before = set(folder.glob("*.om"))
+    with pytest.raises(CompileFault) as caught:
+        compile_to(folder, model, **flags)
+    assert set(folder.glob("*.om")) == before
+    assert not list(folder.glob(".*"))
+    return caught.value.code
+
+
+BATCH = {"input_shape": "x:-1,4"}
+DIMS = {"input_format": "ND", "input_shape": "ids:-1,-1;mask:-1,-1"}
+IMAGE = {"input_shape": "x:1,1,-1,-1"}
+MANY = ",".join(map(str, range(1, 102)))
+
+
+@pytest.mark.parametrize(
+    ("code", "model", "flags"),
+    [
+        # how many gears, how many values, which values
+        ("E10035", rows, {**BATCH, "dynamic_batch_size": "4"}),
+        ("E10035", image, {**IMAGE, "dynamic_image_size": "4,4"}),
+        ("E10035", texts, {**DIMS, "dynamic_dims": "1,2,1,2"}),
+        ("E10036", rows, {**BATCH, "dynamic_batch_size": MANY}),
+        ("E10037", texts, {**DIMS, "dynamic_dims": "1,2,1,2;1,2,1"}),
+        ("E10037", image, {**IMAGE, "dynamic_image_size": "4,4;5"}),
+        ("E10038", rows, {**BATCH, "dynamic_batch_size": "1,0"}),
+        ("E10038", texts, {**DIMS, "dynamic_dims": "1,2,1,2;1,-2,1,2"}),
+        ("E10039", rows, {**BATCH, "dynamic_batch_size": "1,2,1"}),
+        ("E10039", image, {**IMAGE, "dynamic_image_size": "4,4;4,4"}),
+        ("E10045", texts, {**DIMS, "dynamic_dims": "1;2"}),
+        ("E10046", texts, {**DIMS, "dynamic_dims": "1,2,1;2,2,1"}),
+        ("E10001", texts, {**DIMS, "dynamic_dims": "1,2,1,2,9;2,2,1,2,9"}),
+        ("E10020", image, {**IMAGE, "dynamic_image_size": "4,4,4;5,5,5"}),
+        ("E10001", rows, {**BATCH, "dynamic_batch_size": "1,two"}),
+        ("E10004", rows, {**BATCH, "dynamic_batch_size": ""}),
+        # one family only, and where its -1 may be
+        (
+            "E10009",
+            rows,
+            {**BATCH, "dynamic_batch_size": "1,2", "dynamic_dims": "1;2", "input_format": "ND"},
+        ),
+        ("E10009", image, {**IMAGE, "dynamic_image_size": "4,4;5,5", "dynamic_batch_size": "1,2"}),
+        ("E10055", rows, {**BATCH, "input_shape_range": "x:[1~4,4]"}),
+        ("E10031", rows, {"input_shape": "x:2,4", "dynamic_batch_size": "1,2"}),
+        ("E10040", texts, {**DIMS, "input_shape": "ids:1,2;mask:1,2", "dynamic_dims": "1;2"}),
+        ("E10040", rows, {"input_shape": "x:1~8,4", "dynamic_batch_size": "1,2"}),
+        ("E10018", image, {**IMAGE, "dynamic_batch_size": "1,2"}),
+        ("E10018", texts, {"input_shape": "ids:-1,-1;mask:-1,-1", "dynamic_batch_size": "1,2"}),
+        ("E10019", texts, {"input_shape": "ids:-1,2;mask:-1,2", "dynamic_image_size": "1,2;3,4"}),
+        ("E10001", texts, {**DIMS, "input_format": "NCHW", "dynamic_dims": "1,2,1,2;2,2,2,2"}),
+        ("E10001", image, {**IMAGE, "input_format": "ND", "dynamic_image_size": "1,2;3,4"}),
+        ("E11005", texts, {"input_shape": "ids:-1,4", "dynamic_batch_size": "1,2"}),
+        # --input_shape
+        ("E10002", rows, {"input_shape": "x"}),
+        ("E10002", rows, {"input_shape": "x:two,4"}),
+        ("E10002", rows, {"input_shape": "x:1~2~3,4"}),
+        ("E10011", rows, {"input_shape": "x:0,4"}),
+        ("E10011", rows, {"input_shape": "x:-2,4"}),
+        ("E10011", rows, {"input_shape": "x:5~3,4"}),
+        ("E10016", rows, {"input_shape": "z:1,4"}),
+        ("E10049", rows, {"input_shape": "x:1,4,1"}),
+        ("E10050", rows, {"input_shape": "x:1,5"}),
+        # the other flags
+        ("E10054", rows, {"soc_version": ""}),
+        ("E10054", rows, {"model": ""}),
+        ("E10001", rows, {"soc_version": "Kunpeng"}),
+        ("E10001", rows, {"framework": "3"}),
+        ("E10001", rows, {"mode": "30"}),
+        ("E10001", rows, {"input_format": "CHWN"}),
+        ("E10001", rows, {"precision_mode_v2": "mixed_float16"}),
+        ("E10056", rows, {"precision_mode": "force_fp16"}),
+        ("E10006", rows, {"disable_reuse_memory": "2"}),
+        ("E10001", rows, {"no_such_flag": "1"}),
+        ("E10001", rows, {"output_type": "INT8"}),
+        ("E10055", rows, {"insert_op_conf": "aipp.cfg"}),
+        ("E10055", rows, {"external_weight": "1"}),
+        ("E10055", rows, {"input_fp16_nodes": "x", "input_shape": "x:2,4"}),
+        ("E10055", rows, {"output_type": "FP16", "input_shape": "x:2,4"}),
+        (
+            "E10016",
+            rows,
+            {"input_fp16_nodes": "z", "precision_mode_v2": "fp16", "input_shape": "x:2,4"},
+        ),
+        ("E10410", rows, {"model": "/no/such.onnx"}),
+        ("E10001", rows, {"output": "/no/such/folder/m", "input_shape": "x:2,4"}),
+    ],
+)
+def test_atc_refuses_with_the_code_of_its_list(tmp_path, code, model, flags):
+    assert refusal(tmp_path, model(), **flags) == code
+
+
+def test_atc_needs_a_framework(tmp_path):
+    with pytest.raises(CompileFault) as caught:
+        atc.run(["--model=m.onnx", "--output=m", f"--soc_version={SOC}"])
+    assert caught.value.code == "E10007"
+
+
+@pytest.mark.parametrize("argument", ["model.onnx", "-model=m", "--", "--=5"])
+def test_atc_takes_flags_only(argument):
+    with pytest.raises(CompileFault) as caught:
+        atc.run([argument])
+    assert caught.value.code == "E10001"
+
+
+def test_atc_takes_256_gears_for_a_950_and_100_for_others(tmp_path):
+    path = rows_om(tmp_path, MANY, soc_version="Ascend950PR_9599")
+    assert len(om.read(path).manifest.shapes) == 101
+    hundred = MANY.rsplit(",", 1)[0]
+    assert len(om.read(rows_om(tmp_path, hundred)).manifest.shapes) == 100
+
+
+def test_a_name_and_a_value_may_be_two_arguments(tmp_path):
+    onnx.save(rows(2), tmp_path / "m.onnx")
+    arguments = ["--framework", "5", "--soc_version", SOC, "--log", "error"]
+    files = ["--model", str(tmp_path / "m.onnx"), "--output", str(tmp_path / "m")]
+    assert atc.run([*arguments, *files]) == tmp_path / "m.om"
+
+
+def test_flags_that_only_tune_a_compiler_change_nothing(tmp_path):
+    plain = Path(static_om(tmp_path)).read_bytes()
+    tuned = compile_to(
+        tmp_path,
+        rows(),
+        "static",
+        input_shape="x:2,4",
+        op_select_implmode="high_precision",
+        aicore_num="8|",
+        external_weight="0",
+    )
+    assert Path(tuned).read_bytes() == plain
+
+
+def test_gears_keep_the_order_of_the_flag(tmp_path):
+    manifest = om.read(rows_om(tmp_path, "8,1,4")).manifest
+    assert [shapes.gear for shapes in manifest.shapes] == [(8,), (1,), (4,)]
+    assert manifest.shapes[manifest.largest].gear == (8,)
+
+
+def two_inputs():
+    """a [n, 2], b [m, 2]: their dims are independent."""
+    return onnx_model(
+        [node("ReduceSum", ["a"], ["y"]), node("ReduceSum", ["b"], ["z"])],
+        [("a", FLOAT, ["n", 2]), ("b", FLOAT, ["m", 2])],
+        [("y", FLOAT, [1, 1]), ("z", FLOAT, [1, 1])],
+    )
+
+
+def test_a_gear_is_a_tuple_in_the_order_of_input_shape(tmp_path):
+    path = compile_to(
+        tmp_path,
+        two_inputs(),
+        input_format="ND",
+        input_shape="b:-1,2;a:-1,2",
+        dynamic_dims="1,10;2,20;3,5",
+    )
+    manifest = om.read(path).manifest
+    assert [shapes.inputs for shapes in manifest.shapes] == [
+        ((10, 2), (1, 2)),
+        ((20, 2), (2, 2)),
+        ((5, 2), (3, 2)),
+    ]
+
+
+def test_one_batch_gear_sets_the_first_dim_of_every_input(tmp_path):
+    path = compile_to(tmp_path, two_inputs(), input_shape="a:-1,2;b:-1,2", dynamic_batch_size="1,6")
+    assert om.read(path).manifest.shapes[1].inputs == ((6, 2), (6, 2))
+
+
+def test_an_input_that_is_not_listed_keeps_its_fixed_dims(tmp_path):
+    model = two_inputs()
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 7
+    path = compile_to(tmp_path, model, input_shape="a:-1,2", dynamic_batch_size="1,6")
+    assert om.read(path).manifest.shapes[1].inputs == ((6, 2), (7, 2))
+
+
+@pytest.mark.parametrize(
+    ("compiled", "family", "dims", "planned"),
+    [
+        (static_om, "static", (2, 4), True),
+        (rows_om, "batch", (-1, 4), True),
+        (
+            lambda folder: compile_to(folder, rows(), input_shape="x:-1,4"),
+            "dynamic",
+            (-1, 4),
+            False,
+        ),
+        (lambda folder: compile_to(folder, rows()), "dynamic", (-1, 4), False),
+        (lambda folder: compile_to(folder, nonzero(), input_shape="x:5"), "dynamic", (5,), False),
+    ],
+)
+def test_how_a_model_was_compiled_decides_what_it_looks_like(
+    tmp_path, compiled, family, dims, planned
+):
+    manifest = om.read(compiled(tmp_path)).manifest
+    assert manifest.family == family
+    assert manifest.inputs[0].dims == dims
+    assert (manifest.work_bytes > 0) == planned
+
+
+def test_ranges_are_kept(tmp_path):
+    path = compile_to(tmp_path, rows(), input_shape="x:2~8,4")
+    (tensor,) = om.read(path).manifest.inputs
+    assert tensor.ranges == ((2, 8), (4, 4))
+
+
+def test_dims_that_depend_on_data_take_no_gears(tmp_path):
+    flags = {"input_shape": "x:-1", "dynamic_batch_size": "1,2"}
+    assert refusal(tmp_path, nonzero(), **flags) == "E10055"
+
+
+def test_a_branch_takes_no_gears(tmp_path):
+    branch = onnx.helper.make_graph(
+        [node("Identity", ["x"], ["inner"])],
+        "branch",
+        [],
+        [onnx.helper.make_tensor_value_info("inner", FLOAT, None)],
+    )
+    model = onnx_model(
+        [
+            node("ReduceSum", ["x"], ["sum"], keepdims=0),
+            node("Cast", ["sum"], ["truth"], to=9),
+            node("If", ["truth"], ["y"], then_branch=branch, else_branch=branch),
+        ],
+        [("x", FLOAT, ["n", 4])],
+        [("y", FLOAT, ["n", 4])],
+    )
+    assert refusal(tmp_path, model, **BATCH, dynamic_batch_size="1,2") == "E10055"
+    path = compile_to(tmp_path, model, input_shape="x:2,4")
+    assert om.read(path).manifest.family == "dynamic"
+
+
+def test_a_quantised_model_takes_no_gears(tmp_path):
+    model = onnx_model(
+        [node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero"])],
+        [("x", FLOAT, ["n", 4])],
+        [("y", onnx.TensorProto.UINT8, ["n", 4])],
+    )
+    assert refusal(tmp_path, model, **BATCH, dynamic_batch_size="1,2") == "E10055"
+    assert om.read(compile_to(tmp_path, model, input_shape="x:2,4")).manifest.family == "static"
+
+
+def test_a_310b_has_no_free_shapes(tmp_path):
+    assert refusal(tmp_path, rows(), soc_version="Ascend310B1") == "E10055"
+    assert rows_om(tmp_path, soc_version="Ascend310B1")
+
+
+@pytest.mark.parametrize("opset", [10, 19])
+def test_opsets_outside_11_to_18_are_refused(tmp_path, opset):
+    model = rows(2)
+    model.opset_import[0].version = opset
+    assert refusal(tmp_path, model) == "E10501"
+
+
+def test_operators_that_are_not_onnx_s_are_refused(tmp_path):
+    model = rows(2)
+    model.graph.node[0].domain = "com.microsoft"
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    assert refusal(tmp_path, model) == "E10501"
+
+
+def test_strings_are_refused(tmp_path):
+    string = onnx.TensorProto.STRING
+    model = onnx_model([node("Identity", ["x"], ["y"])], [("x", string, [2])], [("y", string, [2])])
+    assert refusal(tmp_path, model) == "E10501"
+
+
+def test_shapes_that_do_not_go_through_the_graph_are_refused(tmp_path):
+    model = onnx_model(
+        [node("Add", ["a", "b"], ["y"])],
+        [("a", FLOAT, ["n", 2]), ("b", FLOAT, ["m", 2])],
+        [("y", FLOAT, ["k", 2])],
+    )
+    assert refusal(tmp_path, model, input_shape="a:2,2;b:3,2") == "E10059"
+
+
+def test_a_file_that_is_no_onnx_is_refused(tmp_path):
+    (tmp_path / "bad.onnx").write_bytes(b"not a model")
+    with pytest.raises(CompileFault) as caught:
+        atc.run(
+            [
+                "--framework=5",
+                f"--model={tmp_path / 'bad.onnx'}",
+                "--output=m",
+                "--soc_version=" + SOC,
+            ]
+        )
+    assert caught.value.code == "E10041"
+
+
+def test_names_of_outputs_say_node_and_port(tmp_path):
+    names = [tensor.name for tensor in om.read(texts_om(tmp_path)).manifest.outputs]
+    assert names == ["sum:0:total", "mul:0:kept"]
+
+
+def test_an_output_that_is_an_input_or_a_constant_is_told(tmp_path):
+    model = onnx_model(
+        [], [("x", FLOAT, [2])], [("x", FLOAT, [2]), ("c", FLOAT, [1])], {"c": np.float32([1])}
+    )
+    for precision in ("origin", "fp16"):
+        path = compile_to(tmp_path, model, precision_mode_v2=precision)
+        assert [tensor.name for tensor in om.read(path).manifest.outputs] == ["x:0:x", "c:0:c"]
+
+
+def test_the_command_says_simulator_and_leaves_a_file(tmp_path, capsys):
+    onnx.save(rows(2), tmp_path / "m.onnx")
+    arguments = ["--framework=5", f"--model={tmp_path / 'm.onnx'}", f"--soc_version={SOC}"]
+    assert atc.main([*arguments, f"--output={tmp_path / 'm'}"]) == 0
+    told = capsys.readouterr().out
+    assert "simulator" in told.splitlines()[0]
+    assert told.splitlines()[-1] == "ATC run success, welcome to the next use."
+    assert (tmp_path / "m.om").is_file()
+
+
+def test_the_command_fails_with_code_and_reason(capsys):
+    assert atc.main(["--framework=5"]) == 1
+    assert "E10054: --model is missing or empty" in capsys.readouterr().err
+
+
+def test_settings_that_cannot_be_are_named(capsys, monkeypatch):
+    monkeypatch.setenv("ASCEND_SIMULATOR_COMPILE_MS", "long")
+    assert atc.main(["--framework=5"]) == 2
+    assert "ASCEND_SIMULATOR_COMPILE_MS" in capsys.readouterr().err
+
+
+def test_compiling_may_cost_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("ASCEND_SIMULATOR_COMPILE_MS", "20")
+    begin = time.perf_counter()
+    static_om(tmp_path)
+    assert time.perf_counter() - begin >= 0.02
+
+
+def test_help_lists_the_flags(capsys):
+    assert atc.main(["--help"]) == 0
+    assert capsys.readouterr().out.strip() == usage()
+    assert "--precision_mode_v2 fp16 (default) or origin" in " ".join(usage().split())
+
+
+def test_atc_is_a_command(tmp_path):
+    onnx.save(rows(2), tmp_path / "m.onnx")
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "PYTHONPATH": str(SITE.parents[1]),
+        "ASCEND_SIMULATOR_COMPILE_MS": "1",
+    }
+    done = subprocess.run(
+        [
+            SITE / "bin/atc",
+            *("--framework=5", f"--model={tmp_path / 'm.onnx'}", f"--output={tmp_path / 'm'}"),
+            f"--soc_version={SOC}",
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert om.read(str(tmp_path / "m.om")).manifest.precision == "fp16"

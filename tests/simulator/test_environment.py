@@ -1,0 +1,161 @@
+"""The simulator in the device's place: another process that only ever says `import acl`."""
+
+import os
+import signal
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+from ascend_simulator import RULES
+from ascend_simulator.__main__ import main
+
+
+def shell(command, **variables):
+    """Run a command in a shell that has evaluated what `env` prints."""
+    line = f'eval "$({sys.executable} -m ascend_simulator env $OPTIONS)" && {command}'
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path.endswith("plugin")),
+        "OPTIONS": "",
+        **variables,
+    }
+    return subprocess.run(
+        ["/bin/sh", "-c", line], env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def python(script, **variables):
+    """Run a script there."""
+    return shell(f'{sys.executable} -W error -c "$SCRIPT"', SCRIPT=dedent(script), **variables)
+
+
+def test_a_program_that_imports_acl_gets_the_simulator():
+    done = python(
+        """
+        import acl
+        assert acl.init() == 0
+        assert acl.rt.set_device(0) == 0
+        stream, ret = acl.rt.create_stream()
+        device, ret = acl.rt.malloc(1024, 0)
+        pinned, ret = acl.rt.malloc_host(1024)
+        assert acl.rt.memcpy_async(device, 1024, pinned, 1024, 1, stream) == 0
+        assert acl.rt.synchronize_stream(stream) == 0
+        assert acl.rt.free(device) == acl.rt.free_host(pinned) == 0
+        assert acl.rt.destroy_stream(stream) == acl.rt.reset_device(0) == acl.finalize() == 0
+        assert acl.init() == 0
+        print(acl.get_soc_name(), acl.rt.get_device_count())
+        """,
+        OPTIONS="--devices 2 --soc AscendSimulator910",
+    )
+    assert (done.stdout, done.stderr) == ("AscendSimulator910 (2, 0)\n", "")
+
+
+def test_visible_devices_apply_as_on_the_device():
+    done = python(
+        "import acl; acl.init(); print(acl.rt.get_device_count(), acl.rt.set_device(1))",
+        OPTIONS="--devices 4",
+        ASCEND_RT_VISIBLE_DEVICES="3",
+    )
+    assert done.stdout == "(1, 0) 107001\n", done.stderr
+
+
+def test_settings_that_cannot_be_are_named_at_the_first_use():
+    done = python("import acl; acl.init()", ASCEND_SIMULATOR_NOTHING="1")
+    assert done.returncode != 0
+    assert "ASCEND_SIMULATOR_NOTHING: found an unknown name" in done.stderr
+
+
+def test_reading_a_device_address_on_the_host_faults():
+    done = python(
+        """
+        import acl, ctypes
+        acl.init(); acl.rt.set_device(0)
+        device, ret = acl.rt.malloc(64, 0)
+        print("reading", flush=True)
+        ctypes.string_at(device, 1)
+        print("never here")
+        """
+    )
+    assert done.stdout == "reading\n"
+    assert done.returncode in (-signal.SIGSEGV, 128 + signal.SIGSEGV)
+
+
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+def test_a_fork_after_init_is_found(mode):
+    done = python(
+        """
+        import os, warnings
+        import acl
+        acl.init()
+        warnings.simplefilter("ignore")
+        child = os.fork()
+        if child == 0:
+            try:
+                print("code", acl.rt.get_device_count(), flush=True)
+            except AssertionError as error:
+                print(error, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(acl.rt.get_device_count())
+        """,
+        OPTIONS=f"--mode {mode}",
+    )
+    found, parents = done.stdout.splitlines()
+    assert parents == "(1, 0)", done.stderr
+    assert found == (
+        "code (0, 507899)"
+        if mode == "lenient"
+        else "[process.forked] acl.rt.get_device_count: found a child of the process that called "
+        "acl.init()"
+    )
+
+
+def test_a_fork_before_init_is_none_of_its_business():
+    done = python(
+        """
+        import os
+        import acl
+        acl.get_recent_err_msg()
+        child = os.fork()
+        if child == 0:
+            os._exit(acl.init())
+        print(os.waitpid(child, 0)[1], acl.init())
+        """
+    )
+    assert done.stdout == "0 0\n", done.stderr
+
+
+def test_the_environment_can_be_evaluated_twice(capsys, tmp_path):
+    assert main(["env"], {"PYTHONPATH": "/before", "PATH": "/bin:/usr/bin"}) == 0
+    once = capsys.readouterr().out
+    exported = dict(line.removeprefix("export ").split("=", 1) for line in once.splitlines())
+    site, plugin, before = exported["PYTHONPATH"].split(":")
+    assert (site, before) == (f"{plugin}/ascend_simulator/site", "/before")
+    assert exported["PATH"] == f"{site}/bin:/bin:/usr/bin"
+    assert main(["env"], exported) == 0
+    assert capsys.readouterr().out == once
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--devices", "x"], "ASCEND_SIMULATOR_DEVICES: found 'x'"),
+        (["--mode", "mild"], "mode: found 'mild'"),
+        (["--faults", "malloc@1"], "fault 'malloc@1'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_anything_runs(capsys, arguments, message):
+    assert main(["env", *arguments], {}) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"ascend_simulator: {message}")
+
+
+def test_the_rules_are_listed(capsys):
+    assert main(["rules"]) == 0
+    listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert listed.keys() == RULES.keys()
+    assert listed["memory.use-after-free"] == "Memory is not used after it was freed."
+    assert listed["util.deprecated"].endswith("does the same. (only warned of)")

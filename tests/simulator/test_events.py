@@ -1,0 +1,118 @@
+"""Events: record, wait, query, time."""
+
+import pytest
+from runtime.support.threads import Beside
+from simulator.support.driving import Blocked, ok
+
+
+def test_more_events_than_there_are(machine):
+    acl = machine(events=2)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    events = [ok(acl.rt.create_event()) for _ in range(2)]
+    assert acl.rt.create_event() == (0, 207007)
+    ok(acl.rt.destroy_event(events[0]))
+    ok(acl.rt.create_event())
+
+
+def test_null_events_and_streams(acl):
+    event = ok(acl.rt.create_event())
+    for call, arguments in [
+        (acl.rt.record_event, (0, 0)),
+        (acl.rt.stream_wait_event, (0, 0)),
+        (acl.rt.synchronize_event, (0,)),
+        (acl.rt.synchronize_event_with_timeout, (0, 1)),
+        (acl.rt.destroy_event, (0,)),
+        (acl.rt.reset_event, (0, 0)),
+    ]:
+        assert call(*arguments) == 100000
+    assert acl.rt.query_event(0) == (0, 100000)
+    assert acl.rt.query_event_status(0) == (0, 100000)
+    ok(acl.rt.destroy_event(event))
+
+
+@pytest.mark.parametrize("flag", [0, 0x80, 0x4])
+def test_flags_that_no_document_names(acl, flag):
+    assert acl.rt.create_event_with_flag(flag) == (0, 100000)
+    assert acl.rt.create_event_ex_with_flag(flag) == (0, 100000)
+
+
+def test_the_two_queries_answer_the_other_way_round(acl):
+    event = ok(acl.rt.create_event())
+    blocked = Blocked()
+    ok(acl.rt.record_event(event, 0))
+    assert (acl.rt.query_event(event), acl.rt.query_event_status(event)) == ((1, 0), (0, 0))
+    blocked.release()
+    ok(acl.rt.synchronize_event(event))
+    assert (acl.rt.query_event(event), acl.rt.query_event_status(event)) == ((0, 0), (1, 0))
+
+
+def test_several_may_wait_for_one_event(acl):
+    event, context = ok(acl.rt.create_event()), ok(acl.rt.get_context())
+    blocked = Blocked()
+    ok(acl.rt.record_event(event, 0))
+
+    def wait():
+        ok(acl.rt.set_context(context))
+        return acl.rt.synchronize_event(event)
+
+    waiting = [Beside(wait) for _ in range(3)]
+    blocked.release()
+    assert [one.result() for one in waiting] == [0, 0, 0]
+
+
+def test_a_second_record_moves_the_event(acl):
+    event = ok(acl.rt.create_event())
+    ok(acl.rt.record_event(event, 0))
+    ok(acl.rt.synchronize_event(event))
+    blocked = Blocked()
+    ok(acl.rt.record_event(event, 0))
+    assert acl.rt.query_event_status(event) == (0, 0)
+    blocked.release()
+    ok(acl.rt.synchronize_event(event))
+
+
+def test_a_wait_is_for_the_record_before_it(acl):
+    first, second = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    event = ok(acl.rt.create_event())
+    ok(acl.rt.record_event(event, first))
+    ok(acl.rt.stream_wait_event(second, event))
+    blocked = Blocked(first)
+    ok(acl.rt.record_event(event, first))
+    ok(acl.rt.synchronize_stream(second))  # would hang if the wait were for the second record
+    blocked.release()
+    ok(acl.rt.synchronize_stream(first))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda rt: rt.create_event(), lambda rt: rt.create_event_with_flag(0x8)]
+)
+def test_time_between_two_events(acl, make):
+    start, end = ok(make(acl.rt)), ok(make(acl.rt))
+    ok(acl.rt.record_event(start, 0))
+    blocked = Blocked()
+    ok(acl.rt.record_event(end, 0))
+    assert acl.rt.event_elapsed_time(start, end) == (0.0, 507006)
+    blocked.release()
+    ok(acl.rt.synchronize_event(end))
+    elapsed_ms = ok(acl.rt.event_elapsed_time(start, end))
+    assert isinstance(elapsed_ms, float)
+    assert elapsed_ms > 0
+    assert ok(acl.rt.event_get_timestamp(start)) <= ok(acl.rt.event_get_timestamp(end))
+
+
+def test_an_event_is_destroyed_while_its_record_is_queued(acl):
+    event = ok(acl.rt.create_event())
+    blocked = Blocked()
+    ok(acl.rt.record_event(event, 0))
+    ok(acl.rt.destroy_event(event))  # does not wait, and nobody else does
+    blocked.release()
+    ok(acl.rt.synchronize_stream(0))
+
+
+def test_an_event_with_flags_is_reset_and_recorded_again(acl):
+    event = ok(acl.rt.create_event_with_flag(0x8))
+    ok(acl.rt.record_event(event, 0))
+    ok(acl.rt.reset_event(event, 0))
+    ok(acl.rt.record_event(event, 0))
+    ok(acl.rt.synchronize_event(event))

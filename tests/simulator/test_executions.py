@@ -1,0 +1,571 @@
+"""Executions: what must be right before them, and what they do to memory."""
+
+import warnings
+
+import numpy as np
+import pytest
+from runtime.support.graphs import onnx_model
+from simulator.support.driving import D2D, D2H, H2D, Blocked, content, fill, ok
+from simulator.support.models import (
+    FLOAT,
+    INT64,
+    MATRIX,
+    Loaded,
+    breaks,
+    compile_to,
+    node,
+    rows,
+    rows_om,
+    static_om,
+    texts_om,
+)
+
+from ascend_simulator import SimulatorViolation, SimulatorWarning, current, report
+from ascend_simulator.codes import Code
+from ascend_simulator.workspaces import PATTERN
+
+INVALID = Code.INVALID_PARAM
+GE_FAILURE = Code.GE_FAILURE
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+@pytest.fixture
+def loaded(acl, tmp_path):
+    """A static model with its input written."""
+    made = Loaded(acl, static_om(tmp_path))
+    made.write(0, X)
+    return made
+
+
+def datasets(loaded):
+    return loaded.inputs.dataset, loaded.outputs.dataset
+
+
+def resized(loaded, side, place, by):
+    """The buffer of an input or output is longer by so many bytes."""
+    buffers = getattr(loaded, side)
+    size = buffers.sizes[place] + by
+    ok(loaded.acl.update_data_buffer(buffers.handles[place], buffers.ptrs[place], size))
+
+
+# -- answers -------------------------------------------------------------------------------------
+
+
+def test_it_answers(loaded):
+    assert loaded.execute() == 0
+    assert loaded.read(0).tolist() == (X @ MATRIX).tolist()
+
+
+def test_it_answers_behind_the_host(acl, loaded):
+    stream = ok(acl.rt.create_stream())
+    blocked = Blocked(stream)
+    before = loaded.output_bytes(0)
+    assert loaded.execute_async(stream) == 0
+    assert loaded.output_bytes(0) == before
+    blocked.release()
+    assert acl.rt.synchronize_stream(stream) == 0
+    assert loaded.read(0).tolist() == (X @ MATRIX).tolist()
+
+
+def test_the_minimal_loop_of_the_documents_runs(acl, tmp_path):
+    loaded = Loaded(acl, rows_om(tmp_path))
+    stream = ok(acl.rt.create_stream())
+    host_in, host_out = ok(acl.rt.malloc_host(128)), ok(acl.rt.malloc_host(96))
+    for batch in (4, 1, 8):
+        x = np.random.default_rng(batch).random((batch, 4), np.float32)
+        fill(host_in, x.tobytes())
+        place, size = loaded.inputs.ptrs[0], loaded.inputs.sizes[0]
+        ok(acl.rt.memcpy_async(place, size, host_in, x.nbytes, H2D, stream))
+        ok(loaded.set_batch(batch))
+        ok(loaded.execute_async(stream))
+        ok(acl.rt.memcpy_async(host_out, 96, loaded.outputs.ptrs[0], 12 * batch, D2H, stream))
+        ok(acl.rt.synchronize_stream(stream))
+        found = np.frombuffer(content(host_out, 12 * batch), np.float32).reshape(batch, 3)
+        np.testing.assert_allclose(found, x @ MATRIX, rtol=1e-6)
+    assert report().executions == 3
+    assert report().broken == {}
+
+
+def test_models_may_share_a_workspace_on_one_stream(acl, tmp_path):
+    first, second = Loaded(acl, static_om(tmp_path)), Loaded(acl, rows_om(tmp_path))
+    mid = ok(
+        acl.mdl.load_from_file_with_mem(
+            static_om(tmp_path), second.work, second.work_bytes, first.weights, first.weight_bytes
+        )
+    )
+    ok(second.set_batch(4))
+    stream = ok(acl.rt.create_stream())
+    for _ in range(2):
+        ok(acl.mdl.execute_async(mid, *datasets(first), stream))
+        ok(second.execute_async(stream))
+    assert acl.rt.synchronize_stream(stream) == 0
+
+
+def test_a_workspace_on_two_streams_is_found_unless_an_event_orders_them(acl, tmp_path):
+    first, second = Loaded(acl, static_om(tmp_path)), Loaded(acl, rows_om(tmp_path))
+    mid = ok(
+        acl.mdl.load_from_file_with_mem(
+            static_om(tmp_path), second.work, second.work_bytes, first.weights, first.weight_bytes
+        )
+    )
+    ok(second.set_batch(4))
+    one, two = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    ok(acl.mdl.execute_async(mid, *datasets(first), one))
+    with breaks("stream.race"):
+        second.execute_async(two)
+    event = ok(acl.rt.create_event())
+    ok(acl.rt.record_event(event, one))
+    ok(acl.rt.stream_wait_event(two, event))
+    assert second.execute_async(two) == 0
+    ok(acl.rt.synchronize_stream(two))
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+def test_the_whole_workspace_is_overwritten(acl, tmp_path):
+    path = static_om(tmp_path)
+    work_bytes, _ = ok(acl.mdl.query_size(path))
+    work = ok(acl.rt.malloc(work_bytes + 4096, 0))
+    ok(acl.mdl.load_from_file_with_mem(path, work, work_bytes + 1024, 0, 0))
+    other = Loaded(acl, path)
+    fill(work, bytes(work_bytes + 4096))
+    ok(acl.mdl.execute(0, *datasets(other)))
+    assert content(work, work_bytes + 1024) == bytes([PATTERN]) * (work_bytes + 1024)
+    assert content(work + work_bytes + 1024, 3072) == bytes(3072)
+
+
+def other_model(acl, loaded, folder):
+    """A model whose output lies at the start of the workspace."""
+    other = Loaded(acl, static_om(folder))
+    ok(acl.update_data_buffer(other.outputs.handles[0], loaded.work, 24))
+    return other
+
+
+WRITERS = {
+    "memcpy": lambda acl, loaded, folder: acl.rt.memcpy(loaded.work, 8, X.ctypes.data, 8, H2D),
+    "memcpy_async": lambda acl, loaded, folder: acl.rt.memcpy_async(
+        loaded.work, 64, loaded.weights, 64, D2D, 0
+    ),
+    "memset": lambda acl, loaded, folder: acl.rt.memset(loaded.work, 64, 0, 64),
+    "memset_async": lambda acl, loaded, folder: acl.rt.memset_async(loaded.work, 64, 0, 64, 0),
+    "execution": lambda acl, loaded, folder: other_model(acl, loaded, folder).execute_async(),
+    "test": lambda acl, loaded, folder: fill(loaded.work, bytes(64)),
+}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_whoever_writes_into_a_workspace_finds_it_gone(acl, loaded, tmp_path, writer, times):
+    ok(loaded.execute())
+    for _ in range(times):
+        WRITERS[writer](acl, loaded, tmp_path)
+        ok(acl.rt.synchronize_device())
+        assert content(loaded.work, 64) != bytes([PATTERN]) * 64
+        ok(loaded.execute())
+        assert content(loaded.work, loaded.work_bytes) == bytes([PATTERN]) * loaded.work_bytes
+
+
+def test_a_write_between_two_executions_of_a_stream_is_gone_after_them(acl, loaded):
+    stream = ok(acl.rt.create_stream())
+    for _ in range(3):
+        blocked = Blocked(stream)
+        ok(loaded.execute_async(stream))
+        ok(acl.rt.memset_async(loaded.work, 64, 0, 64, stream))
+        ok(loaded.execute_async(stream))
+        blocked.release()
+        ok(acl.rt.synchronize_stream(stream))
+        assert content(loaded.work, 64) == bytes([PATTERN]) * 64
+    ok(acl.rt.memset_async(loaded.work, 64, 0, 64, stream))
+    ok(acl.rt.synchronize_stream(stream))
+    assert content(loaded.work, 64) == bytes(64)
+
+
+@pytest.mark.parametrize(
+    ("side", "kind"), [("inputs", "work"), ("inputs", "weights"), ("outputs", "work")]
+)
+def test_tensors_within_workspace_or_weights_are_found(acl, loaded, side, kind):
+    ptr = getattr(loaded, kind)
+    buffers = getattr(loaded, side)
+    ok(acl.update_data_buffer(buffers.handles[0], ptr, buffers.sizes[0]))
+    if (side, kind) == ("inputs", "weights"):
+        assert loaded.execute() == 0  # two reads
+        return
+    with breaks("model.overlapping-memory"):
+        loaded.execute()
+
+
+@pytest.mark.parametrize("shift", [-8, 0, 16])
+def test_an_output_over_an_input_is_found(acl, loaded, shift):
+    block = ok(acl.rt.malloc(4096, 0))
+    ok(acl.update_data_buffer(loaded.inputs.handles[0], block + 64, 32))
+    ok(acl.update_data_buffer(loaded.outputs.handles[0], block + 64 + shift, 24))
+    with breaks("model.overlapping-memory"):
+        loaded.execute()
+
+
+def test_neighbours_do_not_overlap(acl, loaded):
+    block = ok(acl.rt.malloc(4096, 0))
+    fill(block + 64, X.tobytes())
+    ok(acl.update_data_buffer(loaded.inputs.handles[0], block + 64, 32))
+    ok(acl.update_data_buffer(loaded.outputs.handles[0], block + 96, 24))
+    assert loaded.execute() == 0
+    assert content(block + 96, 24) == (X @ MATRIX).tobytes()
+
+
+def test_two_inputs_may_be_the_same_memory(acl, tmp_path):
+    loaded = Loaded(acl, texts_om(tmp_path))
+    ok(loaded.set_dims(2, 8, 2, 8))
+    ids = np.arange(16).reshape(2, 8)
+    loaded.write(0, ids)
+    ok(acl.update_data_buffer(loaded.inputs.handles[1], loaded.inputs.ptrs[0], 128))
+    assert loaded.execute() == 0
+    assert loaded.read(0).tolist() == (ids * ids).sum(1).tolist()
+
+
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+@pytest.mark.parametrize(
+    ("rule", "given"),
+    [
+        ("memory.host-for-device", lambda acl: ok(acl.rt.malloc_host(64))),
+        ("memory.beyond-block", lambda acl: ok(acl.rt.malloc(16, 0))),
+        ("memory.unknown", lambda acl: 0xDE00000000FFFF40),
+    ],
+)
+def test_memory_that_is_not_the_device_s_is_found(acl, loaded, side, rule, given):
+    buffers = getattr(loaded, side)
+    ok(acl.update_data_buffer(buffers.handles[0], given(acl), 32))
+    with breaks(rule):
+        loaded.execute()
+
+
+def test_memory_of_an_execution_is_not_freed_before_its_end_is_known(acl, loaded):
+    stream = ok(acl.rt.create_stream())
+    blocked = Blocked(stream)
+    ok(loaded.execute_async(stream))
+    for ptr in (loaded.inputs.ptrs[0], loaded.outputs.ptrs[0]):
+        with breaks("memory.free-while-in-use"):
+            acl.rt.free(ptr)
+    blocked.release()
+    ok(acl.rt.synchronize_stream(stream))
+
+
+def test_inputs_are_not_written_and_outputs_not_read_before_it_is_over(acl, loaded):
+    stream = ok(acl.rt.create_stream())
+    blocked = Blocked(stream)
+    ok(loaded.execute_async(stream))
+    with breaks("memory.busy"):
+        loaded.write(0, X)
+    with breaks("memory.busy"):
+        loaded.read(0)
+    blocked.release()
+    ok(acl.rt.synchronize_stream(stream))
+    loaded.write(0, X)
+
+
+# -- counts and lengths --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_counts_must_be_those_of_the_model(acl, loaded, side, asynchronous):
+    run = loaded.execute_async if asynchronous else loaded.execute
+    made = getattr(loaded, side)
+    ok(acl.mdl.add_dataset_buffer(made.dataset, made.handles[0]))
+    assert run() == GE_FAILURE
+    assert "E13025" in acl.get_recent_err_msg()
+    setattr(loaded, side, loaded.buffers([]))
+    assert run() == GE_FAILURE
+
+
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+@pytest.mark.parametrize("by", [-1, -24])
+def test_a_buffer_too_short_for_us_and_not_for_a_device_is_found(loaded, side, by):
+    resized(loaded, side, 0, by)
+    with breaks("model.short-buffer"):
+        loaded.execute()
+
+
+@pytest.mark.parametrize(("by", "found"), [(-64, "violation"), (-65, "code")])
+def test_a_device_lets_64_bytes_be_missing_and_no_more(acl, tmp_path, by, found):
+    loaded = Loaded(acl, static_om(tmp_path, 16))
+    resized(loaded, "inputs", 0, by)
+    if found == "code":
+        assert loaded.execute() == GE_FAILURE
+        assert "(145000)" in acl.get_recent_err_msg()
+        return
+    with breaks("model.short-buffer"):
+        loaded.execute()
+
+
+def test_lenient_mode_does_as_a_device_with_short_buffers(machine, tmp_path):
+    acl = machine(mode="lenient")
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    loaded = Loaded(acl, static_om(tmp_path))
+    loaded.write(0, X)
+    resized(loaded, "outputs", 0, -8)
+    with pytest.warns(SimulatorWarning, match="model.short-buffer"):
+        assert loaded.execute() == 0
+    assert loaded.read(0).tolist() == (X @ MATRIX).tolist()
+    assert report().broken["model.short-buffer"] == 1
+
+
+def test_longer_buffers_are_taken_and_left_alone_beyond(acl, loaded):
+    ptr = loaded.malloc(256)
+    fill(ptr, bytes(256))
+    ok(acl.update_data_buffer(loaded.outputs.handles[0], ptr, 256))
+    assert loaded.execute() == 0
+    assert content(ptr, 256) == (X @ MATRIX).tobytes() + bytes(256 - 24)
+
+
+@pytest.mark.parametrize("size", [16 * 4, 16 * 8])
+def test_at_a_gear_buffers_have_its_size_or_the_largest(acl, tmp_path, size):
+    loaded = Loaded(acl, rows_om(tmp_path))
+    ok(loaded.set_batch(4))
+    ok(acl.update_data_buffer(loaded.inputs.handles[0], loaded.inputs.ptrs[0], size))
+    assert loaded.execute() == 0
+    ok(loaded.set_batch(8))
+    if size < 16 * 8:
+        with breaks("model.short-buffer"):
+            loaded.execute()
+
+
+def test_sizes_with_slack_are_asked_for(machine, tmp_path):
+    acl = machine(size_slack=32)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    loaded = Loaded(acl, static_om(tmp_path))
+    assert loaded.execute() == 0
+    resized(loaded, "outputs", 0, -32)
+    with breaks("model.short-buffer"):
+        loaded.execute()
+
+
+def test_a_gear_buffer_without_room_is_refused(acl, tmp_path):
+    loaded = Loaded(acl, rows_om(tmp_path))
+    ok(loaded.set_batch(4))
+    ok(acl.update_data_buffer(loaded.inputs.handles[1], loaded.inputs.ptrs[1], 3))
+    assert loaded.execute() == GE_FAILURE
+
+
+# -- null ----------------------------------------------------------------------------------------
+
+
+def test_null_datasets_and_unknown_models_are_refused(acl, loaded):
+    mdl, (inputs, outputs) = acl.mdl, datasets(loaded)
+    config = mdl.create_exec_config_handle()
+    for execute in (
+        mdl.execute,
+        lambda *given: mdl.execute_async(*given, 0),
+        lambda *given: mdl.execute_v2(*given, 0, config),
+    ):
+        assert execute(loaded.id, 0, outputs) == INVALID
+        assert execute(loaded.id, inputs, 0) == INVALID
+        assert execute(loaded.id + 1, inputs, outputs) == Code.GE_EXEC_MODEL_ID_INVALID
+
+
+def test_an_input_without_an_address_is_found(acl, loaded):
+    ok(acl.update_data_buffer(loaded.inputs.handles[0], 0, 32))
+    with breaks("model.null-buffer"):
+        loaded.execute()
+
+
+def test_an_output_without_an_address_gets_memory_if_its_caller_waits(acl, loaded):
+    handle = loaded.outputs.handles[0]
+    ok(acl.update_data_buffer(handle, 0, 0))
+    with breaks("model.null-buffer"):
+        loaded.execute_async()
+    ok(acl.update_data_buffer(handle, 0, 0))
+    assert loaded.execute() == 0
+    ptr, size = acl.get_data_buffer_addr(handle), acl.get_data_buffer_size_v2(handle)
+    assert content(ptr, size) == (X @ MATRIX).tobytes()
+    assert acl.rt.free(ptr) == 0
+
+
+def test_a_destroyed_buffer_in_a_dataset_is_found(acl, loaded):
+    ok(acl.destroy_data_buffer(loaded.inputs.handles[0]))
+    with breaks("model.dead-handle"):
+        loaded.execute()
+
+
+# -- contexts, streams, models -------------------------------------------------------------------
+
+
+def test_it_runs_in_the_context_of_its_load(acl, loaded):
+    ok(acl.rt.create_context(0))
+    for execute in (loaded.execute, loaded.execute_async):
+        with breaks("model.other-context"):
+            execute()
+
+
+def test_a_stream_of_another_context_is_refused(acl, loaded):
+    home = ok(acl.rt.get_context())
+    ok(acl.rt.create_context(0))
+    stream = ok(acl.rt.create_stream())
+    ok(acl.rt.set_context(home))
+    assert loaded.execute_async(stream) == Code.RT_STREAM_CONTEXT
+
+
+def test_one_model_on_two_streams_at_a_time_is_found(acl, loaded, tmp_path):
+    one, two = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    ok(loaded.execute_async(one))
+    with pytest.raises(SimulatorViolation, match=r"model.busy|stream.race"):
+        loaded.execute_async(two)
+    ok(acl.rt.synchronize_stream(one))
+    assert loaded.execute_async(two) == 0
+    ok(acl.rt.synchronize_stream(two))
+
+
+def test_two_loads_of_one_file_run_on_two_streams(acl, tmp_path):
+    path = static_om(tmp_path)
+    first, second = Loaded(acl, path), Loaded(acl, path)
+    one, two = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    first.write(0, X)
+    second.write(0, X + 1)
+    ok(first.execute_async(one))
+    ok(second.execute_async(two))
+    ok(acl.rt.synchronize_device())
+    assert first.read(0).tolist() == (X @ MATRIX).tolist()
+    assert second.read(0).tolist() == ((X + 1) @ MATRIX).tolist()
+
+
+# -- failures ------------------------------------------------------------------------------------
+
+
+def test_a_failure_shows_at_the_wait_once_and_leaves_garbage(acl, loaded):
+    stream = ok(acl.rt.create_stream())
+    current().faults.arm("execute@2=507011")
+    ok(loaded.execute_async(stream))
+    ok(acl.rt.synchronize_stream(stream))
+    ok(loaded.execute_async(stream))
+    ok(loaded.execute_async(stream))
+    assert acl.rt.synchronize_stream(stream) == 507011
+    assert "injected" in acl.get_recent_err_msg()
+    assert acl.rt.synchronize_stream(stream) == 0
+    assert loaded.read(0).tolist() == (X @ MATRIX).tolist()  # the third ran all the same
+
+
+def test_a_failed_execution_leaves_the_pattern(acl, loaded):
+    current().faults.arm("execute@1=507011")
+    assert loaded.execute() == 507011
+    assert loaded.output_bytes(0) == bytes([PATTERN]) * 24
+    assert loaded.execute() == 0
+
+
+def test_what_the_arithmetic_refuses_is_a_failed_execution(acl, tmp_path):
+    model = onnx_model(
+        [node("Gather", ["table", "ids"], ["y"])],
+        [("ids", INT64, [2])],
+        [("y", FLOAT, [2])],
+        {"table": np.float32([1, 2, 3])},
+    )
+    loaded = Loaded(acl, compile_to(tmp_path, model))
+    loaded.write(0, np.array([1, 99]))
+    assert loaded.execute() == Code.RT_MODEL_EXECUTE
+    assert "Gather" in acl.get_recent_err_msg()
+    ok(loaded.execute_async())
+    assert acl.rt.synchronize_stream(0) == Code.RT_MODEL_EXECUTE
+
+
+def test_a_violation_on_a_stream_reaches_who_waits(acl, loaded):
+    stream = ok(acl.rt.create_stream())
+    fill(loaded.weights, b"other weights")
+    ok(loaded.execute_async(stream))
+    with breaks("model.weights-changed"):
+        acl.rt.synchronize_stream(stream)
+
+
+def test_a_device_that_is_lost_while_one_waits_has_a_code(acl, loaded):
+    current().faults.arm("execute@1=lost")
+    assert loaded.execute() == Code.RT_LOST_HEARTBEAT
+    assert loaded.execute() in (Code.RT_LOST_HEARTBEAT, Code.RT_DRV_INTERNAL_ERROR)
+
+
+def test_launching_may_cost_time(machine, tmp_path):
+    slow = 20_000
+    acl = machine(launch_us=slow)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    loaded = Loaded(acl, static_om(tmp_path))
+    start, end = ok(acl.rt.create_event()), ok(acl.rt.create_event())
+    ok(acl.rt.record_event(start, 0))
+    ok(loaded.execute_async())
+    ok(acl.rt.record_event(end, 0))
+    ok(acl.rt.synchronize_event(end))
+    assert ok(acl.rt.event_elapsed_time(start, end)) >= slow / 1000
+
+
+def test_under_a_seed_an_execution_runs_when_the_host_waits(machine, tmp_path):
+    acl = machine(seed=7)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    loaded = Loaded(acl, static_om(tmp_path))
+    loaded.write(0, X)
+    assert loaded.execute() == 0
+    stream = ok(acl.rt.create_stream())
+    fill(loaded.outputs.ptrs[0], bytes(24))
+    ok(loaded.execute_async(stream))
+    assert loaded.output_bytes(0) == bytes(24)
+    ok(acl.rt.synchronize_stream(stream))
+    assert loaded.read(0).tolist() == (X @ MATRIX).tolist()
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16])
+def test_elements_of_every_type_go_through(acl, tmp_path, kind):
+    model = onnx_model([node("Identity", ["x"], ["y"])], [("x", kind, [5])], [("y", kind, [5])])
+    loaded = Loaded(acl, compile_to(tmp_path, model))
+    given = bytes(place % 2 for place in range(loaded.inputs.sizes[0]))
+    fill(loaded.inputs.ptrs[0], given)
+    assert loaded.execute() == 0
+    assert loaded.output_bytes(0) == given
+
+
+def test_scalars_go_through(acl, tmp_path):
+    model = onnx_model([node("Neg", ["x"], ["y"])], [("x", FLOAT, [])], [("y", FLOAT, [])])
+    for flags in ({}, {"input_shape": "x:"}):
+        loaded = Loaded(acl, compile_to(tmp_path, model, **flags))
+        loaded.write(0, np.float32(3))
+        assert loaded.execute() == 0
+        assert loaded.read(0) == -3
+
+
+# -- execute_v2 ----------------------------------------------------------------------------------
+
+
+def test_an_execution_may_bring_its_workspace(acl, loaded):
+    mdl = acl.mdl
+    config = mdl.create_exec_config_handle()
+    work = loaded.malloc(loaded.work_bytes)
+    fill(loaded.work, bytes(loaded.work_bytes))
+    ok(mdl.set_exec_config_opt(config, 2, work))
+    ok(mdl.set_exec_config_opt(config, 3, loaded.work_bytes - 1))
+    stream = ok(acl.rt.create_stream())
+    assert mdl.execute_v2(loaded.id, *datasets(loaded), stream, config) == Code.GE_PARAM_INVALID
+    ok(mdl.set_exec_config_opt(config, 3, loaded.work_bytes))
+    assert mdl.execute_v2(loaded.id, *datasets(loaded), stream, config) == 0
+    assert loaded.read(0).tolist() == (X @ MATRIX).tolist()
+    assert content(work, 64) == bytes([PATTERN]) * 64
+    assert content(loaded.work, 64) == bytes(64)
+    assert mdl.set_exec_config_opt(config, 99, 1) == INVALID
+    assert mdl.destroy_exec_config_handle(config) == 0
+    assert mdl.execute_v2(loaded.id, *datasets(loaded), stream, 0) == INVALID
+
+
+def test_executions_that_break_no_rule_warn_of_nothing(loaded):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            assert loaded.execute() == 0
+    assert report().broken == {}
+
+
+def test_rows_of_any_batch_match_numpy(acl, tmp_path):
+    path = compile_to(tmp_path, rows(), input_shape="x:-1,4", dynamic_batch_size="3,7")
+    loaded = Loaded(acl, path)
+    for batch in (7, 3):
+        x = np.random.default_rng(batch).random((batch, 4), np.float32)
+        ok(loaded.set_batch(batch))
+        loaded.write(0, x)
+        ok(loaded.execute())
+        np.testing.assert_allclose(loaded.read(0), x @ MATRIX, rtol=1e-6)

@@ -1,0 +1,469 @@
+"""Loading and unloading: whose memory, which context, and what is refused."""
+
+import time
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime.support.graphs import onnx_model
+from simulator.support.driving import MIB, Blocked, content, fill, ok
+from simulator.support.models import (
+    FLOAT,
+    Loaded,
+    breaks,
+    compile_to,
+    node,
+    rows,
+    rows_om,
+    static_om,
+    texts_om,
+)
+
+from ascend_simulator import SimulatorViolation, current, freeze, om, report
+from ascend_simulator.codes import Code
+from ascend_simulator.load_config import ConfigAttr, LoadType
+from ascend_simulator.models import models
+
+NONE = (0, 0)
+
+
+def memory(acl, path):
+    """Workspace and weights as a load wants them: (ptr, bytes) twice."""
+    return [(ok(acl.rt.malloc(nbytes, 0)), nbytes) for nbytes in ok(acl.mdl.query_size(path))]
+
+
+def load(acl, path, work=NONE, weights=NONE):
+    return acl.mdl.load_from_file_with_mem(path, *work, *weights)
+
+
+# -- where it lies -------------------------------------------------------------------------------
+
+
+def test_the_first_model_has_id_0(acl, tmp_path):
+    path = static_om(tmp_path)
+    assert [acl.mdl.load_from_file(path) for _ in range(3)] == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_the_system_gives_memory_and_takes_it_back(acl, tmp_path):
+    path = rows_om(tmp_path)
+    before = current().memory.used(0)
+    mid = ok(acl.mdl.load_from_file(path))
+    assert current().memory.used(0) >= before + sum(ok(acl.mdl.query_size(path)))
+    assert acl.mdl.unload(mid) == 0
+    assert current().memory.used(0) == before
+
+
+@pytest.mark.parametrize("ours", ["workspace", "weights"])
+def test_an_address_of_0_leaves_that_part_to_the_system(acl, tmp_path, ours):
+    path = static_om(tmp_path)
+    work, weights = memory(acl, path)
+    before = len(current().memory.blocks("device"))
+    parts = (work, NONE) if ours == "workspace" else (NONE, weights)
+    mid = ok(load(acl, path, *parts))
+    assert len(current().memory.blocks("device")) == before + 1
+    ok(acl.mdl.unload(mid))
+    assert len(current().memory.blocks("device")) == before
+    for ptr, _ in (work, weights):
+        ok(acl.rt.free(ptr))
+
+
+def test_memory_of_the_caller_stays_as_it_is_when_the_model_goes(acl, tmp_path):
+    loaded = Loaded(acl, static_om(tmp_path))
+    before = content(loaded.weights, loaded.weight_bytes)
+    ok(acl.mdl.unload(loaded.id))
+    assert content(loaded.weights, loaded.weight_bytes) == before
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_memory_that_is_short_by_one_byte_is_refused(acl, tmp_path, place):
+    path = static_om(tmp_path)
+    parts = memory(acl, path)
+    ptr, nbytes = parts[place]
+    parts[place] = ptr, nbytes - 1
+    assert load(acl, path, *parts) == (0, Code.GE_PARAM_INVALID)
+    assert f"found {nbytes - 1:,} bytes, expected {nbytes:,}" in acl.get_recent_err_msg()
+    for ptr, _ in parts:
+        ok(acl.rt.free(ptr))  # nothing holds it
+
+
+def test_more_memory_than_needed_is_taken(acl, tmp_path):
+    path = static_om(tmp_path)
+    parts = [(ok(acl.rt.malloc(4 * MIB, 0)), 4 * MIB) for _ in range(2)]
+    assert load(acl, path, *parts) == (0, 0)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(
+    ("rule", "given"),
+    [
+        ("memory.host-for-device", lambda acl: ok(acl.rt.malloc_host(4 * MIB))),
+        ("memory.beyond-block", lambda acl: ok(acl.rt.malloc(64, 0))),
+        ("model.memory-unaligned", lambda acl: ok(acl.rt.malloc(8 * MIB, 0)) + 32),
+        ("memory.unknown", lambda acl: 0xDE00000000FFFF40),
+    ],
+)
+def test_memory_that_a_device_would_corrupt_is_found(acl, tmp_path, place, rule, given):
+    path = static_om(tmp_path)
+    parts = memory(acl, path)
+    parts[place] = given(acl), 4 * MIB
+    with breaks(rule):
+        load(acl, path, *parts)
+
+
+def test_freed_memory_is_found(acl, tmp_path):
+    path = static_om(tmp_path)
+    work, weights = memory(acl, path)
+    ok(acl.rt.free(work[0]))
+    with breaks("memory.use-after-free"):
+        load(acl, path, work, weights)
+
+
+def test_memory_of_another_device_is_found(machine, tmp_path):
+    acl = machine(devices=2)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    path = static_om(tmp_path)
+    parts = memory(acl, path)
+    ok(acl.rt.set_device(1))
+    with breaks("memory.other-device"):
+        load(acl, path, *parts)
+
+
+@pytest.mark.parametrize("part", ["work", "weights"])
+def test_memory_of_a_loaded_model_is_not_freed(acl, tmp_path, part):
+    loaded = Loaded(acl, static_om(tmp_path))
+    with breaks("memory.free-while-held"):
+        acl.rt.free(getattr(loaded, part))
+    loaded.release()
+
+
+def test_a_device_that_is_full_has_a_code(machine, tmp_path):
+    acl = machine(hbm_mib=2)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    before = current().memory.used(0)
+    ok(acl.rt.malloc(MIB, 2))
+    path = static_om(tmp_path)
+    assert acl.mdl.load_from_file(path) == (0, Code.GE_MEMORY_ALLOCATION)
+    assert acl.mdl.load_from_file_with_mem(path, 0, 0, 0, 0) == (0, Code.GE_MEMORY_ALLOCATION)
+    assert current().memory.used(0) - before <= 2 * MIB
+
+
+def test_a_load_in_the_run_phase_is_found(acl, tmp_path):
+    freeze()
+    with breaks("memory.malloc-in-run"):
+        acl.mdl.load_from_file(static_om(tmp_path))
+    assert report().mallocs == {"run": 1}
+
+
+# -- weights -------------------------------------------------------------------------------------
+
+
+def test_loads_of_one_file_may_share_a_weight_block(acl, tmp_path):
+    path = static_om(tmp_path)
+    (work, weights), (other, _) = memory(acl, path), memory(acl, path)
+    first = ok(load(acl, path, work, weights))
+    before = content(*weights)
+    second = ok(load(acl, path, other, weights))
+    assert content(*weights) == before
+    ok(acl.mdl.unload(first))
+    ok(acl.mdl.unload(second))
+
+
+def test_weights_are_written_at_each_load(acl, tmp_path):
+    path = static_om(tmp_path)
+    work, weights = memory(acl, path)
+    mid = ok(load(acl, path, work, weights))
+    before = content(*weights)
+    ok(acl.mdl.unload(mid))
+    fill(weights[0], bytes(weights[1]))
+    ok(load(acl, path, work, weights))
+    assert content(*weights) == before
+
+
+def test_weights_of_a_model_that_executes_are_not_written(acl, tmp_path):
+    path = static_om(tmp_path)
+    loaded = Loaded(acl, path)
+    stream = ok(acl.rt.create_stream())
+    blocked = Blocked(stream)
+    ok(loaded.execute_async(stream))
+    other = ok(acl.rt.malloc(loaded.work_bytes, 0)), loaded.work_bytes
+    with breaks("memory.busy"):
+        load(acl, path, other, (loaded.weights, loaded.weight_bytes))
+    ok(acl.rt.free(other[0]))  # nothing holds it
+    blocked.release()
+    ok(acl.rt.synchronize_stream(stream))
+
+
+def test_other_weights_are_found_by_the_next_execution(acl, tmp_path):
+    loaded = Loaded(acl, static_om(tmp_path))
+    assert loaded.execute() == 0
+    fill(loaded.weights + loaded.weight_bytes - 1, b"\1")
+    with breaks("model.weights-changed"):
+        loaded.execute()
+
+
+def test_another_file_in_the_weight_block_is_found(acl, tmp_path):
+    loaded = Loaded(acl, static_om(tmp_path))
+    ok(load(acl, texts_om(tmp_path), NONE, (loaded.weights, loaded.weight_bytes)))
+    with breaks("model.weights-changed"):
+        loaded.execute()
+
+
+def test_other_weights_of_a_large_model_are_found_when_it_goes(acl, tmp_path):
+    side = 512  # four slices of weights
+    model = onnx_model(
+        [node("MatMul", ["x", "w"], ["y"])],
+        [("x", FLOAT, [1, side])],
+        [("y", FLOAT, [1, side])],
+        {"w": np.random.default_rng(0).random((side, side), np.float32)},
+    )
+    loaded = Loaded(acl, compile_to(tmp_path, model))
+    fill(loaded.weights + loaded.weight_bytes - MIB // 2, b"other")
+    with breaks("model.weights-changed"):
+        acl.mdl.unload(loaded.id)
+
+
+# -- context, chip, life -------------------------------------------------------------------------
+
+
+def test_a_load_needs_a_context(machine, tmp_path):
+    acl = machine()
+    ok(acl.init())
+    path = static_om(tmp_path)
+    assert acl.mdl.load_from_file(path) == (0, Code.RT_CONTEXT_NULL)
+    assert acl.mdl.query_size(path)[2] == 0
+
+
+def test_a_model_belongs_to_the_context_of_its_load(acl, tmp_path):
+    mid = ok(acl.mdl.load_from_file(static_om(tmp_path)))
+    home = ok(acl.rt.get_context())
+    ok(acl.rt.create_context(0))
+    with breaks("model.other-context"):
+        acl.mdl.unload(mid)
+    ok(acl.rt.set_context(home))
+    assert acl.mdl.unload(mid) == 0
+
+
+def test_a_context_goes_after_its_models(acl, tmp_path):
+    context = ok(acl.rt.create_context(0))
+    ok(acl.mdl.load_from_file(static_om(tmp_path)))
+    with pytest.raises(SimulatorViolation, match=r"context.destroyed-in-use.*model 0"):
+        acl.rt.destroy_context(context)
+
+
+def test_an_unknown_model_is_not_unloaded(acl, tmp_path):
+    assert acl.mdl.unload(0) == Code.GE_EXEC_MODEL_ID_INVALID
+    mid = ok(acl.mdl.load_from_file(static_om(tmp_path)))
+    ok(acl.mdl.unload(mid))
+    assert acl.mdl.unload(mid) == Code.GE_EXEC_MODEL_ID_INVALID
+
+
+def test_a_model_that_executes_is_not_unloaded(acl, tmp_path):
+    loaded = Loaded(acl, static_om(tmp_path))
+    stream = ok(acl.rt.create_stream())
+    blocked = Blocked(stream)
+    ok(loaded.execute_async(stream))
+    with breaks("model.unload-while-executing"):
+        acl.mdl.unload(loaded.id)
+    blocked.release()
+    ok(acl.rt.synchronize_stream(stream))
+    assert acl.mdl.unload(loaded.id) == 0
+
+
+def test_a_file_for_another_chip_is_refused_at_load_only(machine, tmp_path):
+    acl = machine(soc="AscendSimulator2")
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    path = static_om(tmp_path)
+    assert acl.mdl.query_size(path)[2] == 0
+    assert acl.mdl.load_from_file(path) == (0, Code.RT_SOC_VERSION)
+    text = "found a model for AscendSimulator, expected AscendSimulator2"
+    assert text in acl.get_recent_err_msg()
+
+
+def test_loads_of_one_file_share_what_computes(acl, tmp_path):
+    first, second = Loaded(acl, static_om(tmp_path)), Loaded(acl, static_om(tmp_path))
+    other = Loaded(acl, rows_om(tmp_path))
+    graphs = [models().get(each.id, "test").graph for each in (first, second, other)]
+    assert graphs[0] is graphs[1]
+    assert graphs[0] is not graphs[2]
+    gone = weakref.ref(graphs[0])
+    del graphs
+    ok(acl.mdl.unload(first.id))
+    assert gone() is not None
+    ok(acl.mdl.unload(second.id))
+    assert gone() is None
+
+
+def test_a_load_may_cost_time(machine, tmp_path):
+    acl = machine(load_ms=20)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    path = static_om(tmp_path)
+    begin = time.perf_counter()
+    ok(acl.mdl.load_from_file(path))
+    assert time.perf_counter() - begin >= 0.02
+
+
+def test_a_load_can_be_made_to_fail(acl, tmp_path):
+    current().faults.arm("load@1=545002")
+    current().update_quiet()
+    assert acl.mdl.load_from_file(static_om(tmp_path)) == (0, 545002)
+    assert acl.mdl.load_from_file(static_om(tmp_path))[1] == 0
+
+
+def test_everything_can_be_released_in_the_documented_order(acl, tmp_path):
+    loaded = Loaded(acl, rows_om(tmp_path))
+    ok(loaded.set_batch(4))
+    ok(loaded.execute())
+    loaded.release()
+    ok(acl.rt.reset_device(0))
+    assert acl.finalize() == 0
+    assert report().live == []
+
+
+# -- from memory ---------------------------------------------------------------------------------
+
+
+def test_models_are_loaded_from_memory(acl, tmp_path):
+    path = rows_om(tmp_path)
+    data = Path(path).read_bytes()
+    ptr = acl.util.bytes_to_ptr(data)
+    sizes = acl.mdl.query_size(path)
+    assert acl.mdl.query_size_from_mem(ptr, len(data)) == sizes
+    assert acl.mdl.load_from_mem(ptr, len(data)) == (0, 0)
+    work, weights = memory(acl, path)
+    assert acl.mdl.load_from_mem_with_mem(ptr, len(data), *work, *weights) == (1, 0)
+    assert acl.mdl.load_from_mem_with_mem(ptr, len(data), *work, weights[0], 1) == (
+        0,
+        Code.GE_PARAM_INVALID,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ptr", "size", "code"),
+    [
+        (0, 100, Code.INVALID_PARAM),
+        ("data", 0, Code.INVALID_PARAM),
+        ("data", 100, Code.GE_EXEC_MODEL_DATA_SIZE_INVALID),
+    ],
+)
+def test_bad_memory_is_refused(acl, tmp_path, ptr, size, code):
+    data = Path(rows_om(tmp_path)).read_bytes()
+    address = acl.util.bytes_to_ptr(data) if ptr == "data" else ptr
+    assert acl.mdl.query_size_from_mem(address, size) == (0, 0, code)
+    assert acl.mdl.load_from_mem(address, size) == (0, code)
+    assert acl.mdl.load_from_mem_with_mem(address, size, 0, 0, 0, 0) == (0, code)
+
+
+def test_a_model_is_not_read_from_the_device(acl):
+    ptr = ok(acl.rt.malloc(1000, 0))
+    with breaks("memory.device-for-host"):
+        acl.mdl.load_from_mem(ptr, 1000)
+
+
+# -- with a configuration ------------------------------------------------------------------------
+
+
+def configured(acl, options):
+    handle = acl.mdl.create_config_handle()
+    for attr, value in options.items():
+        ok(acl.mdl.set_config_opt(handle, int(attr), value))
+    return handle
+
+
+def test_a_configuration_loads_from_a_file(acl, tmp_path):
+    path = static_om(tmp_path)
+    handle = configured(
+        acl,
+        {ConfigAttr.ACL_MDL_LOAD_TYPE_SIZET: LoadType.ACL_MDL_LOAD_FROM_FILE, 2: path},
+    )
+    assert acl.mdl.load_with_config(handle) == (0, 0)
+    assert acl.mdl.destroy_config_handle(handle) == 0
+    assert acl.mdl.unload(0) == 0
+
+
+def test_a_configuration_loads_into_memory_of_the_caller(acl, tmp_path):
+    path = static_om(tmp_path)
+    (work, work_size), (weights, weight_size) = memory(acl, path)
+    options = {1: 2, 2: path, 5: weights, 6: weight_size, 7: work, 8: work_size}
+    before = current().memory.used(0)
+    assert acl.mdl.load_with_config(configured(acl, options)) == (0, 0)
+    assert current().memory.used(0) == before
+
+
+def test_the_workspace_may_lack_the_share_of_inputs_and_outputs(acl, tmp_path):
+    path = static_om(tmp_path)
+    (work, _), _ = memory(acl, path)
+    lean = om.read(path).manifest.lean_work_bytes
+    options = {1: 2, 2: path, 7: work, 8: lean}
+    assert acl.mdl.load_with_config(configured(acl, options)) == (0, Code.GE_PARAM_INVALID)
+    assert acl.mdl.load_with_config(configured(acl, {**options, 13: 1}))[1] == 0
+    short = {**options, 13: 1, 8: lean - 1}
+    assert acl.mdl.load_with_config(configured(acl, short)) == (0, Code.GE_PARAM_INVALID)
+
+
+def test_a_configuration_loads_from_memory(acl, tmp_path):
+    data = Path(static_om(tmp_path)).read_bytes()
+    options = {1: 3, 3: acl.util.bytes_to_ptr(data), 4: len(data), 0: 7, 25: 2}
+    assert acl.mdl.load_with_config(configured(acl, options)) == (0, 0)
+    assert acl.mdl.load_with_config(configured(acl, {**options, 1: 4})) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({}, Code.INVALID_PARAM),
+        ({2: "m.om"}, Code.INVALID_PARAM),
+        ({1: 1}, Code.INVALID_PARAM),
+        ({1: 2}, Code.INVALID_PARAM),
+        ({1: 3, 3: 64}, Code.INVALID_PARAM),
+        ({1: 4, 4: 64}, Code.INVALID_PARAM),
+        ({1: 5, 2: "m.om"}, Code.API_NOT_SUPPORT),
+        ({1: 6}, Code.API_NOT_SUPPORT),
+        ({1: 1, 2: "/no/such.om"}, Code.GE_EXEC_MODEL_PATH_INVALID),
+    ],
+)
+def test_a_configuration_that_lacks_something_loads_nothing(acl, options, code):
+    assert acl.mdl.load_with_config(configured(acl, options)) == (0, code)
+
+
+@pytest.mark.parametrize(
+    ("attr", "value"),
+    [(0, 8), (1, 0), (1, 7), (2, 5), (5, "text"), (13, 2), (14, 1), (25, 99), (28, 1), (77, 1)],
+)
+def test_an_option_is_refused_for_what_it_cannot_be(acl, attr, value):
+    handle = acl.mdl.create_config_handle()
+    assert acl.mdl.set_config_opt(handle, attr, value) == Code.INVALID_PARAM
+
+
+def test_null_and_dead_configurations_are_refused(acl):
+    assert acl.mdl.set_config_opt(0, 1, 1) == Code.INVALID_PARAM
+    assert acl.mdl.load_with_config(0) == (0, Code.INVALID_PARAM)
+    assert acl.mdl.destroy_config_handle(0) == Code.INVALID_PARAM
+    handle = acl.mdl.create_config_handle()
+    ok(acl.mdl.destroy_config_handle(handle))
+    with breaks("model.dead-handle"):
+        acl.mdl.load_with_config(handle)
+    with pytest.raises(TypeError):
+        acl.mdl.set_config_opt(handle, 2, 2.5)
+
+
+# -- free shapes, bundles ------------------------------------------------------------------------
+
+
+def test_a_model_with_free_shapes_has_no_place_in_a_plan(acl, machine, tmp_path):
+    path = compile_to(tmp_path, rows(), input_shape="x:-1,4")
+    work = ok(acl.rt.malloc(MIB, 0)), MIB
+    weights = ok(acl.rt.malloc(MIB, 0)), MIB
+    with pytest.raises(SimulatorViolation, match=r"model.dynamic-with-memory.*gears"):
+        load(acl, path, work, weights)
+    assert acl.mdl.load_from_file(path)[1] == 0
+
+
+def test_a_simulated_file_is_no_bundle(acl, tmp_path):
+    path = static_om(tmp_path)
+    assert acl.mdl.bundle_load_from_file(path) == (0, Code.API_NOT_SUPPORT)
+    assert acl.mdl.bundle_load_from_file("/no/such.om") == (0, Code.GE_EXEC_MODEL_PATH_INVALID)

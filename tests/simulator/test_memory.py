@@ -1,0 +1,233 @@
+"""Allocation: what is given, what it costs, what is refused."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from simulator.support.driving import H2D, MIB, content, fill, ok
+
+from ascend_simulator import SimulatorViolation, current
+from ascend_simulator.accounting import charged_bytes
+from ascend_simulator.memory import DEVICE_BASE
+
+POLICIES = {
+    "HUGE_FIRST": 0,
+    "HUGE_ONLY": 1,
+    "NORMAL_ONLY": 2,
+    "HUGE_FIRST_P2P": 3,
+    "HUGE_ONLY_P2P": 4,
+    "NORMAL_ONLY_P2P": 5,
+    "HUGE1G_ONLY": 6,
+    "HUGE1G_ONLY_P2P": 7,
+}
+GIB = 1024 * MIB
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "policy", "expected"),
+    [
+        (1, "NORMAL_ONLY", 4096),
+        (4064, "NORMAL_ONLY", 4096),
+        (4065, "NORMAL_ONLY", 8192),  # 4096 after rounding to 32, and 32 more
+        (4096, "NORMAL_ONLY_P2P", 8192),
+        (MIB, "HUGE_FIRST", MIB + 4096),
+        (MIB + 1, "HUGE_FIRST", 2 * MIB),
+        (2 * MIB - 32, "HUGE_FIRST_P2P", 2 * MIB),
+        (2 * MIB - 31, "HUGE_FIRST", 4 * MIB),
+        (1, "HUGE_ONLY", 2 * MIB),
+        (1, "HUGE_ONLY_P2P", 2 * MIB),
+        (GIB, "HUGE1G_ONLY", GIB),  # no 32 more here
+        (GIB + 1, "HUGE1G_ONLY_P2P", 2 * GIB),
+    ],
+)
+def test_an_allocation_is_charged_its_rounding_and_its_pages(nbytes, policy, expected):
+    for bits in (0, 0x0100, 0x1000):
+        assert charged_bytes(nbytes, POLICIES[policy] | bits) == expected
+
+
+def test_malloc_align32_is_not_charged_32_more():
+    assert charged_bytes(4096, 2, tail=False) == 4096
+
+
+def test_only_malloc_align32_saves_them(acl):
+    for malloc, pages in [("malloc", 2), ("malloc_cached", 4), ("malloc_align32", 5)]:
+        ok(getattr(acl.rt, malloc)(4096, 2))
+        assert current().memory.used(0) == pages * 4096
+
+
+@pytest.mark.parametrize(("nbytes", "expected"), [(MIB + 1, MIB + 4096), (2 * MIB, 4 * MIB)])
+def test_an_unknown_policy_takes_huge_pages_from_2_mib_on(nbytes, expected):
+    assert charged_bytes(nbytes, 99) == expected
+
+
+def test_get_mem_info_shows_what_allocations_take(machine):
+    acl = machine(hbm_mib=16)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    for attr in (1, 4, 5, 8, 9, 10, 11):
+        assert acl.rt.get_mem_info(attr) == (16 * MIB, 16 * MIB, 0)
+    for attr in (0, 2, 3, 6, 7):
+        assert acl.rt.get_mem_info(attr) == (0, 0, 0)  # a card without DDR
+    ptr = ok(acl.rt.malloc(3 * MIB, 0))
+    assert acl.rt.get_mem_info(1) == (12 * MIB, 16 * MIB, 0)
+    assert acl.rt.malloc(12 * MIB, 0) == (0, 207001)
+    assert "12,582,912" in acl.get_recent_err_msg()
+    ok(acl.rt.free(ptr))
+    ok(acl.rt.malloc(12 * MIB, 0))
+
+
+def test_devices_have_memory_of_their_own(machine):
+    acl = machine(devices=2, hbm_mib=4)
+    ok(acl.init())
+    for device in range(2):
+        ok(acl.rt.set_device(device))
+        ok(acl.rt.malloc(3 * MIB, 2))
+        assert acl.rt.malloc(MIB, 2) == (0, 207001)
+
+
+@pytest.mark.parametrize("malloc", ["malloc", "malloc_align32", "malloc_cached"])
+def test_device_addresses_are_multiples_of_64_and_nothing_larger(acl, malloc):
+    pointers = [ok(getattr(acl.rt, malloc)(size, 0)) for size in (1, 64, 4096, MIB)]
+    for ptr in pointers:
+        assert (ptr % 64, ptr % 128) == (0, 64)
+        assert ptr > DEVICE_BASE
+        ok(acl.rt.free(ptr))
+
+
+def test_pinned_memory_is_the_hosts_and_aligned(acl):
+    ptr = ok(acl.rt.malloc_host(1000))
+    assert ptr % 64 == 0
+    ctypes.memset(ptr, 5, 1000)
+    assert content(ptr, 1000) == bytes([5]) * 1000
+    ok(acl.rt.free_host(ptr))
+
+
+def test_new_memory_holds_no_zeros(acl):
+    assert set(content(ok(acl.rt.malloc(100, 0)), 100)) == {0x7F}
+    assert set(content(ok(acl.rt.malloc_host(100)), 100)) == {0x7F}
+    assert np.frombuffer(b"\x7f" * 4, np.float32)[0] > 1e38
+
+
+def test_null_is_refused(acl):
+    ptr = ok(acl.rt.malloc(64, 0))
+    assert acl.rt.free(0) == 100000
+    assert acl.rt.free_host(0) == 100000
+    assert acl.rt.host_unregister(0) == 100000
+    assert acl.rt.host_register(0, 64, 0) == (0, 100000)
+    assert acl.rt.host_register(1 << 20, 0, 0) == (0, 100000)
+    assert acl.rt.memset(0, 64, 0, 64) == 100000
+    assert acl.rt.memset_async(0, 64, 0, 64, 0) == 100000
+    assert acl.rt.memcpy(0, 64, ptr, 64, 4) == 100000
+    assert acl.rt.memcpy(ptr, 64, 0, 64, 4) == 100000
+    assert acl.rt.memcpy_async(0, 64, ptr, 64, 4, 0) == 100000
+    assert acl.rt.mem_flush(0, 64) == 100000
+
+
+def test_registered_memory_is_pinned_and_has_a_device_address(acl):
+    array = np.arange(256, dtype=np.uint8)
+    host = array.ctypes.data + -array.ctypes.data % 64
+    alias = ok(acl.rt.host_register(host, 128, 0))
+    assert alias > DEVICE_BASE
+    device = ok(acl.rt.malloc(128, 0))
+    ok(acl.rt.memcpy_async(device, 128, host, 128, H2D, 0))  # no caution: it is pinned
+    ok(acl.rt.synchronize_stream(0))
+    assert content(device, 128) == content(alias, 128) == content(host, 128)
+    ok(acl.rt.host_unregister(host))
+    assert current().memory.find(alias) is None
+    assert acl.rt.host_register(host, 128, 1) == (0, 100000)
+
+
+def test_both_addresses_of_registered_memory_are_the_same_bytes(acl):
+    array = np.zeros(128, np.uint8)
+    host = array.ctypes.data + -array.ctypes.data % 64
+    alias = ok(acl.rt.host_register(host, 64, 0))
+    device = ok(acl.rt.malloc(64, 0))
+    ok(acl.rt.memcpy_async(device, 64, host, 64, H2D, 0))
+    with pytest.raises(SimulatorViolation, match=r"stream\.race"):
+        acl.rt.memset_async(alias, 64, 1, 64, ok(acl.rt.create_stream()))
+
+
+def test_registering_again_after_unregistering(acl):
+    array = np.zeros(128, np.uint8)
+    for _ in range(2):
+        assert acl.rt.host_register_v2(array.ctypes.data, 128, 0) == 0
+        ok(acl.rt.host_unregister(array.ctypes.data))
+
+
+def test_neighbours_are_registered_side_by_side(acl):
+    array = np.zeros(192, np.uint8)
+    middle = array.ctypes.data + 64
+    for ptr in (middle, middle - 64, middle + 64):
+        ok(acl.rt.host_register(ptr, 64, 0))
+
+
+@pytest.mark.parametrize("beside", [-1, 64])
+def test_the_bytes_beside_a_block_are_nobodys(acl, beside):
+    ptr = ok(acl.rt.malloc(64, 0))
+    with pytest.raises(SimulatorViolation, match=r"memory\.unknown"):
+        current().memory.resolve(ptr + beside, 1, want="any", write=False)
+
+
+def test_where_an_address_lies(acl):
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    array = np.zeros(64, np.uint8)
+    locations = [
+        ok(acl.rt.pointer_get_attributes(ptr))["location"]
+        for ptr in (device + 63, pinned, array.ctypes.data)
+    ]
+    assert locations == [{"id": 0, "type": 1}, {"id": 0, "type": 0}, {"id": 0, "type": 2}]
+    assert set(ok(acl.rt.pointer_get_attributes(device))) == {"location", "page_size", "rsv"}
+
+
+def test_a_block_may_be_held_more_than_once(acl):
+    memory, ptr = current().memory, ok(acl.rt.malloc(64, 0))
+    block = memory.hold(ptr, 64, "model 0")
+    assert memory.hold(ptr + 32, 32, "model 0") is block
+    memory.release(block, "model 0")
+    assert dict(block.holders) == {"model 0": 1}
+    memory.release(block, "model 0")
+    assert not block.holders
+    ok(acl.rt.free(ptr))
+
+
+def test_views_are_of_the_memory_itself_and_read_only_unless_asked(acl):
+    memory, ptr = current().memory, ok(acl.rt.malloc(64, 0))
+    fill(ptr + 8, b"abc")
+    view = memory.resolve(ptr + 8, 3, want="device", write=False)
+    assert view.tobytes() == b"abc"
+    with pytest.raises(ValueError, match="read-only"):
+        view[0] = 1
+    memory.resolve(ptr, 64, want="device", write=True)[8] = ord("x")
+    assert view.tobytes() == b"xbc"
+
+
+def test_no_bytes_of_a_place_are_a_view_too(acl):
+    ptr = ok(acl.rt.malloc(64, 0))
+    assert current().memory.resolve(ptr, 0, want="any", write=True).nbytes == 0
+
+
+def test_a_host_that_has_no_more_memory(acl):
+    assert acl.rt.malloc_host(1 << 50) == (0, 200000)
+
+
+def test_a_simulated_card_larger_than_the_host(machine):
+    acl = machine(hbm_mib=1 << 40)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    with pytest.raises(MemoryError):
+        acl.rt.malloc(1 << 55, 0)
+    assert current().memory.used(0) == 0
+
+
+def test_the_map_says_what_is_in_use(acl):
+    ok(acl.rt.malloc(100, 2))
+    ok(acl.rt.malloc_host(100))
+    assert repr(current().memory) == (
+        f"<AddressSpace: 2 block(s); device 0: 4,096 of {32 * GIB:,}>"
+    )
+
+
+def test_flush_and_invalidate_accept_device_memory(acl):
+    ptr = ok(acl.rt.malloc_cached(64, 0))
+    assert acl.rt.mem_flush(ptr, 64) == 0
+    assert acl.rt.mem_invalidate(ptr, 64) == 0

@@ -1,0 +1,187 @@
+"""docs/ascend.md's record of trust, held against the code that calls pyACL and the simulator."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import ascend_simulator
+import ascend_simulator.exports  # every rule and function is declared then
+import ge_runtime
+from ascend_simulator import RULES
+from ascend_simulator.calls import EXPORTED
+from ge_runtime.ascend.codes import Kind, kind_of
+from ge_runtime.cli.settle.questions import QUESTIONS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "ascend.md").read_text()
+RUNTIME = Path(ge_runtime.__file__).parent
+PYACL = RUNTIME / "ascend" / "pyacl.py"
+DOCTOR = RUNTIME / "cli" / "doctor" / "imports.py"
+SIMULATOR = Path(ascend_simulator.__file__).parent
+TESTS = ROOT / "tests" / "simulator"
+
+SHAPES = {
+    "ret": {"status"},
+    "(value, ret)": {"value", "echo", "dictionary", "listing"},
+    "(a, b, ret)": {"pair"},
+    "value": {"bare"},
+}
+CHECKS = {"ret": "_status", "(value, ret)": "_value", "(a, b, ret)": "_status"}
+"""The method of the checker that an answer of this shape goes through."""
+
+
+def rows(heading):
+    """The cells of the first table below a heading."""
+    section = PAGE.split(f"## {heading}\n")[1]
+    lines = re.search(r"^\|.*?(?=^[^|]|\Z)", section, re.MULTILINE | re.DOTALL)[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def functions():
+    """Function: answer, where it was read, rules, tests."""
+    section = PAGE.split("| Function | Answer |")[1].split("\n\n")[0]
+    found = [line.strip("|").split("|") for line in section.splitlines()[2:]]
+    return {cells[0].strip(" `"): [cell.strip() for cell in cells[1:]] for cells in found}
+
+
+def quoted(cell):
+    return re.findall(r"`([^`]+)`", cell)
+
+
+RECORD = functions()
+
+
+@cache
+def called(source):
+    """Functions below `acl` that this code calls, as attributes of the module or a part of it."""
+    prefixes = {"acl": "", "module": "", "rt": "rt.", "mdl": "mdl.", "util": "util."}
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
+            holder = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
+            prefix = prefixes.get(holder.removeprefix("_"))
+            if prefix is not None and node.attr not in prefixes and not node.attr.startswith("_"):
+                found.add(prefix + node.attr)
+    return found
+
+
+def doctors_question():
+    """What doctor's process asks `acl`."""
+    for node in ast.walk(ast.parse(DOCTOR.read_text())):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == "acl":
+                    return value.value
+    raise AssertionError("doctor asks acl nothing")
+
+
+@cache
+def decorated_shapes():
+    """Function of the simulator: the name of its call shape."""
+    found = {}
+    for file in SIMULATOR.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            for call in getattr(node, "decorator_list", ()):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.args:
+                    found[call.args[0].value] = call.func.id
+    return found
+
+
+@cache
+def checked():
+    """Function: the method of the checker that pyacl.py gives its answer to."""
+    found = {}
+    for node in ast.walk(ast.parse(PYACL.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            for argument in node.args[:1]:
+                if isinstance(argument, ast.Constant) and str(argument.value).startswith("acl."):
+                    found[argument.value.removeprefix("acl.")] = node.func.attr
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            name = str(node.value.value)
+            if name.startswith("acl."):
+                found[name.removeprefix("acl.")] = "_value"
+    return found
+
+
+def test_the_record_has_every_function_that_is_called_and_no_other():
+    assert set(RECORD) == called(PYACL.read_text()) | called(doctors_question())
+
+
+def test_the_page_has_every_function_that_settle_asks_with_beyond_the_record():
+    text = "".join(file.read_text() for file in (RUNTIME / "cli" / "settle").glob("*.py"))
+    names = set(re.findall(r'"((?:rt|mdl)\.\w+)"', text))
+    names |= set(re.findall(r'\.(?:call|raw|code|handle)\(\s*"(\w+)"', text))
+    shown = PAGE.split("asks with these as well")[1].split("\n\n")[0]
+    assert set(quoted(shown)) == names - set(RECORD)
+
+
+def test_nothing_else_of_the_runtime_calls_pyacl():
+    importing = {
+        file
+        for file in RUNTIME.rglob("*.py")
+        if re.search(r"import_module\(\"acl\"\)|^\s*(?:import|from) acl\b", file.read_text(), re.M)
+    }
+    assert {file.relative_to(RUNTIME).as_posix() for file in importing} == {
+        "ascend/pyacl.py",
+        "cli/settle/__main__.py",
+    }
+
+
+@pytest.mark.parametrize("function", RECORD)
+def test_a_function_answers_in_the_simulator_as_the_record_says(function):
+    shape = quoted(RECORD[function][0])[0]
+    assert function in EXPORTED
+    assert decorated_shapes()[function] in SHAPES[shape]
+
+
+@pytest.mark.parametrize("function", RECORD)
+def test_every_return_code_goes_through_the_checker(function):
+    shape = quoted(RECORD[function][0])[0]
+    if function in called(PYACL.read_text()) and shape != "value":
+        method = checked()[function]
+        assert method == CHECKS[shape] or (method, shape) == ("_dims", "(value, ret)")
+
+
+@pytest.mark.parametrize("function", RECORD)
+def test_a_contract_was_read_somewhere_and_something_holds_it(function):
+    _, read, rules, tests = RECORD[function]
+    assert re.match(r"[DSI] \w", read)
+    assert set(quoted(rules)) <= set(RULES)
+    assert quoted(tests)
+
+
+def test_every_rule_and_test_that_the_page_names_is_there():
+    named = re.findall(r"`(test_\w+)\.py::(test_\w+)`", PAGE)
+    assert len(named) > len(RECORD)
+    for file, test in named:
+        assert f"def {test}(" in (TESTS / f"{file}.py").read_text(), f"{file}.py::{test}"
+
+
+@pytest.mark.parametrize("function", RECORD)
+def test_the_tests_of_a_function_call_it(function):
+    name = function.rpartition(".")[2]
+    support = "".join(file.read_text() for file in (TESTS / "support").glob("*.py"))
+    side = re.sub("input|output", "{side}", name)
+    for file in re.findall(r"(test_\w+\.py)::", RECORD[function][3]):
+        text = (TESTS / file).read_text() + support
+        assert name in text or side in text, f"{file} has no {name}"
+
+
+def test_the_page_has_every_question_as_the_command_asks_it():
+    shown = rows("What only a card can tell")
+    assert len(shown) == len(QUESTIONS)
+    for cells, question in zip(shown, QUESTIONS, strict=True):
+        risk = f", *risky*: {question.risk}" if question.risk else ""
+        probe = f"`{question.probe.__name__}`{risk}"
+        texts = [question.text, question.assumed, question.otherwise]
+        assert cells == [str(question.number), *texts, probe]
+
+
+def test_the_page_has_every_class_of_failure():
+    table = {cells[0]: cells[1] for cells in rows("Errors, classes and cures")}
+    assert set(table) == {kind.value for kind in Kind}
+    for kind in Kind:
+        assert {kind_of(int(code)) for code in table[kind.value].split(", ")} == {kind}

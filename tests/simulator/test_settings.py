@@ -1,0 +1,86 @@
+"""The simulated machine from the environment."""
+
+import pytest
+
+from ascend_simulator import Settings, from_environment
+
+
+def test_without_variables_there_is_one_strict_device():
+    assert from_environment({"HOME": "/"}) == Settings()
+    assert (Settings().mode, Settings().devices, Settings().seed) == ("strict", 1, None)
+
+
+def test_each_variable_is_a_field():
+    assert from_environment(
+        {
+            "ASCEND_SIMULATOR_MODE": "lenient",
+            "ASCEND_SIMULATOR_SOC": "SimulatedOther",
+            "ASCEND_SIMULATOR_DEVICES": "3",
+            "ASCEND_SIMULATOR_HBM_MIB": "100",
+            "ASCEND_SIMULATOR_STREAMS": "5",
+            "ASCEND_SIMULATOR_EVENTS": "6",
+            "ASCEND_SIMULATOR_LAUNCH_US": "12.5",
+            "ASCEND_SIMULATOR_COPY_GBPS": "20",
+            "ASCEND_SIMULATOR_COMPILE_MS": "7",
+            "ASCEND_SIMULATOR_LOAD_MS": "8",
+            "ASCEND_SIMULATOR_THREADS": "2",
+            "ASCEND_SIMULATOR_SIZE_SLACK": "32",
+            "ASCEND_SIMULATOR_SEED": "4",
+            "ASCEND_SIMULATOR_FAULTS": "malloc@1=207001",
+            "ASCEND_RT_VISIBLE_DEVICES": "2,0",
+        }
+    ) == Settings(
+        mode="lenient",
+        soc="SimulatedOther",
+        devices=3,
+        hbm_mib=100,
+        streams=5,
+        events=6,
+        launch_us=12.5,
+        copy_gbps=20.0,
+        compile_ms=7.0,
+        load_ms=8.0,
+        threads=2,
+        size_slack=32,
+        seed=4,
+        faults="malloc@1=207001",
+        visible_devices=(2, 0),
+    )
+
+
+def test_the_interpreter_of_atc_is_no_setting():
+    assert from_environment({"ASCEND_SIMULATOR_PYTHON": "/usr/bin/python3"}) == Settings()
+
+
+def test_all_faults_of_the_environment_are_named():
+    with pytest.raises(ValueError, match="DEVICES: found 'two'") as raised:
+        from_environment({"ASCEND_SIMULATOR_DEVICES": "two", "ASCEND_SIMULATOR_SPEED": "1"})
+    assert "SPEED: found an unknown name" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mode": "mild"},
+        {"devices": -1},
+        {"hbm_mib": 0},
+        {"streams": 0},
+        {"events": 0},
+        {"launch_us": -1.0},
+        {"copy_gbps": float("nan")},
+        {"compile_ms": -0.5},
+        {"load_ms": -0.5},
+        {"threads": 0},
+        {"size_slack": -1},
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(given):
+    with pytest.raises(ValueError, match=f"{next(iter(given))}: found"):
+        Settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"), [(None, (0, 1, 2)), ((), ()), ((2,), (2,)), ((2, 5, 1), (2, 1))]
+)
+def test_visible_devices_are_those_that_are_there(visible, expected):
+    assert Settings(devices=3, visible_devices=visible).device_ids == expected

@@ -1,0 +1,121 @@
+"""Any program over streams, events and memory: it ends, in order, and its races are found.
+
+The programs are run on the threads of the streams and under a seed. What must happen is computed
+by brute force from the program alone.
+"""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulator.conftest import load_acl
+from simulator.support.driving import ok
+
+from ascend_simulator import Settings, SimulatorViolation, current, reset_for_tests
+from ascend_simulator.tasks import Task
+
+STREAMS, EVENTS, CELLS = 3, 3, 3
+stream_ids = st.integers(0, STREAMS - 1)
+event_ids = st.integers(0, EVENTS - 1)
+cells = st.integers(0, CELLS - 1)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), stream_ids, cells),
+        st.tuples(st.just("read"), stream_ids, cells),
+        st.tuples(st.just("record"), stream_ids, event_ids),
+        st.tuples(st.just("wait"), stream_ids, event_ids),
+        st.tuples(st.just("synchronize"), stream_ids),
+        st.tuples(st.just("synchronize_event"), event_ids),
+    ),
+    max_size=30,
+)
+
+
+class Expected:
+    """What the program means: sets of task numbers, no clocks."""
+
+    def __init__(self):
+        self.behind = [frozenset()] * STREAMS  # tasks that the next one of a stream comes after
+        self.events = [None] * EVENTS
+        self.host = frozenset()
+        self.accesses = []  # (task, cell, write)
+        self.tasks = [[] for _ in range(STREAMS)]
+
+    def races(self, stream, cell, write):
+        ordered = self.behind[stream] | self.host
+        return any(
+            other_cell == cell and (write or other_write) and task not in ordered
+            for task, other_cell, other_write in self.accesses
+        )
+
+    def submit(self, stream, cell, write):
+        task = len(self.accesses)
+        self.accesses.append((task, cell, write))
+        self.behind[stream] |= {task}
+        self.tasks[stream].append(task)
+
+
+def play(seed, steps):
+    """Run the program until its first race; the order in which tasks ran, and what was expected."""
+    reset_for_tests(Settings(seed=seed))
+    acl = load_acl()
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    streams = [ok(acl.rt.create_stream()) for _ in range(STREAMS)]
+    events = [ok(acl.rt.create_event()) for _ in range(EVENTS)]
+    memory = ok(acl.rt.malloc(64 * CELLS, 0))
+    expected, ran = Expected(), []
+    for kind, *on in steps:
+        if kind in ("write", "read"):
+            stream, cell = on
+            write = kind == "write"
+            touched = ((memory + 64 * cell, 64),)
+            number = len(expected.accesses)
+            task = Task(
+                lambda number=number: ran.append(number),
+                () if write else touched,
+                touched if write else (),
+                f"task {number}",
+            )
+            submit = current().stream(streams[stream], "test").submit
+            if expected.races(stream, cell, write):
+                with pytest.raises(SimulatorViolation, match=r"stream\.race"):
+                    submit(task)
+                break
+            submit(task)
+            expected.submit(stream, cell, write)
+        elif kind == "record":
+            stream, event = on
+            ok(acl.rt.record_event(events[event], streams[stream]))
+            expected.events[event] = expected.behind[stream]
+        elif kind == "wait":
+            stream, event = on
+            if expected.events[event] is not None:
+                ok(acl.rt.stream_wait_event(streams[stream], events[event]))
+                expected.behind[stream] |= expected.events[event]
+        elif kind == "synchronize":
+            ok(acl.rt.synchronize_stream(streams[on[0]]))
+            expected.host |= expected.behind[on[0]]
+            assert expected.host <= set(ran)
+        elif expected.events[on[0]] is not None:
+            ok(acl.rt.synchronize_event(events[on[0]]))
+            expected.host |= expected.events[on[0]]
+            assert expected.host <= set(ran)
+    ok(acl.rt.synchronize_device())
+    reset_for_tests(Settings())
+    return ran, expected
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@settings(max_examples=100, deadline=None)
+@given(steps=steps)
+def test_programs_end_in_order_and_their_races_are_found(seed, steps):
+    ran, expected = play(seed, steps)
+    assert sorted(ran) == list(range(len(expected.accesses)))  # each once, and none is left
+    for tasks in expected.tasks:
+        assert [task for task in ran if task in tasks] == tasks
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=steps, seed=st.integers(0, 2**32))
+def test_a_seed_gives_the_same_order_each_time(seed, steps):
+    assert play(seed, steps)[0] == play(seed, steps)[0]

@@ -1,0 +1,360 @@
+"""Streams: order, waiting, failure, and what may run beside what."""
+
+from itertools import pairwise
+
+import pytest
+from runtime.support.threads import Beside
+from simulator.support.driving import D2H, H2D, Blocked, content, fail, fill, ok
+
+import ascend_simulator
+from ascend_simulator import current
+from ascend_simulator.tasks import Task
+
+
+def note(stream, notes, word):
+    current().stream(stream, "test").submit(Task(lambda: notes.append(word), (), (), word))
+
+
+def in_context(acl, function, *arguments):
+    """Run beside the test, in its context."""
+    context = ok(acl.rt.get_context())
+
+    def run():
+        ok(acl.rt.set_context(context))
+        return function(*arguments)
+
+    return Beside(run)
+
+
+def test_tasks_run_in_order_behind_the_host(acl):
+    stream = ok(acl.rt.create_stream())
+    notes = []
+    blocked = Blocked(stream)
+    for word in "abc":
+        note(stream, notes, word)
+    assert notes == []
+    waiting = in_context(acl, acl.rt.synchronize_stream, stream)
+    blocked.release()
+    assert waiting.result() == 0
+    assert notes == ["a", "b", "c"]
+
+
+def test_a_stream_tells_how_far_it_is(acl):
+    stream = ok(acl.rt.create_stream())
+    note(stream, [], "a")
+    ok(acl.rt.synchronize_stream(stream))
+    assert repr(current().stream(stream, "test")) == "<stream 1: 1 task(s) done>"
+
+
+def test_other_python_threads_go_on_while_one_waits(acl):
+    blocked = Blocked()
+    waiting = in_context(acl, acl.rt.synchronize_stream, 0)
+    blocked.release()  # reached, so the wait does not hold the interpreter
+    assert waiting.result() == 0
+
+
+def test_one_stream_goes_on_while_another_is_blocked(acl):
+    stream, other = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    blocked, notes = Blocked(stream), []
+    note(other, notes, "other")
+    assert acl.rt.synchronize_stream(other) == 0
+    assert notes == ["other"]
+    blocked.release()
+    assert acl.rt.synchronize_stream(stream) == 0
+
+
+def test_stream_zero_is_the_contexts_default_stream(acl):
+    notes = []
+    note(0, notes, "default")
+    assert acl.rt.synchronize_stream(0) == 0
+    assert notes == ["default"]
+    assert acl.rt.destroy_stream(0) == 100000
+
+
+def test_more_streams_than_there_are(machine):
+    acl = machine(streams=3)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    streams = [ok(acl.rt.create_stream()) for _ in range(3)]
+    assert acl.rt.create_stream() == (0, 207008)
+    ok(acl.rt.destroy_stream(streams[0]))
+    ok(acl.rt.create_stream())
+
+
+@pytest.mark.parametrize(("priority", "flag"), [(8, 0), (0, 8), (-1, 0)])
+def test_stream_options_that_no_document_names(acl, priority, flag):
+    assert acl.rt.create_stream_with_config(priority, flag) == (0, 107000)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -2, -1000])
+def test_a_timeout_is_positive_or_minus_one(acl, timeout_ms):
+    event = ok(acl.rt.create_event())
+    ok(acl.rt.record_event(event, 0))
+    assert acl.rt.synchronize_stream_with_timeout(0, timeout_ms) == 107000
+    assert acl.rt.synchronize_event_with_timeout(event, timeout_ms) == 107000
+
+
+def test_waiting_ends_at_its_timeout_and_can_begin_again(acl):
+    blocked = Blocked()
+    event = ok(acl.rt.create_event())
+    ok(acl.rt.record_event(event, 0))
+    assert acl.rt.synchronize_stream_with_timeout(0, 1) == 507046
+    assert acl.rt.synchronize_event_with_timeout(event, 1) == 507047
+    blocked.release()
+    assert acl.rt.synchronize_event_with_timeout(event, -1) == 0
+    assert acl.rt.synchronize_stream_with_timeout(0, -1) == 0
+    assert acl.rt.synchronize_stream_with_timeout(0, 10_000) == 0
+
+
+def test_synchronize_device_waits_for_all_streams_of_its_contexts(acl):
+    notes = []
+    for _ in range(2):
+        note(ok(acl.rt.create_stream()), notes, "stream")
+    note(0, notes, "default")
+    ok(acl.rt.create_context(0))
+    note(0, notes, "default of another context")
+    assert acl.rt.synchronize_device() == 0
+    assert len(notes) == 4
+
+
+def test_threads_with_streams_of_their_own_do_not_disturb_each_other(acl):
+    rounds = 50
+
+    def work(byte):
+        stream, event = ok(acl.rt.create_stream()), ok(acl.rt.create_event())
+        device, pinned = ok(acl.rt.malloc(256, 0)), ok(acl.rt.malloc_host(512))
+        for number in range(rounds):
+            fill(pinned, bytes([byte, number]) * 128)
+            ok(acl.rt.memcpy_async(device, 256, pinned, 256, H2D, stream))
+            ok(acl.rt.memcpy_async(pinned + 256, 256, device, 256, D2H, stream))
+            ok(acl.rt.record_event(event, stream))
+            ok(acl.rt.synchronize_event(event))
+            assert content(pinned + 256, 256) == bytes([byte, number]) * 128
+        ok(acl.rt.free(device))
+        ok(acl.rt.free_host(pinned))
+        ok(acl.rt.destroy_event(event))
+        ok(acl.rt.destroy_stream(stream))
+
+    workers = [in_context(acl, work, byte) for byte in range(4)]
+    for worker in workers:
+        worker.result()
+    report = ascend_simulator.report()
+    assert (report.live, report.broken) == ([], {})
+    assert report.calls["rt.memcpy_async"] == 4 * 2 * rounds
+    assert sum(report.copied_bytes.values()) == 4 * 2 * rounds * 256
+
+
+# -- failure --------------------------------------------------------------------------------------
+
+
+def test_a_failure_is_reported_once_by_the_next_wait_and_the_first_counts(acl):
+    stream, notes = ok(acl.rt.create_stream()), []
+    fail(stream, 507011, "the first")
+    fail(stream, 507015, "the second")
+    note(stream, notes, "behind")
+    assert acl.rt.synchronize_stream(stream) == 507011
+    assert acl.get_recent_err_msg() == "the first"
+    assert acl.rt.synchronize_stream(stream) == 0
+    assert notes == ["behind"]  # ACL_CONTINUE_ON_FAILURE
+
+
+def test_an_event_does_not_report_failures(acl):
+    event = ok(acl.rt.create_event())
+    fail(0, 507011)
+    ok(acl.rt.record_event(event, 0))
+    assert acl.rt.synchronize_event(event) == 0
+    assert acl.rt.synchronize_stream(0) == 507011
+
+
+def test_synchronize_device_reports_one_failure_after_all_streams_are_done(acl):
+    streams, notes = [ok(acl.rt.create_stream()) for _ in range(2)], []
+    for code, stream in zip((507011, 507015), streams, strict=True):
+        fail(stream, code)
+        note(stream, notes, code)
+    assert acl.rt.synchronize_device() == 507011
+    assert sorted(notes) == [507011, 507015]
+    assert acl.rt.synchronize_device() == 507015
+    assert acl.rt.synchronize_device() == 0
+
+
+def test_stop_mode_ends_all_streams_of_the_context(acl):
+    stream, other = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    ok(acl.rt.set_stream_failure_mode(stream, 1))
+    ptr, notes = ok(acl.rt.malloc(64, 0)), []
+    blocked = Blocked(stream)
+    fail(stream, 507011)
+    note(stream, notes, "behind")
+    blocked.release()
+    assert acl.rt.synchronize_stream(stream) == 507011
+    assert notes == []
+    assert acl.rt.memset_async(ptr, 64, 0, 64, stream) == 107023
+    assert acl.rt.memset_async(ptr, 64, 0, 64, other) == 107023
+    assert acl.rt.synchronize_stream(other) == 107023
+    ok(acl.rt.create_context(0))
+    ok(acl.rt.memset_async(ptr, 64, 0, 64, 0))
+    ok(acl.rt.synchronize_stream(0))
+
+
+def test_the_failure_mode_is_set_once_and_not_for_the_default_stream(acl):
+    stream = ok(acl.rt.create_stream())
+    assert acl.rt.set_stream_failure_mode(0, 1) == 100000
+    assert acl.rt.set_stream_failure_mode(stream, 2) == 100000
+    assert acl.rt.set_stream_failure_mode(stream, 0) == 0
+    assert acl.rt.set_stream_failure_mode(stream, 1) == 107000
+
+
+def test_an_exception_of_a_task_reaches_who_waits(acl):
+    def run():
+        raise KeyError("not a device's failure")
+
+    current().stream(0, "test").submit(Task(run, (), (), "defect"))
+    with pytest.raises(KeyError, match="not a device"):
+        acl.rt.synchronize_stream(0)
+    assert acl.rt.synchronize_stream(0) == 0
+
+
+def test_a_destroyed_streams_tasks_are_done_first(acl):
+    stream, notes = ok(acl.rt.create_stream()), []
+    note(stream, notes, "done")
+    ok(acl.rt.synchronize_stream(stream))
+    ok(acl.rt.destroy_stream(stream))
+    assert notes == ["done"]
+
+
+# -- what may be beside what ----------------------------------------------------------------------
+
+
+def test_two_streams_may_read_the_same_bytes(acl):
+    streams = [ok(acl.rt.create_stream()) for _ in range(2)]
+    source, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(128))
+    for place, stream in enumerate(streams):
+        ok(acl.rt.memcpy_async(pinned + 64 * place, 64, source, 64, D2H, stream))
+    ok(acl.rt.synchronize_device())
+
+
+def test_two_streams_may_write_bytes_beside_each_other(acl):
+    streams = [ok(acl.rt.create_stream()) for _ in range(2)]
+    ptr = ok(acl.rt.malloc(128, 0))
+    for place, stream in enumerate(streams):
+        ok(acl.rt.memset_async(ptr + 64 * place, 64, place, 64, stream))
+    ok(acl.rt.synchronize_device())
+    assert content(ptr, 128) == bytes(64) + bytes([1]) * 64
+
+
+def test_an_event_orders_two_streams(acl):
+    first, second = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    ptr, event = ok(acl.rt.malloc(64, 0)), ok(acl.rt.create_event())
+    blocked = Blocked(first)
+    ok(acl.rt.memset_async(ptr, 64, 1, 64, first))
+    ok(acl.rt.record_event(event, first))
+    ok(acl.rt.stream_wait_event(second, event))
+    ok(acl.rt.memset_async(ptr, 64, 2, 64, second))
+    assert acl.rt.synchronize_stream_with_timeout(second, 1) == 507046
+    blocked.release()
+    ok(acl.rt.synchronize_stream(second))
+    assert content(ptr, 64) == bytes([2]) * 64
+    ok(acl.rt.free(ptr))  # the wait for the second stream is one for the first, too
+
+
+def test_events_pass_on_what_their_stream_knows(acl):
+    streams = [ok(acl.rt.create_stream()) for _ in range(3)]
+    ptr = ok(acl.rt.malloc(64, 0))
+    ok(acl.rt.memset_async(ptr, 64, 0, 64, streams[0]))
+    for before, after in pairwise(streams):
+        event = ok(acl.rt.create_event())
+        ok(acl.rt.record_event(event, before))
+        ok(acl.rt.stream_wait_event(after, event))
+    ok(acl.rt.memset_async(ptr, 64, 2, 64, streams[2]))
+    ok(acl.rt.synchronize_stream(streams[2]))
+    assert content(ptr, 64) == bytes([2]) * 64
+
+
+def test_the_hosts_waiting_orders_two_streams(acl):
+    first, second = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    ptr, event = ok(acl.rt.malloc(64, 0)), ok(acl.rt.create_event())
+    ok(acl.rt.memset_async(ptr, 64, 1, 64, first))
+    ok(acl.rt.record_event(event, first))
+    ok(acl.rt.synchronize_event(event))
+    ok(acl.rt.memset_async(ptr, 64, 2, 64, second))
+    ok(acl.rt.synchronize_stream(second))
+    ok(acl.rt.memset(ptr, 64, 3, 64))
+
+
+def test_a_query_that_says_complete_orders_too(acl):
+    ptr, event = ok(acl.rt.malloc(64, 0)), ok(acl.rt.create_event())
+    ok(acl.rt.memset_async(ptr, 64, 1, 64, 0))
+    ok(acl.rt.record_event(event, 0))
+    while acl.rt.query_event_status(event) != (1, 0):
+        pass
+    ok(acl.rt.free(ptr))
+
+
+def test_a_destroyed_stream_is_in_nobodys_way(acl):
+    stream, ptr = ok(acl.rt.create_stream()), ok(acl.rt.malloc(64, 0))
+    ok(acl.rt.memset_async(ptr, 64, 1, 64, stream))
+    ok(acl.rt.synchronize_stream(stream))
+    ok(acl.rt.destroy_stream(stream))
+    ok(acl.rt.memset_async(ptr, 64, 2, 64, 0))
+    ok(acl.rt.synchronize_stream(0))
+    ok(acl.rt.free(ptr))
+
+
+# -- a number decides -----------------------------------------------------------------------------
+
+
+def seeded(machine, seed):
+    acl = machine(seed=seed)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    return acl
+
+
+def order_of_two_streams(machine, seed):
+    acl, notes = seeded(machine, seed), []
+    streams = [ok(acl.rt.create_stream()) for _ in range(2)]
+    for word in "abcd":
+        for name, stream in zip("12", streams, strict=True):
+            note(stream, notes, f"{name}{word}")
+    assert notes == []
+    ok(acl.rt.synchronize_device())
+    return notes
+
+
+def test_under_a_seed_streams_interleave_the_same_way_each_time(machine):
+    orders = {seed: order_of_two_streams(machine, seed) for seed in range(8)}
+    assert orders == {seed: order_of_two_streams(machine, seed) for seed in range(8)}
+    assert len({tuple(order) for order in orders.values()}) > 1
+    for order in orders.values():
+        assert [word for word in order if word[0] == "1"] == ["1a", "1b", "1c", "1d"]
+
+
+def test_under_a_seed_nothing_is_there_before_the_host_waits(machine):
+    acl = seeded(machine, 1)
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    fill(device, bytes(64))
+    ok(acl.rt.memcpy_async(pinned, 64, device, 64, D2H, 0))
+    assert content(pinned, 64) == b"\x7f" * 64
+    ok(acl.rt.synchronize_stream(0))
+    assert content(pinned, 64) == bytes(64)
+
+
+def test_under_a_seed_waits_between_streams_hold(machine):
+    acl, notes = seeded(machine, 2), []
+    first, second = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    event = ok(acl.rt.create_event())
+    note(first, notes, "first")
+    ok(acl.rt.record_event(event, first))
+    ok(acl.rt.stream_wait_event(second, event))
+    note(second, notes, "second")
+    ok(acl.rt.synchronize_stream(second))
+    assert notes == ["first", "second"]
+
+
+def test_under_a_seed_looking_again_and_again_gets_on(machine):
+    acl = seeded(machine, 3)
+    event, device = ok(acl.rt.create_event()), ok(acl.rt.malloc(64, 0))
+    pinned = ok(acl.rt.malloc_host(64))
+    ok(acl.rt.memcpy_async(device, 64, pinned, 64, H2D, 0))
+    ok(acl.rt.record_event(event, 0))
+    assert acl.rt.query_event_status(event) == (0, 0)
+    assert acl.rt.query_event_status(event) == (1, 0)

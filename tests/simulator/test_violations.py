@@ -1,0 +1,551 @@
+"""Each rule that a device does not keep: what breaks it, in strict mode and in lenient mode.
+
+A scenario ends with the one call that breaks its rule. In lenient mode that call then answers as
+the table says: with a code where the simulator cannot go on, else with 0.
+"""
+
+import ctypes
+import json
+
+import numpy as np
+import pytest
+from simulator.support.driving import D2H, H2D, MIB, Blocked, fill, ok
+
+import ascend_simulator
+import ascend_simulator.exports  # every rule is declared then
+from ascend_simulator import RULES, SimulatorViolation, SimulatorWarning, current, violations
+
+SCENARIOS = {}
+CAUTIONS = {"stream.destroyed-pending", "memcpy.pageable-async", "util.deprecated"}
+
+
+def breaks(rule, *, lenient=0):
+    """lenient: what the last call answers in lenient mode; None: do not look."""
+
+    def enter(scenario):
+        SCENARIOS.setdefault(rule, []).append((scenario, lenient))
+        return scenario
+
+    return enter
+
+
+# -- process, devices, contexts -------------------------------------------------------------------
+
+
+@breaks("process.not-initialised", lenient=100001)
+def calls_before_init(acl):
+    ok(acl.finalize())
+    return acl.rt.set_device(0)
+
+
+@breaks("process.not-initialised", lenient=(0, 100001))
+def mallocs_after_finalize(acl):
+    ok(acl.finalize())
+    return acl.rt.malloc(64, 0)
+
+
+@breaks("process.finalize-leaks")
+def finalizes_with_memory_left(acl):
+    ok(acl.rt.malloc(64, 0))
+    return acl.finalize()
+
+
+@breaks("process.finalize-leaks")
+def finalizes_with_pinned_memory_left(acl):
+    ok(acl.rt.malloc_host(64))
+    return acl.finalize()
+
+
+@breaks("process.finalize-leaks")
+def finalizes_with_a_stream_left(acl):
+    ok(acl.rt.create_stream())
+    return acl.finalize()
+
+
+@breaks("process.finalize-leaks")
+def finalizes_with_a_context_left(acl):
+    ok(acl.rt.create_context(0))
+    return acl.finalize()
+
+
+@breaks("process.finalize-leaks", lenient=(0, 0))
+def drops_the_last_reference_with_an_event_left(acl):
+    ok(acl.rt.create_event())
+    return acl.finalize_reference()
+
+
+@breaks("process.dump-and-profiler")
+def configures_dump_and_profiler(acl, tmp_path):
+    ok(acl.finalize())
+    path = tmp_path / "acl.json"
+    path.write_text(json.dumps({"dump": {"dump_list": []}, "profiler": {"switch": "on"}}))
+    return acl.init(str(path))
+
+
+@breaks("device.reset-without-set", lenient=107001)
+def resets_a_device_that_was_never_set(acl):
+    return acl.rt.reset_device(1)
+
+
+@breaks("device.reset-without-set", lenient=107001)
+def resets_once_too_often(acl):
+    ok(acl.rt.set_device(0))
+    ok(acl.rt.reset_device(0))
+    ok(acl.rt.reset_device(0))
+    return acl.rt.reset_device(0)
+
+
+@breaks("device.reset-leaks")
+def resets_with_a_stream_left(acl):
+    ok(acl.rt.create_stream())
+    return acl.rt.reset_device(0)
+
+
+@breaks("device.reset-leaks")
+def resets_with_an_event_left(acl):
+    ok(acl.rt.create_event())
+    return acl.rt.reset_device(0)
+
+
+@breaks("device.reset-leaks")
+def resets_with_memory_left(acl):
+    ok(acl.rt.malloc(64, 0))
+    return acl.rt.reset_device(0)
+
+
+@breaks("context.destroyed-in-use")
+def destroys_a_context_with_a_stream_left(acl):
+    context = ok(acl.rt.create_context(0))
+    ok(acl.rt.create_stream())
+    return acl.rt.destroy_context(context)
+
+
+# -- streams and events ---------------------------------------------------------------------------
+
+
+@breaks("stream.dead", lenient=107003)
+def synchronizes_a_destroyed_stream(acl):
+    stream = ok(acl.rt.create_stream())
+    ok(acl.rt.destroy_stream(stream))
+    return acl.rt.synchronize_stream(stream)
+
+
+@breaks("stream.dead", lenient=107003)
+def uses_a_stream_of_a_device_that_was_reset_by_force(acl):
+    stream = ok(acl.rt.create_stream())
+    ok(acl.rt.reset_device_force(0))
+    ok(acl.rt.set_device(0))
+    return acl.rt.synchronize_stream(stream)
+
+
+@breaks("stream.dead", lenient=107003)
+def passes_an_event_for_a_stream(acl):
+    return acl.rt.synchronize_stream(ok(acl.rt.create_event()))
+
+
+@breaks("stream.destroyed-pending")
+def destroys_a_stream_with_a_task(acl):
+    stream = ok(acl.rt.create_stream())
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    ok(acl.rt.memcpy_async(device, 64, pinned, 64, H2D, stream))
+    return acl.rt.destroy_stream(stream)
+
+
+@breaks("stream.race")
+def writes_on_two_streams(acl):
+    first, second = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    device = ok(acl.rt.malloc(256, 0))
+    ok(acl.rt.memset_async(device, 256, 1, 128, first))
+    return acl.rt.memset_async(device + 127, 129, 2, 1, second)
+
+
+@breaks("stream.race")
+def reads_on_one_stream_what_another_writes(acl):
+    writer, reader = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    ok(acl.rt.memset_async(device, 64, 1, 64, writer))
+    return acl.rt.memcpy_async(pinned, 64, device, 64, D2H, reader)
+
+
+@breaks("stream.race")
+def waits_for_an_event_that_was_recorded_too_early(acl):
+    writer, reader = ok(acl.rt.create_stream()), ok(acl.rt.create_stream())
+    device, event = ok(acl.rt.malloc(64, 0)), ok(acl.rt.create_event())
+    ok(acl.rt.record_event(event, writer))
+    ok(acl.rt.memset_async(device, 64, 1, 64, writer))
+    ok(acl.rt.stream_wait_event(reader, event))
+    return acl.rt.memset_async(device, 64, 2, 64, reader)
+
+
+@breaks("event.dead", lenient=107000)
+def records_a_destroyed_event(acl):
+    event = ok(acl.rt.create_event())
+    ok(acl.rt.destroy_event(event))
+    return acl.rt.record_event(event, 0)
+
+
+@breaks("event.not-recorded")
+def has_a_stream_wait_for_an_event_never_recorded(acl):
+    return acl.rt.stream_wait_event(0, ok(acl.rt.create_event()))
+
+
+@breaks("event.not-recorded")
+def waits_for_an_event_never_recorded(acl):
+    return acl.rt.synchronize_event(ok(acl.rt.create_event()))
+
+
+@breaks("event.not-recorded", lenient=(1, 0))
+def asks_for_an_event_never_recorded(acl):
+    return acl.rt.query_event(ok(acl.rt.create_event()))
+
+
+@breaks("event.not-recorded")
+def waits_for_an_event_that_was_reset(acl):
+    event = ok(acl.rt.create_event_with_flag(0x8))
+    ok(acl.rt.record_event(event, 0))
+    ok(acl.rt.reset_event(event, 0))
+    return acl.rt.synchronize_event(event)
+
+
+@breaks("event.destroyed-while-waited-for")
+def destroys_an_event_that_a_stream_waits_for(acl):
+    event = ok(acl.rt.create_event())
+    stream = ok(acl.rt.create_stream())
+    ok(acl.rt.record_event(event, 0))
+    ok(acl.rt.stream_wait_event(stream, event))
+    return acl.rt.destroy_event(event)
+
+
+@breaks("event.no-time-line", lenient=(0.0, 107000))
+def takes_time_between_events_without_time_line(acl):
+    events = [ok(acl.rt.create_event_with_flag(0x1)) for _ in range(2)]
+    for event in events:
+        ok(acl.rt.record_event(event, 0))
+    ok(acl.rt.synchronize_stream(0))
+    return acl.rt.event_elapsed_time(*events)
+
+
+@breaks("event.bad-reset", lenient=107000)
+def resets_an_event_of_create_event(acl):
+    event = ok(acl.rt.create_event())
+    ok(acl.rt.record_event(event, 0))
+    return acl.rt.reset_event(event, 0)
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+@breaks("memory.malloc-in-run", lenient=None)
+def mallocs_after_the_load(acl):
+    ascend_simulator.freeze()
+    return acl.rt.malloc(64, 0)
+
+
+@breaks("memory.bad-free", lenient=107000)
+def frees_twice(acl):
+    ptr = ok(acl.rt.malloc(64, 0))
+    ok(acl.rt.free(ptr))
+    return acl.rt.free(ptr)
+
+
+@breaks("memory.bad-free", lenient=107000)
+def frees_an_inner_address(acl):
+    return acl.rt.free(ok(acl.rt.malloc(128, 0)) + 64)
+
+
+@breaks("memory.bad-free", lenient=107000)
+def frees_what_was_never_allocated(acl):
+    return acl.rt.free(0x1234_0000)
+
+
+@breaks("memory.bad-free", lenient=107000)
+def frees_pinned_memory_as_device_memory(acl):
+    return acl.rt.free(ok(acl.rt.malloc_host(64)))
+
+
+@breaks("memory.bad-free-host", lenient=107000)
+def frees_device_memory_as_pinned_memory(acl):
+    return acl.rt.free_host(ok(acl.rt.malloc(64, 0)))
+
+
+@breaks("memory.bad-free-host", lenient=107000)
+def frees_registered_memory_as_pinned_memory(acl):
+    array = np.zeros(64, np.uint8)
+    ok(acl.rt.host_register(array.ctypes.data, 64, 0))
+    return acl.rt.free_host(array.ctypes.data)
+
+
+@breaks("memory.free-while-in-use")
+def frees_what_a_stream_writes(acl):
+    ptr = ok(acl.rt.malloc(64, 0))
+    ok(acl.rt.memset_async(ptr, 64, 0, 64, 0))
+    return acl.rt.free(ptr)
+
+
+@breaks("memory.free-while-in-use")
+def frees_pinned_memory_that_a_stream_reads(acl):
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    ok(acl.rt.memcpy_async(device, 64, pinned, 64, H2D, 0))
+    return acl.rt.free_host(pinned)
+
+
+@breaks("memory.free-while-in-use")
+def unregisters_what_a_stream_reads(acl):
+    array = np.zeros(128, np.uint8)
+    host = array.ctypes.data + -array.ctypes.data % 64
+    device = ok(acl.rt.malloc(64, 0))
+    ok(acl.rt.host_register(host, 64, 0))
+    ok(acl.rt.memcpy_async(device, 64, host, 64, H2D, 0))
+    return acl.rt.host_unregister(host)
+
+
+@breaks("memory.free-while-held")
+def frees_memory_of_a_model(acl):
+    ptr = ok(acl.rt.malloc(64, 0))
+    current().memory.hold(ptr, 64, "model 0 (weights)")
+    return acl.rt.free(ptr)
+
+
+@breaks("memory.red-zone")
+def writes_behind_pinned_memory(acl):
+    ptr = ok(acl.rt.malloc_host(100))
+    ctypes.memset(ptr, 0, 101)
+    return acl.rt.free_host(ptr)
+
+
+@breaks("memory.red-zone")
+def writes_before_pinned_memory(acl):
+    ptr = ok(acl.rt.malloc_host(100))
+    ctypes.memset(ptr - 1, 0, 1)
+    return acl.rt.free_host(ptr)
+
+
+@breaks("memory.registered-twice", lenient=(0, 107000))
+def registers_overlapping_memory(acl):
+    array = np.zeros(256, np.uint8)
+    ok(acl.rt.host_register(array.ctypes.data, 128, 0))
+    return acl.rt.host_register(array.ctypes.data + 127, 64, 0)
+
+
+@breaks("memory.registered-twice", lenient=(0, 107000))
+def registers_pinned_memory(acl):
+    return acl.rt.host_register(ok(acl.rt.malloc_host(64)), 64, 0)
+
+
+@breaks("memory.bad-unregister", lenient=107000)
+def unregisters_what_is_not_registered(acl):
+    return acl.rt.host_unregister(ok(acl.rt.malloc_host(64)))
+
+
+@breaks("memory.device-for-host", lenient=(0, 107000))
+def registers_device_memory(acl):
+    return acl.rt.host_register(ok(acl.rt.malloc(64, 0)), 64, 0)
+
+
+@breaks("memory.device-for-host", lenient=b"")
+def reads_device_memory_as_host_memory(acl):
+    return acl.util.ptr_to_bytes(ok(acl.rt.malloc(64, 0)), 64)
+
+
+@breaks("memory.host-for-device", lenient=107000)
+def flushes_host_memory(acl):
+    return acl.rt.mem_flush(ok(acl.rt.malloc_host(64)), 64)
+
+
+@breaks("memory.host-for-device", lenient=107000)
+def flushes_pageable_memory(acl):
+    return acl.rt.mem_flush(np.zeros(64).ctypes.data, 64)
+
+
+@breaks("memory.unknown", lenient=107000)
+def copies_from_an_address_that_nobody_gave(acl):
+    return acl.rt.memcpy(ok(acl.rt.malloc(64, 0)), 64, 0x40, 64, H2D)
+
+
+@breaks("memory.unknown", lenient=107000)
+def sets_memory_between_blocks(acl):
+    return acl.rt.memset(ok(acl.rt.malloc(64, 0)) + MIB, 64, 0, 64)
+
+
+@breaks("memory.use-after-free", lenient=107000)
+def copies_to_freed_memory(acl):
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    ok(acl.rt.free(device))
+    ok(acl.rt.malloc(64, 0))
+    return acl.rt.memcpy(device, 64, pinned, 64, H2D)
+
+
+@breaks("memory.beyond-block", lenient=107000)
+def copies_a_byte_beyond_the_target(acl):
+    device, pinned = ok(acl.rt.malloc(63, 0)), ok(acl.rt.malloc_host(64))
+    return acl.rt.memcpy(device, 64, pinned, 64, H2D)
+
+
+@breaks("memory.beyond-block", lenient=107000)
+def copies_a_byte_beyond_the_source(acl):
+    device, pinned = ok(acl.rt.malloc(128, 0)), ok(acl.rt.malloc_host(128))
+    return acl.rt.memcpy_async(pinned, 128, device + 64, 65, D2H, 0)
+
+
+@breaks("memory.busy")
+def reads_what_a_stream_still_writes(acl):
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    ok(acl.rt.memset_async(device, 64, 1, 64, 0))
+    return acl.rt.memcpy(pinned, 64, device, 64, D2H)
+
+
+@breaks("memory.busy")
+def overwrites_what_a_stream_still_reads(acl):
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    ok(acl.rt.memcpy_async(pinned, 64, device, 64, D2H, 0))
+    return acl.rt.memset(device, 64, 0, 64)
+
+
+@breaks("memory.other-device")
+def copies_to_another_device(acl):
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    ok(acl.rt.set_device(1))
+    return acl.rt.memcpy(device, 64, pinned, 64, H2D)
+
+
+# -- copies ---------------------------------------------------------------------------------------
+
+
+@breaks("memcpy.kind")
+def copies_in_the_other_direction(acl):
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    return acl.rt.memcpy(device, 64, pinned, 64, D2H)
+
+
+@breaks("memcpy.unaligned")
+def copies_to_an_unaligned_address(acl):
+    device, pinned = ok(acl.rt.malloc(128, 0)), ok(acl.rt.malloc_host(64))
+    return acl.rt.memcpy_async(device + 32, 64, pinned, 64, H2D, 0)
+
+
+@breaks("memcpy.unaligned")
+def copies_from_an_unaligned_address(acl):
+    device, pinned = ok(acl.rt.malloc(128, 0)), ok(acl.rt.malloc_host(64))
+    return acl.rt.memcpy_async(pinned, 64, device + 32, 64, D2H, 0)
+
+
+@breaks("memcpy.pageable-async")
+def copies_pageable_memory_behind(acl):
+    device, array = ok(acl.rt.malloc(64, 0)), np.zeros(128, np.uint8)
+    aligned = array.ctypes.data + -array.ctypes.data % 64
+    return acl.rt.memcpy_async(device, 64, aligned, 64, H2D, 0)
+
+
+@breaks("memcpy.source-changed")
+def changes_the_source_of_a_queued_copy(acl):
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    blocked = Blocked()
+    ok(acl.rt.memcpy_async(device, 64, pinned, 64, H2D, 0))
+    fill(pinned + 63, b"x")
+    blocked.release()
+    return acl.rt.synchronize_stream(0)
+
+
+@breaks("memcpy.source-changed")
+def changes_a_piece_of_a_large_source(acl):
+    device, pinned = ok(acl.rt.malloc(MIB, 0)), ok(acl.rt.malloc_host(MIB))
+    blocked = Blocked()
+    ok(acl.rt.memcpy_async(device, MIB, pinned, MIB, H2D, 0))
+    fill(pinned + 5 * MIB // 16, b"x")
+    blocked.release()
+    return acl.rt.synchronize_stream(0)
+
+
+# -- util -----------------------------------------------------------------------------------------
+
+
+@breaks("util.deprecated", lenient=None)
+def uses_numpy_to_ptr(acl):
+    return acl.util.numpy_to_ptr(np.zeros(4))
+
+
+@breaks("util.deprecated", lenient=None)
+def uses_ptr_to_numpy(acl):
+    return acl.util.ptr_to_numpy(ok(acl.rt.malloc_host(64)), (16,), 11)
+
+
+@breaks("util.owner-dropped")
+def copies_from_bytes_that_are_gone(acl):
+    device = ok(acl.rt.malloc(64, 0))
+    ptr = acl.util.bytes_to_ptr(bytes(range(64)))
+    return acl.rt.memcpy(device, 64, ptr, 64, H2D)
+
+
+@breaks("util.owner-dropped")
+def copies_from_an_array_that_is_gone(acl):
+    device = ok(acl.rt.malloc(64, 0))
+    ptr, _ = acl.util.numpy_contiguous_to_ptr(np.zeros((4, 16), np.uint8)[1:])
+    del _
+    return acl.rt.memcpy(device, 48, ptr, 48, H2D)
+
+
+# -------------------------------------------------------------------------------------------------
+
+ALL = [
+    pytest.param(rule, scenario, lenient, id=f"{rule}: {scenario.__name__}")
+    for rule, entries in SCENARIOS.items()
+    for scenario, lenient in entries
+]
+ROOMS = ("process", "device", "context", "stream", "event", "memory", "memcpy", "util")
+TESTED_APART = {
+    "process.forked",  # in a process of its own, test_environment.py
+    "util.not-contiguous",  # comes with another caution, test_util.py
+}
+
+
+def test_a_rule_is_declared_once():
+    with pytest.raises(ValueError, match=r"stream\.race"):
+        violations.declare("stream.race", "Again.")
+
+
+def prepared(machine, mode):
+    acl = machine(mode=mode, devices=2)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    return acl
+
+
+def play(scenario, acl, tmp_path):
+    takes_path = "tmp_path" in scenario.__code__.co_varnames[: scenario.__code__.co_argcount]
+    return scenario(acl, tmp_path) if takes_path else scenario(acl)
+
+
+def test_every_rule_of_these_rooms_has_a_scenario():
+    rules = {rule for rule in RULES if rule.partition(".")[0] in ROOMS}
+    assert rules == set(SCENARIOS) | TESTED_APART
+
+
+@pytest.mark.parametrize(("rule", "scenario", "lenient"), ALL)
+def test_strict_mode_raises(machine, tmp_path, rule, scenario, lenient):
+    acl = prepared(machine, "strict")
+    expected = SimulatorWarning if RULES[rule].caution else SimulatorViolation
+    with pytest.raises(expected) as raised:
+        play(scenario, acl, tmp_path)
+    assert str(raised.value).startswith(f"[{rule}] ")
+    assert ascend_simulator.report().broken == {rule: 1}
+    assert isinstance(raised.value, AssertionError | UserWarning)
+
+
+@pytest.mark.parametrize(("rule", "scenario", "lenient"), ALL)
+def test_lenient_mode_counts_and_goes_on_as_a_device(machine, tmp_path, rule, scenario, lenient):
+    acl = prepared(machine, "lenient")
+    with pytest.warns(SimulatorWarning) as warned:
+        answer = play(scenario, acl, tmp_path)
+    assert [str(one.message).split("]")[0] for one in warned] == [f"[{rule}"]
+    assert ascend_simulator.report().broken == {rule: 1}
+    if lenient is not None:
+        assert answer == lenient
+
+
+def test_every_break_is_counted_until_the_process_ends(machine):
+    acl = prepared(machine, "lenient")
+    with pytest.warns(SimulatorWarning):
+        assert [acl.rt.free(0x1234_0000) for _ in range(3)] == [107000] * 3
+    assert ascend_simulator.report().broken == {"memory.bad-free": 3}
+    prepared(machine, "lenient")
+    assert ascend_simulator.report().broken == {}
