@@ -430,7 +430,7 @@ def call(rpc: str, request: Any, code: str = "OK", **metadata: str) -> Step:
 
 
 class Broke(Exception):
-    """A server has ended itself, or fallen silent; the text is its log."""
+    """A server has ended itself, or fallen silent; the text says over what, and has its log."""
 
 
 def play_all(
@@ -438,17 +438,17 @@ def play_all(
 ) -> dict[str, list[str]]:
     """Play scripts, so many at a time; returns what the server said, by script. Raises Broke."""
     said: dict[str, list[str]] = {}
-    broke = threading.Event()
+    broke: list[str] = []
 
     def play(number: int, one: Script) -> None:
         session = Session(server, repository, f"s{number}")
         transcript = said.setdefault(one.name, [])
         for step in one.steps:
-            if broke.is_set():
+            if broke:
                 return
             transcript.append(told(step, session))
             if "TimeoutError" in transcript[-1] or server.process.poll() is not None:
-                broke.set()
+                broke.append(f"{one.name}: {step}: {transcript[-1]}")
 
     waiting = list(enumerate(scripts))
     lock = threading.Lock()
@@ -466,6 +466,6 @@ def play_all(
         thread.start()
     for thread in threads:
         thread.join()
-    if broke.is_set():
-        raise Broke(server.log)
+    if broke:
+        raise Broke("\n".join((*broke, server.log)))
     return said

@@ -297,6 +297,17 @@ def test_loads_of_one_file_share_what_computes(acl, tmp_path):
     assert gone() is None
 
 
+def test_a_graph_that_cannot_be_opened_is_refused_and_nothing_is_held(acl, tmp_path):
+    path = tmp_path / "bad.om"
+    path.write_bytes(om.serialize(om.read(static_om(tmp_path)).manifest, b"no graph"))
+    parts = memory(acl, str(path))
+    assert load(acl, str(path), *parts) == (0, Code.GE_LOAD_MODEL)
+    assert acl.mdl.load_from_file(str(path)) == (0, Code.GE_LOAD_MODEL)
+    for ptr, _ in parts:
+        ok(acl.rt.free(ptr))
+    assert current().memory.used(0) == 0
+
+
 def test_a_load_may_cost_time(machine, tmp_path):
     acl = machine(load_ms=20)
     ok(acl.init())

@@ -1,0 +1,80 @@
+"""`python -m ascend_simulator`: the environment of a simulated `acl` and `atc`, and its rules."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+from ascend_simulator.faults import check_plan
+from ascend_simulator.settings import PREFIX, PYTHON, Settings, from_environment
+from ascend_simulator.violations import RULES
+
+_PACKAGE: Final = Path(__file__).resolve().parent
+_OPTIONS: Final = [field.name for field in fields(Settings) if field.name != "visible_devices"]
+
+
+def main(
+    arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
+) -> int:
+    """Run one command; its exit code: 2 for settings that cannot be."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ascend_simulator",
+        description='eval "$(python -m ascend_simulator env)" puts simulated acl and atc first.',
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    env = commands.add_parser(
+        "env", help="print the environment as shell commands", allow_abbrev=False
+    )
+    env.set_defaults(run=_env)
+    for name in _OPTIONS:
+        env.add_argument(
+            f"--{name.replace('_', '-')}",
+            metavar="VALUE",
+            help=f"sets {PREFIX}{name.upper()}, default: {getattr(Settings, name)!r}",
+        )
+    rules = commands.add_parser(
+        "rules", help="print what is refused that a device does not notice", allow_abbrev=False
+    )
+    rules.set_defaults(run=_rules)
+    given = vars(parser.parse_args(arguments))
+    run: Callable[[dict[str, str], Mapping[str, str]], int] = given.pop("run")
+    return run(given, environment)
+
+
+def _env(given: dict[str, str], environment: Mapping[str, str]) -> int:
+    chosen = {PREFIX + name.upper(): value for name, value in given.items() if value is not None}
+    try:
+        check_plan(from_environment({**environment, **chosen}).faults)
+    except ValueError as error:
+        print(f"ascend_simulator: {error}", file=sys.stderr)
+        return 2
+    paths = {
+        "PYTHONPATH": [str(_PACKAGE / "site"), str(_PACKAGE.parent)],
+        "PATH": [str(_PACKAGE / "site" / "bin")],
+    }
+    for variable, first in paths.items():
+        rest = [part for part in environment.get(variable, "").split(":") if part not in first]
+        print(f"export {variable}={shlex.quote(':'.join([*first, *filter(None, rest)]))}")
+    for variable, value in {PYTHON: sys.executable, **chosen}.items():
+        print(f"export {variable}={shlex.quote(value)}")
+    return 0
+
+
+def _rules(given: dict[str, str], environment: Mapping[str, str]) -> int:
+    importlib.import_module("ascend_simulator.exports")  # each room declares its rules
+    width = max(map(len, RULES))
+    for name, rule in sorted(RULES.items()):
+        print(f"{name:{width}}  {rule.text}{' (only warned of)' if rule.caution else ''}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

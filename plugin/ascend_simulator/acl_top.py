@@ -1,0 +1,128 @@
+"""The functions of `acl` itself that are not about models: init, finalize, names and errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from ascend_simulator import process
+from ascend_simulator.calls import I32, STR, bare, status, value
+from ascend_simulator.codes import DATA_TYPE_BYTES, Code, Refused
+from ascend_simulator.violations import declare, violate
+
+LEAKS = declare("process.finalize-leaks", "Everything is released before acl.finalize().")
+DUMP_AND_PROFILER = declare(
+    "process.dump-and-profiler", "A configuration has dump or profiler, not both."
+)
+
+_DEEPEST: Final = 10  # objects, and arrays, within each other
+
+
+@status("init", STR, optional=1)
+def init(path: str = "") -> None:
+    """Begin; `path` names a JSON file. Reads err_msg_mode; the other keys have no effect here.
+
+    Refused: INVALID_FILE, PARSE_FILE; the second time INVALID_PARAM for another configuration,
+    else REPEAT_INITIALIZE, which raises the count all the same. Violates DUMP_AND_PROFILER.
+    """
+    config = _read(path) if path else {}
+    now = process.current()
+    text = json.dumps(config, sort_keys=True)
+    with now.lock:
+        if now.init_count:
+            if text != now.config:
+                raise Refused(
+                    Code.INVALID_PARAM, "init: found another configuration than the first time"
+                )
+            now.init_count += 1
+            raise Refused(Code.REPEAT_INITIALIZE, "init: found it initialised")
+        if config.get("dump") and config.get("profiler"):
+            violate(DUMP_AND_PROFILER, f"init: {path}: found both")
+        now.config = text
+        now.error_per_process = str(config.get("err_msg_mode", "0")) == "1"
+        now.init_count = 1
+        now.update_quiet()
+
+
+@status("finalize")
+def finalize() -> None:
+    """End, whatever the count is. Violates LEAKS. Refused: REPEAT_FINALIZE."""
+    now = process.current()
+    with now.lock:
+        if now.init_count == 0:
+            raise Refused(Code.REPEAT_FINALIZE, "finalize: found nothing initialised")
+        _end(now)
+
+
+@value("finalize_reference")
+def finalize_reference() -> int:
+    """Undo one init; ends with the last. Violates LEAKS. Refused: REPEAT_FINALIZE."""
+    now = process.current()
+    with now.lock:
+        if now.init_count == 0:
+            raise Refused(Code.REPEAT_FINALIZE, "finalize_reference: found nothing initialised")
+        if now.init_count == 1:
+            _end(now)
+        else:
+            now.init_count -= 1
+        return now.init_count
+
+
+@bare("get_soc_name", failed="")
+def get_soc_name() -> str:
+    """The name of the simulated chip, which says that it is simulated."""
+    return process.current().settings.soc
+
+
+@bare("get_recent_err_msg", failed="", anytime=True)
+def get_recent_err_msg() -> str:
+    """The text of the last refusal of this thread, once; then ''."""
+    return process.current().take_error()
+
+
+@bare("data_type_size", I32)
+def data_type_size(data_type: int) -> int:
+    """Bytes of one element; 0 for an unknown type."""
+    return DATA_TYPE_BYTES.get(data_type, 0)
+
+
+def _end(now: process.Process) -> None:
+    now.init_count = 0
+    now.update_quiet()
+    now.memory.check_red_zones()
+    left = now.live()
+    if left:
+        violate(LEAKS, f"finalize: found {', '.join(left)}")
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        text = Path(path).read_text()
+    except OSError as error:
+        raise Refused(Code.INVALID_FILE, f"init: {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Refused(Code.PARSE_FILE, f"init: {path}: {error}") from error
+    try:
+        config = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise Refused(Code.PARSE_FILE, f"init: {path}: {error}") from error
+    if not isinstance(config, dict):
+        raise Refused(Code.PARSE_FILE, f"init: {path}: found no JSON object")
+    for kind in (dict, list):
+        if _depth(config, kind) > _DEEPEST:
+            raise Refused(
+                Code.PARSE_FILE,
+                f"init: {path}: found more than {_DEEPEST} {kind.__name__}s within each other",
+            )
+    return config
+
+
+def _depth(config: object, kind: type) -> int:
+    if isinstance(config, dict):
+        inner = [_depth(item, kind) for item in config.values()]
+    elif isinstance(config, list):
+        inner = [_depth(item, kind) for item in config]
+    else:
+        return 0
+    return isinstance(config, kind) + max(inner, default=0)

@@ -1,0 +1,67 @@
+r"""The command `atc`: an ONNX file to a simulated .om, with ATC's flags, limits and codes.
+
+    atc --framework=5 --model=m.onnx --output=m --soc_version=AscendSimulator \
+        --input_format=ND --input_shape="ids:-1,-1" --dynamic_dims="1,64;8,64;8,128"
+
+A file is there whole or not at all. Exit status 0, or 1 with a line `CODE: what is wrong`, or 2 for
+settings of the simulator that cannot be.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ascend_simulator import settings
+from ascend_simulator.compiler import flags
+from ascend_simulator.compiler.build import compile_model
+from ascend_simulator.compiler.faults import CompileFault
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status."""
+    if set(arguments) & {"--help", "-h"}:
+        print(flags.usage())
+        return 0
+    print("ATC start working now, please wait for a moment. (Ascend simulator)", flush=True)
+    try:
+        target = run(arguments)
+    except CompileFault as fault:
+        print("ATC run failed (Ascend simulator); try atc --help", file=sys.stderr)
+        print(f"{fault.code}: {fault}", file=sys.stderr)
+        return 1
+    except ValueError as error:  # of the simulator's settings
+        print(f"ascend_simulator: {error}", file=sys.stderr)
+        return 2
+    print(f"{target}: simulated model, {target.stat().st_size:,} bytes")
+    print("ATC run success, welcome to the next use.")
+    return 0
+
+
+def run(arguments: Sequence[str]) -> Path:
+    """Compile as the command line says; the file that was written.
+
+    Raises CompileFault, and ValueError for settings in the environment that cannot be.
+    """
+    compile_ms = settings.from_environment().compile_ms
+    options = flags.read(arguments)
+    target = Path(options.output + ".om")
+    if not target.parent.is_dir():
+        raise CompileFault("E10001", f"--output={options.output}: found no folder {target.parent}")
+    data = compile_model(options)
+    time.sleep(compile_ms / 1000)
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        part.write_bytes(data)
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise CompileFault("E10001", f"--output={options.output}: {error}") from error
+    return target
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

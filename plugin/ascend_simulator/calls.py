@@ -1,0 +1,204 @@
+"""The call shapes of pyACL: what turns a typed Python function into one that `acl` exports.
+
+A function inside takes checked arguments, returns its values, and raises `Refused`. What `acl`
+exports takes positional arguments only, converts them as the binding does (sizes and addresses are
+masked, not checked), and gives back values followed by a return code. Only TypeError, ValueError,
+OverflowError and, in strict mode, SimulatorViolation leave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import index
+from time import perf_counter_ns
+from typing import Any, Final, Protocol, SupportsIndex, TypeAlias
+
+from ascend_simulator import process
+from ascend_simulator.codes import ACL_SUCCESS, Code, Refused
+from ascend_simulator.violations import declare, violate
+
+__all__ = [
+    "I32",
+    "STR",
+    "U32",
+    "U64",
+    "Refused",
+    "bare",
+    "dictionary",
+    "echo",
+    "listing",
+    "pair",
+    "status",
+    "value",
+]
+
+NOT_INITIALISED = declare(
+    "process.not-initialised", "acl.init() comes before every other call, and finalize after."
+)
+FORKED = declare("process.forked", "A process that called acl.init() does not go on in a fork.")
+
+Converter: TypeAlias = Callable[[Any], Any]
+Function: TypeAlias = Callable[..., Any]
+Exported: TypeAlias = Callable[..., Any]
+
+
+class Shape(Protocol):
+    """Decorates a function as `acl.<name>`, with one converter for each argument.
+
+    failed: what stands for the value after a refusal. optional: how many of the last arguments may
+    be left out. anytime: legal before acl.init() and with the device lost. lost: the code when the
+    device is lost. releases_gil: on a device other Python threads go on meanwhile.
+    """
+
+    def __call__(
+        self,
+        name: str,
+        *converters: Converter,
+        failed: object = 0,
+        optional: int = 0,
+        anytime: bool = False,
+        lost: int = Code.RT_DRV_INTERNAL_ERROR,
+        releases_gil: bool = False,
+    ) -> Callable[[Function], Exported]:
+        """The decorator."""
+
+
+_U64_MASK: Final = (1 << 64) - 1
+_U32_MASK: Final = (1 << 32) - 1
+
+
+def U64(given: object) -> int:
+    """Unsigned long: any int, masked. Raises TypeError for others, NumPy's integers too."""
+    if not isinstance(given, int):
+        raise TypeError(f"an integer is required (found {type(given).__name__})")
+    return given & _U64_MASK
+
+
+def U32(given: SupportsIndex) -> int:
+    """Unsigned int: anything with __index__, masked. Raises TypeError for others."""
+    return index(given) & _U32_MASK
+
+
+def I32(given: SupportsIndex) -> int:
+    """int: anything with __index__. Raises TypeError for others, OverflowError beyond 32 bits."""
+    number = index(given)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise OverflowError("signed integer is out of range for a C int")
+    return number
+
+
+def STR(given: object) -> str:
+    """Const char *: str. Raises TypeError for others, ValueError for embedded nulls."""
+    if not isinstance(given, str):
+        raise TypeError(f"a str is required (found {type(given).__name__})")
+    if "\0" in given:
+        raise ValueError("embedded null character")
+    return given
+
+
+EXPORTED: Final[dict[str, Exported]] = {}
+"""Name below `acl`, e.g. "rt.malloc" or "init" -> the function, of all modules imported so far."""
+
+Pack: TypeAlias = Callable[[list[Any], Any], Any]
+"""(arguments, value or code) -> what the caller gets."""
+
+
+def _shape(succeed: Pack, refuse: Callable[[list[Any], int, Any], Any]) -> Shape:
+    """A call shape. refuse: (arguments, code, what stands for the value) -> the answer."""
+
+    def shape(
+        name: str,
+        *converters: Converter,
+        failed: object = 0,
+        optional: int = 0,
+        anytime: bool = False,
+        lost: int = Code.RT_DRV_INTERNAL_ERROR,
+        releases_gil: bool = False,
+    ) -> Callable[[Function], Exported]:
+        return _export(
+            name,
+            converters,
+            succeed,
+            lambda arguments, code: refuse(arguments, code, failed),
+            least=len(converters) - optional,
+            anytime=anytime,
+            lost=lost,
+            releases_gil=releases_gil,
+        )
+
+    return shape
+
+
+def _export(
+    name: str,
+    converters: tuple[Converter, ...],
+    succeed: Pack,
+    fail: Pack,
+    *,
+    least: int,
+    anytime: bool,
+    lost: int,
+    releases_gil: bool,
+) -> Callable[[Function], Exported]:
+    most = len(converters)
+
+    def decorate(function: Function) -> Exported:
+        def exported(*given: object) -> object:
+            if not least <= len(given) <= most:
+                raise TypeError(f"acl.{name}: found {len(given)} argument(s), expected {most}")
+            arguments = [convert(one) for convert, one in zip(converters, given, strict=False)]
+            now = process.current()
+            begin = perf_counter_ns()
+            try:
+                if not (anytime or now.quiet):
+                    _look(now, name, lost)
+                return succeed(arguments, function(*arguments))
+            except Refused as refused:
+                now.set_error(refused.text)
+                return fail(arguments, refused.code)
+            finally:
+                now.counters.count(name, 0 if releases_gil else perf_counter_ns() - begin)
+
+        exported.__name__ = exported.__qualname__ = name.rpartition(".")[2]
+        exported.__doc__ = function.__doc__
+        EXPORTED[name] = exported
+        return exported
+
+    return decorate
+
+
+status: Final = _shape(lambda _, __: ACL_SUCCESS, lambda _, code, __: code)
+"""`ret`. The function inside returns None."""
+
+value: Final = _shape(lambda _, got: (got, ACL_SUCCESS), lambda _, code, failed: (failed, code))
+"""`(value, ret)`; `(failed, ret)` after a refusal."""
+
+pair: Final = _shape(lambda _, got: (*got, ACL_SUCCESS), lambda _, code, __: (0, 0, code))
+"""`(a, b, ret)`; `(0, 0, ret)` after a refusal. The function inside returns a pair."""
+
+echo: Final = _shape(
+    lambda given, _: (given[0], ACL_SUCCESS), lambda given, code, _: (given[0], code)
+)
+"""`(first argument, ret)`. The function inside returns None."""
+
+dictionary: Final = _shape(lambda _, got: (got, ACL_SUCCESS), lambda _, code, __: ({}, code))
+"""`(dict, ret)`; `({}, ret)` after a refusal."""
+
+listing: Final = _shape(lambda _, got: (got, ACL_SUCCESS), lambda _, code, __: (None, code))
+"""`(list, ret)`; `(None, ret)` after a refusal."""
+
+bare: Final = _shape(lambda _, got: got, lambda _, __, failed: failed)
+"""`value` alone; `failed` after a refusal, whose code the caller never sees."""
+
+
+def _look(now: process.Process, name: str, lost: int) -> None:
+    if now.forked:
+        violate(FORKED, f"acl.{name}: found a child of the process that called acl.init()")
+        raise Refused(Code.RT_DRV_INTERNAL_ERROR, f"acl.{name}: called after a fork")
+    if now.init_count == 0 and name not in ("init", "finalize", "finalize_reference"):
+        violate(NOT_INITIALISED, f"acl.{name}: found no acl.init() before")
+        raise Refused(Code.UNINITIALIZE, f"acl.{name}: acl.init() was not called")
+    if now.lost:
+        raise Refused(lost, f"acl.{name}: the device is lost")
+    now.faults.strike("call")
+    now.update_quiet()

@@ -1,0 +1,1 @@
+"""From an ONNX file to a simulated .om: what ATC's command line means, and what it refuses."""

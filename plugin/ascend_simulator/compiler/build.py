@@ -1,0 +1,216 @@
+"""One compilation: options and an ONNX file in, the bytes of a simulated .om out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import onnx
+from onnx import TensorProto
+
+from ascend_simulator import om
+from ascend_simulator.compiler import half, shapes, sizes
+from ascend_simulator.compiler.constants import weight_bytes
+from ascend_simulator.compiler.faults import CompileFault
+from ascend_simulator.compiler.flags import Options
+from ascend_simulator.compiler.inference import Inference, Value, subgraphs
+from ascend_simulator.compiler.tensors import (
+    graph_input,
+    input_tensors,
+    output_tensors,
+    value_bytes,
+)
+from ascend_simulator.graph import Graph
+
+ModelProto: TypeAlias = Any
+NodeProto: TypeAlias = Any
+
+OLDEST_OPSET: Final = 11
+NEWEST_OPSET: Final = 18
+
+_MOST_GRAPH_BYTES: Final = (1 << 31) - 1  # of a Protobuf message
+_NO_FREE_SHAPES: Final = "Ascend310B"
+_UNGEARED: Final = ("static", "dynamic")
+_INTEGER: Final = ("QLinear", "ConvInteger", "MatMulInteger")
+_NOWHERE: Final = Value(0, None)
+
+
+def compile_model(options: Options) -> bytes:
+    """The file that `options` describe. Raises CompileFault. Takes longer for larger models."""
+    source, model = _load(options.model)
+    return _Compilation(options, source, model).run()
+
+
+class _Compilation:
+    def __init__(self, options: Options, source: str, model: ModelProto) -> None:
+        self._options = options
+        self._source = source
+        self._model = model
+        initialized = {tensor.name for tensor in model.graph.initializer}
+        self._inputs = [each for each in model.graph.input if each.name not in initialized]
+        self._inference = Inference(model)
+
+    def run(self) -> bytes:
+        self._check_operators()
+        asked = shapes.input_shapes(self._options, list(map(graph_input, self._inputs)))
+        if any(map(_is_quantised, self._model.graph.node)) and asked.family not in _UNGEARED:
+            raise CompileFault("E10055", "a model quantised to INT8 takes no gears")
+        found = [self._at(gear) for gear in asked.gears]
+        unplanned = self._unplanned(found)
+        if unplanned:
+            if asked.family != "static":
+                raise CompileFault("E10055", f"{unplanned}: such a model takes no gears")
+            asked, found = replace(asked, family="dynamic", gears=()), []
+        if asked.family == "dynamic" and self._options.soc.startswith(_NO_FREE_SHAPES):
+            raise CompileFault("E10055", f"{self._options.soc} has no models with free shapes")
+        model = self._converted()
+        if model.ByteSize() > _MOST_GRAPH_BYTES:
+            raise CompileFault("E10055", "the simulator holds models of at most 2 GiB")
+        graph = bytes(model.SerializeToString())
+        try:
+            Graph.open(graph, threads=1)
+        except Exception as error:  # whatever onnxruntime raises
+            raise CompileFault("E10501", f"onnxruntime cannot execute it: {error}") from error
+        return om.serialize(self._manifest(asked, found, weight_bytes(model)), graph)
+
+    def _check_operators(self) -> None:
+        for node in self._model.graph.node:
+            if node.domain not in ("", "ai.onnx"):
+                raise CompileFault("E10501", f"operator {node.domain}.{node.op_type} is not ONNX's")
+        version = max(
+            (each.version for each in self._model.opset_import if each.domain in ("", "ai.onnx")),
+            default=0,
+        )
+        if not OLDEST_OPSET <= version <= NEWEST_OPSET:
+            text = f"found opset {version}, expected {OLDEST_OPSET} to {NEWEST_OPSET}"
+            raise CompileFault("E10501", text)
+
+    def _at(self, gear: shapes.Gear | None) -> dict[str, Value]:
+        """All values when the inputs have the shapes of `gear`, None being those declared."""
+        given = None
+        if gear is not None:
+            names = [each.name for each in self._inputs]
+            given = dict(zip(names, gear.inputs, strict=True))
+        try:
+            return self._inference.at(given)
+        except Exception as error:  # onnx's shape inference raises bare RuntimeErrors and more
+            text = f"shapes {given or 'as declared'} do not go through the graph: {error}"
+            raise CompileFault("E10059", text) from error
+
+    def _unplanned(self, found: Sequence[Mapping[str, Value]]) -> str:
+        """Why the values have no size that could be planned; '' if they all do."""
+        if any(subgraphs(node) for node in self._model.graph.node):
+            return "a subgraph's values have no size before it runs"
+        made = [name for node in self._model.graph.node for name in node.output if name]
+        for values in found:
+            for name in (*made, *(each.name for each in self._model.graph.output)):
+                if values.get(name, _NOWHERE).dims is None:
+                    return f"the dims of '{name}' depend on data"
+        return ""
+
+    def _converted(self) -> ModelProto:
+        """The graph that is executed; with "origin" it is the one that was given."""
+        options = self._options
+        for name in options.fp16_inputs:
+            if name not in (each.name for each in self._inputs):
+                raise CompileFault("E10016", f"--input_fp16_nodes: '{name}' is no input")
+        if options.precision == "fp16":
+            return half.rounded(
+                self._model,
+                self._at(None),
+                fp16_inputs=options.fp16_inputs,
+                fp16_outputs=options.fp16_outputs,
+            )
+        if options.fp16_inputs or options.fp16_outputs:
+            raise CompileFault("E10055", "FP16 inputs and outputs need --precision_mode_v2=fp16")
+        return self._model
+
+    def _manifest(
+        self,
+        asked: shapes.InputShapes,
+        found: Sequence[Mapping[str, Value]],
+        weights: int,
+    ) -> om.Manifest:
+        graph = self._model.graph
+        inputs = input_tensors(self._options, self._inputs, asked)
+        planned = tuple(
+            om.Shapes(
+                gear.values,
+                gear.inputs,
+                tuple(values[each.name].dims or () for each in graph.output),
+            )
+            for gear, values in zip(asked.gears, found, strict=True)
+        )
+        largest = max(
+            range(len(planned)),
+            key=lambda index: sum(map(om.OmTensor.nbytes, inputs, planned[index].inputs)),
+            default=0,
+        )
+        dims = planned[largest].outputs if planned else None
+        outputs = output_tensors(self._options, graph, dims)
+        lean = [sizes.FIXED_BYTES + self._values_bytes(values) for values in found]
+        work = [
+            each + sum(map(sizes.occupied, _io_bytes(inputs, outputs, shape)))
+            for each, shape in zip(lean, planned, strict=True)
+        ]
+        return om.Manifest(
+            soc=self._options.soc,
+            precision=self._options.precision,
+            family=asked.family,
+            inputs=inputs,
+            outputs=outputs,
+            shapes=planned,
+            largest=largest,
+            work_bytes=max(work, default=0),
+            lean_work_bytes=max(lean, default=0),
+            weight_bytes=weights,
+            source_sha256=self._source,
+        )
+
+    def _values_bytes(self, values: Mapping[str, Value]) -> int:
+        """What the values between inputs and outputs need at these shapes, see `sizes`."""
+        fp16 = self._options.precision == "fp16"
+        steps = [
+            sizes.Step(tuple(filter(None, node.input)), tuple(filter(None, node.output)))
+            for node in self._model.graph.node
+        ]
+        if fp16:  # the halves that FP32 inputs become are values like others
+            names = [each.name for each in self._inputs]
+            names = [name for name in names if values[name].kind == TensorProto.FLOAT]
+            steps.insert(0, sizes.Step((), tuple(names)))
+        nbytes = {
+            name: value_bytes(values[name], fp16=fp16) for step in steps for name in step.writes
+        }
+        return sizes.values_bytes(steps, nbytes, reuse=self._options.reuse_memory)
+
+
+def _load(path: str) -> tuple[str, ModelProto]:
+    """SHA-256 of the file, and the model in it with all its weights."""
+    try:
+        source = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise CompileFault("E10410", f"--model={path}: {error}") from error
+    try:
+        model = onnx.load(path)
+        onnx.checker.check_model(model)
+    except Exception as error:  # Protobuf's and the checker's errors, and missing weight files
+        raise CompileFault("E10041", f"--model={path} is no valid ONNX model: {error}") from error
+    return source, model
+
+
+def _is_quantised(node: NodeProto) -> bool:
+    """Whether it is one of ONNX's operators on 8-bit numbers and scales."""
+    return "QuantizeLinear" in node.op_type or node.op_type.startswith(_INTEGER)
+
+
+def _io_bytes(
+    inputs: Sequence[om.OmTensor], outputs: Sequence[om.OmTensor], shape: om.Shapes
+) -> list[int]:
+    return [
+        *map(om.OmTensor.nbytes, inputs, shape.inputs),
+        *map(om.OmTensor.nbytes, outputs, shape.outputs),
+        *([8 * len(shape.gear)] if shape.gear else []),
+    ]

@@ -1,0 +1,173 @@
+"""ATC's command line: its flags, which of them the simulator follows, and which it turns down.
+
+A flag that would change the answers, the sizes or the interface of a model is followed or refused,
+never passed over. Those that only tune a compiler are taken and have no effect.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ascend_simulator.compiler.faults import CompileFault
+
+_FOLLOWED: Final[Mapping[str, str]] = {
+    "model": "the .onnx file",
+    "output": "where the .om goes, without its suffix",
+    "framework": "5, ONNX",
+    "mode": "0, an offline model (default)",
+    "soc_version": "the chip: what acl.get_soc_name() answers there",
+    "input_format": "ND, NCHW (default) or NHWC",
+    "input_shape": '"name:d,d,d;name2:d,d"; -1 where it changes, "1~8" a range',
+    "dynamic_batch_size": '"1,2,4": gears of the first dim',
+    "dynamic_image_size": '"h,w;h,w": gears of height and width',
+    "dynamic_dims": '"v,v;v,v": gears of every -1',
+    "precision_mode_v2": "fp16 (default) or origin",
+    "precision_mode": "its older spelling: force_fp16 or must_keep_origin_dtype",
+    "input_fp16_nodes": '"name;name2": inputs that take FP16',
+    "output_type": "FP32 or FP16: the type of floating-point outputs",
+    "disable_reuse_memory": "1: intermediate values share no memory",
+}
+_WITHOUT_EFFECT: Final = frozenset(
+    (
+        *("aicore_num", "deterministic", "enable_single_stream", "log"),
+        *("op_compiler_cache_dir", "op_compiler_cache_mode", "op_debug_level"),
+        *("op_precision_mode", "op_select_implmode", "optypelist_for_implmode"),
+        *("buffer_optimize", "enable_small_channel", "fusion_switch_file", "debug_dir"),
+    )
+)
+_REFUSED: Final = frozenset(
+    (
+        *("insert_op_conf", "external_weight", "out_nodes", "input_shape_range", "weight"),
+        *("compression_optimize_conf", "enable_compress_weight", "compress_weight_conf"),
+        *("customize_dtypes", "keep_dtype", "is_output_adjust_hw_layout", "singleop", "om"),
+        *("is_input_adjust_hw_layout", "modify_mixlist", "virtual_type", "auto_tune_mode"),
+        *("sparsity", "status_check", "distributed_cluster_build", "json", "dump_mode"),
+    )
+)
+_OFF: Final = frozenset({"", "0", "false"})
+"""Values with which even a flag that is refused changes nothing."""
+
+_PRECISIONS: Final[Mapping[tuple[str, str], str]] = {
+    ("precision_mode_v2", "fp16"): "fp16",
+    ("precision_mode_v2", "origin"): "origin",
+    ("precision_mode", "force_fp16"): "fp16",
+    ("precision_mode", "must_keep_origin_dtype"): "origin",
+}
+_FORMATS: Final = ("NCHW", "NHWC", "ND")
+_SOC: Final = re.compile(r"Ascend\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A command line that makes sense as far as it can be told without the model."""
+
+    model: str
+    output: str
+    """The path of the .om, without its suffix."""
+    soc: str
+    input_format: str = "NCHW"
+    input_shape: str = ""
+    batch_gears: str | None = None
+    image_gears: str | None = None
+    dims_gears: str | None = None
+    precision: str = "fp16"
+    """`--precision_mode_v2`: FP16 unless asked otherwise, as ATC has it."""
+    fp16_inputs: tuple[str, ...] = ()
+    fp16_outputs: bool = False
+    reuse_memory: bool = True
+
+
+def usage() -> str:
+    """What `atc --help` prints."""
+    lines = [f"  --{name:<22}{text}" for name, text in _FOLLOWED.items()]
+    return "\n".join(
+        [
+            "atc of the Ascend simulator: an ONNX file to a simulated .om. It follows",
+            *lines,
+            *_wrapped("It takes without effect", _WITHOUT_EFFECT),
+            *_wrapped("It refuses", _REFUSED),
+        ]
+    )
+
+
+def _wrapped(what: str, names: Iterable[str]) -> list[str]:
+    indent = "  "
+    text = ", ".join(sorted(names))
+    return [what, *textwrap.wrap(text, 90, initial_indent=indent, subsequent_indent=indent)]
+
+
+def read(arguments: Sequence[str]) -> Options:
+    """What the command line asks for. Raises CompileFault."""
+    given = _split(arguments)
+    for name, value in given.items():
+        if name in _REFUSED and value.lower() not in _OFF:
+            raise CompileFault("E10055", f"--{name}: the simulator does not do this")
+    if given.get("mode", "0") != "0":
+        raise _wrong(given, "mode", "the simulator only makes an offline model, which is 0")
+    if "framework" not in given:
+        raise CompileFault("E10007", "--framework is missing; the simulator reads 5, ONNX")
+    if given["framework"] != "5":
+        raise _wrong(given, "framework", "the simulator only reads 5, ONNX")
+    for name in ("model", "output", "soc_version"):
+        if not given.get(name):
+            raise CompileFault("E10054", f"--{name} is missing or empty")
+    if not _SOC.fullmatch(given["soc_version"]):
+        raise _wrong(given, "soc_version", "a chip's name begins with Ascend")
+    if given.setdefault("input_format", "NCHW") not in _FORMATS:
+        raise _wrong(given, "input_format", f"expected one of {', '.join(_FORMATS)}")
+    if given.get("output_type", "") not in ("", "FP32", "FP16"):
+        raise _wrong(given, "output_type", "the simulator follows FP32 and FP16")
+    if given.setdefault("disable_reuse_memory", "0") not in ("0", "1"):
+        raise CompileFault("E10006", "--disable_reuse_memory: expected 0 or 1")
+    return Options(
+        model=given["model"],
+        output=given["output"],
+        soc=given["soc_version"],
+        input_format=given["input_format"],
+        input_shape=given.get("input_shape", ""),
+        batch_gears=given.get("dynamic_batch_size"),
+        image_gears=given.get("dynamic_image_size"),
+        dims_gears=given.get("dynamic_dims"),
+        precision=_precision(given),
+        fp16_inputs=tuple(filter(None, given.get("input_fp16_nodes", "").split(";"))),
+        fp16_outputs=given.get("output_type") == "FP16",
+        reuse_memory=given["disable_reuse_memory"] == "0",
+    )
+
+
+def _split(arguments: Sequence[str]) -> dict[str, str]:
+    """The flags by name: `--name=value` and `--name value` mean the same."""
+    given: dict[str, str] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not name:
+            raise CompileFault("E10001", f"found {argument!r}, expected a flag --name=value")
+        if name not in _FOLLOWED and name not in _WITHOUT_EFFECT and name not in _REFUSED:
+            raise CompileFault("E10001", f"--{name} is no flag of atc")
+        if not equals:
+            value = next(rest, "")
+        given[name] = value.strip()
+    return given
+
+
+def _precision(given: Mapping[str, str]) -> str:
+    asked = [name for name in ("precision_mode_v2", "precision_mode") if given.get(name)]
+    if len(asked) > 1:
+        raise CompileFault("E10056", "--precision_mode and --precision_mode_v2 exclude each other")
+    if not asked:
+        return "fp16"
+    (name,) = asked
+    precision = _PRECISIONS.get((name, given[name]))
+    if precision is None:
+        known = ", ".join(value for flag, value in _PRECISIONS if flag == name)
+        raise _wrong(given, name, f"the simulator computes {known}")
+    return precision
+
+
+def _wrong(given: Mapping[str, str], name: str, reason: str) -> CompileFault:
+    return CompileFault("E10001", f"--{name}={given[name]}: {reason}")

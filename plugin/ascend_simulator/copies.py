@@ -1,0 +1,206 @@
+"""Copies and fills: what acl.rt.memcpy and its kin check, and how the bytes move."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+import zlib
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from ascend_simulator.accounting import ALIGNMENT
+from ascend_simulator.blocks import Block, Bytes
+from ascend_simulator.borrowed import Borrowed
+from ascend_simulator.codes import Code, MemcpyKind, Refused
+from ascend_simulator.process import Process
+from ascend_simulator.streams import Stream
+from ascend_simulator.tasks import Task
+from ascend_simulator.violations import declare, violate
+
+KIND = declare("memcpy.kind", "The kind of a copy says what its two addresses are.")
+UNALIGNED = declare(
+    "memcpy.unaligned", "Addresses of an asynchronous copy are multiples of 64, as up to CANN 8.1."
+)
+PAGEABLE = declare(
+    "memcpy.pageable-async",
+    "Host memory of an asynchronous copy is pinned; with pageable memory the call waits.",
+    caution=True,
+)
+CHANGED = declare(
+    "memcpy.source-changed", "The source of an asynchronous copy stays as it is until it is done."
+)
+OTHER_DEVICE = declare(
+    "memory.other-device", "Memory is used in a context of the device that it belongs to."
+)
+
+_DIRECTIONS: Final = (
+    MemcpyKind.ACL_MEMCPY_HOST_TO_HOST,
+    MemcpyKind.ACL_MEMCPY_HOST_TO_DEVICE,
+    MemcpyKind.ACL_MEMCPY_DEVICE_TO_HOST,
+    MemcpyKind.ACL_MEMCPY_DEVICE_TO_DEVICE,
+)
+"""2 * (from a device) + (to a device) -> kind."""
+
+_FITS: Final[tuple[tuple[int, ...], ...]] = ((0, 4), (1, 4, 5), (2, 4), (3, 4, 6, 7))
+"""The same -> kinds that a caller may name."""
+
+_WHOLE_BYTES: Final = 16 * 1024
+_PIECES: Final = 16
+
+
+class _End(NamedTuple):
+    """One end of a copy: where it is for the caller, in which block, where for memmove."""
+
+    ptr: int
+    block: Block | None
+    real: int
+    on_device: bool
+
+
+class Copy(NamedTuple):
+    """`nbytes` (1 or more) bytes from one place to another, checked."""
+
+    what: str
+    source: _End
+    target: _End
+    nbytes: int
+    kind: MemcpyKind
+    """The direction that the addresses have."""
+
+    def perform(self, now: Process) -> None:
+        """Move the bytes, at the simulated rate. Blocks without the GIL."""
+        now.faults.strike("copy")
+        rate = now.settings.copy_gbps
+        if rate and self.source.on_device != self.target.on_device:
+            time.sleep(self.nbytes / (rate * 1e9))
+        ctypes.memmove(self.target.real, self.source.real, self.nbytes)
+        now.counters.copied(self.kind, self.nbytes)
+
+
+def check_copy(
+    now: Process, what: str, dst: int, dst_max: int, src: int, count: int, kind: int
+) -> Copy | None:
+    """The copy that a caller wants; None if it is of 0 bytes.
+
+    Violates KIND, OTHER_DEVICE and the rules of `AddressSpace.locate`. Raises Refused:
+    INVALID_PARAM for null and for unknown kinds, RT_PARAM_INVALID where `count` is more than
+    `dst_max`, RT_CONTEXT_NULL.
+    """
+    if dst == 0 or src == 0:
+        raise Refused(Code.INVALID_PARAM, f"{what}: found a null pointer")
+    if not 0 <= kind < len(MemcpyKind):
+        raise Refused(Code.INVALID_PARAM, f"{what}: kind: found {kind}, expected 0 to 7")
+    if count > dst_max:
+        raise Refused(
+            Code.RT_PARAM_INVALID, f"{what}: found {count:,} bytes for {dst_max:,} at the target"
+        )
+    context = now.context()
+    if count == 0:
+        return None
+    source = _end(now, what, src, count, context.device)
+    target = _end(now, what, dst, count, context.device)
+    direction = 2 * source.on_device + target.on_device
+    if kind not in _FITS[direction]:
+        violate(KIND, f"{what}: found {MemcpyKind(kind).name} for {_DIRECTIONS[direction].name}")
+    return Copy(what, source, target, count, _DIRECTIONS[direction])
+
+
+def copy_now(now: Process, copy: Copy) -> None:
+    """Do the copy while the caller waits. Violates `streams.BUSY`."""
+    streams = now.streams
+    streams.host_access(copy.source.ptr, copy.nbytes, write=False, what=copy.what)
+    streams.host_access(copy.target.ptr, copy.nbytes, write=True, what=copy.what)
+    copy.perform(now)
+
+
+def copy_behind(now: Process, copy: Copy, stream: Stream) -> None:
+    """Have the stream do the copy; with pageable memory return after it, else at once.
+
+    Violates UNALIGNED, `streams.RACE` and, as a caution, PAGEABLE; CHANGED when the stream comes to
+    it. Raises Refused RT_FEATURE_NOT_SUPPORT between host addresses, and what `Stream.submit`
+    raises.
+    """
+    if not (copy.source.on_device or copy.target.on_device):
+        raise Refused(Code.RT_FEATURE_NOT_SUPPORT, f"{copy.what}: found host memory at both ends")
+    for end in (copy.source, copy.target):
+        if end.ptr % ALIGNMENT:
+            violate(
+                UNALIGNED,
+                f"{copy.what}: {end.ptr:#x}: found {end.ptr % ALIGNMENT} bytes past a multiple "
+                f"of {ALIGNMENT}",
+            )
+    pageable = copy.source.block is None or copy.target.block is None
+    if pageable or copy.source.on_device:
+        task = _task(copy, lambda: copy.perform(now))
+    else:
+        task = _watched(now, copy)
+    stream.submit(task)
+    if pageable:
+        violate(PAGEABLE, f"{copy.what}: found pageable host memory; the call waits")
+        now.streams.wait(stream.record(), None)
+
+
+def check_fill(now: Process, what: str, ptr: int, most: int, count: int) -> Bytes | None:
+    """The bytes that a caller wants filled; None if there are none. Raises as `check_copy` does."""
+    if ptr == 0:
+        raise Refused(Code.INVALID_PARAM, f"{what}: found a null pointer")
+    if count > most:
+        raise Refused(Code.RT_PARAM_INVALID, f"{what}: found {count:,} bytes for {most:,}")
+    context = now.context()
+    if count == 0:
+        return None
+    _end(now, what, ptr, count, context.device)
+    return now.memory.resolve(ptr, count, want="any", write=True, what=what)
+
+
+def fingerprint(content: Bytes) -> int:
+    """A number that tells contents apart.
+
+    Of all bytes up to 16 KiB, beyond that of sixteen pieces spread evenly, so that watching a large
+    copy costs less than the copy.
+    """
+    if content.nbytes <= _WHOLE_BYTES:
+        return zlib.adler32(content.data)
+    step = content.nbytes // _PIECES
+    pieces = content[: step * _PIECES].reshape(_PIECES, step)[:, : _WHOLE_BYTES // _PIECES]
+    return zlib.adler32(pieces.tobytes())
+
+
+def _watched(now: Process, copy: Copy) -> Task:
+    """The copy, and the check that its source did not change while it was queued."""
+    block = copy.source.block
+    assert block is not None
+    offset = copy.source.ptr - block.start
+    source = block.content[offset : offset + copy.nbytes]
+    before = fingerprint(source)
+
+    def run() -> None:
+        if fingerprint(source) != before:
+            violate(
+                CHANGED,
+                f"{copy.what}: found another content of {copy.nbytes:,} bytes at "
+                f"{copy.source.ptr:#x} than when it was submitted",
+            )
+        copy.perform(now)
+
+    return _task(copy, run)
+
+
+def _task(copy: Copy, run: Callable[[], None]) -> Task:
+    return Task(
+        run,
+        reads=((copy.source.ptr, copy.nbytes),),
+        writes=((copy.target.ptr, copy.nbytes),),
+        label=copy.what,
+    )
+
+
+def _end(now: Process, what: str, ptr: int, nbytes: int, device: int) -> _End:
+    block = now.memory.locate(ptr, nbytes, want="any", what=what)
+    if block is None:
+        now.part(Borrowed).check(ptr, what)
+        return _End(ptr, None, ptr, False)
+    owner = block.device
+    if owner is not None and owner != device:
+        violate(OTHER_DEVICE, f"{what}: {block!r}: found a context of device {device}")
+    return _End(ptr, block, block.real + ptr - block.start, owner is not None)

@@ -1,0 +1,89 @@
+"""Events: marks that are recorded in one stream and waited for in another or on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ascend_simulator.codes import Code, EventFlag, Refused
+from ascend_simulator.contexts import Context
+from ascend_simulator.streams import Stream, Streams
+from ascend_simulator.tasks import Mark
+from ascend_simulator.violations import declare, violate
+
+NOT_RECORDED = declare("event.not-recorded", "An event is recorded before it is waited for.")
+WAITED_FOR = declare("event.destroyed-while-waited-for", "No stream waits for an event that goes.")
+NO_TIME_LINE = declare(
+    "event.no-time-line", "Time is taken between events that were made with ACL_EVENT_TIME_LINE."
+)
+BAD_RESET = declare(
+    "event.bad-reset", "reset_event gets events that were made with flags, as its documents say."
+)
+
+
+@dataclass(eq=False)
+class Event:
+    """flags: None for create_event, which takes time and orders, and cannot be reset.
+
+    Callers hold no lock; methods that wait release the GIL.
+    """
+
+    context: Context
+    flags: EventFlag | None
+    name: str
+    mark: Mark | None = None
+    """Of the last record."""
+    waits: dict[Stream, int] = field(default_factory=dict)
+    """Stream -> number of its last wait for this event."""
+
+    def record(self, stream: Stream) -> None:
+        """The event is where `stream` now ends."""
+        self.mark = stream.record()
+
+    def reset(self) -> None:
+        """The event counts as not recorded. Violates BAD_RESET."""
+        if self.flags is None:
+            violate(BAD_RESET, f"{self.name}: found one made by create_event")
+            raise Refused(Code.RT_PARAM_INVALID, f"{self.name}: it cannot be reset")
+        self.mark = None
+
+    def delay(self, stream: Stream) -> None:
+        """Whatever is submitted to `stream` now comes after the event. Violates NOT_RECORDED."""
+        if self.mark is None:
+            self._violate_not_recorded("stream_wait_event")
+            return
+        self.waits[stream] = stream.wait_for(self.mark)
+
+    def synchronize(self, streams: Streams, timeout_s: float | None) -> None:
+        """The host waits. Violates NOT_RECORDED. Raises Refused RT_EVENT_SYNC_TIMEOUT."""
+        if self.mark is None:
+            self._violate_not_recorded("synchronize_event")
+        elif not streams.wait(self.mark, timeout_s):
+            raise Refused(Code.RT_EVENT_SYNC_TIMEOUT, f"{self.name}: not done after {timeout_s} s")
+
+    def is_done(self, streams: Streams) -> bool:
+        """Whether the event is recorded and passed. Violates NOT_RECORDED."""
+        if self.mark is None:
+            self._violate_not_recorded("query_event")
+            return False
+        return streams.is_done(self.mark)
+
+    def stamp_ns(self, streams: Streams) -> int:
+        """When the stream passed it. Violates NO_TIME_LINE, NOT_RECORDED.
+
+        Raises Refused RT_EVENT_NOT_COMPLETE where it has not yet.
+        """
+        if self.flags is not None and not self.flags & EventFlag.ACL_EVENT_TIME_LINE:
+            violate(NO_TIME_LINE, f"{self.name}: found flags {int(self.flags):#x}")
+            raise Refused(Code.RT_PARAM_INVALID, f"{self.name}: it takes no time")
+        if not self.is_done(streams) or self.mark is None:
+            raise Refused(Code.RT_EVENT_NOT_COMPLETE, f"{self.name}: it is not complete")
+        return self.mark.stamp_ns
+
+    def destroy(self) -> None:
+        """Check that nobody is left waiting. Violates WAITED_FOR."""
+        waiting = [stream.name for stream, number in self.waits.items() if stream.waits_at(number)]
+        if waiting:
+            violate(WAITED_FOR, f"{self.name}: found {', '.join(waiting)} behind it")
+
+    def _violate_not_recorded(self, what: str) -> None:
+        violate(NOT_RECORDED, f"{what}: {self.name}: found no record_event before")

@@ -1,0 +1,173 @@
+"""One execution of a model with a plan of memory: how it is submitted, and what runs.
+
+`bindings` checks on the host where everything lies. On the stream: the gear that the gear buffer
+then holds, the weights, and the arithmetic, in place in device memory. Before it the whole
+workspace is overwritten, so that whoever kept something there finds it gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ascend_simulator.bindings import Binding, Place, gear_bytes
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.datasets import Dataset
+from ascend_simulator.graph import Bound
+from ascend_simulator.models import Given, Model, check_context
+from ascend_simulator.om import Dims, OmTensor, Shapes
+from ascend_simulator.process import Process
+from ascend_simulator.streams import Stream
+from ascend_simulator.tasks import Task
+from ascend_simulator.violations import declare, violate
+from ascend_simulator.workspaces import PATTERN, Workspace
+
+BUSY = declare("model.busy", "A model is executed on one stream at a time.")
+GEAR_CONTENT = declare("model.gear-content", "The gear buffer holds what a setter wrote there.")
+
+
+def submit(
+    now: Process,
+    model: Model,
+    inputs: Dataset,
+    outputs: Dataset,
+    stream: Stream,
+    *,
+    waits: bool,
+    work: Given | None = None,
+) -> Execution:
+    """Have `stream` execute the model; what became of it is told by the result.
+
+    waits: the caller waits for it, so that failures are its own and not the stream's, and outputs
+    without an address are allocated. work: a workspace for this execution alone.
+    Violates BUSY, `streams.RACE`, `models.OTHER_CONTEXT` and what `Binding` does. Raises Refused:
+    RT_MODEL_CONTEXT, and as `Binding` and `Stream.submit` do.
+    """
+    check_context(now, model, "execute")
+    binding = Binding(now, model, inputs, outputs, work, allocates=waits)
+    execution = Execution(now, model, binding, waits=waits)
+    with now.lock:
+        ordering = now.streams.ordering
+        if model.flights.unordered(ordering, stream.number):
+            violate(BUSY, f"execute: {model.name}: found it executing on another stream")
+        label = f"execute {model.name}"
+        execution.others = execution.workspace.others()
+        stream.submit(Task(execution.run, binding.reads(), binding.writes(), label))
+        execution.workspace.submitted()
+        number = ordering.last(stream.number)
+        flights = [model.flights, inputs.flights, outputs.flights]
+        flights += [buffer.flights for buffer in (*inputs.buffers, *outputs.buffers)]
+        for each in flights:
+            each.add(stream.number, number)
+    return execution
+
+
+class Execution:
+    """A submitted execution."""
+
+    def __init__(self, now: Process, model: Model, binding: Binding, *, waits: bool) -> None:
+        self._now = now
+        self._model = model
+        self._binding = binding
+        self._waits = waits
+        own = model.workspace if binding.work.block is model.work.block else None
+        self.workspace: Final = own or Workspace(binding.work.block)
+        self.others = 0
+        """What `workspace` told when this was submitted."""
+        self._failure: BaseException | None = None
+        self._done = False
+
+    def result(self) -> None:
+        """Raise what went wrong. For a caller who waits, after it has."""
+        if self._failure is not None:
+            raise self._failure
+        if not self._done:
+            code = Code.RT_LOST_HEARTBEAT if self._now.lost else Code.RT_STREAM_ABORT
+            raise Refused(code, f"execute: {self._model.name}: found it dropped by its stream")
+
+    def run(self) -> None:
+        """Execute; failures are raised, or kept for a caller who waits. Outputs are then garbage.
+
+        Violates GEAR_CONTENT and `weights.CHANGED`. Raises Refused RT_MODEL_EXECUTE.
+        """
+        try:
+            self._execute()
+        except BaseException as error:
+            for place in self._binding.outputs:
+                place.content.fill(PATTERN)
+            failed = error
+            if not isinstance(error, (Refused, AssertionError, Warning)):  # onnxruntime's
+                text = f"execute: {self._model.name}: {error}"
+                failed = Refused(Code.RT_MODEL_EXECUTE, text)
+                failed.__cause__ = error
+            if not self._waits:
+                raise failed from failed.__cause__
+            self._failure = failed
+        self._done = True
+
+    def _execute(self) -> None:
+        now, model, binding = self._now, self._model, self._binding
+        now.faults.strike("execute")
+        if now.settings.launch_us:
+            time.sleep(now.settings.launch_us / 1e6)
+        shapes = self._shapes()
+        if model.weights.nbytes:
+            model.image.check_next(model.weights.content, model.name)
+        self.workspace.fill(binding.work.ptr, binding.work.nbytes, self.others)
+        manifest = model.manifest
+        model.graph.run(
+            _bound(manifest.inputs, shapes.inputs, binding.inputs),
+            _bound(manifest.outputs, shapes.outputs, binding.outputs),
+        )
+        now.counters.executed()
+
+    def _shapes(self) -> Shapes:
+        """Those of the gear that the gear buffer holds now."""
+        manifest, binding = self._model.manifest, self._binding
+        if binding.gear is None:
+            return manifest.shapes[0]
+        found = _gear_values(binding.gear, manifest.gear_values)
+        for index, shapes in enumerate(manifest.shapes):
+            if shapes.gear == found:
+                if index != binding.expected:
+                    self._check_fits(shapes)
+                return shapes
+        if binding.gear.ptr in self._model.gear_at:
+            self._refuse(f"found {found} in the gear buffer, which is no gear")
+        return manifest.shapes[manifest.largest]
+
+    def _check_fits(self, shapes: Shapes) -> None:
+        """The gear is another than the host knew of: its buffers must have room all the same."""
+        manifest, binding = self._model.manifest, self._binding
+        for tensors, dims, places in (
+            (manifest.inputs, shapes.inputs, binding.inputs),
+            (manifest.outputs, shapes.outputs, binding.outputs),
+        ):
+            for tensor, each, place in zip(tensors, dims, places, strict=True):
+                needed = tensor.nbytes(each)
+                if place.nbytes < needed:
+                    found = f"'{tensor.name}': found {place.nbytes:,} bytes and gear {shapes.gear}"
+                    self._refuse(f"{found}, which needs {needed:,}")
+
+    def _refuse(self, text: str) -> None:
+        text = f"execute: {self._model.name}: {text}"
+        violate(GEAR_CONTENT, text)
+        raise Refused(Code.RT_MODEL_EXECUTE, text)
+
+
+def _bound(
+    tensors: Sequence[OmTensor], dims: Sequence[Dims], places: Sequence[Place]
+) -> list[Bound]:
+    return [
+        Bound(tensor.graph_name, tensor.dtype, each, place.address)
+        for tensor, each, place in zip(tensors, dims, places, strict=True)
+    ]
+
+
+def _gear_values(place: Place, values: int) -> tuple[int, ...]:
+    width = gear_bytes(place.nbytes, values)
+    found = place.content[: width * values].view(np.int64 if width == 8 else np.int32)
+    return tuple(map(int, found))

@@ -1,0 +1,30 @@
+"""`acl` and its namespaces, put together from all functions that carry a call shape."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import ascend_simulator.acl_top
+import ascend_simulator.mdl
+import ascend_simulator.rt
+import ascend_simulator.rt_events
+import ascend_simulator.rt_memory
+import ascend_simulator.util  # noqa: F401 - the functions of each enter EXPORTED
+from ascend_simulator.calls import EXPORTED, Exported
+
+
+def functions(namespace: str) -> dict[str, Exported]:
+    """The functions of one namespace, "" being `acl` itself, by their names in it."""
+    prefix = f"{namespace}." if namespace else ""
+    return {
+        name.removeprefix(prefix): function
+        for name, function in EXPORTED.items()
+        if name.startswith(prefix) and "." not in name.removeprefix(prefix)
+    }
+
+
+def namespace(name: str) -> ModuleType:
+    """A module `acl.<name>` with the functions of that namespace."""
+    module = ModuleType(f"acl.{name}", f"The functions of acl.{name}, simulated.")
+    vars(module).update(functions(name))
+    return module

@@ -1,0 +1,280 @@
+"""Loaded models: whose memory they lie in, which gear was set last, and how they come and go.
+
+On a device the weights are in a block of memory and an execution reads them there. Here ONNX
+Runtime has its own; the block holds the bytes of the file in their place, written at every load,
+and executions look whether they are still those.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+from ascend_simulator import process
+from ascend_simulator.allocation import allocate
+from ascend_simulator.blocks import Block, Bytes
+from ascend_simulator.codes import Code, MallocPolicy, Refused
+from ascend_simulator.contexts import Context
+from ascend_simulator.copies import OTHER_DEVICE
+from ascend_simulator.flights import Flights
+from ascend_simulator.graph import Graph
+from ascend_simulator.om import Manifest, Om
+from ascend_simulator.process import Process
+from ascend_simulator.violations import declare, violate
+from ascend_simulator.weights import WeightImage
+from ascend_simulator.workspaces import Workspace
+
+UNALIGNED = declare(
+    "model.memory-unaligned", "Workspace and weights of a model begin at a multiple of 64 bytes."
+)
+DYNAMIC_WITH_MEMORY = declare(
+    "model.dynamic-with-memory", "A model without a plan of memory is not loaded into a plan."
+)
+OTHER_CONTEXT = declare(
+    "model.other-context", "A model is loaded, executed and unloaded in one context."
+)
+UNLOAD_BUSY = declare(
+    "model.unload-while-executing", "A model is unloaded after waiting for its executions."
+)
+
+_ALIGNMENT: Final = 64
+
+
+@dataclass(frozen=True)
+class Given:
+    """Memory that a caller has for a part of a model; an address of 0 leaves it to the system."""
+
+    ptr: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Region:
+    """Device memory of a model. Of 0 bytes it is nowhere."""
+
+    ptr: int
+    nbytes: int
+    block: Block | None
+    holder: str
+    own: bool
+    """Whether the system allocated it, which then frees it."""
+
+    @property
+    def content(self) -> Bytes:
+        """Its bytes, [nbytes] uint8, writable."""
+        assert self.block is not None
+        offset = self.ptr - self.block.start
+        return self.block.content[offset : offset + self.nbytes]
+
+
+@dataclass(eq=False)
+class Model:
+    """One load of a file."""
+
+    number: int
+    """What pyACL calls its id; the first is 0."""
+    context: Context
+    manifest: Manifest
+    graph: Graph
+    image: WeightImage
+    work: Region
+    weights: Region
+    workspace: Workspace | None
+    """What is known of the block that `work` is in, shared by all models there."""
+    gear: int | None = None
+    """Place of the gear that was set last, by anyone; None until then."""
+    gear_at: dict[int, int] = field(default_factory=dict)
+    """Address of a gear buffer -> place of the gear that a setter wrote there last."""
+    flights: Flights = field(default_factory=Flights)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"model {self.number}"
+
+
+class Models:
+    """The loaded models: a part of the process."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._models: dict[int, Model] = {}
+
+    def get(self, number: int, what: str) -> Model:
+        """The model. Raises Refused GE_EXEC_MODEL_ID_INVALID."""
+        model = self._models.get(number)
+        if model is None:
+            raise Refused(
+                Code.GE_EXEC_MODEL_ID_INVALID, f"{what}: model {number}: it is not loaded"
+            )
+        return model
+
+    def load(
+        self,
+        om: Om,
+        work: Given | None = None,
+        weights: Given | None = None,
+        *,
+        lean: bool = False,
+        policy: int = MallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST,
+    ) -> int:
+        """The id of a new model. Blocks for as long as it takes to open its graph.
+
+        work, weights: memory of the caller, which `lean` lets be smaller by the share of inputs
+        and outputs; None or an address of 0 lets the system allocate by `policy`.
+        Violates DYNAMIC_WITH_MEMORY, UNALIGNED, OTHER_DEVICE, the rules of `AddressSpace.locate`,
+        and `streams.BUSY` where the weights of a model that executes would be written.
+        Raises Refused: RT_CONTEXT_NULL, RT_SOC_VERSION for a file for another chip (an inference),
+        GE_PARAM_INVALID where memory given is too small, GE_MEMORY_ALLOCATION, GE_LOAD_MODEL for a
+        graph that onnxruntime does not take.
+        """
+        now = process.current()
+        context = now.context()
+        manifest = om.manifest
+        now.faults.strike("load")
+        if manifest.soc != now.settings.soc:
+            text = f"load: found a model for {manifest.soc}, expected {now.settings.soc}"
+            raise Refused(Code.RT_SOC_VERSION, text)
+        planned = manifest.family != "dynamic"
+        if not planned and work is not None:
+            violate(
+                DYNAMIC_WITH_MEMORY,
+                "load: found memory for a model whose shapes are free: it allocates as it runs. "
+                "Compile it with gears",
+            )
+        work_bytes = manifest.lean_work_bytes if lean else manifest.work_bytes
+        number = next(self._numbers)
+        name = f"model {number}"
+        image = WeightImage(om.graph, manifest.weight_bytes)
+        asked = (
+            (f"{name} (workspace)", (work or Given()) if planned else Given(), work_bytes),
+            (f"{name} (weights)", weights or Given(), manifest.weight_bytes),
+        )
+        regions: list[Region] = []
+        try:
+            for holder, given, needed in asked:
+                regions.append(_region(now, holder, given, needed, policy))
+            own_work, own_weights = regions
+            if own_weights.nbytes:
+                what = f"load of {name} (weights)"
+                now.streams.host_access(own_weights.ptr, image.nbytes, write=True, what=what)
+                image.write(om.graph, own_weights.content)
+            graph = _graph(now, om)
+        except BaseException:
+            for region in regions:
+                _release(now, region)
+            raise
+        time.sleep(now.settings.load_ms / 1000)
+        with now.lock:
+            workspace = self._workspace(own_work.block)
+            self._models[number] = Model(
+                number, context, manifest, graph, image, own_work, own_weights, workspace
+            )
+            context.contents[number] = name
+        return number
+
+    def unload(self, number: int) -> None:
+        """The model is gone, the caller's memory as it was.
+
+        Violates OTHER_CONTEXT, UNLOAD_BUSY and `weights.CHANGED`. Raises as `get` does, and
+        Refused RT_CONTEXT_NULL.
+        """
+        now = process.current()
+        model = self.get(number, "unload")
+        check_context(now, model, "unload")
+        with now.lock:
+            busy = model.flights.pending(now.streams.ordering)
+        if busy:
+            violate(UNLOAD_BUSY, f"unload: {model.name}: found executions nobody waited for")
+        if model.weights.nbytes:
+            model.image.check_all(model.weights.content, model.name)
+        with now.lock:
+            del self._models[number]
+            model.context.contents.pop(number, None)
+        for region in (model.work, model.weights):
+            _release(now, region)
+
+    def _workspace(self, block: Block | None) -> Workspace | None:
+        if block is None:
+            return None
+        for model in self._models.values():
+            if model.work.block is block:
+                return model.workspace
+        return Workspace(block)
+
+    def live(self) -> list[str]:
+        """Nothing: models are named among what is left in their contexts."""
+        return []
+
+    def close(self) -> None:
+        """Forget them; their memory goes with the process."""
+        self._models.clear()
+
+
+def models() -> Models:
+    """Those of the process."""
+    return process.current().part(Models)
+
+
+def check_context(now: Process, model: Model, what: str) -> None:
+    """The thread must have the model's context. Violates OTHER_CONTEXT.
+
+    Raises Refused: RT_CONTEXT_NULL, and RT_MODEL_CONTEXT after a violation that lenient mode lets
+    pass.
+    """
+    if now.context() is not model.context:
+        text = f"{what}: {model.name}: found another context than that of its load"
+        violate(OTHER_CONTEXT, text)
+        raise Refused(Code.RT_MODEL_CONTEXT, text)
+
+
+def _graph(now: Process, om: Om) -> Graph:
+    try:
+        return Graph.shared(om.digest, om.graph, now.settings.threads)
+    except Exception as error:  # onnxruntime's: the file was made beside another version of it
+        raise Refused(
+            Code.GE_LOAD_MODEL, f"load: onnxruntime cannot execute it: {error}"
+        ) from error
+
+
+def system_memory(now: Process, nbytes: int, policy: int, what: str) -> int:
+    """Device memory that a model gets and no caller asked for by name.
+
+    Violates `allocation.IN_RUN`. Raises Refused GE_MEMORY_ALLOCATION.
+    """
+    try:
+        return allocate(nbytes, policy, tail=True)
+    except Refused as refused:
+        if refused.code != Code.RT_MEMORY_ALLOCATION:
+            raise
+        raise Refused(Code.GE_MEMORY_ALLOCATION, f"{what}: {refused.text}") from refused
+
+
+def _region(now: Process, holder: str, given: Given, needed: int, policy: int) -> Region:
+    if given.ptr == 0:
+        if needed == 0:
+            return Region(0, 0, None, holder, own=True)
+        ptr = system_memory(now, needed, policy, holder)
+        return Region(ptr, needed, now.memory.hold(ptr, needed, holder), holder, own=True)
+    if given.nbytes < needed:
+        raise Refused(
+            Code.GE_PARAM_INVALID, f"{holder}: found {given.nbytes:,} bytes, expected {needed:,}"
+        )
+    if given.ptr % _ALIGNMENT:
+        past = given.ptr % _ALIGNMENT
+        violate(UNALIGNED, f"{holder}: {given.ptr:#x}: found {past} bytes past a multiple of 64")
+    block = now.memory.hold(given.ptr, given.nbytes, holder)
+    device = now.context().device
+    if block.device != device:
+        violate(OTHER_DEVICE, f"{holder}: {block!r}: found a context of device {device}")
+    return Region(given.ptr, given.nbytes, block, holder, own=False)
+
+
+def _release(now: Process, region: Region) -> None:
+    if region.block is None:
+        return
+    now.memory.release(region.block, region.holder)
+    if region.own and now.memory.find(region.ptr) is region.block:  # a reset device has none left
+        now.memory.free(region.ptr)

@@ -1,0 +1,280 @@
+"""The simulated process: one object that holds all state of `acl` and ends with `reset_for_tests`.
+
+`current()` gives it. Rooms that keep state of their own (models) keep it as a part: see
+`Process.part`.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+from threading import Lock, RLock
+from typing import Any, Final, Protocol, TypeVar
+
+from ascend_simulator import violations
+from ascend_simulator.codes import Code, EventFlag, Refused
+from ascend_simulator.contexts import PENDING, Context, Contexts
+from ascend_simulator.counters import Counters
+from ascend_simulator.events import Event
+from ascend_simulator.faults import Faults
+from ascend_simulator.handles import Handles
+from ascend_simulator.memory import AddressSpace
+from ascend_simulator.settings import Settings, from_environment
+from ascend_simulator.streams import Stream, Streams
+from ascend_simulator.violations import declare, violate
+
+DEAD_STREAM = declare("stream.dead", "A stream is used until it is destroyed, and not after.")
+DEAD_EVENT = declare("event.dead", "An event is used until it is destroyed, and not after.")
+
+
+class Part(Protocol):
+    """State of a room above, that lives as long as the process."""
+
+    def live(self) -> list[str]:
+        """Names of what should be gone at acl.finalize()."""
+
+    def close(self) -> None:
+        """The process ends: let go of everything, whatever rules say."""
+
+
+P = TypeVar("P", bound=Part)
+
+
+class Process:
+    """Everything behind `acl`. Safe from any thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings: Final = settings
+        self.lock: Final = RLock()
+        devices = len(settings.device_ids)
+        self.memory: Final = AddressSpace([settings.hbm_bytes] * devices, self.lock)
+        self.streams: Final = Streams(self.memory, self.lock, settings.seed)
+        self.contexts: Final = Contexts(self.memory, self.streams, devices, self._end_contents)
+        self.counters: Final = Counters()
+        self.phase = "load"
+        """"run" from `freeze` on: device memory is then no longer allocated."""
+        self.init_count = 0
+        self.config = ""
+        """What acl.init() was given, normalised."""
+        self.error_per_process = False
+        self.lost = False
+        self.forked = False
+        """Whether this is a child of the process that called acl.init()."""
+        self.faults: Final = Faults(self.lose_device, self._others_take, self.update_quiet)
+        self.faults.arm(settings.faults)
+        self.quiet = False
+        """Whether a call need not look further: initialised, the device there, no fault armed."""
+        self._error = ""
+        self._parts: dict[type[Any], Any] = {}
+        self._stream_handles: Handles[tuple[Stream, Context]] = Handles("stream")
+        self._event_handles: Handles[Event] = Handles("event")
+        self._names = count(1)
+
+    # -- state of the whole -----------------------------------------------------------------------
+
+    def update_quiet(self) -> None:
+        """To be called when something changed that `quiet` speaks of."""
+        self.quiet = (
+            self.init_count > 0 and not self.lost and not self.forked and not self.faults.is_armed
+        )
+
+    def lose_device(self) -> None:
+        """From now on every call fails and nothing queued is done."""
+        self.lost = self.streams.lost = True
+        self.update_quiet()
+
+    def part(self, kind: type[P]) -> P:
+        """The one `kind()` of this process, made at its first use."""
+        part: P | None = self._parts.get(kind)
+        if part is None:
+            with self.lock:
+                part = self._parts.setdefault(kind, kind())
+        return part
+
+    def live(self) -> list[str]:
+        """Names of what should be gone at acl.finalize()."""
+        names = [name for part in self._parts.values() for name in part.live()]
+        for context in self.contexts.all():
+            if not context.is_default:
+                names.append(context.name)
+            names.extend(sorted(context.contents.values()))
+        return names + [repr(block) for block in self.memory.blocks() if block.kind != "alias"]
+
+    def close(self) -> None:
+        """End streams and forget everything, whatever rules say."""
+        for part in self._parts.values():
+            part.close()
+        self.contexts.close()
+
+    # -- errors' texts ----------------------------------------------------------------------------
+
+    def set_error(self, text: str) -> None:
+        """What `take_error` gives next in this thread, or process where that was configured."""
+        if self.error_per_process:
+            self._error = text
+        else:
+            self.contexts.current.error = text
+
+    def take_error(self) -> str:
+        """The last text, once; then ''."""
+        if self.error_per_process:
+            text, self._error = self._error, ""
+        else:
+            current = self.contexts.current
+            text, current.error = current.error, ""
+        return text
+
+    # -- contexts, streams, events ----------------------------------------------------------------
+
+    def context(self) -> Context:
+        """The thread's current context. Raises Refused RT_CONTEXT_NULL if it has none."""
+        return self.contexts.get()
+
+    def stream(self, handle: int, what: str) -> Stream:
+        """The stream, 0 being the current context's default one. Violates DEAD_STREAM.
+
+        Raises Refused: RT_CONTEXT_NULL, RT_STREAM_CONTEXT for a stream of another context.
+        """
+        context = self.contexts.get()
+        if handle == 0:
+            return context.default_stream
+        found = self._stream_handles.get(handle)
+        if found is None:
+            text = f"{what}: {handle:#x}: found no living stream"
+            violate(DEAD_STREAM, text)
+            raise Refused(Code.RT_STREAM_CONTEXT, text)
+        stream, home = found
+        if home is not context:
+            raise Refused(
+                Code.RT_STREAM_CONTEXT,
+                f"{what}: {stream.name}: found it in another context than this thread's",
+            )
+        return stream
+
+    def streams_of(self, device: int) -> list[Stream]:
+        """All streams of a device, the default ones first."""
+        with self.lock:
+            contexts = [found for found in self.contexts.all() if found.device == device]
+            return [context.default_stream for context in contexts] + [
+                stream for stream, home in self._stream_handles if home.device == device
+            ]
+
+    def create_stream(self) -> int:
+        """Handle of a new stream. Raises Refused: RT_CONTEXT_NULL, RT_NO_STREAM_RESOURCE."""
+        context = self.contexts.get()
+        with self.lock:
+            if len(self._stream_handles) >= self.settings.streams:
+                raise Refused(
+                    Code.RT_NO_STREAM_RESOURCE,
+                    f"create_stream: found {self.settings.streams} streams, and no more are there",
+                )
+            stream = self.streams.create(context.group, f"stream {next(self._names)}")
+            handle = self._stream_handles.add((stream, context))
+            context.contents[handle] = stream.name
+        return handle
+
+    def destroy_stream(self, handle: int) -> None:
+        """The stream goes, after its tasks. Violates DEAD_STREAM and, as a caution, PENDING.
+
+        Raises Refused: INVALID_PARAM for null, and as `stream` does.
+        """
+        if handle == 0:
+            raise Refused(Code.INVALID_PARAM, "destroy_stream: found a null stream")
+        stream = self.stream(handle, "destroy_stream")
+        if not stream.is_idle:
+            violate(PENDING, f"destroy_stream: {stream.name}: found tasks nobody waited for")
+        with self.lock:
+            _, context = self._stream_handles.remove(handle)
+            del context.contents[handle]
+        stream.close()
+
+    def event(self, handle: int, what: str) -> Event:
+        """The event. Violates DEAD_EVENT.
+
+        Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for a destroyed one that lenient
+        mode lets pass.
+        """
+        event = self._event_handles.get(handle)
+        if event is None:
+            if handle == 0:
+                raise Refused(Code.INVALID_PARAM, f"{what}: found a null event")
+            text = f"{what}: {handle:#x}: found no living event"
+            violate(DEAD_EVENT, text)
+            raise Refused(Code.RT_PARAM_INVALID, text)
+        return event
+
+    def create_event(self, flags: EventFlag | None) -> int:
+        """Handle of a new event. Raises Refused: RT_CONTEXT_NULL, RT_NO_EVENT_RESOURCE."""
+        context = self.contexts.get()
+        with self.lock:
+            if len(self._event_handles) >= self.settings.events:
+                raise Refused(
+                    Code.RT_NO_EVENT_RESOURCE,
+                    f"create_event: found {self.settings.events} events, and no more are there",
+                )
+            event = Event(context, flags, f"event {next(self._names)}")
+            handle = self._event_handles.add(event)
+            context.contents[handle] = event.name
+        return handle
+
+    def destroy_event(self, handle: int) -> None:
+        """The event goes, at once. Violates `events.WAITED_FOR`; raises as `event` does."""
+        event = self.event(handle, "destroy_event")
+        event.destroy()
+        with self.lock:
+            self._event_handles.remove(handle)
+            del event.context.contents[handle]
+
+    def _end_contents(self, context: Context) -> None:
+        for handle in list(context.contents):
+            if self._event_handles.get(handle) is not None:
+                self._event_handles.remove(handle)
+            elif self._stream_handles.get(handle) is not None:
+                self._stream_handles.remove(handle)[0].close()
+
+    def _others_take(self, nbytes: int) -> None:
+        for device in range(len(self.settings.device_ids)):
+            self.memory.take(device, nbytes)
+
+
+_process: Process | None = None
+_beginning = Lock()
+
+
+def current() -> Process:
+    """The process; made from the environment at the first use."""
+    global _process
+    if _process is None:
+        with _beginning:
+            if _process is None:
+                _process = _make(from_environment())
+    return _process
+
+
+def reset_for_tests(settings: Settings | None = None) -> Process:
+    """End the process as if it had exited, and begin another; all counters are 0.
+
+    settings: None reads the environment again.
+    """
+    global _process
+    if _process is not None:
+        _process.close()
+    _process = _make(from_environment() if settings is None else settings)
+    return _process
+
+
+def _make(settings: Settings) -> Process:
+    violations.reset(strict=settings.mode == "strict")
+    return Process(settings)
+
+
+def _note_fork() -> None:
+    global _process
+    if _process is not None and _process.init_count:
+        _process.forked = True
+        _process.update_quiet()
+    else:
+        _process = None
+
+
+os.register_at_fork(after_in_child=_note_fork)

@@ -1,0 +1,56 @@
+"""What the simulator saw, for tests and for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ascend_simulator import process, violations
+
+
+@dataclass(frozen=True)
+class Report:
+    """The process at one moment. Each dict is a copy."""
+
+    live: list[str]
+    """What acl.finalize() would miss: contexts, streams, events, models, memory."""
+    broken: dict[str, int]
+    """Rule id -> how often it was broken."""
+    calls: dict[str, int]
+    """Function -> calls."""
+    mallocs: dict[str, int]
+    """Phase ("load", "run") -> device allocations."""
+    copied_bytes: dict[str, int]
+    """Name of the copy kind -> bytes."""
+    used_bytes: list[int]
+    """Device -> bytes of it that are taken, rounding included."""
+    executions: int
+    synchronizations: int
+    gil_held_s: float
+    """Seconds spent in functions that on a device keep the GIL."""
+
+
+def report() -> Report:
+    """The state of the current process."""
+    now = process.current()
+    counters = now.counters
+    return Report(
+        live=now.live(),
+        broken=violations.broken(),
+        calls=dict(counters.calls),
+        mallocs=dict(counters.mallocs),
+        copied_bytes=dict(counters.copied_bytes),
+        used_bytes=[now.memory.used(device) for device in range(len(now.settings.device_ids))],
+        executions=counters.executions,
+        synchronizations=counters.synchronizations,
+        gil_held_s=counters.gil_held_ns / 1e9,
+    )
+
+
+def freeze() -> None:
+    """The load phase is over: from now on allocating device memory is a violation."""
+    process.current().phase = "run"
+
+
+def thaw() -> None:
+    """Back to the load phase."""
+    process.current().phase = "load"

@@ -1,0 +1,179 @@
+"""acl.rt: devices, contexts and streams."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ascend_simulator import process
+from ascend_simulator.calls import I32, U32, U64, pair, status, value
+from ascend_simulator.codes import (
+    Code,
+    FailureMode,
+    Refused,
+    RunMode,
+    StreamFlag,
+)
+from ascend_simulator.streams import Stream
+from ascend_simulator.waiting import LOST, check_lost, seconds
+
+_LEAST_PRIORITY: Final = 7
+_STREAM_FLAGS: Final = sum(StreamFlag)
+
+
+# -- devices -------------------------------------------------------------------------------------
+
+
+@value("rt.get_device_count")
+def get_device_count() -> int:
+    """Devices that this process sees."""
+    return len(process.current().settings.device_ids)
+
+
+@status("rt.set_device", I32)
+def set_device(device: int) -> None:
+    """Make the default context of `device` current in this thread."""
+    process.current().contexts.set_device(device)
+
+
+@value("rt.get_device")
+def get_device() -> int:
+    """The device of this thread's context."""
+    return process.current().context().device
+
+
+@status("rt.reset_device", I32)
+def reset_device(device: int) -> None:
+    """Undo one set_device."""
+    process.current().contexts.reset_device(device)
+
+
+@status("rt.reset_device_force", I32)
+def reset_device_force(device: int) -> None:
+    """Undo every set_device."""
+    process.current().contexts.reset_device_force(device)
+
+
+@value("rt.get_run_mode")
+def get_run_mode() -> int:
+    """The program runs on a host."""
+    return int(RunMode.ACL_HOST)
+
+
+# -- contexts ------------------------------------------------------------------------------------
+
+
+@value("rt.create_context", I32)
+def create_context(device: int) -> int:
+    """A new context, current in this thread."""
+    return process.current().contexts.create(device)
+
+
+@status("rt.set_context", U64)
+def set_context(context: int) -> None:
+    """Make `context` current in this thread."""
+    process.current().contexts.make_current(context)
+
+
+@value("rt.get_context")
+def get_context() -> int:
+    """The current context of this thread."""
+    return process.current().context().handle
+
+
+@status("rt.destroy_context", U64)
+def destroy_context(context: int) -> None:
+    """End a context that create_context made. Refused for null: INVALID_PARAM."""
+    if context == 0:
+        raise Refused(Code.INVALID_PARAM, "destroy_context: found a null context")
+    process.current().contexts.destroy(context)
+
+
+# -- streams -------------------------------------------------------------------------------------
+
+
+@value("rt.create_stream")
+def create_stream() -> int:
+    """A new stream of the current context."""
+    return process.current().create_stream()
+
+
+@value("rt.create_stream_with_config", U32, U32)
+def create_stream_with_config(priority: int, flag: int) -> int:
+    """A new stream; priority and flags are checked, and make no difference here.
+
+    Refused: RT_PARAM_INVALID for what no document names (an inference).
+    """
+    if priority > _LEAST_PRIORITY or flag & ~_STREAM_FLAGS:
+        raise Refused(
+            Code.RT_PARAM_INVALID,
+            f"create_stream_with_config: found priority {priority} and flag {flag:#x}",
+        )
+    return process.current().create_stream()
+
+
+@pair("rt.device_get_stream_priority_range")
+def device_get_stream_priority_range() -> tuple[int, int]:
+    """Least and greatest priority: the smaller number is the greater priority."""
+    process.current().context()
+    return _LEAST_PRIORITY, 0
+
+
+@status("rt.destroy_stream", U64)
+def destroy_stream(stream: int) -> None:
+    """End a stream, after its tasks."""
+    process.current().destroy_stream(stream)
+
+
+@status("rt.set_stream_failure_mode", U64, U64)
+def set_stream_failure_mode(stream: int, mode: int) -> None:
+    """What a failed task means to those behind it; once per stream, never the default one.
+
+    Refused: INVALID_PARAM for null and unknown modes, RT_PARAM_INVALID the second time (both
+    inferences).
+    """
+    if stream == 0 or mode >= len(FailureMode):
+        raise Refused(
+            Code.INVALID_PARAM, f"set_stream_failure_mode: found stream {stream:#x}, mode {mode}"
+        )
+    found = process.current().stream(stream, "set_stream_failure_mode")
+    if found.failure_mode is not None:
+        raise Refused(Code.RT_PARAM_INVALID, f"set_stream_failure_mode: {found.name}: set before")
+    found.failure_mode = FailureMode(mode)
+
+
+@status("rt.synchronize_stream", U64, releases_gil=True, lost=LOST)
+def synchronize_stream(stream: int) -> None:
+    """Wait for all tasks of the stream; the first failure since the last wait is reported."""
+    now = process.current()
+    found = now.stream(stream, "synchronize_stream")
+    _wait(now, found, None)
+
+
+@status("rt.synchronize_stream_with_timeout", U64, I32, releases_gil=True, lost=LOST)
+def synchronize_stream_with_timeout(stream: int, timeout_ms: int) -> None:
+    """Wait at most `timeout_ms`, -1 for ever. Refused: RT_PARAM_INVALID, RT_STREAM_SYNC_TIMEOUT."""
+    now = process.current()
+    timeout_s = seconds(timeout_ms, "synchronize_stream_with_timeout")
+    _wait(now, now.stream(stream, "synchronize_stream_with_timeout"), timeout_s)
+
+
+@status("rt.synchronize_device", releases_gil=True, lost=LOST)
+def synchronize_device() -> None:
+    """Wait for all streams of the current context's device; the first failure is reported."""
+    now = process.current()
+    streams = now.streams_of(now.context().device)
+    now.faults.strike("sync")
+    for stream in streams:
+        stream.wait()
+    for stream in streams:
+        stream.report()
+    check_lost(now)
+
+
+# -- inside --------------------------------------------------------------------------------------
+
+
+def _wait(now: process.Process, stream: Stream, timeout_s: float | None) -> None:
+    now.faults.strike("sync")
+    stream.synchronize(timeout_s)
+    check_lost(now)
