@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from ge_runtime.ascend.search_path import heed_pythonpath
 from ge_runtime.batching.admission import Admission
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
@@ -15,14 +16,13 @@ from ge_runtime.batching.grouping import InOrder
 from ge_runtime.batching.overflow import most_rows
 from ge_runtime.batching.regroup import Regrouper
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.devices import HostDevice
-from ge_runtime.engines.artifact import find_artifacts
-from ge_runtime.engines.base import Engine
-from ge_runtime.engines.chain import ChainEngine
+from ge_runtime.engines.artifact import Artifact, find_artifacts
+from ge_runtime.engines.base import Engine, Limited
+from ge_runtime.engines.compiled import with_compiled_gears
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.footprint import Footprint
 from ge_runtime.engines.gearing import Gearing
-from ge_runtime.engines.loader import open_engine
+from ge_runtime.engines.places import Place, place_for
 from ge_runtime.errors import ConfigFault, OutOfMemory, PlanFault
 from ge_runtime.memory.arena import Arena
 from ge_runtime.memory.plan import Plan
@@ -31,6 +31,7 @@ from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.lane import BatchRules, Lane
 from ge_runtime.scheduling.warmup import warm_up
 from ge_runtime.scheduling.window import Grouping
+from ge_runtime.service.client import ServicePlace
 from ge_runtime.workspace.registry import PROCESS_POOLS, Membership
 
 
@@ -45,7 +46,8 @@ class Assembly:
     grouping: Grouping
     lanes: tuple[Lane, ...]
     """One per device that config.pbtxt names."""
-    devices: tuple[HostDevice, ...]
+    places: tuple[Place, ...]
+    """Where the lanes' engines run, one for each."""
     plan: Plan
     """Of each lane."""
     pool: Membership | None
@@ -67,36 +69,47 @@ def assemble(
     """
     cores = _cores()
     config = RuntimeConfig.parse(model_config, cores=cores, derived=derived)
-    artifacts = find_artifacts(version_dir, config.engine, config.stages)
-    gearing = Gearing.of(config, version_dir)
-    asked = [spec.name for spec in config.outputs]
+    if config.device_kind != "cpu":
+        heed_pythonpath()
+    artifacts = find_artifacts(
+        version_dir, config.engine, config.stages, device_kind=config.device_kind
+    )
     with ExitStack() as opened:  # closed again if anything below fails
+        places: list[Place] = []
         engines: list[Engine] = []
-        for _ in config.devices:
-            engine = open_engine(*artifacts, threads=config.intra_op_threads, outputs=asked)
+        for device in config.devices:
+            lane = config.devices[: len(places)].count(device)
+            place = _place(device, lane, artifacts[0].engine, config, instance_name)
+            opened.callback(place.close)
+            engine = _open(place, artifacts, config)
             opened.callback(engine.close)
+            places.append(place)
             engines.append(engine)
+        if engines[0].shapes is not None:
+            config = with_compiled_gears(config, engines[0].shapes, artifacts[0].path.name)
+        gearing = Gearing.of(config, version_dir)
+        unplanned = _limits(engines[0], config, gearing.gears)
         contract = Contract.between(config, engines[0].signature)
         footprint = Footprint(contract, config.batched, config.packing)
         plan = footprint.plan(engines[0], gearing.planned)
         pool = _join_pool(config, plan, opened)
         rules = BatchRules.of(config, contract)
         admission = _admission(config, gearing)
-        devices = tuple(HostDevice(name) for name in config.devices)
         lanes = tuple(
-            _lane(engine, device, contract, rules, gearing, footprint, plan)
-            for engine, device in zip(engines, devices, strict=True)
+            _lane(engine, place, contract, rules, gearing, footprint, plan)
+            for engine, place in zip(engines, places, strict=True)
         )
         cost, costs = warm_up(lanes, config, gearing.gears, rules.terms)
-        for device in devices:
-            device.freeze()
+        for place in places:
+            place.freeze()
         opened.pop_all()
     report = (
         *(f"engine {artifact.engine}, because {artifact.reason}" for artifact in artifacts),
-        f"{config.intra_op_threads} intra-op thread(s) on {cores} core(s)",
+        _where(config, places, cores),
         *gearing.report,
         "memory planned:",
         *(f"  {line}" for line in plan.table() if line),
+        *(f"not planned: {line}" for line in unplanned),
         f"a launch costs: {costs}",
     )
     return Assembly(
@@ -106,12 +119,56 @@ def assemble(
         admission=admission,
         grouping=_grouping(config, gearing.gears, cost),
         lanes=lanes,
-        devices=devices,
+        places=tuple(places),
         plan=plan,
         pool=pool,
         histogram=gearing.histogram,
         report=tuple(f"{instance_name}: {line}" for line in report),
     )
+
+
+def _place(device: str, lane: int, engine: str, config: RuntimeConfig, instance_name: str) -> Place:
+    """lane: how many of the model's places are on the same device before it."""
+    if config.sharing is None:
+        return place_for(
+            device,
+            lane=lane,
+            workspace_bytes=config.workspace_pool_bytes,
+            engine=engine,
+            options=config.ge_options,
+        )
+    weight, priority = config.sharing.weight, config.sharing.priority
+    return ServicePlace(device, instance_name, weight=weight, priority=priority)
+
+
+def _open(place: Place, artifacts: Sequence[Artifact], config: RuntimeConfig) -> Engine:
+    asked = [spec.name for spec in config.outputs]
+    try:
+        return place.open(artifacts, threads=config.intra_op_threads, outputs=asked)
+    except OutOfMemory as fault:
+        raise PlanFault(f"the graph does not fit: {fault}") from fault
+
+
+def _limits(engine: Engine, config: RuntimeConfig, gears: Gears) -> Sequence[str]:
+    """What no plan holds. Raises ConfigFault for what would be compiled while serving."""
+    if not isinstance(engine, Limited):
+        return ()
+    fixed = gears.fixed and config.oversize == "error" and config.packing is None
+    if engine.compiles_each_shape and not fixed:
+        fault = (
+            "parameter 'gears.<axes>': found sizes that are free, expected gears for batch and "
+            "every axis, oversize: error and no packing: each set of sizes is compiled at its "
+            "first execution, which takes seconds to minutes"
+        )
+        raise ConfigFault(config.model, [fault])
+    return engine.unplanned
+
+
+def _where(config: RuntimeConfig, places: Sequence[Place], cores: int) -> str:
+    """What executes, for people."""
+    if config.device_kind == "cpu":
+        return f"{config.intra_op_threads} intra-op thread(s) on {cores} core(s)"
+    return ", ".join(f"{place.name} is {place.hardware}" for place in places)
 
 
 def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
@@ -138,11 +195,11 @@ def _grouping(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Grouping:
 
 
 def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membership | None:
-    """The model's share in the pool, if it is to have one.
+    """The model's share in the pool of the host, if it is to have one: a card's lanes have theirs.
 
     Raises NeverFits if it is too small, ConfigFault if nobody knows what the model needs of it.
     """
-    if config.workspace_pool_bytes is None:
+    if config.workspace_pool_bytes is None or config.device_kind != "cpu":
         return None
     if not plan.workspace_known:
         cure = "expected the package that reads it: `pip install 'ge-runtime[plan]'`"
@@ -156,21 +213,19 @@ def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membersh
 
 def _lane(
     engine: Engine,
-    device: HostDevice,
+    place: Place,
     contract: Contract,
     rules: BatchRules,
     gearing: Gearing,
     footprint: Footprint,
     plan: Plan,
 ) -> Lane:
-    """The engine with its memory on the device. Raises PlanFault if it cannot be had."""
+    """The engine with its memory at the place. Raises PlanFault if it cannot be had."""
+    memory = place.memory
     try:
-        if isinstance(engine, ChainEngine):
-            handover = engine.plan(map(footprint.shapes, gearing.planned))
-            between = device.allocate("between stages", handover.packing.peak)
-            engine.bind(handover, between.memory)
-        inputs = device.allocate("inputs", plan.inputs_bytes)
-        answers = [device.allocate("answers", plan.answers_bytes) for _ in range(plan.answer_slots)]
+        engine.bind([footprint.shapes(gear) for gear in gearing.planned], memory)
+        inputs = memory.allocate("inputs", plan.inputs_bytes)
+        answers = [memory.allocate("answers", plan.answers_bytes) for _ in range(plan.answer_slots)]
     except OutOfMemory as fault:
         table = "\n".join(plan.table())
         raise PlanFault(f"the planned memory cannot be allocated: {fault}\n{table}") from fault

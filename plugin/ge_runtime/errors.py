@@ -42,6 +42,14 @@ class EngineLost(RuntimeFault):
     """The engine or its device is gone: no request is to blame, and none can be executed."""
 
 
+class ServiceFault(RuntimeFault):
+    """The device service cannot be started, reached or understood. Raised at load."""
+
+
+class NoDevice(RuntimeFault):
+    """A device that config.pbtxt names cannot be used here. Raised at load."""
+
+
 class OutOfMemory(RuntimeFault):
     """A device, or an engine on it, has not the bytes asked for. Less may still be had."""
 

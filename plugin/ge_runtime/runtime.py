@@ -66,8 +66,8 @@ class Runtime:
         version_dir: the folder with the artifact. model_config: Triton's JSON, parsed.
         instance_name: for people. derived: the outputs that the model's own code makes.
         clock: of the callers' deadlines.
-        Raises ConfigFault, ArtifactFault, PlanFault, or NeverFits if a launch needs more workspace
-        than the pool has; then nothing stays open.
+        Raises ConfigFault, ArtifactFault, PlanFault, NoDevice, or NeverFits if a launch needs more
+        workspace than the pool has; then nothing stays open.
         """
         parts = assemble(version_dir, model_config, instance_name=instance_name, derived=derived)
         return cls(instance_name, version_dir, parts, clock or SystemClock())
@@ -153,10 +153,10 @@ class Runtime:
         gauges: dict[str, float] = {
             "weights_bytes": plan.weights_bytes,
             "workspace_bytes": plan.workspace_bytes,
-            "io_bytes": plan.io_bytes,
+            "io_bytes": plan.io_bytes + plan.device_io_bytes,
             "total_bytes": plan.total_bytes,
             "allocations_after_freeze": sum(
-                device.allocations_after_freeze for device in parts.devices
+                place.memory.allocations_after_freeze for place in parts.places
             ),
         }
         if parts.pool is not None:
@@ -167,13 +167,20 @@ class Runtime:
 
     def memory_usage(self) -> list[dict[str, object]]:
         """What is planned per device, in the form of Triton's model statistics."""
-        return [
-            {"type": device.kind.upper(), "id": index, "byte_size": self._parts.plan.total_bytes}
-            for index, device in enumerate(self._parts.devices)
-        ]
+        plan, usage = self._parts.plan, []
+        pinned = plan.io_bytes if plan.device_io_bytes else 0
+        for index, place in enumerate(self._parts.places):
+            own = plan.total_bytes - pinned
+            usage.append({"type": place.kind.upper(), "id": index, "byte_size": own})
+            if pinned:
+                usage.append({"type": "CPU_PINNED", "id": index, "byte_size": pinned})
+        return usage
 
     def close(self) -> None:
-        """Free the graph, after the executions in progress. Safe to call twice."""
+        """Free the graph and all memory, after the executions in progress. Safe to call twice.
+
+        What answers are views of stays theirs.
+        """
         with self._idle:
             if not self._open:
                 return
@@ -182,6 +189,8 @@ class Runtime:
         self._dispatcher.close()
         for lane in self._parts.lanes:
             lane.close()
+        for place in self._parts.places:
+            place.close()
         if self._parts.pool is not None:
             self._parts.pool.leave()
         if self.config.histogram is not None:

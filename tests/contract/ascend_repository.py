@@ -17,9 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from contract.test_same_repository import Request, as_input
 from runtime.support.services import Services
 from support.servers import ROOT, Flag, Server, start_reference_server, start_tritonserver
+from tritonclient.http import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 SIMULATOR = ROOT / "plugin" / "ascend_simulator" / "site"
 """What CANN's set_env.sh puts first in PYTHONPATH and PATH; the simulator's takes its place."""
@@ -27,6 +31,7 @@ SIMULATOR = ROOT / "plugin" / "ascend_simulator" / "site"
 CHIP = "AscendSimulator"
 DEVICE = "npu:0"
 INSTANCES = 2
+GRAPH = "1/model.onnx"
 MODELS = {
     "text_encoder": {"gears.batch,tokens": "1x16, 8x16, 1x64, 8x64, 1x512"},
     "text_classifier": {"gears.batch": "1, 8, 64"},
@@ -51,8 +56,26 @@ STARTERS: dict[str, tuple[Any, dict[str, Flag]]] = {
 class Served:
     """A server, and the device services of its models."""
 
+    name: str
     server: Server
     services: Services
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it is NVIDIA's."""
+        return self.name == "tritonserver"
+
+    def ask(self, request: Request) -> np.ndarray | InferenceServerException:
+        """The logits of an answer, or why there is none."""
+        with InferenceServerClient(self.server.http, network_timeout=60) as client:
+            try:
+                return client.infer(request.model, [as_input(request)]).as_numpy("logits")
+            except InferenceServerException as refusal:
+                return refusal
+
+    def is_ready(self, model: str) -> bool:
+        with InferenceServerClient(self.server.http) as client:
+            return client.is_model_ready(model)
 
     def stats(self) -> dict[str, Any]:
         """What `ge-runtime top` tells of the one service."""
@@ -60,6 +83,11 @@ class Served:
         shown = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         (stats,) = json.loads(shown.stdout)
         return stats
+
+    def instances(self) -> dict[str, int]:
+        """Those that the service knows, and their processes."""
+        clients = self.services.stats(DEVICE)["clients"]
+        return {client["name"]: client["pid"] for client in clients}
 
 
 @contextlib.contextmanager
@@ -83,9 +111,9 @@ def serving(
             patch.setenv(variable, text)
         with (
             Services(runtime_folder / "ge_runtime") as services,
-            start(repository, allow_grpc=False, allow_metrics=False, **own, **flags) as server,
+            start(repository, **{"allow_grpc": False, **own, **flags}) as server,
         ):
-            yield Served(server, services)
+            yield Served(name, server, services)
 
 
 def environment() -> dict[str, str]:
@@ -108,7 +136,7 @@ def write_ascend_repository(source: Path, folder: Path) -> None:
         shutil.copytree(source / name, folder / name, ignore=ignored)
     for name, gears in MODELS.items():
         configure(folder / name, gears | _SETTINGS, instances=INSTANCES)
-        build(folder / name, source / name / "1" / "model.onnx")
+        build(folder / name, source / name / GRAPH)
 
 
 def configure(folder: Path, parameters: Mapping[str, str], *, instances: int = 1) -> None:
@@ -122,9 +150,15 @@ def configure(folder: Path, parameters: Mapping[str, str], *, instances: int = 1
         config.write("\n".join(["", *lines, ""]))
 
 
+def reconfigure(folder: Path, was: str, now: str) -> None:
+    """Replace a part of a model's config.pbtxt."""
+    config = folder / "config.pbtxt"
+    config.write_text(config.read_text().replace(was, now))
+
+
 def build(folder: Path, graph: Path, chip: str = CHIP) -> None:
     """Compile model.om of the graph, which does not stay in the folder."""
-    copy = Path(shutil.copy(graph, folder / "1" / "model.onnx"))
+    copy = Path(shutil.copy(graph, folder / GRAPH))
     command = [sys.executable, "-m", "ge_runtime.cli", "build", str(folder)]
     subprocess.run(
         [*command, "--soc-version", chip, "--precision", "origin"],

@@ -6,25 +6,22 @@ files; what it must answer is what the same graphs answer on the CPU.
 
 from __future__ import annotations
 
-import json
+import fcntl
+import os
 import random
-import subprocess
-import sys
+import re
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from contract.ascend_repository import (
-    CHIP,
-    INSTANCES,
-    MODELS,
-    environment,
-    write_ascend_repository,
-)
+from contract.ascend_repository import CHIP, DEVICE, INSTANCES, MODELS, STARTERS, Served, serving
 from contract.test_same_repository import (
     Request,
     as_input,
@@ -35,45 +32,18 @@ from contract.test_same_repository import (
     one_at_a_time,
     text,
 )
-from runtime.support.services import Services, until
-from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from runtime.support.services import until
+from support.servers import Server
 from tritonclient.http import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from ascend_simulator import om
 
 pytestmark = pytest.mark.oracle
 
-DEVICE = "npu:0"
 ABSOLUTE = 1e-3
 CLIENTS = 8
 MANY = 2000
-STARTERS: dict[str, tuple[Any, dict[str, Flag]]] = {
-    "tritonserver": (start_tritonserver, {}),
-    "reference server": (start_reference_server, {"backend_config": "python,host=process"}),
-}
-
-
-@dataclass(frozen=True)
-class Served:
-    """A server, and the device services of its models."""
-
-    server: Server
-    services: Services
-
-    def stats(self) -> dict[str, Any]:
-        """What `ge-runtime top` tells of the one service."""
-        command = [sys.executable, "-m", "ge_runtime.cli", "top", "--json"]
-        shown = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-        (stats,) = json.loads(shown.stdout)
-        return stats
-
-
-@pytest.fixture(scope="module")
-def card_repository(real_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models, compiled."""
-    folder = tmp_path_factory.mktemp("card") / "repository"
-    write_ascend_repository(real_repository, folder)
-    return folder
 
 
 @pytest.fixture(scope="module", params=STARTERS)
@@ -84,17 +54,9 @@ def served(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
     """Either server with all models."""
-    start, flags = STARTERS[request.param]
-    runtime_folder = tmp_path_factory.mktemp("services")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(runtime_folder))
-        for name, value in environment().items():
-            patch.setenv(name, value)
-        with (
-            Services(runtime_folder / "ge_runtime") as services,
-            start(card_repository, allow_grpc=False, **flags) as server,
-        ):
-            yield Served(server, services)
+    folder = tmp_path_factory.mktemp("services")
+    with serving(request.param, card_repository, folder) as served:
+        yield served
 
 
 # ---------------------------------------------------------------------------------------- answers
@@ -177,4 +139,46 @@ def test_many_requests_of_many_clients_allocate_nothing(served: Served):
     after = served.stats()
     assert after["memory"] | {"resident": 0} == before["memory"] | {"resident": 0}
     assert [model["faults"] for model in after["models"]] == [0] * len(after["models"])
+    with urlopen(f"http://{served.server.metrics}/metrics") as page:
+        late = re.findall(rb"^ge_runtime_allocations_after_freeze{.*} (.*)$", page.read(), re.M)
+    assert [float(count) for count in late] == [0] * len(after["clients"])
     assert after["turns"]["begun"] > before["turns"]["begun"]
+
+
+# --------------------------------------------------------------------------- death of the service
+
+
+@contextmanager
+def no_service(served: Served, pid: int) -> Iterator[None]:
+    """Kill the service; as long as this lasts, nobody can start the next."""
+    with (served.services.path / "npu-0.lock").open("r+") as lock:
+        holder = Thread(target=fcntl.flock, args=(lock, fcntl.LOCK_EX))
+        holder.start()  # it waits where others only try, so it is the next
+        os.kill(pid, signal.SIGKILL)
+        holder.join()
+        yield
+
+
+def test_all_models_answer_again_after_the_service_was_killed(served: Served):
+    requests = [text("Where is my parcel?"), image(random.Random(5))]
+    expected = [served.ask(request) for request in requests]
+    before, instances = served.stats(), served.instances()
+    with no_service(served, before["pid"]):
+        for request in requests * INSTANCES:
+            refusal = served.ask(request)
+            assert isinstance(refusal, InferenceServerException)
+            assert refusal.status() == "503"
+            lost = f"the device service of {DEVICE} (pid {before['pid']}) is lost: "
+            assert lost in refusal.message()
+            assert "; it is being restarted; its log is " in refusal.message()
+        if not served.is_real:  # which asks no model of this version whether it is ready
+            until(lambda: not served.is_ready("ge_classifier"), "the server's notice")
+    until(lambda: served.services.pid(DEVICE) is not None, "the next service")
+    until(lambda: served.instances() == instances, "all instances")
+    for request, right in zip(requests * INSTANCES, expected * INSTANCES, strict=True):
+        until(lambda one=request: isinstance(served.ask(one), np.ndarray), "an answer")
+        np.testing.assert_array_equal(served.ask(request), right)
+    after = served.stats()
+    assert served.is_ready("ge_classifier")
+    assert after["pid"] != before["pid"]
+    assert after["memory"]["allocated"] == before["memory"]["allocated"]

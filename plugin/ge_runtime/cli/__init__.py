@@ -14,12 +14,17 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import ge_runtime.cli.backend as backend
+import ge_runtime.cli.build as build
 import ge_runtime.cli.conformance as conformance
+import ge_runtime.cli.convert as convert
+import ge_runtime.cli.doctor as doctor
 import ge_runtime.cli.gears as gears
 import ge_runtime.cli.inspect as inspect
+import ge_runtime.cli.settle as settle
+import ge_runtime.cli.top as top
 from ge_runtime.errors import RuntimeFault
 
-COMMANDS: Final = (gears, inspect, conformance, backend)
+COMMANDS: Final = (gears, build, inspect, conformance, doctor, top, convert, backend, settle)
 
 UNUSABLE: Final = 2
 """The exit code of bad arguments, argparse's own, and of bad input."""

@@ -36,3 +36,16 @@ def whole(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 1")
     return int(text)
+
+
+def axis_sizes(text: str) -> dict[str, int]:
+    """An argument of axes and sizes, e.g. tokens=512,height=64. Raises ArgumentTypeError."""
+    sizes = {}
+    for entry in text.split(","):
+        axis, equals, size = entry.partition("=")
+        if not equals:
+            raise argparse.ArgumentTypeError(
+                f"found {entry!r}, expected an axis and a size, e.g. tokens=512"
+            )
+        sizes[axis.strip()] = whole(size.strip())
+    return sizes

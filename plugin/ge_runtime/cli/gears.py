@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ge_runtime.cli.arguments import new_command, whole
+from ge_runtime.cli.arguments import axis_sizes, new_command, whole
 from ge_runtime.cli.gears_plan import Plan
 from ge_runtime.cli.model_config import read_runtime_config
 from ge_runtime.config import RuntimeConfig
@@ -99,7 +99,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--limit",
         action="append",
         default=[],
-        type=_limits,
+        type=axis_sizes,
         metavar="AXIS=SIZE,...",
         help="the largest size that must be held, itself a gear (the config's, else the largest "
         "that occurs); larger sizes are left out",
@@ -195,15 +195,3 @@ def _counts(text: str) -> range:
     raise argparse.ArgumentTypeError(
         f"found {text!r}, expected a number from 1 to {MOST_GEARS} or a range such as 1-8"
     )
-
-
-def _limits(text: str) -> dict[str, int]:
-    limits = {}
-    for entry in text.split(","):
-        axis, equals, size = entry.partition("=")
-        if not equals:
-            raise argparse.ArgumentTypeError(
-                f"found {entry!r}, expected an axis and a size, e.g. tokens=512"
-            )
-        limits[axis.strip()] = whole(size.strip())
-    return limits

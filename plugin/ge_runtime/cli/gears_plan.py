@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.planning.ascend import AscendOptions, ascend_options
+from ge_runtime.planning.ascend import AscendOptions, ascend_options, with_options
 from ge_runtime.planning.demand import Demand
 from ge_runtime.planning.report import Comparison, as_json, choice_lines, curve_lines, use_lines
 from ge_runtime.planning.tables import GearTable, key_of, pbtxt_lines, size_text
@@ -50,7 +50,7 @@ class Plan:
             use_lines(self.demand, self.gears, memory),
             self._cost_lines(target, memory),
             ["config.pbtxt:", *pbtxt_lines(self.demand.axes, self.gears, self.limits)],
-            _ascend_lines(ascend_options(target), named=self.config is not None),
+            _ascend_lines(self._options(target), named=self.config is not None),
         ]
         return "\n\n".join("\n".join(section) for section in sections).split("\n")
 
@@ -61,7 +61,7 @@ class Plan:
             return plan
         target = self._target()
         memory = self._io_bytes(target)
-        options = ascend_options(target)
+        options = self._options(target)
         return {
             **plan,
             "io_bytes": memory and [memory[gear] for gear in self.gears],
@@ -98,6 +98,10 @@ class Plan:
             limits=self.limits,
             tables={axes: self.gears},
         )
+
+    def _options(self, target: Target) -> AscendOptions:
+        """The gears for Ascend's compiler, with what else config.pbtxt asks of it."""
+        return with_options(ascend_options(target), self.config.ge_options if self.config else {})
 
     def _io_bytes(self, target: Target) -> dict[tuple[int, ...], int] | None:
         """Gear: bytes of the inputs and outputs of one execution, if they are known."""

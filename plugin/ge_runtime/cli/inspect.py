@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,10 +14,12 @@ from ge_runtime.cli.inspection import Inspection
 from ge_runtime.cli.model_config import read_model_config, read_runtime_config
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import SUFFIXES, find_artifact, find_artifacts
+from ge_runtime.engines.base import Signature
+from ge_runtime.engines.compiled import with_compiled_gears
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.footprint import Footprint
 from ge_runtime.engines.gearing import Gearing
-from ge_runtime.engines.loader import open_engine
+from ge_runtime.engines.places import place_for
 from ge_runtime.errors import ArtifactFault, ConfigFault
 from ge_runtime.memory.plan import Plan
 
@@ -82,18 +85,27 @@ def inspect(folder: Path, version: int | None = None) -> Inspection:
     """
     model_config = read_model_config(folder)
     _refuse_ensemble(model_config)
-    version_dir = _version_dir(folder, version)
+    version_dir = version_folder(folder, version)
     if not any(entry.suffix in SUFFIXES.values() for entry in version_dir.iterdir()):
         find_artifact(version_dir, "auto")  # raises, before faults that only graphs can have
     config = read_runtime_config(folder)
-    artifacts = find_artifacts(version_dir, config.engine, config.stages)
+    artifacts = find_artifacts(
+        version_dir, config.engine, config.stages, device_kind=config.device_kind
+    )
     names = [spec.name for spec in config.outputs]
-    engine = open_engine(*artifacts, threads=config.intra_op_threads, outputs=names)
-    try:
-        given = {tensor.name for tensor in engine.signature.outputs}
-        if derived := [name for name in names if name not in given]:
-            derived += [spec.name for spec in config.derived]
-            config = RuntimeConfig.parse(model_config, cores=1, derived=derived)
+    with ExitStack() as opened:
+        place = place_for(
+            config.devices[0],
+            workspace_bytes=config.workspace_pool_bytes,
+            engine=artifacts[0].engine,
+            options=config.ge_options,
+        )
+        opened.callback(place.close)
+        engine = place.open(artifacts, threads=config.intra_op_threads, outputs=names)
+        opened.callback(engine.close)
+        config = config_for(folder, config, engine.signature)
+        if engine.shapes is not None:
+            config = with_compiled_gears(config, engine.shapes, artifacts[0].path.name)
         gearing = Gearing.of(config, version_dir)
         plan: Plan | None = None
         faults: Sequence[str] = ()
@@ -104,9 +116,26 @@ def inspect(folder: Path, version: int | None = None) -> Inspection:
         else:
             footprint = Footprint(contract, config.batched, config.packing)
             plan = footprint.plan(engine, gearing.planned)
-        return Inspection(version_dir, config, artifacts, engine.signature, gearing, plan, faults)
-    finally:
-        engine.close()
+        return Inspection(
+            version_dir,
+            config,
+            artifacts,
+            engine.signature,
+            gearing,
+            plan,
+            faults,
+            place.hardware,
+        )
+
+
+def config_for(folder: Path, config: RuntimeConfig, signature: Signature) -> RuntimeConfig:
+    """The configuration where outputs that the graph lacks are made by the model's own code."""
+    given = {tensor.name for tensor in signature.outputs}
+    derived = [spec.name for spec in config.outputs if spec.name not in given]
+    if not derived:
+        return config
+    derived += [spec.name for spec in config.derived]
+    return RuntimeConfig.parse(read_model_config(folder), cores=1, derived=derived)
 
 
 def _refuse_ensemble(model_config: Mapping[str, object]) -> None:
@@ -117,7 +146,7 @@ def _refuse_ensemble(model_config: Mapping[str, object]) -> None:
         )
 
 
-def _version_dir(folder: Path, version: int | None) -> Path:
+def version_folder(folder: Path, version: int | None) -> Path:
     """The folder of this version, or of the highest. Raises ArtifactFault if there is none."""
     versions = sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal())
     if version is None and versions:

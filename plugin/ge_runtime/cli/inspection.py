@@ -44,6 +44,8 @@ class Inspection:
     """None if there are faults."""
     faults: Sequence[str]
     """Where config.pbtxt and the graph do not agree."""
+    hardware: str
+    """What the device is, for people."""
 
     @property
     def inputs(self) -> list[Match]:
@@ -66,7 +68,7 @@ class Inspection:
         count = len(self.config.devices)
         engines = f" of each of {count} engines" if count > 1 else ""
         sections = {
-            "Engine": [f"{each.engine}, because {each.reason}" for each in self.artifacts],
+            "Engine": self._engines(),
             "Inputs": aligned([_HEADER, *self.inputs], "<<<"),
             "Outputs": aligned([_HEADER, *self.outputs], "<<<"),
             "Sizes": [*self._sizes(), *self.gearing.report],
@@ -90,6 +92,7 @@ class Inspection:
             ],
             "inputs": [match._asdict() for match in self.inputs],
             "outputs": [match._asdict() for match in self.outputs],
+            "hardware": self.hardware,
             "limits": self._limits,
             "gears": [
                 {"axes": axes, "sizes": sizes} for axes, sizes in self.gearing.tables.items()
@@ -97,6 +100,12 @@ class Inspection:
             "memory": _memory(self.plan) if self.plan else None,
             "faults": list(self.faults),
         }
+
+    def _engines(self) -> list[str]:
+        engines = [f"{each.engine}, because {each.reason}" for each in self.artifacts]
+        if self.config.device_kind != "cpu":
+            engines.append(f"{self.config.devices[0]} is {self.hardware}")
+        return engines
 
     @property
     def _limits(self) -> dict[str, int]:
@@ -177,7 +186,7 @@ def _memory(plan: Plan) -> dict[str, object]:
         "inputs_bytes": plan.inputs_bytes,
         "answers_bytes": plan.answers_bytes,
         "answer_slots": plan.answer_slots,
-        "staging_bytes": 0,
+        "device_io_bytes": plan.device_io_bytes,
         "total_bytes": plan.total_bytes,
         "lower_bound_bytes": plan.lower_bound,
         "unshared_bytes": plan.unshared_bytes,

@@ -11,13 +11,18 @@ from ge_runtime.errors import ConfigFault
 from ge_runtime.specs import DType
 
 
+def config_file(path: Path) -> Path:
+    """The config.pbtxt that is at `path`, or in the model's folder there."""
+    return path / "config.pbtxt" if path.is_dir() else path
+
+
 def read_model_config(path: Path) -> dict[str, object]:
     """The mapping that Triton hands to the model whose folder, or config.pbtxt, is at `path`.
 
     Fields that config.pbtxt leaves out are left out, save `name`, which is then the folder's.
     Raises ConfigFault if it is not in protobuf's text format, OSError if there is none.
     """
-    file = path / "config.pbtxt" if path.is_dir() else path
+    file = config_file(path)
     folder = file.resolve().parent.name
     try:
         return {"name": folder, **parse(file.read_text(encoding="utf-8"))}

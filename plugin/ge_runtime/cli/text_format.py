@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 _LISTS: Final = (
     "input",
@@ -39,6 +39,37 @@ _TRUTHS: Final = {"true": True, "false": False}
 _ENDS: Final = {"{": "}", "<": ">"}
 
 
+class Token(NamedTuple):
+    """A word, value or mark, and where it stands."""
+
+    kind: str
+    """"text", "number", "word", "mark", or "end" for the end of the text."""
+    text: str
+    """As it is written; a text with its quotes."""
+    line: int
+    """Counted from 1."""
+    start: int
+    end: int
+    """The characters it takes, from `start` to before `end`."""
+
+
+def tokens(text: str) -> list[Token]:
+    """All tokens, the end of the text last. Raises ValueError where there is none."""
+    found: list[Token] = []
+    place, line = 0, 1
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise ValueError(f"line {line}: found {text[place]!r}, expected a field or value")
+        kind = str(match.lastgroup)
+        if kind != "blank":
+            found.append(Token(kind, match[0], line, place, match.end()))
+        line += match[0].count("\n")
+        place = match.end()
+    found.append(Token("end", "", line, place, place))
+    return found
+
+
 def parse(text: str) -> dict[str, object]:
     """The message that `text` writes. Raises ValueError with line, found and expected."""
     reader = _Reader(text)
@@ -51,25 +82,14 @@ class _Reader:
     """Goes through the tokens of a text, once."""
 
     def __init__(self, text: str) -> None:
-        self._tokens: list[tuple[str, str, int]] = []
-        place, line = 0, 1
-        while place < len(text):
-            match = _TOKEN.match(text, place)
-            if match is None:
-                raise ValueError(f"line {line}: found {text[place]!r}, expected a field or value")
-            kind = str(match.lastgroup)
-            if kind != "blank":
-                self._tokens.append((kind, match[0], line))
-            line += match[0].count("\n")
-            place = match.end()
-        self._tokens.append(("end", "", line))
+        self._tokens = tokens(text)
         self._next = 0
 
     def message(self, end: str) -> dict[str, object]:
         """The fields up to the token `end`, which is left."""
         fields: dict[str, list[object]] = {}
         while self._word not in (end, ""):
-            kind, name, line = self._tokens[self._next]
+            kind, name, line, *_ = self._tokens[self._next]
             if kind != "word":
                 raise ValueError(f"line {line}: found {name!r}, expected the name of a field")
             self._next += 1
@@ -99,7 +119,7 @@ class _Reader:
 
     def _value(self, *, colon: bool) -> object:
         """colon: whether one came before; values other than messages need it."""
-        kind, word, _ = self._tokens[self._next]
+        kind, word, *_ = self._tokens[self._next]
         if word in _ENDS:
             self.take(word)
             message = self.message(_ENDS[word])
@@ -120,7 +140,7 @@ class _Reader:
     def _text(self) -> str:
         """One text, of all parts that stand side by side."""
         parts = []
-        while self._tokens[self._next][0] == "text":
+        while self._tokens[self._next].kind == "text":
             parts.append(_ESCAPE.sub(self._unescaped, self._word[1:-1]))
             self._next += 1
         return "".join(parts)
@@ -138,10 +158,10 @@ class _Reader:
 
     @property
     def _word(self) -> str:
-        return self._tokens[self._next][1]
+        return self._tokens[self._next].text
 
     def _fault(self, expected: str) -> ValueError:
-        _, word, line = self._tokens[self._next]
+        _, word, line, *_ = self._tokens[self._next]
         found = repr(word) if word else "the end"
         return ValueError(f"line {line}: found {found}, expected {expected}")
 

@@ -24,6 +24,12 @@ _SETTINGS: Final = (
     "histogram",
     "warmup",
     "workspace_pool_mib",
+    "placement",
+    "service_weight",
+    "service_priority",
+    "device_ids",
+    "device_exec_blocks",
+    "static_model",
 )
 _FAMILIES: Final = {
     "axes": "axes.<input or output>",
@@ -38,6 +44,9 @@ _FAMILIES: Final = {
     "default": "default.<input>",
     "pass": "pass.<output>",
     "prepared": "prepared.<tensor>",
+    "graph": "graph.ge.<option>",
+    "session": "session.ge.<option>",
+    "ge": "ge.<option>",
 }
 
 

@@ -17,9 +17,11 @@ from ge_runtime.config.faults import Faults
 from ge_runtime.config.filling import read_defaults, read_pads
 from ge_runtime.config.gears import Table, read_gears
 from ge_runtime.config.generated import Generated
+from ge_runtime.config.kept import read_ge_options, read_static
 from ge_runtime.config.packing import read_packing
 from ge_runtime.config.parameters import Parameters
 from ge_runtime.config.settings import (
+    kind_of,
     read_cost,
     read_devices,
     read_engine,
@@ -30,6 +32,7 @@ from ge_runtime.config.settings import (
     read_threads,
     read_word,
 )
+from ge_runtime.config.sharing import Sharing, read_sharing
 from ge_runtime.config.tensors import Tensors
 from ge_runtime.specs import ROWS, Number, TensorSpec
 
@@ -91,7 +94,9 @@ class RuntimeConfig:
     """Seconds of a launch, of an element of a row, of a squared element; None: to be timed."""
     intra_op_threads: int
     devices: tuple[str, ...]
-    """Each of DEVICES, one engine and lane each; a device may be there several times."""
+    """Of one kind, one engine and lane each; a device may be there several times."""
+    sharing: Sharing | None
+    """The model's part in the device service; None: it executes in its own process."""
     stages: tuple[str, ...]
     """The names of the graphs that run in this order; empty: the one artifact."""
     workspace_pool_bytes: int | None
@@ -99,11 +104,18 @@ class RuntimeConfig:
     """Where sizes of requests are recorded, relative to the version folder and inside it."""
     warmup: str
     """"gears" or "none"."""
+    ge_options: Mapping[str, str]
+    """Option of Ascend's compiler, one of ATC_FLAGS or for ge_session GE_LEVELS: its value."""
 
     @property
     def sources(self) -> tuple[TensorSpec, ...]:
         """What batches are made of: the prepared tensors if there are any, else the inputs."""
         return self.prepared or self.inputs
+
+    @property
+    def device_kind(self) -> str:
+        """Of all its devices: "cpu" or "npu"."""
+        return kind_of(self.devices[0])
 
     @property
     def rows_key(self) -> str:
@@ -142,8 +154,8 @@ def _read(
         batched=batched,
         rows_first=batched and max_batch_size == 0,
     )
-    engine = read_engine(parameters, faults)
     devices = read_devices(parameters, faults)
+    engine = read_engine(parameters, devices, faults)
     # Engines that all take all cores are a common cause of slow servers.
     share = cores // (read_instances(model_config, faults) * len(devices))
     limits = read_limits(parameters, tensors, faults)
@@ -158,6 +170,7 @@ def _read(
         fallback=oversize == "fallback",
     )
     geared = set(chain.from_iterable(gears))
+    read_static(parameters, tensors.axes, geared, faults, rows=rows)
     generated = Generated(parameters, tensors, faults, batched=batched)
     masks = generated.masks()
     return RuntimeConfig(
@@ -186,8 +199,10 @@ def _read(
         cost=read_cost(parameters, faults),
         intra_op_threads=read_threads(parameters, faults, share=share),
         devices=devices,
+        sharing=read_sharing(parameters, faults),
         stages=read_stages(parameters, faults),
         workspace_pool_bytes=read_pool_bytes(parameters, faults),
         histogram=read_histogram(parameters, faults),
         warmup=read_word("warmup", ("gears", "none"), parameters, faults),
+        ge_options=read_ge_options(parameters, devices, faults, engine=engine),
     )

@@ -1,9 +1,9 @@
 """The settings of the whole model: engine, devices, threads, stages, and how launches are chosen.
 
-- `engine`: `auto` (default), `onnxruntime` or `torch`.
+- `engine`: `auto` (default), `onnxruntime`, `torch`, `om` or `ge_session`.
 - `intra_op_threads`: threads that one execution may use. Default: the cores of the process shared
   by all instances and their devices, at least 1.
-- `devices`: one engine and one lane each, e.g. `cpu, cpu`. Default `cpu`.
+- `devices`: one engine and one lane each, e.g. `cpu, cpu` or `npu:0, npu:1`. Default `cpu`.
 - `stages`: the names of the graphs in the version folder, in the order in which they run, e.g.
   `encoder, classifier` for encoder.onnx and classifier.onnx. Default: the one artifact.
 - `cost`: `calibrate` (default: timed at load), or what a launch costs: `launch_us=120,
@@ -13,7 +13,8 @@
   `fallback` executes it alone at its own size.
 - `histogram`: where the sizes of requests are recorded, a path inside the version folder.
 - `warmup`: `gears` (default: each is executed once at load) or `none`.
-- `workspace_pool_mib`: the capacity of the device's pool of workspace, in MiB.
+- `workspace_pool_mib`: the capacity of the device's pool of workspace, in MiB; on a card of each
+  lane.
 - `rows`: for `max_batch_size: 0` where the model's own code prepares the graph's inputs: the most
   rows of a batch. Prepared tensors then have a batch dimension, of as many rows as the code makes
   of a request, and so have the graph's inputs and outputs; config.pbtxt writes it as the first
@@ -24,36 +25,61 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
 from ge_runtime.config.faults import Faults
+from ge_runtime.config.kept import NPU, read_kept_devices
 from ge_runtime.config.parameters import Parameters, split_names
 from ge_runtime.config.values import read_whole
 
-ENGINES: Final = ("auto", "onnxruntime", "torch")
-DEVICES: Final = ("cpu",)
+ENGINES: Final = ("auto", "onnxruntime", "torch", "om", "ge_session")
+DEVICES: Final = ("cpu", "npu:0")
+"""For people: of cards there are others, such as npu:1."""
+
+
+_CARD: Final = re.compile(r"npu:\d+", re.ASCII)
+_KINDS: Final = ("cpu", NPU)
+_ENGINES_ON: Final = {"cpu": ("onnxruntime", "torch"), NPU: ("om", "torch", "ge_session")}
+"""Kind of device: the engines that execute there."""
 
 _STAGE_NAME: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 _COSTS: Final = {"launch_us": 1e-6, "element_ns": 1e-9, "element2_ns": 1e-9}
 """Part of a cost: its unit in seconds."""
 
 
-def read_engine(parameters: Parameters, faults: Faults) -> str:
-    """One of ENGINES."""
+def read_engine(parameters: Parameters, devices: Sequence[str], faults: Faults) -> str:
+    """One of ENGINES, which the devices can execute."""
     engine = parameters.settings.get("engine", "auto")
     if engine not in ENGINES:
         faults.add_unknown("parameter 'engine'", "engine", engine, ENGINES)
+    elif engine != "auto" and not any(
+        engine in _ENGINES_ON.get(kind_of(each), ()) for each in devices
+    ):
+        needed = "cpu" if engine in _ENGINES_ON["cpu"] else "cards, e.g. npu:0"
+        found = f"engine {engine} for devices {', '.join(devices)}"
+        faults.add("parameter 'engine'", found, f"devices: {needed}")
     return engine
 
 
 def read_devices(parameters: Parameters, faults: Faults) -> tuple[str, ...]:
     """Each one of DEVICES, and none, one or several times; at least one in all."""
-    devices = split_names(parameters.settings.get("devices", "cpu"))
+    devices = read_kept_devices(parameters, faults)
+    if devices is None:
+        devices = split_names(parameters.settings.get("devices", "cpu"))
     for device in dict.fromkeys(devices):
-        if device not in DEVICES:
+        if device not in DEVICES and not _CARD.fullmatch(device):
             faults.add_unknown("parameter 'devices'", "device", device, DEVICES)
+    kinds = sorted({kind_of(device) for device in devices})
+    if len(kinds) > 1 and all(kind in _KINDS for kind in kinds):
+        faults.add("parameter 'devices'", " and ".join(kinds), "devices of one kind")
     return devices
+
+
+def kind_of(device: str) -> str:
+    """The kind of a device that config.pbtxt names: "npu" of "npu:0"."""
+    return device.partition(":")[0]
 
 
 def read_threads(parameters: Parameters, faults: Faults, *, share: int) -> int:

@@ -1,10 +1,9 @@
-"""Where memory comes from. One file per kind of device, over the bookkeeping that all share.
+"""Where memory comes from: the bookkeeping that all devices share, and the host's memory.
 
-`host` is the memory of this process, `null` a card that exists on paper only.
+A card's memory is in the room that knows the card.
 """
 
 from ge_runtime.devices.base import Buffer, Device
 from ge_runtime.devices.host import HostDevice
-from ge_runtime.devices.null import NullDevice
 
-__all__ = ["Buffer", "Device", "HostDevice", "NullDevice"]
+__all__ = ["Buffer", "Device", "HostDevice"]

@@ -9,27 +9,25 @@ from typing import ClassVar, Generic, TypeVar
 
 from ge_runtime.errors import DeviceFault, OutOfMemory
 
-Memory_co = TypeVar("Memory_co", covariant=True)
+Memory = TypeVar("Memory")
 """What a device gives for bytes: an array on the host, elsewhere an address."""
 
 _log = logging.getLogger(__name__)
 
 
-class Buffer(Generic[Memory_co]):
+class Buffer(Generic[Memory]):
     """Bytes of a device under a label. Made by `Device.allocate`."""
 
     __slots__ = ("_device", "_memory", "label", "nbytes")
 
-    def __init__(
-        self, device: Device[Memory_co], label: str, nbytes: int, memory: Memory_co
-    ) -> None:
+    def __init__(self, device: Device[Memory], label: str, nbytes: int, memory: Memory) -> None:
         self._device = device
-        self._memory: tuple[Memory_co] | None = (memory,)  # None once freed
+        self._memory: tuple[Memory] | None = (memory,)  # None once freed
         self.label = label
         self.nbytes = nbytes
 
     @property
-    def memory(self) -> Memory_co:
+    def memory(self) -> Memory:
         """What the device gave. Raises DeviceFault once the buffer is freed."""
         if self._memory is None:
             raise DeviceFault(f"{self!r}: found a use after its free, expected none")
@@ -44,7 +42,7 @@ class Buffer(Generic[Memory_co]):
         return f"<Buffer '{self.label}': {self.nbytes:,} bytes on {self._device.name}, {state}>"
 
 
-class Device(ABC, Generic[Memory_co]):
+class Device(ABC, Generic[Memory]):
     """Memory that is allocated at load, under labels, and never while serving.
 
     After `freeze` an allocation still succeeds, since a request must not suffer for a defect in
@@ -57,18 +55,24 @@ class Device(ABC, Generic[Memory_co]):
         """name: for people, e.g. "cpu". capacity_bytes: None where nobody knows."""
         self.name = name
         self.capacity_bytes = capacity_bytes
+        self._live: set[Buffer[Memory]] = set()
         self._allocated: dict[str, int] = {}  # label -> bytes of live buffers
         self._used_bytes = 0
+        self._allocations = 0
         self._frozen = False
         self._late_labels: set[str] = set()
         self._late = 0
         self._lock = Lock()
 
     @abstractmethod
-    def _obtain(self, nbytes: int) -> Memory_co:
+    def _obtain(self, nbytes: int) -> Memory:
         """The bytes themselves. Raises MemoryError if there are not as many."""
 
-    def allocate(self, label: str, nbytes: int) -> Buffer[Memory_co]:
+    @abstractmethod
+    def _release(self, memory: Memory) -> None:
+        """Give back the bytes that `_obtain` gave."""
+
+    def allocate(self, label: str, nbytes: int) -> Buffer[Memory]:
         """`nbytes` (0 or more) bytes of undefined content; `label` says what for.
 
         Raises OutOfMemory with the label, what was wanted and what is available, ValueError for
@@ -90,10 +94,17 @@ class Device(ABC, Generic[Memory_co]):
                     f"{self.name}: '{label}': found {nbytes:,} bytes wanted, expected no more "
                     f"than the machine gives beside the {self._used_bytes:,} in use"
                 ) from error
+            self._live.add(buffer)
+            self._allocations += 1
             self._book(label, nbytes)
             if self._frozen:
                 self._note_late(label, nbytes)
             return buffer
+
+    def free_all(self) -> None:
+        """Free all live buffers. Safe to call twice."""
+        for buffer in tuple(self._live):
+            buffer.free()
 
     def freeze(self) -> None:
         """From now on an allocation is a defect. Safe to call twice."""
@@ -103,6 +114,11 @@ class Device(ABC, Generic[Memory_co]):
     def frozen(self) -> bool:
         """Whether `freeze` was called."""
         return self._frozen
+
+    @property
+    def allocations(self) -> int:
+        """How many there have been."""
+        return self._allocations
 
     @property
     def allocations_after_freeze(self) -> int:
@@ -129,12 +145,14 @@ class Device(ABC, Generic[Memory_co]):
     def _available(self) -> int | None:
         return None if self.capacity_bytes is None else self.capacity_bytes - self._used_bytes
 
-    def _take_back(self, buffer: Buffer[object]) -> None:
+    def _take_back(self, buffer: Buffer[Memory]) -> None:
         with self._lock:
             if buffer._memory is None:
                 raise DeviceFault(f"{buffer!r}: found a second free, expected one")
-            buffer._memory = None
+            (memory,), buffer._memory = buffer._memory, None
+            self._live.discard(buffer)
             self._book(buffer.label, -buffer.nbytes)
+            self._release(memory)
 
     def _book(self, label: str, nbytes: int) -> None:
         self._used_bytes += nbytes

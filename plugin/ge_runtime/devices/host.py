@@ -35,3 +35,6 @@ class HostDevice(Device[NDArray[np.uint8]]):
             raise MemoryError(str(error)) from error
         start = -raw.ctypes.data % PAGE
         return raw[start : start + nbytes]
+
+    def _release(self, memory: NDArray[np.uint8]) -> None:
+        """The last view of the bytes gives them back."""

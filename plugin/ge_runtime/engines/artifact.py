@@ -10,11 +10,35 @@ from typing import Final
 
 from ge_runtime.errors import ArtifactFault
 
-SUFFIXES: Final[Mapping[str, str]] = {"onnxruntime": ".onnx", "torch": ".pt2"}
-"""Engine, named as the package it needs, to its artifacts' suffix; the preferred one first.
+ENGINES: Final[Mapping[str, Mapping[str, str]]] = {
+    "cpu": {"onnxruntime": ".onnx", "torch": ".pt2"},
+    "npu": {"om": ".om", "torch": ".pt2", "ge_session": ".air"},
+}
+"""Kind of device: its engines and their artifacts' suffix, the preferred one first.
 
-onnxruntime leads: it is a fraction of torch's size and writes results where they are planned.
+onnxruntime leads: it is a fraction of torch's size and writes results where they are planned. On a
+card om leads: of it alone all memory is planned before a byte is allocated.
 """
+
+SUFFIXES: Final = {name: suffix for own in ENGINES.values() for name, suffix in own.items()}
+"""Engine: its artifacts' suffix."""
+
+_PACKAGES: Final = {
+    ("npu", "om"): "acl",
+    ("npu", "torch"): "torch_npu",
+    ("npu", "ge_session"): "ge",
+}
+"""Kind of device and engine: what Python imports for it, where that is not the engine's name."""
+
+_SET_ENV: Final = "source /usr/local/Ascend/cann/set_env.sh"
+_INSTALL: Final = {"acl": _SET_ENV, "ge": _SET_ENV}
+"""Package: what has it installed, where that is not `pip install` of its name."""
+
+_MERITS: Final = {"om": "all its memory is planned"}
+"""Engine: why it is preferred, where that is told."""
+
+_BUILD: Final = {"cpu": "make models", "npu": "ge-runtime build"}
+"""Kind of device: what builds its artifacts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +50,9 @@ class Artifact:
     reason: str
 
 
-def is_installed(engine: str) -> bool:
-    """Whether the engine's package can be imported. Does not import it."""
-    return importlib.util.find_spec(engine) is not None
+def is_installed(package: str) -> bool:
+    """Whether Python finds the package. Does not import it."""
+    return importlib.util.find_spec(package) is not None
 
 
 def find_artifacts(
@@ -36,6 +60,8 @@ def find_artifacts(
     engine: str,
     stages: Sequence[str] = (),
     installed: Callable[[str], bool] = is_installed,
+    *,
+    device_kind: str = "cpu",
 ) -> tuple[Artifact, ...]:
     """The artifact of each stage, named after it; of the whole model, without stages.
 
@@ -45,7 +71,9 @@ def find_artifacts(
     faults: list[str] = []
     for stem in stages or ("model",):
         try:
-            artifacts.append(find_artifact(version_dir, engine, installed, stem=stem))
+            artifacts.append(
+                find_artifact(version_dir, engine, installed, stem=stem, device_kind=device_kind)
+            )
         except ArtifactFault as fault:
             faults.append(str(fault))
     if faults:
@@ -59,41 +87,49 @@ def find_artifact(
     installed: Callable[[str], bool] = is_installed,
     *,
     stem: str = "model",
+    device_kind: str = "cpu",
 ) -> Artifact:
-    """The artifact `stem` in `version_dir` for `engine`, or for the best engine if that is "auto".
+    """The artifact `stem` in `version_dir` for `engine`, or if "auto" for the device's best one.
 
+    installed: whether Python finds a package.
     Raises ArtifactFault with the folder, what was looked for, what is there, and the cure.
     """
     wanted = {
-        name: stem + SUFFIXES[name] for name in ([engine] if engine in SUFFIXES else SUFFIXES)
+        name: stem + SUFFIXES[name]
+        for name in ([engine] if engine in SUFFIXES else ENGINES[device_kind])
     }
+    packages = {name: _PACKAGES.get((device_kind, name), name) for name in wanted}
     there = [name for name in wanted if (version_dir / wanted[name]).is_file()]
-    usable = [name for name in there if installed(name)]
+    usable = [name for name in there if installed(packages[name])]
     if not there:
-        raise ArtifactFault(_nothing_there(version_dir, wanted))
+        raise ArtifactFault(_nothing_there(version_dir, wanted, device_kind))
     if not usable:
-        packages = " or ".join(there)
+        lacking = " or ".join(packages[name] for name in there)
+        package = packages[there[0]]
+        cure = _INSTALL.get(package, f"pip install {package}")
         raise ArtifactFault(
             f"{version_dir}: found {' and '.join(wanted[name] for name in there)}, but "
-            f"{packages} is not installed; run `pip install {there[0]}`"
+            f"{lacking} is not installed; run `{cure}`"
         )
     chosen = usable[0]
-    reason = f"{wanted[chosen]} is there and {chosen} is installed"
+    why = f": {_MERITS[chosen]}" if chosen in _MERITS else ""
+    reason = f"{wanted[chosen]} is there and {packages[chosen]} is installed"
     for name, file in wanted.items():
         if name in usable[1:]:
-            reason += f"; {file} would do too, but {chosen} is preferred"
+            reason += f"; {file} would do too, but {chosen} is preferred{why}"
         elif name != chosen:
-            lack = f"is there, but {name} is not installed" if name in there else "is not there"
+            lacks = f"is there, but {packages[name]} is not installed"
+            lack = lacks if name in there else "is not there"
             reason += f"; {file} {lack}"
     if engine == chosen:
         reason += "; config.pbtxt asks for it"
     return Artifact(version_dir / wanted[chosen], chosen, reason)
 
 
-def _nothing_there(version_dir: Path, wanted: Mapping[str, str]) -> str:
+def _nothing_there(version_dir: Path, wanted: Mapping[str, str], device_kind: str) -> str:
     names = sorted(entry.name for entry in version_dir.iterdir()) if version_dir.is_dir() else []
     looked_for = " or ".join(f"{file} (for {name})" for name, file in wanted.items())
     return (
         f"{version_dir}: found {', '.join(names) or 'nothing'}, expected {looked_for}; "
-        "`make models` builds the artifacts"
+        f"`{_BUILD[device_kind]}` builds the artifacts"
     )

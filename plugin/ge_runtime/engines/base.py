@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.devices import Device
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+"""Of all inputs of a graph, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,19 @@ class Engine(Protocol):
     def signature(self) -> Signature:
         """What the graph takes and gives."""
 
+    @property
+    def shapes(self) -> Sequence[Shapes] | None:
+        """The only shapes of inputs that it can execute, at least one; None: any that fit."""
+
+    def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
+        """Have what executions need besides their inputs and outputs, before the first of them.
+
+        largest: an execution fits if one of these is as large in every size. memory: for what the
+        engine keeps on the host between its steps, for as long as it is open. Called again, it
+        replaces what was had before.
+        Raises OutOfMemory.
+        """
+
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """Execute the graph once; blocks until the results are in memory.
 
@@ -58,7 +79,10 @@ class Engine(Protocol):
     def weights_bytes(self) -> int:
         """Bytes of the graph's weights and constants, counted in its file."""
 
-    def intermediates(self, shapes: Mapping[str, tuple[int, ...]]) -> Intermediates | None:
+    def device_io_bytes(self) -> int:
+        """Bytes of inputs and outputs on its device; 0 where it works on those of its callers."""
+
+    def intermediates(self, shapes: Shapes) -> Intermediates | None:
         """What the graph holds while it runs on inputs of these shapes; all inputs, by name.
 
         From the graph alone: nothing is executed, and no tensor memory allocated. None where a
@@ -67,3 +91,37 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the graph. Safe to call twice; `run` must not be called afterwards."""
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """What an engine tells besides that compiles while it runs, and cannot promise all of a plan.
+
+    A graph is compiled at its first execution, which takes seconds to minutes.
+    """
+
+    @property
+    def compiles_each_shape(self) -> bool:
+        """Whether it compiles at the first execution of each set of shapes: none may be free."""
+
+    @property
+    def unplanned(self) -> Sequence[str]:
+        """What of its memory and work is in no plan, a line each, for people."""
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """What an engine tells besides that executes in another process, among others' executions."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it can execute nothing now, because that process is gone. It may come back."""
+
+    def waiting(
+        self, within: Callable[[], float], gone: Callable[[], bool]
+    ) -> AbstractContextManager[None]:
+        """For the length of a `with`, how long executions may wait for their turn.
+
+        within: the seconds left, asked before each. gone: whether nobody wants the results any
+        more, asked now and then while one waits. `run` then raises Expired or Cancelled.
+        """

@@ -1,19 +1,21 @@
 """Several graphs, executed one after another as one engine: the stages of a pipeline.
 
-What one stage gives and a later one takes is handed over as the same array. Where such tensors
-lie is planned here; the bytes are the caller's.
+What one stage gives and a later one takes is handed over as the same array, which lies where it
+was planned.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ge_runtime.engines.base import Engine, Signature
+from ge_runtime.devices import Device
+from ge_runtime.engines.base import Engine, Shapes, Signature
 from ge_runtime.engines.wiring import Shape, Wiring, foresee
 from ge_runtime.errors import EngineFault, EngineLost, OutOfMemory
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime, Packing, pack
@@ -27,18 +29,16 @@ class Handover:
     packing: Packing
     sizes: Mapping[str, int]
     """Tensor: the bytes set aside for it."""
-    unforeseen: tuple[str, ...]
-    """Tensors whose sizes only an execution tells; their engines allocate them each time."""
 
 
-_NOTHING: Final = Handover(Packing({}, 0, 0), {}, ())
+_NOTHING: Final = Handover(Packing({}, 0, 0), {})
 
 
 class ChainEngine:
     """See `base.Engine`. Its inputs and outputs are wired by name, as `Wiring.of` says.
 
-    Call `plan` and `bind` before the first execution: what is handed over without an arena, or
-    is larger than planned, is allocated by the engine that gives it, and counted.
+    What is handed over before `bind`, is larger than planned, or has a size that only an execution
+    tells, is allocated by the engine that gives it.
     """
 
     def __init__(
@@ -49,7 +49,6 @@ class ChainEngine:
         self._asked = frozenset(asked)
         self._handover = _NOTHING
         self._arena: Array = np.empty(0, np.uint8)
-        self._allocations = 0
 
     @classmethod
     def of(cls, stages: Mapping[str, Engine], asked: Collection[str]) -> ChainEngine:
@@ -67,38 +66,31 @@ class ChainEngine:
         return self._wiring.signature
 
     @property
-    def allocations(self) -> int:
-        """How many arrays between stages the engines have allocated so far: 0 if all is planned."""
-        return self._allocations
+    def shapes(self) -> Sequence[Shapes] | None:
+        """See Engine. Any, as far as stages do not limit each other."""
+        return None
 
-    def plan(self, largest: Iterable[Mapping[str, Shape]]) -> Handover:
+    def plan(self, largest: Iterable[Shapes]) -> Handover:
         """Where tensors between stages lie, for executions on inputs up to these shapes.
 
-        largest: shapes by input; an execution fits if one of them is as large in every size.
-        Tensors that no stage needs at the same time share bytes. Counts from the next `bind` on.
+        Tensors that no stage needs at the same time share bytes.
         """
         sizes: dict[str, int] = {}
-        unforeseen: dict[str, None] = {}
         for inputs in largest:
             for name, nbytes in self._handed_over(self._wiring.shapes(inputs)).items():
-                if nbytes is None:
-                    unforeseen[name] = None
-                else:
+                if nbytes is not None:
                     sizes[name] = max(nbytes, sizes.get(name, 0))
         spans = self._wiring.spans
         packing = pack(
             Lifetime(name, nbytes, spans[name].first, spans[name].last)
             for name, nbytes in sizes.items()
         )
-        return Handover(packing, sizes, tuple(unforeseen))
+        return Handover(packing, sizes)
 
-    def bind(self, handover: Handover, arena: Array) -> None:
-        """Use these bytes for what is handed over, until the next `bind`.
-
-        handover: made by `plan`. arena: uint8, one-dimensional, of at least the packing's peak,
-        starting at a multiple of 64; its content is undefined before and after each execution.
-        """
-        self._handover, self._arena = handover, arena
+    def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
+        """See Engine. The stages hand over in bytes of `memory`."""
+        self._handover = self.plan(largest)
+        self._arena = memory.allocate("between stages", self._handover.packing.peak).memory
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """See Engine. Executes the stages that the wanted outputs need, and no others."""
@@ -138,14 +130,17 @@ class ChainEngine:
             nbytes = math.prod(shape) * dtype.itemsize
             if nbytes <= self._handover.sizes[name]:
                 return self._arena[offset : offset + nbytes].view(dtype).reshape(shape)
-        self._allocations += 1
         return None
 
     def weights_bytes(self) -> int:
         """See Engine."""
         return sum(engine.weights_bytes() for engine in self._stages.values())
 
-    def intermediates(self, shapes: Mapping[str, Shape]) -> Intermediates | None:
+    def device_io_bytes(self) -> int:
+        """See Engine."""
+        return sum(engine.device_io_bytes() for engine in self._stages.values())
+
+    def intermediates(self, shapes: Shapes) -> Intermediates | None:
         """See Engine. What each stage holds in its turn, and what they hand over.
 
         What a stage holds whose input sizes only an execution tells counts as one unsized result.

@@ -39,7 +39,12 @@ class Footprint:
         analysed at its shapes; nothing is executed.
         """
         needs = [self._need(engine, gear) for gear in gears]
-        return Plan.of(needs, weights_bytes=engine.weights_bytes(), answer_slots=answer_slots)
+        return Plan.of(
+            needs,
+            weights_bytes=engine.weights_bytes(),
+            answer_slots=answer_slots,
+            device_io_bytes=engine.device_io_bytes(),
+        )
 
     def _need(self, engine: Engine, gear: Gear) -> Need:
         geometry = self._geometry(gear)

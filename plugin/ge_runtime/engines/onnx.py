@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.devices import Device
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
-from ge_runtime.engines.base import GraphTensor, Signature
+from ge_runtime.engines.base import GraphTensor, Shapes, Signature
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
@@ -94,6 +98,13 @@ class OnnxEngine:
         """See Engine."""
         return self._signature
 
+    @property
+    def shapes(self) -> None:
+        """See Engine. Any."""
+
+    def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
+        """See Engine. What it needs it allocates itself."""
+
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """See Engine."""
         binding = self._session.io_binding()
@@ -126,7 +137,11 @@ class OnnxEngine:
         """See Engine."""
         return self._file.weights_bytes
 
-    def intermediates(self, shapes: Mapping[str, tuple[int, ...]]) -> Intermediates | None:
+    def device_io_bytes(self) -> int:
+        """See Engine."""
+        return 0
+
+    def intermediates(self, shapes: Shapes) -> Intermediates | None:
         """See Engine. Needs the package onnx, for its shape inference."""
         return self._graph.intermediates(shapes) if self._graph else None
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.devices import Device
 from ge_runtime.engines.analysis.torch_graph import TorchGraph, weights_bytes
-from ge_runtime.engines.base import GraphTensor, Signature
-from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
+from ge_runtime.engines.base import GraphTensor, Shapes, Signature
+from ge_runtime.engines.importing import Torch, import_torch
+from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
 # torch's own objects. Its types cannot be named without importing it.
-Torch: TypeAlias = Any
 ExportedProgram: TypeAlias = Any
 TorchTensor: TypeAlias = Any
+Results: TypeAlias = Any
 
 _DTYPES: Final[Mapping[str, DType]] = {
     "torch.bool": DType.BOOL,
@@ -60,40 +64,46 @@ class TorchEngine:
         outputs: the name of a result that the graph returns bare. A graph with several results
         must return them in a dict by name: a tuple's order is no name.
         """
-        # torch's OpenMP threads spin while they wait, unless told otherwise before its import.
-        # Measured with a small CNN and 2 threads on 2 cores that others use too: 350 ms a batch
-        # when they spin, 7 ms when they sleep. A choice already in the environment stands.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        import torch
-
-        try:
-            program = torch.export.load(path)
-        except Exception as error:
-            raise ArtifactFault(f"{path}: torch cannot open it: {error}") from error
-        signature = _signature(path, program, outputs)
-        return cls(torch, program, signature, threads)
+        torch = import_torch()
+        program = load_program(torch, path)
+        return cls(torch, program, signature_of(path, program, outputs), threads)
 
     @property
     def signature(self) -> Signature:
         """See Engine."""
         return self._signature
 
+    @property
+    def shapes(self) -> None:
+        """See Engine. Any."""
+
+    def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
+        """See Engine. What it needs it allocates itself."""
+
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """See Engine. Results are copied once into given arrays: torch allocates its own."""
-        torch = self._torch
         try:
             # torch keeps this number per thread, and the thread may serve other models. 0.1 us.
-            torch.set_num_threads(self._threads)
+            self._torch.set_num_threads(self._threads)
             flat = [self._shown(tensor, inputs[tensor.name]) for tensor in self._signature.inputs]
-            args, kwargs = self._arguments.unflatten(flat)
-            with torch.inference_mode():
-                results = self._module(*args, **kwargs)
+            results = self._call(flat)
+            if not isinstance(results, dict):
+                results = {self._signature.outputs[0].name: results}
+            return {name: self._deliver(name, results[name], outputs[name]) for name in outputs}
+        except RuntimeFault:
+            raise
         except Exception as error:
-            short = isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY in str(error)
-            raise (OutOfMemory if short else EngineFault)(f"torch: {error}") from error
-        if not isinstance(results, dict):
-            results = {self._signature.outputs[0].name: results}
-        return {name: self._deliver(name, results[name], outputs[name]) for name in outputs}
+            raise self._fault(error) from error
+
+    def _call(self, flat: Sequence[TorchTensor]) -> Results:
+        """What the graph gives for these inputs, in the signature's order."""
+        args, kwargs = self._arguments.unflatten(flat)
+        with self._torch.inference_mode():
+            return self._module(*args, **kwargs)
+
+    def _fault(self, error: Exception) -> RuntimeFault:
+        short = isinstance(error, self._torch.OutOfMemoryError) or _NO_MEMORY in str(error)
+        return (OutOfMemory if short else EngineFault)(f"torch: {error}")
 
     def _shown(self, tensor: GraphTensor, array: Array) -> TorchTensor:
         """An array as the tensor that it is, in the same memory."""
@@ -104,7 +114,7 @@ class TorchEngine:
         if result.dtype is self._torch.bfloat16:
             result = result.view(self._torch.uint16)  # its bits
         if target is None:
-            array: Array = result.numpy()
+            array: Array = result.cpu().numpy()
             return array
         shape = tuple(result.shape)
         if shape != target.shape:  # copy_ would broadcast
@@ -118,7 +128,11 @@ class TorchEngine:
         """See Engine."""
         return self._weights_bytes
 
-    def intermediates(self, shapes: Mapping[str, tuple[int, ...]]) -> Intermediates | None:
+    def device_io_bytes(self) -> int:
+        """See Engine."""
+        return 0
+
+    def intermediates(self, shapes: Shapes) -> Intermediates | None:
         """See Engine."""
         return self._graph.intermediates(shapes)
 
@@ -127,7 +141,16 @@ class TorchEngine:
         self._module = None
 
 
-def _signature(path: Path, program: ExportedProgram, outputs: Sequence[str]) -> Signature:
+def load_program(torch: Torch, path: Path) -> ExportedProgram:
+    """The program in `path`. Raises ArtifactFault."""
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        raise ArtifactFault(f"{path}: torch cannot open it: {error}") from error
+
+
+def signature_of(path: Path, program: ExportedProgram, outputs: Sequence[str]) -> Signature:
+    """What the program takes and gives. outputs: see `TorchEngine.open`. Raises ArtifactFault."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     graph = program.graph_signature
     results = program.call_spec.out_spec.unflatten([values[name] for name in graph.user_outputs])

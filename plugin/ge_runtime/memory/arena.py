@@ -67,6 +67,10 @@ class Arena:
         """Carve from there again, over the tensors beyond; used_bytes: from an earlier moment."""
         self._used = used_bytes
 
+    def close(self) -> None:
+        """Let go of the memory; nothing more can be carved. Safe to call twice."""
+        self._memory = np.empty(0, np.uint8)
+
     @property
     def free_bytes(self) -> int:
         """What is left, alignment included."""

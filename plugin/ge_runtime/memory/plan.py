@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from ge_runtime.errors import PlanFault
 from ge_runtime.memory.lifetimes import Intermediates, pack
 from ge_runtime.memory.table import aligned, in_units
 from ge_runtime.specs import DType
@@ -95,13 +94,24 @@ class Plan:
     """How many executions' answers there is room for."""
     workspace_known: bool
     """False if nobody could tell the intermediates: then they are in no total."""
+    device_io_bytes: int = 0
+    """Inputs and outputs on a device with memory of its own, which those of the host are copied
+    to and from."""
 
     @classmethod
-    def of(cls, needs: Iterable[Need], *, weights_bytes: int, answer_slots: int) -> Plan:
+    def of(
+        cls,
+        needs: Iterable[Need],
+        *,
+        weights_bytes: int,
+        answer_slots: int,
+        device_io_bytes: int = 0,
+    ) -> Plan:
         """The plan for executions at these gears, at least one, one at a time."""
         needs = tuple(needs)
         known = all(need.intermediates is not None for need in needs)
-        return cls(weights_bytes, tuple(map(GearPlan.of, needs)), answer_slots, known)
+        gears = tuple(map(GearPlan.of, needs))
+        return cls(weights_bytes, gears, answer_slots, known, device_io_bytes)
 
     @property
     def workspace_bytes(self) -> int:
@@ -137,36 +147,30 @@ class Plan:
 
     @property
     def total_bytes(self) -> int:
-        """All that is planned."""
-        return self.weights_bytes + self.workspace_bytes + self.io_bytes
+        """All that is planned, on the host and the device together."""
+        return self.weights_bytes + self.workspace_bytes + self.device_io_bytes + self.io_bytes
 
     @property
     def unshared_bytes(self) -> int:
         """The total if each gear had workspace, inputs and slots of its own."""
         others = self.answer_slots - 1
-        return self.weights_bytes + sum(
-            gear.total_bytes + others * gear.answers_bytes for gear in self.gears
+        return (
+            self.weights_bytes
+            + self.device_io_bytes
+            + sum(gear.total_bytes + others * gear.answers_bytes for gear in self.gears)
         )
 
     @property
     def lower_bound(self) -> int:
         """The least total there can be: one gear has to run, and all slots may be full."""
         execution = max(gear.workspace_bound + gear.inputs_bytes for gear in self.gears)
-        return self.weights_bytes + execution + self.answer_slots * self.answers_bytes
+        answers = self.answer_slots * self.answers_bytes
+        return self.weights_bytes + self.device_io_bytes + execution + answers
 
     @property
     def unsized(self) -> int:
         """The intermediates that are not planned, of the gear that has most of them."""
         return max(gear.unsized for gear in self.gears)
-
-    def ensure_fits(self, free_bytes: int, place: str) -> None:
-        """Raises PlanFault with the table if more is planned than is free in `place`."""
-        if self.total_bytes > free_bytes:
-            table = "\n".join(self.table())
-            raise PlanFault(
-                f"{place}: found {free_bytes:,} bytes free, expected the {self.total_bytes:,} "
-                f"that are planned:\n{table}"
-            )
 
     def table(self) -> list[str]:
         """The plan for people, line by line: the gears that need most, then the sums."""
@@ -198,7 +202,7 @@ class Plan:
             ("workspace", self.workspace_bytes, self._lack() or shared),
             ("inputs", self.inputs_bytes, shared),
             ("answers", answers, f"{self.answer_slots} slot(s) of {self.answers_bytes:,}"),
-            ("staging", 0, "none: the device works in the host's memory"),
+            self._staging(),
             ("total", self.total_bytes, f"{bound} of the lower bound, {self.lower_bound:,}"),
         ]
         if shared:
@@ -209,6 +213,12 @@ class Plan:
             for name, nbytes, note in sums
         ]
         return aligned(rows, "<>>><")
+
+    def _staging(self) -> tuple[str, int, str]:
+        if not self.device_io_bytes:
+            return ("staging", 0, "none: the device works in the host's memory")
+        note = "on the device; inputs and answers are pinned memory of the host"
+        return ("device I/O", self.device_io_bytes, note)
 
     def _lack(self) -> str:
         """What is missing in the workspace, in words; empty if nothing is."""

@@ -44,12 +44,19 @@ class AnswerSlots:
         Raises PlanFault if that cannot be had.
         """
         try:
-            memory = np.asarray(_Lease(self._free.pop(), self._free.append))
+            memory = np.asarray(_Lease(self._free.pop(), self._give_back))
         except IndexError:
             memory = self._spill()
         arena = Arena(memory, "answers")
         arena.poison = self.poison
         return arena
+
+    def close(self) -> None:
+        """Let go of the memory: of each slot as soon as nobody uses it. Safe to call twice."""
+        self._free = deque(maxlen=0)
+
+    def _give_back(self, memory: Array) -> None:
+        self._free.append(memory)
 
     def _spill(self) -> Array:
         with self._lock:

@@ -85,11 +85,6 @@ class Suballocator:
         """Bytes of the largest free block; 0 if all is allocated."""
         return self._by_size[-1][0] if self._by_size else 0
 
-    @property
-    def fragmentation(self) -> float:
-        """The share of the free bytes outside the largest free block: 0 is best, 1 worst."""
-        return 1 - self.largest_free / self._free_bytes if self._free_bytes else 0.0
-
     def _add_free(self, start: int, end: int) -> None:
         self._ends[start] = end
         self._starts[end] = start

@@ -7,9 +7,10 @@ each -1, in the order of the shapes; gears are listed one by one, never multipli
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from ge_runtime.config import ATC_FLAGS
 from ge_runtime.planning.target import Target
 from ge_runtime.specs import ROWS, Dim, TensorSpec
 
@@ -28,6 +29,12 @@ class AscendOptions:
     """Flags, each ready for a shell."""
     ge: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+
+
+def with_options(gears: AscendOptions, options: Mapping[str, str]) -> AscendOptions:
+    """The gears with further options of the compiler, of those in ATC_FLAGS, in both spellings."""
+    flags = (f'{ATC_FLAGS[name]}="{value}"' for name, value in options.items())
+    return replace(gears, atc=(*gears.atc, *flags), ge={**gears.ge, **options})
 
 
 def ascend_options(target: Target) -> AscendOptions:

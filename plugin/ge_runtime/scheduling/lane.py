@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 
@@ -20,7 +21,7 @@ from ge_runtime.batching.gears import Gear
 from ge_runtime.batching.packing import unpack
 from ge_runtime.batching.ragged import Layout, scatter
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.engines.base import Engine
+from ge_runtime.engines.base import Engine, Remote
 from ge_runtime.engines.contract import Contract
 from ge_runtime.errors import EngineFault, EngineLost
 from ge_runtime.memory.arena import Arena
@@ -69,14 +70,25 @@ class Lane:
         self._inputs = inputs
         self._answers = answers
         self._slot: Arena | None = None  # where the answers of the window in progress lie
-        self.lost = False
-        """Whether the engine is gone for good."""
+        self._remote = engine if isinstance(engine, Remote) else None
+        self._lost = False
         self._asked = [spec for spec in contract.outputs if UNKNOWN not in spec.dims]
 
     @property
     def engine(self) -> Engine:
         """Its graph, for whoever has the lane to himself."""
         return self._engine
+
+    @property
+    def lost(self) -> bool:
+        """Whether the engine can execute nothing: for good, or until it is there again."""
+        return self._lost if self._remote is None else self._remote.lost
+
+    def waiting(
+        self, within: Callable[[], float], gone: Callable[[], bool]
+    ) -> AbstractContextManager[None]:
+        """See `engines.base.Remote`; where nobody else executes, nothing waits."""
+        return nullcontext() if self._remote is None else self._remote.waiting(within, gone)
 
     @property
     def spilled(self) -> int:
@@ -105,7 +117,7 @@ class Lane:
         try:
             return self._run(layout, inputs, slot)
         except BaseException as error:
-            self.lost = self.lost or isinstance(error, EngineLost)
+            self._lost = self._lost or isinstance(error, EngineLost)
             slot.reset(carved)  # nobody has an answer of this batch
             raise
 
@@ -154,8 +166,11 @@ class Lane:
         self._slot = None
 
     def close(self) -> None:
-        """Free the graph. Safe to call twice."""
+        """Free the graph, and let go of all memory. Safe to call twice."""
         self._engine.close()
+        self._slot = None
+        self._inputs.close()
+        self._answers.close()
 
     def _slot_for(self, layout: Layout) -> Arena:
         """Room for the answers of this batch: in the window's slot, or if that is full in another.

@@ -12,7 +12,7 @@ from ge_runtime.batching.admission import Block
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.regroup import Launch
 from ge_runtime.clock import Clock
-from ge_runtime.errors import EngineFault, OutOfMemory, RuntimeFault
+from ge_runtime.errors import Departed, EngineFault, OutOfMemory, RuntimeFault
 from ge_runtime.metrics import Counts, Metrics
 from ge_runtime.scheduling.callers import Caller
 from ge_runtime.scheduling.isolation import isolate
@@ -119,9 +119,11 @@ class Window:
             self._run(launch, lane)
         except Exception as error:
             fault = error if isinstance(error, RuntimeFault) else _defect(error)
-            for member in launch.members:
-                if self._answers[member] is None:
-                    self._answers[member] = self._named(member, fault)
+            left = [member for member in launch.members if self._answers[member] is None]
+            for member in left:
+                self._answers[member] = self._named(member, fault)
+            if isinstance(fault, Departed):  # while they waited for the device
+                self._metrics.add(Counts(departed=len(left)))
 
     def _run(self, launch: Launch, lane: Lane) -> None:
         members = self._still_waiting(launch.members, launch.seconds)
@@ -131,12 +133,15 @@ class Window:
         with self._workspace.lease(launch.gear, latest) as lease:
             if lease is not None:  # it may have taken its time
                 members = self._still_waiting(members, launch.seconds)
-            failures = isolate(
-                members,
-                lambda batch: self._execute(batch, launch, lane),
-                self._settle,
-                lambda batch: self._still_waiting(batch, launch.seconds),
-            )
+            with lane.waiting(
+                lambda: latest - self._clock.now(), lambda: self._all_gone(members)
+            ):
+                failures = isolate(
+                    members,
+                    lambda batch: self._execute(batch, launch, lane),
+                    self._settle,
+                    lambda batch: self._still_waiting(batch, launch.seconds),
+                )
         if failures:
             answers = [self._answers[member] for member in members]
             culprits = sum(isinstance(answer, EngineFault | OutOfMemory) for answer in answers)
@@ -173,6 +178,12 @@ class Window:
         if len(waiting) < len(members):
             self._metrics.add(Counts(departed=len(members) - len(waiting)))
         return waiting
+
+    def _all_gone(self, members: Sequence[int]) -> bool:
+        """Whether no caller of these waits any more."""
+        now = self._clock.now()
+        callers = (self._callers[member] for member in members)
+        return all(caller.departure(now, ask=True) is not None for caller in callers)
 
     def _settle(self, member: int, answer: Answer) -> None:
         if isinstance(answer, RuntimeFault):

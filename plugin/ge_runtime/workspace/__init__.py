@@ -1,11 +1,9 @@
 """The bytes that executions need for a moment, shared by those that do not need them at once.
 
-`arena` is for a lane, whose users never overlap: sized at load, nothing to decide afterwards.
-`pool` is for users that may overlap: leases in turn, decided by `arbiter`. `registry` has the one
-pool of each device in this process.
+`pool` gives leases in turn, decided by `arbiter`. `registry` has the one pool of each device in
+this process.
 """
 
-from ge_runtime.workspace.arena import SerialArena
 from ge_runtime.workspace.lease import Lease
 from ge_runtime.workspace.pool import WorkspacePool
 from ge_runtime.workspace.registry import PROCESS_POOLS, Membership, PoolRegistry
@@ -18,6 +16,5 @@ __all__ = [
     "Membership",
     "PoolRegistry",
     "PoolStats",
-    "SerialArena",
     "WorkspacePool",
 ]

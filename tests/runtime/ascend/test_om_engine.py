@@ -1,6 +1,7 @@
 """The engine for .om files, on a simulated card."""
 
 import mmap
+import sys
 import threading
 from contextlib import ExitStack
 
@@ -195,6 +196,19 @@ def test_elements_of_every_type_pass_unchanged(place, tmp_path, dtype):
     engine.bind([], there.memory)
     x = np.arange(15).reshape(5, 3).astype(dtype)
     np.testing.assert_array_equal(engine.run({"x": x}, {"y": None})["y"], x)
+
+
+@pytest.mark.parametrize("name", ["y", "scope:y", "Div_6:0:y", "y" * 200])
+def test_outputs_have_the_names_of_the_graph_that_was_compiled(place, tmp_path, name):
+    model = ENCODER.onnx()
+    model.graph.node[-1].output[0] = model.graph.output[0].name = name
+    onnx.save(model, tmp_path / "model.onnx")
+    there = place()
+    engine = there.open_om(compile_om(tmp_path, *token_gears((1, 8), (2, 8))))
+    engine.bind([], there.memory)
+    assert [tensor.name for tensor in engine.signature.outputs] == [name]
+    inputs, expected = token_batch(2, 8)
+    np.testing.assert_allclose(engine.run(inputs, {name: None})[name], expected, rtol=1e-5)
 
 
 def test_sizes_that_the_compiler_pads_are_allowed_for(place, tmp_path, machine):
@@ -416,8 +430,8 @@ def test_memory_that_cannot_be_pinned_is_copied_at_once(engine, monkeypatch, mac
     assert not {"rt.host_register_v2", "rt.host_unregister"} & machine.report.calls.keys()
 
 
-def test_a_card_that_cannot_pin_what_is_there_is_no_failure(engine, machine, caplog):
-    machine.arm("call@2=207000")
+def test_a_pyacl_that_cannot_pin_what_is_there_is_no_failure(engine, monkeypatch, caplog):
+    monkeypatch.delattr(sys.modules["acl"].rt, "host_register_v2")
     memory = np.zeros(mmap.PAGESIZE, np.uint8)
     engine.place.adopt(memory)
     assert "acl.rt.host_register_v2: 207000" in caplog.text
@@ -452,6 +466,36 @@ def test_engines_of_a_lane_are_used_from_threads_of_their_own(place, encoder_dir
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_a_thread_makes_the_lanes_context_its_own_once(engine, machine):
+    inputs, _ = token_batch(4, 8)
+    given = {name: pinned(engine.place, array) for name, array in inputs.items()}
+    planned = pinned(engine.place, np.empty((4, 4), np.float32))
+    before = machine.report.calls.get("rt.set_context", 0)
+
+    def work():
+        for _ in range(5):
+            engine.run(given, {"embedding": planned})
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join()
+    assert machine.report.calls["rt.set_context"] - before == 1
+
+
+def test_two_cards_are_used_from_one_thread(place, encoder_dir, machine):
+    machine.start(devices=2)
+    engines = []
+    for device in range(2):
+        there = place(device)
+        engine = there.open_om(encoder_dir / "model.om")
+        engine.bind([], there.memory)
+        engines.append(engine)
+    for seed in range(3):
+        assert all(right(engine, 4, 32, seed=seed) for engine in engines)
+    first, second = machine.report.used_bytes
+    assert first == second > 0
 
 
 def test_an_engine_is_closed_by_a_thread_that_never_used_it(place, encoder_dir, machine):

@@ -252,7 +252,7 @@ def test_a_missing_interface_is_told_with_its_cure(monkeypatch):
 def test_an_encoder_that_does_not_fit_is_a_fault_of_the_plan(opened, machine):
     machine.start(hbm_mib=1)
     with pytest.raises(
-        PlanFault, match="the graph does not fit: lane 0 of npu:0: model.om: found 1,077,760 more"
+        PlanFault, match=r"the graph does not fit: lane 0 of npu:0: model.om: found 1,077,760 more"
     ):
         opened()
 
@@ -265,6 +265,7 @@ def test_devices_of_two_kinds_and_engines_of_the_other_are_refused():
             "found engine onnxruntime for devices npu:0",
         ),
         ({"engine": "om"}, "found engine om for devices cpu, expected devices: cards, e.g. npu:0"),
+        ({"engine": "ge_session"}, "found engine ge_session for devices cpu, expected devices: ca"),
     ]:
         with pytest.raises(ConfigFault, match=fault):
             RuntimeConfig.parse(encoder_config(parameters), cores=1)

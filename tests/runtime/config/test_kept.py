@@ -4,6 +4,8 @@ import pytest
 from runtime.support.configs import encoder_config
 from runtime.support.parsing import assert_fault, faults_of, parse
 
+from ge_runtime.config import ATC_FLAGS, GE_LEVELS
+
 CARDS = {"device_ids": "0, 2"}
 GEARS = {"gears.batch": "1, 8", "gears.tokens": "8, 32"}
 
@@ -83,6 +85,26 @@ def test_a_static_model_has_gears_for_everything():
 def test_a_single_row_needs_no_gears_to_be_static():
     config = encoder_config({"static_model": "1", "gears.tokens": "32"}, max_batch_size=1)
     assert parse(config).rows == 1
+
+
+SESSION = {**CARDS, "engine": "ge_session"}
+
+
+def test_a_session_of_ge_has_options_that_the_compiler_of_files_lacks():
+    options = {"graph.ge.inputShape": "x:-1", "graph.ge.dynamicDims": "1;2", "ge.aicoreNum": "24"}
+    assert parse(encoder_config({**SESSION, **options})).ge_options == {
+        "ge.inputShape": "x:-1",
+        "ge.dynamicDims": "1;2",
+        "ge.aicoreNum": "24",
+    }
+    for other in ({}, {"engine": "om"}, {"engine": "torch"}):
+        fault = "found no option of GE that a model can have 'ge.inputShape'"
+        assert_fault(encoder_config({**CARDS, **other, **options}), fault)
+
+
+def test_every_option_of_the_compiler_of_files_is_one_of_a_session():
+    assert ATC_FLAGS.keys() < GE_LEVELS.keys()
+    assert {*GE_LEVELS.values()} == {"session", "graph"}
 
 
 def test_options_of_the_compiler_are_read_from_any_level():

@@ -68,6 +68,33 @@ def test_an_engine_asked_for_is_taken(folder):
     )
 
 
+CANN = only("acl", "torch_npu", "ge")
+
+
+def test_on_a_card_auto_prefers_the_om_and_says_why(folder):
+    path = folder("model.pt2", "model.om", "model.air", "model.onnx")
+    assert find_artifact(path, "auto", CANN, device_kind="npu") == Artifact(
+        path / "model.om",
+        "om",
+        "model.om is there and acl is installed; model.pt2 would do too, but om is preferred: all "
+        "its memory is planned; model.air would do too, but om is preferred: all its memory is "
+        "planned",
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "engine", "package"),
+    [("model.pt2", "torch", "torch_npu"), ("model.air", "ge_session", "ge")],
+)
+def test_on_a_card_other_engines_need_other_packages(folder, file, engine, package):
+    path = folder(file)
+    artifact = find_artifact(path, "auto", CANN, device_kind="npu")
+    assert (artifact.engine, artifact.path.name) == (engine, file)
+    assert artifact.reason.startswith(f"{file} is there and {package} is installed; model.om is no")
+    with pytest.raises(ArtifactFault, match=f"found {file}, but {package} is not installed; run"):
+        find_artifact(path, engine, only("torch"), device_kind="npu")
+
+
 def test_nothing_there_is_one_fault_with_folder_names_and_cure(folder):
     path = folder("model.py", "model.om")
     with pytest.raises(ArtifactFault) as raised:

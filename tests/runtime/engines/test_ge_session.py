@@ -1,6 +1,7 @@
 """The engine for AIR graphs, on a fake of GE-PY that works on the simulator's memory."""
 
 import gc
+import sys
 import threading
 from contextlib import ExitStack, closing
 
@@ -44,6 +45,8 @@ def machine(monkeypatch):
     """All that a test opens is given back in the end, unless the card was lost."""
     monkeypatch.syspath_prepend(SITE)
     monkeypatch.syspath_prepend(FAKES)
+    forget("ge")
+    open_ge.cache_clear()
     machine = Machine()
     yield machine
     gc.collect()
@@ -51,9 +54,6 @@ def machine(monkeypatch):
     report = machine.report
     PROCESS_CARDS.__init__()
     machine.start()
-    if lost:
-        forget(monkeypatch, "ge")
-        open_ge.cache_clear()
     assert lost or report.live == []
     assert report.broken == {}
 
@@ -231,20 +231,18 @@ def test_all_that_ge_asks_for_comes_from_the_arena(air, opened, machine):
         assert right(engine, 8, 32, seed=seed)
     gc.collect()
     assert machine.used("device") == arena  # inputs, which GE-PY allocates, are gone again
-    assert engine._pool.taken_bytes == 0
-    assert 0 < engine._pool.peak_bytes <= ARENA
+    assert engine._lane.pool.taken_bytes == 0
+    assert 0 < engine._lane.pool.peak_bytes <= ARENA
 
 
-def test_arena_that_is_too_small_is_out_of_memory_and_the_engine_stays_usable(
-    air, opened, capfd
-):
+def test_arena_that_is_too_small_is_out_of_memory_and_the_engine_stays_usable(air, opened, capfd):
     engine = opened(air(copy_of(np.float32)), ["y"], arena=8192)
     small, large = np.ones((2, 3), np.float32), np.ones((500, 3), np.float32)
     for _ in range(2):
         with pytest.raises(OutOfMemory, match="a larger 'workspace_pool_mib'"):
             engine.run({"x": large}, {"y": None})
         assert engine.run({"x": small}, {"y": None})["y"].tolist() == small.tolist()
-    assert engine._pool.refused == 2
+    assert engine._lane.pool.refused == 2
     assert "MemoryError: found 6,000 bytes wanted" in capfd.readouterr().err
 
 
@@ -266,6 +264,13 @@ def test_what_it_cannot_promise_is_told_with_its_plan(air, opened):
     with runtime_of(air(ENCODER), {}) as runtime:
         unplanned = [line for line in runtime.report if "not planned: " in line]
     assert len(unplanned) == len(engine.unplanned) == 4
+
+
+def test_other_engines_of_a_card_are_not_opened_for_others(air):
+    with closing(CardPlace(0)) as place:
+        artifact = Artifact(air(ENCODER), "torch", "")
+        with pytest.raises(ArtifactFault, match="found placement: service for engine torch, expec"):
+            place.open([artifact], threads=1, outputs=["embedding"])
 
 
 # -- failures -----------------------------------------------------------------------------------
@@ -294,7 +299,7 @@ def test_file_that_is_no_graph_is_a_fault_with_the_way_to_an_om(tmp_path, opened
     path = tmp_path / "model.air"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ArtifactFault, match="Failed to load graph from AIR format.*model.onnx"):
+    with pytest.raises(ArtifactFault, match=r"Failed to load graph from AIR format.*model\.onnx"):
         opened(path)
 
 
@@ -315,14 +320,10 @@ def test_types_that_ge_py_has_no_tensors_of_are_refused(air, opened, graph, foun
 
 def test_without_ge_py_the_fault_names_the_line_that_helps(air, opened, monkeypatch):
     path = air(ENCODER)
-    forget(monkeypatch, "ge")
-    monkeypatch.setattr("sys.path", [SITE.as_posix()])
-    open_ge.cache_clear()
-    try:
-        with pytest.raises(NoDevice, match=r"found no module `ge.ge_global` .*set_env.sh"):
-            opened(path)
-    finally:
-        open_ge.cache_clear()
+    forget("ge")
+    monkeypatch.setattr("sys.path", [each for each in sys.path if each != str(FAKES)])
+    with pytest.raises(NoDevice, match=r"found no module `ge.ge_global` .*set_env.sh"):
+        opened(path)
 
 
 # -- the runtime on it --------------------------------------------------------------------------

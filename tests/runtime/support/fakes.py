@@ -9,8 +9,8 @@ FAKES = Path(__file__).parents[2] / "fakes"
 """`ge`, `torch_npu` and `torchair`: none of them is the real one."""
 
 
-def forget(monkeypatch, *packages):
-    """As if the packages had never been imported, for the length of a test."""
+def forget(package):
+    """As if the package had never been imported: it begins anew with its next import."""
     for name in list(sys.modules):
-        if name.partition(".")[0] in packages:
-            monkeypatch.delitem(sys.modules, name)
+        if name.partition(".")[0] == package:
+            del sys.modules[name]

@@ -1,7 +1,10 @@
 """See `ge`: graphs."""
 
+from pathlib import Path
+
 import onnx
 import onnxruntime
+
 from ge.graph.tensor import Tensor
 from ge.graph.types import DataType
 
@@ -77,8 +80,7 @@ class Graph:
         if not isinstance(file_path, str):
             raise TypeError("file_path must be a string")
         try:
-            with open(file_path, "rb") as file:
-                content = file.read()
+            content = Path(file_path).read_bytes()
         except OSError:
             content = b""
         if not content.startswith(_MAGIC):

@@ -4,6 +4,7 @@ import re
 
 import acl
 import numpy as np
+
 from ge import Misuse
 from ge.graph.types import DataType, Format, Placement
 

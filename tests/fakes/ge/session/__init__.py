@@ -4,6 +4,7 @@ import sys
 import traceback
 
 import numpy as np
+
 from ascend_simulator import process
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.streams import Task
@@ -40,10 +41,10 @@ class _Registered:
         except Exception:
             traceback.print_exc(file=sys.stderr)
             return 0, 0
-        self._blocks[id(block)] = block
         address = block.addr if block else 0
         if address % _MUST_BE_ALIGNED:
             raise Misuse(f"Allocator.malloc: found {address:#x}, expected a multiple of 64")
+        self._blocks[id(block)] = block
         return id(block), address
 
     def free(self, key):
@@ -182,11 +183,10 @@ def _run(now, stream, allocator, computation, inputs, failed):
             "GE graph",
         )
     )
-    allocator.free(taken.pop(0))  # the workspace: for who comes after on the same stream
+    # The workspace is given back while the stream uses it: for who comes after, on that stream.
+    allocator.free(taken.pop(0))
     return [
-        Tensor.on_device(
-            place, result, _GE_OF[result.dtype], lambda key=key: allocator.free(key)
-        )
+        Tensor.on_device(place, result, _GE_OF[result.dtype], lambda key=key: allocator.free(key))
         for place, result, key in zip(places, results or (), taken, strict=True)
     ]
 
@@ -219,5 +219,3 @@ def _shapes_are_gears(computation, options, inputs):
         pairs = zip(pattern[value.name], given.shape, strict=True)
         found += [str(size) for dim, size in pairs if dim == -1]
     return ",".join(found) in options["ge.dynamicDims"].split(";")
-
-

@@ -1,0 +1,246 @@
+"""What the device service costs: the same model in the same windows, in process and through it.
+
+    python -m benchmarks.service                 all cases, about a minute
+    python -m benchmarks.service --seconds 60    the same with percentiles that mean more
+    python -m benchmarks.service --cases image   one of them
+
+Each pair is one call in process and one through the service, in turns, first one and then the
+other, so that whatever else the machine does hits both alike. Both have one thread for executions
+and the same engine. The service is one of its own, in a runtime folder that is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
+
+from benchmarks import traces
+from benchmarks.instruments import (
+    ROOT,
+    open_runtime,
+    percentile,
+    print_machine_facts,
+    print_table,
+    read_config,
+)
+from ge_runtime.runtime import Runtime
+from model_factory.onnx_graph import GraphWriter
+
+ENCODER = ROOT / "model_repository" / "text_encoder"
+SIDE = 224
+COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0", "intra_op_threads": "1"}
+WARM = 20
+"""Pairs that are not counted."""
+
+
+@dataclass
+class Comparison:
+    """One case; times are seconds of a call."""
+
+    case: str
+    pairs: int
+    nbytes: int
+    """Of a window's inputs."""
+    local_p50: float
+    local_p99: float
+    service_p50: float
+    service_p99: float
+    local_mean: float
+    service_mean: float
+
+    @property
+    def lost(self) -> float:
+        """The share of the throughput of one caller that is lost."""
+        return 1 - self.local_p50 / self.service_p50
+
+
+def main() -> None:
+    options = parse_arguments()
+    print_machine_facts()
+    with service_folder():
+        results = [
+            compare(case, *CASES[case](directory), options.seconds)
+            for case in options.cases
+            for directory in temporary_folders()
+        ]
+    print_comparisons(results)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(one) for one in results], indent=2) + "\n")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.service",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each case (10)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    return parser.parse_args()
+
+
+@contextmanager
+def service_folder() -> Iterator[None]:
+    """Services of this benchmark alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_RUNTIME_DIR"] = folder
+        yield
+
+
+def temporary_folders() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+# --------------------------------------------------------------------------------------- cases
+
+
+Case = tuple[Callable[[dict[str, str]], Runtime], list[list[dict[str, np.ndarray]]]]
+"""How to open the model with parameters, and the windows to ask it."""
+
+
+def image(folder: Path) -> Case:
+    """One image of 602,112 bytes, of which the graph takes the means: small answers."""
+    return _image(folder, "ReduceMean")
+
+
+def copy(folder: Path) -> Case:
+    """One image of 602,112 bytes, given back as it is: answers as large."""
+    return _image(folder, "Identity")
+
+
+def _image(folder: Path, node: str) -> Case:
+    dims = [3, SIDE, SIDE]
+    answer = dims if node == "Identity" else [3, 1, 1]
+    graph = GraphWriter()
+    given = graph.input("image", np.float32, ["batch", *dims])
+    attributes = {} if node == "Identity" else {"axes": [2, 3], "keepdims": 1}
+    graph.node(
+        node, given, name=graph.output("answer", np.float32, ["batch", *answer]), **attributes
+    )
+    (folder / "model.onnx").write_bytes(graph.model("image", "for its copies").SerializeToString())
+    config = ModelConfig(
+        name="image",
+        backend="python",
+        max_batch_size=8,
+        input=[ModelInput(name="image", data_type="TYPE_FP32", dims=dims)],
+        output=[ModelOutput(name="answer", data_type="TYPE_FP32", dims=answer)],
+    )
+    window = [{"image": np.ones((1, *dims), np.float32)}]
+    return lambda parameters: open_runtime(folder, config, {**COST, **parameters}), [window]
+
+
+def tokens(requests: int) -> Callable[[Path], Case]:
+    """Windows of so many requests with few tokens each, for the sentence encoder."""
+
+    def case(folder: Path) -> Case:
+        lengths = traces.token_lengths("queries", 20 * requests, seed=5)
+        rows = traces.token_rows(np.minimum(lengths, 32), 5)
+        windows = [
+            [{"input_ids": row, "lengths": np.array([[row.shape[1]]], np.int32)} for row in window]
+            for window in traces.windows(rows, requests)
+        ]
+        config = read_config(ENCODER)
+        parameters = {**COST, "limit.tokens": "32"}
+        return lambda more: open_runtime(ENCODER / "1", config, {**parameters, **more}), windows
+
+    return case
+
+
+CASES: dict[str, Callable[[Path], Case]] = {
+    "image": image,
+    "copy": copy,
+    "tokens-1": tokens(1),
+    "tokens-8": tokens(8),
+    "tokens-32": tokens(32),
+}
+
+
+# ----------------------------------------------------------------------------------- measuring
+
+
+def compare(
+    case: str,
+    opened: Callable[[dict[str, str]], Runtime],
+    windows: list[list[dict[str, np.ndarray]]],
+    seconds: float,
+) -> Comparison:
+    local, service = opened({}), opened({"placement": "service"})
+    took: dict[Runtime, list[float]] = {local: [], service: []}
+    try:
+        pair, until = 0, time.perf_counter() + seconds
+        while pair <= WARM or time.perf_counter() < until:
+            pair += 1
+            window = windows[pair % len(windows)]
+            order = (local, service) if pair % 2 else (service, local)
+            for runtime in order:
+                started = time.perf_counter()
+                answers = runtime.infer(window)
+                took[runtime].append(time.perf_counter() - started)
+                for answer in answers:
+                    if isinstance(answer, Exception):
+                        raise answer
+    finally:
+        local.close()
+        service.close()
+    ours, theirs = took[local][WARM:], took[service][WARM:]
+    return Comparison(
+        case,
+        len(ours),
+        sum(array.nbytes for request in windows[0] for array in request.values()),
+        percentile(ours, 50),
+        percentile(ours, 99),
+        percentile(theirs, 50),
+        percentile(theirs, 99),
+        statistics.mean(ours),
+        statistics.mean(theirs),
+    )
+
+
+def print_comparisons(results: list[Comparison]) -> None:
+    print_table(
+        [
+            "us",
+            "pairs",
+            "KB",
+            "local p50",
+            "p99",
+            "service p50",
+            "p99",
+            "p50 more",
+            "p99 more",
+            "lost",
+        ],
+        [
+            [
+                one.case,
+                one.pairs,
+                f"{one.nbytes / 1e3:.1f}",
+                f"{one.local_p50 * 1e6:.0f}",
+                f"{one.local_p99 * 1e6:.0f}",
+                f"{one.service_p50 * 1e6:.0f}",
+                f"{one.service_p99 * 1e6:.0f}",
+                f"{(one.service_p50 - one.local_p50) * 1e6:.0f}",
+                f"{(one.service_p99 - one.local_p99) * 1e6:.0f}",
+                f"{one.lost:.1%}",
+            ]
+            for one in results
+        ],
+    )
+    print("KB: of a window's inputs; lost: of one caller's throughput, by p50")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""ATC, CANN's compiler: from model.onnx to model.om, and the record of what it was made of.
+
+A record lies beside each file that was made here. Where it names the same graph, options and
+compiler, and the file is the one it speaks of, there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from ge_runtime.errors import ArtifactFault
+
+_CHUNK: Final = 2**20
+_MOST_LINES: Final = 20
+"""Of what ATC says when it fails: the end, where the reason is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a compiled file was made of."""
+
+    source_sha256: str
+    """Of the .onnx file."""
+    flags: tuple[str, ...]
+    """That decide what is made: shapes, gears, chip, precision."""
+    compiler: str
+    """Which ATC it was."""
+
+    def describes(self, om: Path) -> bool:
+        """Whether the file at `om` was made of just this."""
+        try:
+            there = json.loads(_beside(om).read_text(encoding="utf-8"))
+            return bool(there == self.as_json(om))
+        except (OSError, ValueError):
+            return False
+
+    def as_json(self, om: Path) -> dict[str, object]:
+        """The record with the file that it is about. Raises OSError if that is not there."""
+        return {**asdict(self), "flags": list(self.flags), "om_sha256": sha256_of(om)}
+
+    def write(self, om: Path) -> None:
+        """Put it beside the file."""
+        text = json.dumps(self.as_json(om), indent=2) + "\n"
+        _beside(om).write_text(text, encoding="utf-8")
+
+
+class Atc:
+    """The compiler that the environment has."""
+
+    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
+        self._path = path
+        self._environment = environment
+
+    @classmethod
+    def find(cls, environment: Mapping[str, str] = os.environ) -> Atc:
+        """The `atc` on PATH. Raises ArtifactFault, with the cure, if there is none."""
+        found = shutil.which("atc", path=environment.get("PATH"))
+        if found is None:
+            raise ArtifactFault(
+                "found no `atc` on PATH, expected CANN's compiler: run `source "
+                "/usr/local/Ascend/cann/set_env.sh`, or of the folder that CANN is installed in"
+            )
+        return cls(Path(found), environment)
+
+    @property
+    def identity(self) -> str:
+        """What tells this compiler from others: CANN's version if it says one, and its bytes."""
+        version = ""
+        for variable in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"):
+            file = Path(self._environment.get(variable, "")) / "version.cfg"
+            if file.is_file():
+                version = " ".join(file.read_text(encoding="utf-8").split()) + ", "
+                break
+        return f"{version}atc {sha256_of(self._path)[:16]}"
+
+    def compile(self, source: Path, om: Path, flags: Sequence[str]) -> None:
+        """Make `om` of `source`; replaced at once, when all is well. May take many minutes.
+
+        Raises ArtifactFault with what ATC says if it fails.
+        """
+        with tempfile.TemporaryDirectory(dir=om.parent, prefix=".build_") as folder:
+            output = Path(folder) / "model"
+            command = [str(self._path), "--framework=5", f"--model={source}", f"--output={output}"]
+            done = subprocess.run(
+                [*command, *flags],
+                env=dict(self._environment),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            # Some versions put the system and architecture into the name.
+            made = sorted(Path(folder).glob("*.om"))
+            if done.returncode != 0 or len(made) != 1:
+                said = "\n".join(done.stdout.splitlines()[-_MOST_LINES:])
+                raise ArtifactFault(
+                    f"{source}: atc failed with exit code {done.returncode}; it was called with "
+                    f"{' '.join(flags)} and said:\n{said}"
+                )
+            made[0].replace(om)
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's content, in hex. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _beside(om: Path) -> Path:
+    return om.with_name(f"{om.name}.json")

@@ -1,0 +1,111 @@
+"""What pyACL's return codes mean to whoever made the call.
+
+The numbers are CANN's own (acl_base_rt.h, ge_error_codes.h). What follows from one is an inference
+from their documentation, made on no device; it errs on the side of trusting the device less.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+SUCCESS: Final = 0
+REPEAT_INITIALIZE: Final = 100002
+"""acl.init was called before, by us or by another library: no failure, and not ours to end."""
+REPEAT_FINALIZE: Final = 100037
+"""acl.finalize was called before: no failure."""
+NOT_SUPPORTED: Final = 207000
+"""This chip, driver or system does not do it."""
+
+
+class Kind(Enum):
+    """What to do about a failure."""
+
+    OURS = "a call that the interface refuses"
+    """The same call fails again: a defect of the caller, or of what a user gave."""
+    FILE = "a file that cannot be executed here"
+    MEMORY = "too little memory"
+    RETRY = "a queue that is full for a moment"
+    """The same call may succeed."""
+    RELOAD = "a failed execution"
+    """The stream and its context are not to be trusted; a new one, with the models loaded again,
+    is."""
+    LOST = "the device is lost"
+    """Nothing can be executed by this process any more, and nothing released: calls may hang."""
+
+
+_KINDS: Final = {
+    Kind.FILE: (
+        *(100003, 100005, 100011, 100012, 100013, 100014, 100015),
+        *(145002, 145006, 148049, 148050, 200001, 507008),
+        *(545001, 545002, 545003, 545004, 545005),
+    ),
+    Kind.MEMORY: (200000, 207001, 207018, 245000),
+    Kind.RETRY: (507002, 507004, 507006),
+    # Documented as a device that does not answer or must not be used. So are time limits that
+    # elapsed: what still runs may write its buffers at any time, and no call ends it.
+    Kind.LOST: (
+        *(107019, 107020, 500004, 507010, 507033, 507046, 507047, 507053, 507054, 507899),
+        545601,
+    ),
+}
+_KIND_OF: Final = {code: kind for kind, codes in _KINDS.items() for code in codes}
+_ABORTED: Final = (107022, 107023)
+_INTERNAL: Final = 5
+"""The first digit of failures inside the device, its driver or its firmware."""
+
+_NAMES: Final = {
+    100000: "ACL_ERROR_INVALID_PARAM",
+    100001: "ACL_ERROR_UNINITIALIZE",
+    100003: "ACL_ERROR_INVALID_FILE",
+    100012: "ACL_ERROR_DESERIALIZE_MODEL",
+    100013: "ACL_ERROR_PARSE_MODEL",
+    100039: "ACL_ERROR_COMPILING_STUB_MODE",
+    107000: "ACL_ERROR_RT_PARAM_INVALID",
+    107001: "ACL_ERROR_RT_INVALID_DEVICEID",
+    107002: "ACL_ERROR_RT_CONTEXT_NULL",
+    107003: "ACL_ERROR_RT_STREAM_CONTEXT",
+    145000: "ACL_ERROR_GE_PARAM_INVALID",
+    145002: "ACL_ERROR_GE_EXEC_MODEL_PATH_INVALID",
+    145003: "ACL_ERROR_GE_EXEC_MODEL_ID_INVALID",
+    145006: "ACL_ERROR_GE_EXEC_MODEL_DATA_SIZE_INVALID",
+    145012: "ACL_ERROR_GE_DYNAMIC_INPUT_LENGTH_INVALID",
+    145013: "ACL_ERROR_GE_DYNAMIC_BATCH_SIZE_INVALID",
+    148049: "ACL_ERROR_INVALID_OPP_PATH",
+    200000: "ACL_ERROR_BAD_ALLOC",
+    200001: "ACL_ERROR_API_NOT_SUPPORT",
+    207000: "ACL_ERROR_RT_FEATURE_NOT_SUPPORT",
+    207001: "ACL_ERROR_RT_MEMORY_ALLOCATION",
+    207004: "ACL_ERROR_RT_NO_DEVICE",
+    207006: "ACL_ERROR_RT_NO_PERMISSION",
+    207007: "ACL_ERROR_RT_NO_EVENT_RESOURCE",
+    207008: "ACL_ERROR_RT_NO_STREAM_RESOURCE",
+    207018: "ACL_ERROR_RT_DEVICE_OOM",
+    245000: "ACL_ERROR_GE_MEMORY_ALLOCATION",
+    500002: "ACL_ERROR_GE_FAILURE",
+    507002: "ACL_ERROR_RT_STREAM_TASK_FULL",
+    507008: "ACL_ERROR_RT_SOC_VERSION",
+    507010: "ACL_ERROR_RT_LOST_HEARTBEAT",
+    507011: "ACL_ERROR_RT_MODEL_EXECUTE",
+    507014: "ACL_ERROR_RT_AICORE_TIMEOUT",
+    507015: "ACL_ERROR_RT_AICORE_EXCEPTION",
+    507033: "ACL_ERROR_RT_DEV_SETUP_ERROR",
+    507046: "ACL_ERROR_RT_STREAM_SYNC_TIMEOUT",
+    507047: "ACL_ERROR_RT_EVENT_SYNC_TIMEOUT",
+    507053: "ACL_ERROR_RT_DEVICE_MEM_ERROR",
+    507899: "ACL_ERROR_RT_DRV_INTERNAL_ERROR",
+}
+"""Those that people meet."""
+
+
+def kind_of(code: int) -> Kind:
+    """What this code, not SUCCESS, asks for."""
+    if code in _KIND_OF:
+        return _KIND_OF[code]
+    internal = code // 100_000 == _INTERNAL
+    return Kind.RELOAD if internal or code in _ABORTED else Kind.OURS
+
+
+def name_of(code: int) -> str:
+    """CANN's name of the code where it is one that people meet, and the number."""
+    return f"{code} {_NAMES[code]}" if code in _NAMES else str(code)

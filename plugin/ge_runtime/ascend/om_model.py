@@ -1,0 +1,99 @@
+"""A compiled model on a lane: where it lies, and our own table of what its gears take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from ge_runtime.ascend.atc import sha256_of
+from ge_runtime.ascend.description import GEAR_INPUT, ModelDescription
+from ge_runtime.ascend.driver import Address, Driver, GearSetting, ModelId
+from ge_runtime.devices import Buffer, Device
+from ge_runtime.errors import ArtifactFault
+
+Dims: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A file, and what tells it from others."""
+
+    path: Path
+    digest: str
+    """SHA-256 of its content: files of one digest are one model."""
+    workspace_bytes: int
+    weights_bytes: int
+
+    def ensure_unchanged(self) -> None:
+        """Raises ArtifactFault, or OSError, if the file is not what it was any more."""
+        if sha256_of(self.path) != self.digest:
+            raise ArtifactFault(
+                f"{self.path}: found another content than when it was loaded, expected the same: "
+                "a file is replaced by unloading the model first, or as a new version"
+            )
+
+    @classmethod
+    def read(cls, path: Path, driver: Driver) -> ModelFile:
+        """The file at `path`. Raises OSError, or DriverFault for what is no model for this card."""
+        digest = sha256_of(path)
+        workspace, weights = driver.model_sizes(str(path))
+        return cls(path, digest, workspace, weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Gear:
+    """One set of shapes that the model was compiled for."""
+
+    setting: GearSetting | None
+    """None for a model of one shape."""
+    inputs: tuple[Dims, ...]
+    outputs: tuple[Dims, ...]
+
+
+class LoadedModel:
+    """A model that is loaded on one lane, for all engines of that lane that execute the file."""
+
+    def __init__(self, file: ModelFile, model: ModelId, weights: Buffer[Address]) -> None:
+        self.file = file
+        self.id = model
+        """Another one each time that the lane loads it again."""
+        self.weights = weights
+        self.users = 1
+        self.description = ModelDescription((), ())
+        self.gears: Mapping[tuple[Dims, ...], Gear] = {}
+        """Dims of the data inputs: the gear; by growing elements."""
+
+    def describe(self, driver: Driver, memory: Device[Address]) -> None:
+        """Ask for everything once: nothing of it is asked while serving.
+
+        The driver tells the dims of outputs for the gear that was set last, whoever set it; here
+        nobody else does. memory: for the gear's own buffer, for as long as this takes.
+        """
+        self.description = description = driver.describe(self.id)
+        shapes = description.shapes()
+        family = description.family
+        if family is None:
+            outputs = tuple(tensor.dims for tensor in description.outputs)
+            self.gears = {dims: Gear(None, dims, outputs) for dims in shapes.values()}
+            return
+        buffer = memory.allocate("gear", description.inputs[-1].nbytes)
+        # Only the last is written to; a dataset has one for each input all the same.
+        dataset = driver.create_dataset([(buffer.memory, buffer.nbytes)] * len(description.inputs))
+        gears = {}
+        try:
+            for values, dims in shapes.items():
+                setting = GearSetting(family, values)
+                driver.set_gear(self.id, dataset, len(description.inputs) - 1, setting)
+                outputs = tuple(driver.output_dims(self.id, len(description.outputs)))
+                gears[dims] = Gear(setting, dims, outputs)
+        finally:
+            driver.destroy_dataset(dataset)
+            buffer.free()
+        self.gears = gears
+
+    @property
+    def has_gear_input(self) -> bool:
+        """Whether the last input says which gear is executed."""
+        return self.description.inputs[-1].name == GEAR_INPUT

@@ -1,0 +1,324 @@
+"""The driver by the module `acl`: the one file that knows the shapes of its answers.
+
+A return code comes last, and some functions have none: what they fail with is 0 or nothing.
+`add_dataset_buffer` gives back the dataset before its code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+from ge_runtime.ascend.checker import Checker, DriverFault
+from ge_runtime.ascend.codes import (
+    NOT_SUPPORTED,
+    REPEAT_FINALIZE,
+    REPEAT_INITIALIZE,
+    SUCCESS,
+)
+from ge_runtime.ascend.description import ModelDescription, ModelTensor
+from ge_runtime.ascend.driver import (
+    Address,
+    Context,
+    Copy,
+    Dataset,
+    Driver,
+    GearSetting,
+    ModelId,
+    Stream,
+)
+from ge_runtime.errors import NoDevice
+
+# The module, which comes without types.
+Acl: TypeAlias = Any
+
+_HUGE_FIRST: Final = 0
+"""Policy: pages of 2 MB where a block is larger than 1 MB and there are any."""
+_DDR, _HBM = 0, 1
+_RESERVED_INDEX: Final = -1
+_STAND_IN: Final = "acl_modelId_"
+_PINNED: Final = 0x10000000
+"""ACL_HOST_REG_PINNED. MAPPED, all that host_register has, is not said to lock pages."""
+_LAST_WITHOUT_REGISTERING: Final = (5, 10)
+"""Linux: registering what was not allocated by malloc_host is documented to raise exceptions."""
+
+
+def _linux() -> tuple[int, ...]:
+    """Its version, as far as it matters here."""
+    return tuple(map(int, platform.release().split(".")[:2]))
+
+
+@cache
+def open_driver() -> Driver:
+    """The driver of this process. Raises NoDevice, with the cure, where there is none."""
+    try:
+        acl = importlib.import_module("acl")
+    except ImportError as error:
+        raise NoDevice(
+            f"found no module `acl` ({error}), expected CANN's: run `source "
+            "/usr/local/Ascend/cann/set_env.sh` before the server starts, or of the folder that "
+            "CANN is installed in"
+        ) from error
+    return PyAclDriver(acl)
+
+
+class PyAclDriver:
+    """See Driver."""
+
+    def __init__(self, acl: Acl) -> None:
+        """acl: the module, or one that keeps its contract."""
+        self._acl = acl
+        self._rt = acl.rt
+        self._mdl = acl.mdl
+        checker = Checker(acl.get_recent_err_msg)
+        self._status = checker.status
+        self._value = checker.value
+        self._handle = checker.handle
+
+    # -- process, device, context --
+
+    def init(self) -> bool:
+        """See Driver."""
+        return self._status("acl.init", self._acl.init(), REPEAT_INITIALIZE) == SUCCESS
+
+    def finalize(self) -> None:
+        """See Driver."""
+        self._status("acl.finalize", self._acl.finalize(), REPEAT_FINALIZE)
+
+    def soc_name(self) -> str:
+        """See Driver. Where the function fails it answers None, or ""."""
+        return str(self._acl.get_soc_name() or "unknown")
+
+    def set_device(self, device: int) -> None:
+        """See Driver."""
+        self._status("acl.rt.set_device", self._rt.set_device(device))
+
+    def reset_device(self, device: int) -> None:
+        """See Driver."""
+        self._status("acl.rt.reset_device", self._rt.reset_device(device))
+
+    def create_context(self, device: int) -> Context:
+        """See Driver."""
+        answer = self._rt.create_context(device)
+        return Context(self._value("acl.rt.create_context", answer))
+
+    def set_context(self, context: Context) -> None:
+        """See Driver."""
+        self._status("acl.rt.set_context", self._rt.set_context(context))
+
+    def current_context(self) -> Context:
+        """See Driver."""
+        return Context(self._value("acl.rt.get_context", self._rt.get_context()))
+
+    def destroy_context(self, context: Context) -> None:
+        """See Driver."""
+        self._status("acl.rt.destroy_context", self._rt.destroy_context(context))
+
+    # -- streams --
+
+    def create_stream(self) -> Stream:
+        """See Driver."""
+        return Stream(self._value("acl.rt.create_stream", self._rt.create_stream()))
+
+    def synchronize_stream(self, stream: Stream, timeout_ms: int) -> None:
+        """See Driver."""
+        code = self._rt.synchronize_stream_with_timeout(stream, timeout_ms)
+        self._status("acl.rt.synchronize_stream_with_timeout", code)
+
+    def destroy_stream(self, stream: Stream) -> None:
+        """See Driver."""
+        self._status("acl.rt.destroy_stream", self._rt.destroy_stream(stream))
+
+    # -- memory --
+
+    def memory_info(self) -> tuple[int, int]:
+        """See Driver. A card has HBM or DDR; of the other it tells 0 bytes."""
+        for kind in (_HBM, _DDR):
+            free, total, code = self._rt.get_mem_info(kind)
+            self._status("acl.rt.get_mem_info", code)
+            if total:
+                break
+        return int(free), int(total)
+
+    def malloc(self, nbytes: int) -> Address:
+        """See Driver."""
+        return Address(self._value("acl.rt.malloc", self._rt.malloc(nbytes, _HUGE_FIRST)))
+
+    def free(self, address: Address) -> None:
+        """See Driver."""
+        self._status("acl.rt.free", self._rt.free(address))
+
+    def malloc_host(self, nbytes: int) -> Address:
+        """See Driver."""
+        return Address(self._value("acl.rt.malloc_host", self._rt.malloc_host(nbytes)))
+
+    def free_host(self, address: Address) -> None:
+        """See Driver."""
+        self._status("acl.rt.free_host", self._rt.free_host(address))
+
+    def host_register(self, address: Address, nbytes: int) -> None:
+        """See Driver."""
+        if _linux() <= _LAST_WITHOUT_REGISTERING:
+            found = f"found Linux {platform.release()}"
+            raise DriverFault("acl.rt.host_register_v2", NOT_SUPPORTED, found)
+        try:
+            code = self._rt.host_register_v2(address, nbytes, _PINNED)
+        except AttributeError:
+            code = NOT_SUPPORTED
+        self._status("acl.rt.host_register_v2", code)
+
+    def host_unregister(self, address: Address) -> None:
+        """See Driver."""
+        self._status("acl.rt.host_unregister", self._rt.host_unregister(address))
+
+    def copy(self, target: Address, source: Address, nbytes: int, kind: Copy) -> None:
+        """See Driver."""
+        code = self._rt.memcpy(target, nbytes, source, nbytes, kind.value)
+        self._status("acl.rt.memcpy", code)
+
+    def copy_async(
+        self, target: Address, source: Address, nbytes: int, kind: Copy, stream: Stream
+    ) -> None:
+        """See Driver."""
+        code = self._rt.memcpy_async(target, nbytes, source, nbytes, kind.value, stream)
+        self._status("acl.rt.memcpy_async", code)
+
+    # -- models --
+
+    def model_sizes(self, path: str) -> tuple[int, int]:
+        """See Driver."""
+        workspace, weights, code = self._mdl.query_size(path)
+        self._status("acl.mdl.query_size", code)
+        return int(workspace), int(weights)
+
+    def load(
+        self,
+        path: str,
+        workspace: tuple[Address, int],
+        weights: tuple[Address, int],
+    ) -> ModelId:
+        """See Driver."""
+        answer = self._mdl.load_from_file_with_mem(path, *workspace, *weights)
+        return ModelId(self._value("acl.mdl.load_from_file_with_mem", answer))
+
+    def unload(self, model: ModelId) -> None:
+        """See Driver."""
+        self._status("acl.mdl.unload", self._mdl.unload(model))
+
+    def describe(self, model: ModelId) -> ModelDescription:
+        """See Driver."""
+        desc = self._described(model)
+        try:
+            return self._description(desc)
+        finally:
+            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
+
+    def output_dims(self, model: ModelId, count: int) -> list[tuple[int, ...]]:
+        """See Driver."""
+        desc = self._described(model)
+        try:
+            answers = [self._mdl.get_cur_output_dims(desc, index) for index in range(count)]
+        finally:
+            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
+        name = "acl.mdl.get_cur_output_dims"
+        return [tuple(self._value(name, answer)["dims"]) for answer in answers]
+
+    def _described(self, model: ModelId) -> int:
+        desc = self._handle("acl.mdl.create_desc", self._mdl.create_desc())
+        self._status("acl.mdl.get_desc", self._mdl.get_desc(desc, model))
+        return desc
+
+    def _description(self, desc: int) -> ModelDescription:
+        mdl = self._mdl
+        inputs = tuple(
+            ModelTensor(
+                name=self._real_name(desc, mdl.get_input_name_by_index(desc, index)),
+                dtype=int(mdl.get_input_data_type(desc, index)),
+                format=int(mdl.get_input_format(desc, index)),
+                dims=self._dims("acl.mdl.get_input_dims", mdl.get_input_dims(desc, index)),
+                nbytes=int(mdl.get_input_size_by_index(desc, index)),
+            )
+            for index in range(mdl.get_num_inputs(desc))
+        )
+        outputs = tuple(
+            ModelTensor(
+                name=self._real_name(desc, mdl.get_output_name_by_index(desc, index)),
+                dtype=int(mdl.get_output_data_type(desc, index)),
+                format=int(mdl.get_output_format(desc, index)),
+                dims=self._dims("acl.mdl.get_output_dims", mdl.get_output_dims(desc, index)),
+                nbytes=int(mdl.get_output_size_by_index(desc, index)),
+            )
+            for index in range(mdl.get_num_outputs(desc))
+        )
+        batch = self._value("acl.mdl.get_dynamic_batch", mdl.get_dynamic_batch(desc))
+        image = self._value("acl.mdl.get_dynamic_hw", mdl.get_dynamic_hw(desc, _RESERVED_INDEX))
+        return ModelDescription(
+            inputs,
+            outputs,
+            batches=tuple(batch["batch"][: batch["batchCount"]]),
+            images=tuple((h, w) for h, w in image["hw"][: image["hwCount"]]),
+            dims=self._dims_gears(desc),
+        )
+
+    def _real_name(self, desc: int, name: str) -> str:
+        """The name, or the one that it stands for: long ones are told as acl_modelId_..."""
+        if name.startswith(_STAND_IN):
+            return str(self._mdl.get_tensor_real_name(desc, name)) or name
+        return name
+
+    def _dims(self, function: str, answer: tuple[Any, int]) -> tuple[int, ...]:
+        return tuple(self._value(function, answer)["dims"])
+
+    def _dims_gears(self, desc: int) -> tuple[tuple[int, ...], ...]:
+        answer = self._mdl.get_input_dynamic_gear_count(desc, _RESERVED_INDEX)
+        count = self._value("acl.mdl.get_input_dynamic_gear_count", answer)
+        if not count:
+            return ()
+        answer = self._mdl.get_input_dynamic_dims(desc, _RESERVED_INDEX, count)
+        return tuple(
+            tuple(gear["dims"][: gear["dimCount"]])
+            for gear in self._value("acl.mdl.get_input_dynamic_dims", answer)
+        )
+
+    # -- executions --
+
+    def create_dataset(self, buffers: Sequence[tuple[Address, int]]) -> Dataset:
+        """See Driver."""
+        acl, mdl = self._acl, self._mdl
+        handle = self._handle("acl.mdl.create_dataset", mdl.create_dataset())
+        made = []
+        for address, nbytes in buffers:
+            buffer = acl.create_data_buffer(address, nbytes)
+            made.append(self._handle("acl.create_data_buffer", buffer))
+            self._value("acl.mdl.add_dataset_buffer", mdl.add_dataset_buffer(handle, made[-1]))
+        return Dataset(handle, tuple(made))
+
+    def destroy_dataset(self, dataset: Dataset) -> None:
+        """See Driver."""
+        self._status("acl.mdl.destroy_dataset", self._mdl.destroy_dataset(dataset.handle))
+        for buffer in dataset.buffers:
+            self._status("acl.destroy_data_buffer", self._acl.destroy_data_buffer(buffer))
+
+    def set_gear(self, model: ModelId, inputs: Dataset, index: int, gear: GearSetting) -> None:
+        """See Driver."""
+        mdl, dataset = self._mdl, inputs.handle
+        if gear.family == "batch":
+            code = mdl.set_dynamic_batch_size(model, dataset, index, *gear.values)
+            self._status("acl.mdl.set_dynamic_batch_size", code)
+        elif gear.family == "image":
+            code = mdl.set_dynamic_hw_size(model, dataset, index, *gear.values)
+            self._status("acl.mdl.set_dynamic_hw_size", code)
+        else:
+            dims = {"name": "", "dimCount": len(gear.values), "dims": list(gear.values)}
+            code = mdl.set_input_dynamic_dims(model, dataset, index, dims)
+            self._status("acl.mdl.set_input_dynamic_dims", code)
+
+    def execute_async(
+        self, model: ModelId, inputs: Dataset, outputs: Dataset, stream: Stream
+    ) -> None:
+        """See Driver."""
+        code = self._mdl.execute_async(model, inputs.handle, outputs.handle, stream)
+        self._status("acl.mdl.execute_async", code)

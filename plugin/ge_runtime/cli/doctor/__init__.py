@@ -1,0 +1,118 @@
+"""`ge-runtime doctor`: what is on a machine, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ge_runtime.cli.arguments import new_command
+from ge_runtime.cli.doctor.ascend import check_driver
+from ge_runtime.cli.doctor.cann import (
+    check_cann,
+    check_compiler,
+    check_simulator,
+    is_simulated,
+)
+from ge_runtime.cli.doctor.findings import NEEDS, REQUIRABLE, Finding, faults_of, judged
+from ge_runtime.cli.doctor.host import check_nvidia, check_service, check_shared_memory
+from ge_runtime.cli.doctor.machine import Machine, Model
+from ge_runtime.cli.doctor.packages import check_engines, check_python, check_torch_npu
+from ge_runtime.cli.doctor.probe import read_machine
+from ge_runtime.cli.doctor.report import as_json, lines
+from ge_runtime.cli.doctor.repository import check_models, read_models
+
+if TYPE_CHECKING:
+    from ge_runtime.cli.arguments import Subparsers
+
+UNFIT: Final = 1
+"""The exit code where something that is required is missing or wrong."""
+
+_DESCRIPTION: Final = """\
+Show what is on this machine, what is missing, and what to do about it.
+
+Looked at are Python and the engines' packages, shared memory, Ascend's driver, device files, CANN,
+pyACL and torch_npu, and NVIDIA's driver and libraries. Packages are imported, and graphs opened, in
+processes of their own: one that crashes or hangs is a finding. No device memory is taken, and
+nothing is changed.
+
+With MODEL_REPOSITORY, the models in it that have a graph are inspected too. They say what is
+required, and how much shared memory their inputs and answers take.
+
+State   ok          as it should be
+        missing     not there, and needed by what is required
+        wrong       there, and not as it should be
+        unknown     it could not be found out
+        not needed  not there, and not needed by what is required
+"""
+
+_EPILOG: Final = """\
+examples:
+  ge-runtime doctor model_repository
+  ge-runtime doctor --require npu || exit 1
+  ge-runtime doctor --json | jq '.findings[] | select(.state == "wrong") | .cure'
+
+Exit codes: 0 nothing that is required is missing or wrong, 1 something is, 2 arguments or input
+that cannot be used.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `doctor` to the commands."""
+    parser = new_command(
+        subparsers,
+        "doctor",
+        help_="show what a machine lacks to serve, and the cure",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    add = parser.add_argument
+    add("repository", type=Path, nargs="?", metavar="MODEL_REPOSITORY", help="folders of models")
+    add(
+        "--require",
+        action="append",
+        default=[],
+        choices=REQUIRABLE,
+        help="what the machine is for; may be given several times (what the models ask for, else "
+        "cpu)",
+    )
+    add("--json", action="store_true", help="print it for programs")
+    parser.set_defaults(run=_run)
+
+
+def _run(given: argparse.Namespace) -> int:
+    models = [] if given.repository is None else read_models(given.repository)
+    required = required_by(given.require, models)
+    findings = examine(read_machine(), models, required)
+    faults = faults_of(findings, required)
+    if given.json:
+        print(json.dumps(as_json(findings, required, faults), indent=2))
+    else:
+        print("\n".join(lines(findings, required, faults)))
+    return UNFIT if faults else 0
+
+
+def required_by(asked: Sequence[str], models: Sequence[Model]) -> frozenset[str]:
+    """What is required: what was asked for, and what the models need; cpu if that is nothing."""
+    needs = frozenset(asked).union(*(model.needs for model in models))
+    return needs & {*NEEDS} or frozenset({"cpu"})
+
+
+def examine(machine: Machine, models: Sequence[Model], required: frozenset[str]) -> list[Finding]:
+    """All findings about a machine that is to serve these models."""
+    simulated = is_simulated(machine)
+    findings = [
+        *check_python(machine),
+        *check_engines(machine),
+        *check_models(models),
+        *check_shared_memory(machine, models),
+        *check_service(machine),
+        *([] if simulated else check_driver(machine)),
+        *(check_simulator(machine) if simulated else check_cann(machine)),
+        *check_compiler(machine),
+        *check_torch_npu(machine),
+        *check_nvidia(machine),
+    ]
+    return judged(findings, required)

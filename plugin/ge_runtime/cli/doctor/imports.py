@@ -1,0 +1,117 @@
+"""Modules and commands, tried in processes of their own: one that crashes or hangs harms nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from ge_runtime.cli.doctor.machine import Outcome, Trial
+
+TIMEOUT_S: Final = 60.0
+"""For one process. torch takes some seconds from a cold disk, a device's driver some more."""
+
+_KILLED_S: Final = 5.0
+"""How long a killed process may take to go."""
+
+# What each module is asked once it is imported. Every value of `facts` is a text.
+_QUESTIONS: Final[Mapping[str, str]] = {
+    "numpy": "facts = {}",
+    "onnxruntime": """
+import ctypes, pathlib
+facts = {"providers": ", ".join(module.get_available_providers())}
+if "CUDAExecutionProvider" in facts["providers"]:
+    # It is listed if it was built; only loading its library tells whether CUDA's are there.
+    folder = pathlib.Path(module.__file__).parent / "capi"
+    try:
+        for name in ("shared", "cuda"):
+            file = folder / f"libonnxruntime_providers_{name}.so"
+            ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        facts["cuda_error"] = str(error)
+""",
+    "torch": """
+facts = {"cuda": str(module.version.cuda or "")}
+if facts["cuda"]:
+    facts["cuda_devices"] = str(module.cuda.device_count())
+""",
+    # Neither init nor the count takes anything of a device. init may find it done already.
+    "acl": """
+facts = {"file": str(getattr(module, "__file__", "")), "soc": ""}
+code = module.init()
+count = 0
+if code in (0, 100002):
+    facts["soc"] = module.get_soc_name() or "unknown"
+    count, code = module.rt.get_device_count()
+    module.finalize()
+facts.update(code=str(code), devices=str(count))
+""",
+    "torch_npu": "facts = {}",
+}
+MODULES: Final = tuple(_QUESTIONS)
+
+_PROGRAM: Final = """
+import importlib.util, json, sys
+sys.path[:] = filter(None, sys.path)  # the current folder is no place to import from
+facts = None
+if importlib.util.find_spec(sys.argv[1]) is not None:
+    module = importlib.import_module(sys.argv[1])
+    exec(sys.argv[2])
+print("\\n" + json.dumps(facts))
+"""
+
+
+def try_import(module: str, timeout_s: float = TIMEOUT_S) -> Trial:
+    """Import one of MODULES in a new process, and ask it what there is to know."""
+    command = [sys.executable, "-c", _PROGRAM, module, _QUESTIONS[module]]
+    trial, printed = run(command, timeout_s)
+    if trial.outcome is not Outcome.DONE:
+        return trial
+    facts = json.loads(printed.splitlines()[-1])
+    return Trial(Outcome.ABSENT) if facts is None else Trial(Outcome.DONE, facts)
+
+
+def run(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> tuple[Trial, str]:
+    """Run a command to its end; what became of it, and what it printed."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        return Trial(Outcome.ABSENT), ""
+    except OSError as error:
+        return Trial(Outcome.FAILED, error=str(error)), ""
+    try:
+        printed, said = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return Trial(Outcome.HUNG, error=f"no end after {timeout_s:g} s"), ""
+    if process.returncode == 0:
+        return Trial(Outcome.DONE), printed
+    if process.returncode < 0:
+        return Trial(Outcome.DIED, error=f"signal {-process.returncode}"), printed
+    complaint = (said.strip() or printed.strip()).splitlines()
+    last = complaint[-1].strip() if complaint else f"exit code {process.returncode}"
+    return Trial(Outcome.FAILED, error=last), printed
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kill it with all that it started."""
+    os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    # One that waits within a driver cannot be killed, and is left alone.
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_KILLED_S)

@@ -1,0 +1,160 @@
+"""Checks of Python, NumPy and the engines' packages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ge_runtime.cli.doctor.findings import ANY, Finding, State
+from ge_runtime.cli.doctor.machine import Machine, Outcome, Trial
+from ge_runtime.cli.doctor.versions import TORCH_NPU, Range, numbers
+
+PYTHON: Final = "Python"
+ENGINES: Final = "Engines"
+TORCH_NPU_GROUP: Final = "torch_npu"
+_TORCH: Final = frozenset({"torch"})
+_TORCH_NPU: Final = frozenset({"torch_npu"})
+
+_PYTHON: Final = Range((3, 10))
+_NUMPY: Final = Range((1, 26), (2,))
+_ONNXRUNTIME: Final = Range((1, 18))
+
+
+def check_python(machine: Machine) -> list[Finding]:
+    """Python and NumPy, which everything needs."""
+    version = ".".join(map(str, machine.python))
+    right = machine.python in _PYTHON
+    cure = "" if right else "give ge_runtime a newer Python"
+    state = State.OK if right else State.WRONG
+    return [
+        Finding(PYTHON, "Python", state, version, str(_PYTHON), cure, ANY),
+        _package(machine, PYTHON, "numpy", _NUMPY, ANY, "pip install 'numpy>=1.26,<3'"),
+    ]
+
+
+def check_engines(machine: Machine) -> list[Finding]:
+    """ONNX Runtime and torch, on the CPU."""
+    return [
+        _package(
+            machine,
+            ENGINES,
+            "onnxruntime",
+            _ONNXRUNTIME,
+            frozenset({"cpu"}),
+            "pip install 'onnxruntime>=1.18'",
+        ),
+        _torch(machine),
+    ]
+
+
+def check_torch_npu(machine: Machine) -> list[Finding]:
+    """Whether torch_npu works, and fits torch and CANN."""
+    version = machine.packages.get("torch-npu")
+    torch = machine.packages.get("torch")
+    if version is None:
+        base = ".".join(map(str, numbers(torch or "")))
+        cure = f"`pip install torch_npu=={base}`" if base else "`pip install torch_npu`"
+        expected = "torch_npu, for torch on Ascend"
+        return [
+            Finding(TORCH_NPU_GROUP, "torch_npu", State.MISSING, "none", expected, cure, _TORCH_NPU)
+        ]
+    findings = [_imported(machine.imports["torch_npu"], version)]
+    if torch is not None:
+        findings += [_fits_torch(version, torch), _cuda_beside(machine, torch)]
+    if machine.cann is not None and machine.cann.version is not None:
+        findings.append(_fits_cann(version, machine.cann.version))
+    return findings
+
+
+def _package(
+    machine: Machine, group: str, package: str, range_: Range, needs: frozenset[str], pip: str
+) -> Finding:
+    """A package that must be of some version and can be imported."""
+    trial = machine.imports[package]
+    # onnxruntime comes in several distributions, e.g. onnxruntime-gpu.
+    version = next(
+        (
+            machine.packages[each]
+            for each in (package, f"{package}-gpu")
+            if each in machine.packages
+        ),
+        None,
+    )
+    expected = str(range_)
+    if trial.outcome is Outcome.ABSENT:
+        return Finding(group, package, State.MISSING, "none", expected, f"`{pip}`", needs)
+    if trial.outcome is not Outcome.DONE:
+        cure = f"`{pip} --force-reinstall`"
+        return Finding(group, package, State.WRONG, _failed(trial), "importable", cure, needs)
+    if version is None:
+        cure = f"`{pip}` if models fail"
+        found = "importable, of no known version"
+        return Finding(group, package, State.UNKNOWN, found, expected, cure, needs)
+    right = numbers(version) in range_
+    state, cure = (State.OK, "") if right else (State.WRONG, f"`{pip}`")
+    return Finding(group, package, state, version, expected, cure, needs)
+
+
+def _torch(machine: Machine) -> Finding:
+    trial, version = machine.imports["torch"], machine.packages.get("torch", "")
+    expected = "torch, for model.pt2"
+    if trial.outcome is Outcome.ABSENT:
+        cure = "`pip install 'ge-runtime[torch]'`"
+        return Finding(ENGINES, "torch", State.MISSING, "none", expected, cure, _TORCH)
+    if trial.outcome is Outcome.DONE:
+        return Finding(ENGINES, "torch", State.OK, version, expected, needs=_TORCH)
+    cure = "`pip install 'ge-runtime[torch]' --force-reinstall`"
+    autoload = machine.environment.get("TORCH_DEVICE_BACKEND_AUTOLOAD")
+    if "torch-npu" in machine.packages and autoload != "0":
+        cure = (
+            "torch imports torch_npu by itself: make that work, or `export "
+            "TORCH_DEVICE_BACKEND_AUTOLOAD=0` where there is no CANN"
+        )
+    return Finding(ENGINES, "torch", State.WRONG, _failed(trial), expected, cure, _TORCH)
+
+
+def _imported(trial: Trial, version: str) -> Finding:
+    expected = "`import torch_npu` to succeed"
+    if trial.outcome is Outcome.DONE:
+        return Finding(TORCH_NPU_GROUP, "torch_npu", State.OK, version, expected, needs=_TORCH_NPU)
+    cure = "source CANN's set_env.sh: torch_npu loads its libraries"
+    found = f"{version} {_failed(trial)}"
+    return Finding(TORCH_NPU_GROUP, "torch_npu", State.WRONG, found, expected, cure, _TORCH_NPU)
+
+
+def _fits_torch(version: str, torch: str) -> Finding:
+    found, expected = f"torch_npu {version}, torch {torch}", "the same release of both"
+    what, base = "fits torch", ".".join(map(str, numbers(version)))
+    if numbers(version)[:3] == numbers(torch)[:3]:
+        return Finding(TORCH_NPU_GROUP, what, State.OK, found, expected, needs=_TORCH_NPU)
+    cure = f"`pip install torch=={base}`"
+    return Finding(TORCH_NPU_GROUP, what, State.WRONG, found, expected, cure, _TORCH_NPU)
+
+
+def _cuda_beside(machine: Machine, torch: str) -> Finding:
+    facts = machine.imports["torch"].facts
+    what, expected = "only accelerator", "no GPU that torch sees: one kind for each process"
+    if not facts.get("cuda") or facts.get("cuda_devices") == "0":
+        found = "torch sees no GPU"
+        return Finding(TORCH_NPU_GROUP, what, State.OK, found, expected, needs=_TORCH_NPU)
+    found = f"torch {torch} sees {facts['cuda_devices']} GPU(s)"
+    cure = "install the CPU build of torch, or `export CUDA_VISIBLE_DEVICES=`"
+    return Finding(TORCH_NPU_GROUP, what, State.WRONG, found, expected, cure, _TORCH_NPU)
+
+
+def _fits_cann(version: str, cann: str) -> Finding:
+    found, what = f"torch_npu {version}, CANN {cann}", "fits CANN"
+    made_for = TORCH_NPU.get(version)
+    if made_for is None:
+        expected = "a torch_npu of the table in github.com/Ascend/pytorch"
+        cure = "look this version up in that table; doctor does not know it"
+        return Finding(TORCH_NPU_GROUP, what, State.UNKNOWN, found, expected, cure, _TORCH_NPU)
+    expected = f"CANN {made_for} for torch_npu {version}"
+    if made_for.lower() == cann.lower():
+        return Finding(TORCH_NPU_GROUP, what, State.OK, found, expected, needs=_TORCH_NPU)
+    others = [each for each, its in TORCH_NPU.items() if its.lower() == cann.lower()]
+    cure = f"`pip install torch_npu=={others[0]}`" if others else f"install CANN {made_for}"
+    return Finding(TORCH_NPU_GROUP, what, State.WRONG, found, expected, cure, _TORCH_NPU)
+
+
+def _failed(trial: Trial) -> str:
+    return f"{trial.outcome.value}: {trial.error}"

@@ -1,0 +1,110 @@
+"""Names of the C++ backend `npu_ge` that mean the same here.
+
+- `device_ids`: cards, e.g. `0, 1`: the devices npu:0 and npu:1.
+- `device_exec_blocks`: how many engines each device has: with `2` each counts twice.
+- `static_model`: `1`: executions have sizes that were prepared, and no others: gears for every
+  axis, and for `batch`. `0` (default): axes may be free.
+- `graph.ge.<option>`, `session.ge.<option>`, `ge.<option>`: an option of Ascend's graph engine (GE)
+  for compiling the model, one of ATC_FLAGS; with `engine: ge_session` one of GE_LEVELS. It has one
+  value, wherever it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import Final
+
+from ge_runtime.config.faults import Faults
+from ge_runtime.config.parameters import Parameters, split_names
+from ge_runtime.config.values import read_whole
+from ge_runtime.specs import ROWS
+
+NPU: Final = "npu"
+"""The kind of an Ascend card, e.g. of npu:0."""
+
+ATC_FLAGS: Final = {
+    "ge.aicoreNum": "--aicore_num",
+    "ge.deterministic": "--deterministic",
+    "ge.enableSingleStream": "--enable_single_stream",
+    "ge.exec.disableReuseMemory": "--disable_reuse_memory",
+    "ge.exec.precision_mode_v2": "--precision_mode_v2",
+    "ge.externalWeight": "--external_weight",
+}
+"""Option of GE: the flag of ATC that is the same."""
+
+SESSION_LEVEL: Final = "session"
+GRAPH_LEVEL: Final = "graph"
+
+GE_LEVELS: Final = {
+    **dict.fromkeys(ATC_FLAGS, SESSION_LEVEL),
+    "ge.graph_compiler_cache_dir": SESSION_LEVEL,
+    "ge.graph_key": GRAPH_LEVEL,
+    "ge.inputShape": GRAPH_LEVEL,
+    "ge.dynamicDims": GRAPH_LEVEL,
+}
+"""Option of GE: where a session of GE is told it.
+
+GE itself is told none: it is begun once for all models of a process.
+"""
+
+_LEVELS: Final = {"graph": "", "session": "", "ge": "ge."}
+"""Family of parameters: what a target lacks of the name of the option."""
+
+
+def read_kept_devices(parameters: Parameters, faults: Faults) -> tuple[str, ...] | None:
+    """The devices of `device_ids`, each as often as it has engines; None if it is not there."""
+    settings, place = parameters.settings, "parameter 'device_ids'"
+    text = settings.get("device_ids")
+    blocks = settings.get("device_exec_blocks")
+    if text is None:
+        if blocks is not None:
+            expected = "device_ids beside it; without, list each of `devices` as often"
+            faults.add("parameter 'device_exec_blocks'", f"'{blocks}'", expected)
+        return None
+    if "devices" in settings:
+        faults.add(place, "'devices' as well", "one of the two")
+    ids = split_names(text)
+    if not all(map(str.isdecimal, ids)) or len({*map(int, ids)}) < len(ids):
+        faults.add(place, f"'{text}'", "the numbers of cards, each once, e.g. 0, 1")
+        return None
+    blocks = "1" if blocks is None else blocks
+    count = read_whole("parameter 'device_exec_blocks'", blocks, faults, least=1)
+    return tuple(f"{NPU}:{int(each)}" for each in ids for _ in range(count))
+
+
+def read_static(
+    parameters: Parameters,
+    axes: Iterable[str],
+    geared: Container[str],
+    faults: Faults,
+    *,
+    rows: int,
+) -> None:
+    """Faults for what is free in spite of `static_model`. rows: the most rows of a batch."""
+    place, text = "parameter 'static_model'", parameters.settings.get("static_model", "0")
+    if text not in ("0", "1"):
+        faults.add(place, f"'{text}'", "'0' or '1'")
+    free = [axis for axis in (*([ROWS] if rows > 1 else []), *axes) if axis not in geared]
+    if text == "1" and free:
+        expected = f"gears for {', '.join(free)}: a static model has no other sizes"
+        faults.add(place, "'1'", expected)
+
+
+def read_ge_options(
+    parameters: Parameters, devices: Sequence[str], faults: Faults, *, engine: str
+) -> dict[str, str]:
+    """Option of GE: its value. Faults for those that nothing would take."""
+    known = GE_LEVELS if engine == "ge_session" else ATC_FLAGS
+    options: dict[str, str] = {}
+    for family, lack in _LEVELS.items():
+        for target, value in parameters.families[family].items():
+            place, option = f"parameter '{family}.{target}'", lack + target
+            if option not in known:
+                faults.add_unknown(place, "option of GE that a model can have", option, known)
+            elif not any(device.partition(":")[0] == NPU for device in devices):
+                expected = "a card among them: it is an option of Ascend's compiler"
+                faults.add(place, f"devices {', '.join(devices)}", expected)
+            elif options.setdefault(option, value) != value:
+                found = f"'{value}', and '{options[option]}' at another level"
+                faults.add(place, found, "one value")
+    return options

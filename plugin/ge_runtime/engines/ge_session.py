@@ -1,0 +1,264 @@
+"""The engine for AIR graphs: `model.air`, compiled and executed by a session of GE, by GE-PY.
+
+An AIR file is what torchair's `dynamo_export` and GE-PY's `Graph.save_to_air` write. There is no
+way from ONNX to a session in Python: an ONNX graph becomes a model.om, by `ge-runtime build`.
+
+Written from GE-PY's source and documents, and never run on a card: tests hold it against a fake of
+GE-PY that works on the simulator's memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.ascend.card import Card
+from ge_runtime.ascend.checker import DriverFault
+from ge_runtime.ascend.codes import Kind
+from ge_runtime.ascend.description import DTYPES
+from ge_runtime.ascend.driver import Address
+from ge_runtime.ascend.ge_graph import GraphValue, inputs_of, outputs_of
+from ge_runtime.ascend.ge_lane import LACKED, GeLane
+from ge_runtime.ascend.ge_process import GeProcess
+from ge_runtime.config import GE_LEVELS, GRAPH_LEVEL, SESSION_LEVEL
+from ge_runtime.devices import Device
+from ge_runtime.engines.base import GraphTensor, Shapes, Signature
+from ge_runtime.engines.ge_gears import DYNAMIC_DIMS, NODE_TYPE, shapes_of
+from ge_runtime.errors import (
+    ArtifactFault,
+    EngineFault,
+    OutOfMemory,
+    RuntimeFault,
+    forget_frames,
+)
+from ge_runtime.memory.lifetimes import Intermediates, Lifetime
+from ge_runtime.specs import Array, Tensors
+
+_PRECISION: Final = {"ge.exec.precision_mode_v2": "origin"}
+"""Unless config.pbtxt says something else: GE by itself makes FP32 graphs FP16."""
+
+_log = logging.getLogger(__name__)
+
+
+class GeSessionEngine:
+    """See `base.Engine` and `base.Limited`. GE allocates from one arena on the card.
+
+    What it cannot promise, where the engine `om` does:
+
+    - A plan: GE-PY cannot be asked what a graph needs. The arena is as large as config.pbtxt says;
+      what does not fit fails the execution. `close` logs the most that was taken.
+    - No allocation while serving: GE-PY makes each input a tensor on the card by an allocation of
+      its own. Weights are GE's own allocation, too.
+    - Speed: tensors are made of Python lists and read as text, element by element.
+    - Every bit of a float: that text has as many digits as GE writes.
+    - Memory shared with other models, and weights once for several engines of a file.
+    - A new stream after an execution that failed: it goes on with the one that there is.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        card: Card,
+        lane: GeLane,
+        signature: Signature,
+        shapes: Sequence[Shapes] | None,
+    ) -> None:
+        """Made by `open`; closes the lane it is given."""
+        self._path = path
+        self._card = card
+        self._lane = lane
+        self._signature = signature
+        self._shapes = shapes
+        names = [tensor.name for tensor in signature.inputs]
+        self._compiled = {tuple(own[name] for name in names) for own in shapes or ()}
+        self._dtypes = [tensor.dtype for tensor in signature.outputs]
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        card: Card,
+        memory: Device[Address],
+        ge: GeProcess,
+        outputs: Sequence[str],
+        *,
+        arena_bytes: int,
+        options: Mapping[str, str],
+    ) -> GeSessionEngine:
+        """The graph in `path`, in a session of its own.
+
+        memory: of the card, for the arena. outputs: the names of the graph's results in their
+        order, as an AIR graph has none for them. options: of GE, by GE_LEVELS.
+        Raises ArtifactFault, OutOfMemory or EngineLost.
+        """
+        try:
+            graph = ge.py.graph.Graph(path.parent.parent.name or "graph")
+            graph.load_from_air(str(path))
+            signature = _signature(path, inputs_of(graph), outputs_of(graph), outputs)
+        except (RuntimeError, ValueError, AttributeError) as error:
+            raise ArtifactFault(
+                f"{path}: GE cannot read it: {error}; expected an AIR file of this CANN, as "
+                "torchair's dynamo_export writes it; of a model.onnx `ge-runtime build` makes a "
+                "model.om"
+            ) from error
+        shapes = shapes_of(signature.inputs, options, path.name)
+        own = {**_PRECISION, **options, **(NODE_TYPE if DYNAMIC_DIMS in options else {})}
+        try:
+            lane = GeLane(
+                card,
+                memory,
+                ge,
+                graph,
+                arena_bytes=arena_bytes,
+                session_options={k: v for k, v in own.items() if _level(k) == SESSION_LEVEL},
+                graph_options={k: v for k, v in own.items() if _level(k) == GRAPH_LEVEL},
+            )
+        except (DriverFault, RuntimeError) as error:
+            forget_frames(error)
+            raise _fault(path, card, error, at_load=True) from error
+        return cls(path, card, lane, signature, shapes)
+
+    @property
+    def signature(self) -> Signature:
+        """See Engine."""
+        return self._signature
+
+    @property
+    def shapes(self) -> Sequence[Shapes] | None:
+        """See Engine. Those of the file, or of GE's own gears; any, where it leaves sizes open."""
+        return self._shapes
+
+    @property
+    def compiles_each_shape(self) -> bool:
+        """See Limited. Gears are compiled together, and open sizes for all there are."""
+        return False
+
+    @property
+    def unplanned(self) -> tuple[str, ...]:
+        """See Limited."""
+        return (
+            "GE does not tell what its graph needs: workspace is the arena of "
+            "'workspace_pool_mib', and an execution that needs more fails",
+            "weights are GE's own allocation; the figure is the size of the file",
+            "GE-PY allocates each input on the device, in each execution",
+            "GE-PY's tensors are made of lists and read as text: floats may lose their last digits",
+        )
+
+    def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
+        """See Engine. The arena is there."""
+
+    def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
+        """See Engine. GE compiles at the first execution, which takes seconds to minutes."""
+        arrays = [inputs[tensor.name] for tensor in self._signature.inputs]
+        shapes = tuple(array.shape for array in arrays)
+        if self._shapes is not None and shapes not in self._compiled:
+            raise EngineFault(
+                f"{self._path}: found inputs of shapes {[list(s) for s in shapes]}, expected those "
+                f"of a gear: {self._shapes}"
+            )
+        pool = self._lane.pool
+        refused = pool.refused
+        try:
+            results = self._lane.execute(arrays, self._dtypes)
+        except (DriverFault, RuntimeError) as error:
+            forget_frames(error)  # they refer to the session, which has to go before GE ends
+            if pool.refused > refused:
+                raise OutOfMemory(
+                    f"{self._path}: found {self._lane.arena_bytes:,} bytes of arena for GE, of "
+                    f"which it took {pool.peak_bytes:,}, expected more for these sizes: a larger "
+                    f"'workspace_pool_mib' ({error})"
+                ) from error
+            raise _fault(self._path, self._card, error) from error
+        return {
+            tensor.name: _delivered(tensor.name, result, outputs[tensor.name])
+            for tensor, result in zip(self._signature.outputs, results, strict=True)
+            if tensor.name in outputs
+        }
+
+    def weights_bytes(self) -> int:
+        """See Engine. Of the whole file: GE does not tell more."""
+        return self._path.stat().st_size
+
+    def device_io_bytes(self) -> int:
+        """See Engine. In no plan, where sizes are open."""
+        largest = (self._shapes or [{}])[-1]
+        dtypes = {tensor.name: tensor.dtype for tensor in self._signature.inputs}
+        return sum(
+            int(np.prod(dims)) * dtypes[name].numpy.itemsize for name, dims in largest.items()
+        )
+
+    def intermediates(self, shapes: Shapes) -> Intermediates:
+        """See Engine. The arena, which results lie in, too."""
+        return Intermediates((Lifetime("arena", self._lane.arena_bytes, 0, 0),))
+
+    def close(self) -> None:
+        """See Engine."""
+        if self._closed:
+            return
+        self._closed = True
+        self._lane.close()
+        _log.info(
+            "%s: GE took at most %s bytes of its arena of %s",
+            self._path,
+            f"{self._lane.pool.peak_bytes:,}",
+            f"{self._lane.arena_bytes:,}",
+        )
+
+
+def _level(option: str) -> str:
+    return GE_LEVELS.get(option, GRAPH_LEVEL)
+
+
+def _signature(
+    path: Path, inputs: Sequence[GraphValue], results: Sequence[GraphValue], names: Sequence[str]
+) -> Signature:
+    if len(results) != len(names):
+        found = f"{len(results)} result(s)" if results else "no node NetOutput"
+        raise ArtifactFault(
+            f"{path}: found {found}, expected one for each output of config.pbtxt, in its order: "
+            f"{', '.join(names)}"
+        )
+    return Signature(
+        inputs=tuple(_tensor(path, value, value.name) for value in inputs),
+        outputs=tuple(
+            _tensor(path, value, name) for value, name in zip(results, names, strict=True)
+        ),
+    )
+
+
+def _tensor(path: Path, value: GraphValue, name: str) -> GraphTensor:
+    dtype = DTYPES.get(value.dtype)
+    if dtype is None or dtype in LACKED:
+        lacked = ", ".join(each.value for each in LACKED)
+        raise ArtifactFault(
+            f"{path}: '{name}': found type {dtype.value if dtype else value.dtype}, expected one "
+            f"that GE-PY has tensors of: Triton's but {lacked} and BYTES; a model.om can have more"
+        )
+    return GraphTensor(name, dtype, value.dims)
+
+
+def _delivered(name: str, result: Array, target: Array | None) -> Array:
+    if target is None:
+        return result
+    if target.shape != result.shape:
+        raise EngineFault(
+            f"output '{name}': found shape {list(result.shape)}, expected {list(target.shape)}"
+        )
+    target[...] = result
+    return target
+
+
+def _fault(path: Path, card: Card, error: Exception, *, at_load: bool = False) -> RuntimeFault:
+    if isinstance(error, DriverFault):
+        if error.kind is Kind.LOST:
+            return card.lose(f"{path}: {error}")
+        if error.kind is Kind.MEMORY:
+            return OutOfMemory(f"{path}: {error}")
+    text = f"{path}: GE: {error}; its log has more: ~/ascend/log, or ASCEND_SLOG_PRINT_TO_STDOUT=1"
+    return (ArtifactFault if at_load else EngineFault)(text)

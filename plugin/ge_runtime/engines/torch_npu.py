@@ -1,0 +1,227 @@
+"""The torch engine on a card: `model.pt2`, compiled by torchair, executed by torch_npu.
+
+Written from the documents of torch_npu and torchair, and never run on a card: tests hold it against
+fakes of both.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from ge_runtime.ascend.codes import Kind, kind_of
+from ge_runtime.engines.base import Signature
+from ge_runtime.engines.importing import Torch, import_torch
+from ge_runtime.engines.torch import (
+    ExportedProgram,
+    Results,
+    TorchEngine,
+    TorchTensor,
+    load_program,
+    signature_of,
+)
+from ge_runtime.errors import ArtifactFault, EngineLost, NoDevice, OutOfMemory, RuntimeFault
+
+# torchair's own objects, which come without types.
+Torchair: TypeAlias = Any
+Backend: TypeAlias = Any
+
+_SET_ENV: Final = "run `source /usr/local/Ascend/cann/set_env.sh` before the server starts"
+
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
+    "ge.aicoreNum": ("aicore_num", str),
+    "ge.enableSingleStream": ("enable_single_stream", lambda text: text.lower() in ("1", "true")),
+}
+"""Option of GE: the field of torchair's `CompilerConfig.ge_config` that is the same, and its value.
+
+torchair has no field for the others.
+"""
+
+_CODE: Final = re.compile(r"error code is (\d+)")
+"""How torch_npu tells CANN's return code in a message."""
+
+_NO_MEMORY: Final = "out of memory"
+
+
+@dataclass(frozen=True, slots=True)
+class NpuTorch:
+    """torch with a card of this process, and the compiler for it."""
+
+    torch: Torch
+    torchair: Torchair
+    index: int
+
+    @classmethod
+    def load(cls, index: int) -> NpuTorch:
+        """Raises NoDevice, with the cure, for what is missing."""
+        name = f"npu:{index}"
+        try:
+            torch = import_torch()
+        except ImportError as error:
+            raise NoDevice(
+                f"{name}: found no torch ({error}), expected it: `pip install 'ge-runtime[torch]'`"
+            ) from error
+        _import("torch_npu", name, f"`pip install torch_npu=={_release(torch)}`, then {_SET_ENV}")
+        torchair = _import(
+            "torchair",
+            name,
+            "it is part of torch_npu and needs CANN's toolkit, packaging and protobuf>=3.13: "
+            f"`pip install packaging protobuf`, then {_SET_ENV}",
+        )
+        count = torch.npu.device_count() if torch.npu.is_available() else 0
+        if index >= count:
+            raise NoDevice(
+                f"{name}: found {count} device(s), expected more than {index}: `npu-smi info` and "
+                "ASCEND_RT_VISIBLE_DEVICES say which devices this process has"
+            )
+        return cls(torch, torchair, index)
+
+    @property
+    def device(self) -> str:
+        """As torch calls it."""
+        return f"npu:{self.index}"
+
+    def enter(self) -> None:
+        """Let the calling thread use the device."""
+        self.torch.npu.set_device(self.index)
+
+    def allocations(self) -> int:
+        """How often torch's caching allocator has asked the device for memory so far."""
+        return int(self.torch.npu.memory_stats(self.index)["num_device_alloc"])
+
+    def backend(self, options: Mapping[str, str]) -> Backend:
+        """The compiler, for `torch.compile`. options: of GE. Raises ArtifactFault for others."""
+        config = self.torchair.CompilerConfig()
+        for option, text in options.items():
+            if option not in _FIELDS:
+                raise ArtifactFault(
+                    f"{self.device}: found option {option} for engine torch, expected one of: "
+                    f"{', '.join(sorted(_FIELDS))}; a model.om can have others"
+                )
+            field, value = _FIELDS[option]
+            setattr(config.ge_config, field, value(text))
+        return self.torchair.get_npu_backend(compiler_config=config, custom_decompositions={})
+
+
+class TorchNpuEngine(TorchEngine):
+    """See `base.Engine` and `base.Limited`. One GE graph for each set of shapes.
+
+    A graph is compiled as a whole or not at all, at the first execution of its shapes.
+
+    What it cannot promise, where the engine `om` does: memory of its own plan, as torch's caching
+    allocator and GE share out the device's; no allocation while serving, as each execution has
+    its inputs and results of that allocator, whose new blocks are counted (`num_device_alloc`);
+    weights once for several engines of a file; workspace shared with other models.
+    """
+
+    def __init__(
+        self, npu: NpuTorch, program: ExportedProgram, signature: Signature, backend: Backend
+    ) -> None:
+        """Made by `open_on`; brings the program to the device."""
+        # The analysis of the graph is of its weights on the host.
+        super().__init__(npu.torch, program, signature, npu.torch.get_num_threads())
+        self._module = None
+        self._npu = npu
+        self._program = _moved(npu, program)
+        self._backend = backend
+        self._compiled: dict[tuple[tuple[int, ...], ...], Callable[..., Results]] = {}
+
+    @classmethod
+    def open_on(
+        cls, npu: NpuTorch, path: Path, outputs: Sequence[str], options: Mapping[str, str]
+    ) -> TorchNpuEngine:
+        """The graph in `path`, its weights on the card. options: of GE.
+
+        outputs: as for `TorchEngine.open`. Raises ArtifactFault, OutOfMemory or EngineLost.
+        """
+        backend = npu.backend(options)
+        program = load_program(npu.torch, path)
+        signature = signature_of(path, program, outputs)
+        try:
+            return cls(npu, program, signature, backend)
+        except Exception as error:
+            fault = _fault(npu, error)
+            if fault is None:
+                fault = ArtifactFault(f"{path}: it cannot be brought to {npu.device}: {error}")
+            raise fault from error
+
+    @property
+    def compiles_each_shape(self) -> bool:
+        """See Limited."""
+        return True
+
+    @property
+    def unplanned(self) -> tuple[str, ...]:
+        """See Limited."""
+        return (
+            "device memory is shared out by torch's caching allocator and by GE: workspace is what "
+            "the graph's own results take, and GE's may be another",
+            "each execution takes inputs and results of that allocator; new blocks of it count as "
+            "allocations while serving",
+            "weights are on the device once for each engine",
+        )
+
+    def close(self) -> None:
+        """See Engine."""
+        super().close()
+        self._compiled.clear()
+        self._program = None
+
+    def _call(self, flat: Sequence[TorchTensor]) -> Results:
+        self._npu.enter()
+        shapes = tuple(tuple(tensor.shape) for tensor in flat)
+        compiled = self._compiled.get(shapes)
+        if compiled is None:
+            # Of a module of its own: torch.compile gives up on code that is compiled for more
+            # than eight sets of shapes, and looks through all of them at each call.
+            compiled = self._compiled[shapes] = self._torch.compile(
+                self._program.module(), backend=self._backend, dynamic=False, fullgraph=True
+            )
+        args, kwargs = self._arguments.unflatten([t.to(self._npu.device) for t in flat])
+        with self._torch.no_grad():
+            return compiled(*args, **kwargs)
+
+    def _fault(self, error: Exception) -> RuntimeFault:
+        return _fault(self._npu, error) or super()._fault(error)
+
+
+def _fault(npu: NpuTorch, error: Exception) -> RuntimeFault | None:
+    """What an error of torch_npu means for whoever used the device; None if nothing special."""
+    text = f"{npu.device}: torch: {error}"
+    code = _CODE.search(str(error))
+    if code and kind_of(int(code[1])) is Kind.LOST:
+        return EngineLost(text)
+    short = isinstance(error, npu.torch.OutOfMemoryError) or _NO_MEMORY in str(error)
+    if short or (code and kind_of(int(code[1])) is Kind.MEMORY):
+        return OutOfMemory(text)
+    return None
+
+
+def _moved(npu: NpuTorch, program: ExportedProgram) -> ExportedProgram:
+    """The program with its weights, and what it makes without inputs, on the device."""
+    from torch.export.passes import move_to_device_pass
+
+    npu.enter()
+    return move_to_device_pass(program, npu.device)
+
+
+def _import(module: str, device: str, cure: str) -> Any:  # noqa: ANN401 - a module without types
+    """The module. Raises NoDevice, with the cure."""
+    try:
+        found = importlib.import_module(module)
+        # torch_npu puts a stand-in for torchair into sys.modules, which loads it when it is used.
+        _ = found.__spec__
+    except Exception as error:
+        raise NoDevice(
+            f"{device}: `import {module}` failed ({error}), expected it to work: {cure}"
+        ) from error
+    return found
+
+
+def _release(torch: Torch) -> str:
+    """The version that torch_npu must have, too: "2.13.0" of "2.13.0+cpu"."""
+    return str(torch.__version__).partition("+")[0]

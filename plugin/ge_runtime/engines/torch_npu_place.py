@@ -1,0 +1,99 @@
+"""The place of the torch engine on a card: no driver of ours, torch_npu has its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.devices import Device, HostDevice
+from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.base import Engine
+from ge_runtime.engines.torch_npu import NpuTorch, TorchNpuEngine
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.specs import Array
+
+_log = logging.getLogger(__name__)
+
+
+class TorchNpuPlace:
+    """See `places.Place`. Batches and answers lie in ordinary memory of the host.
+
+    Copies from there block the calling thread.
+    """
+
+    kind: Final = "npu"
+
+    def __init__(self, device: int, options: Mapping[str, str]) -> None:
+        """device: its number. options: of GE, for compiling.
+
+        Raises NoDevice, with the cure, where torch_npu or the card is missing.
+        """
+        self._npu = NpuTorch.load(device)
+        self._options = options
+        self.name: Final = self._npu.device
+        self.hardware: Final = str(self._npu.torch.npu.get_device_name(device))
+        self.memory: Final[Device[NDArray[np.uint8]]] = _WatchedMemory(self._npu)
+
+    def open(
+        self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
+    ) -> Engine:
+        """See Place. One model.pt2: stages are not handed over on the card."""
+        if len(artifacts) > 1:
+            stages = ", ".join(artifact.path.name for artifact in artifacts)
+            raise ArtifactFault(
+                f"{self.name}: found the stages {stages}, expected one model.pt2: on a card, "
+                "graphs that run one after another are compiled as one, or are models of their own"
+            )
+        return TorchNpuEngine.open_on(self._npu, artifacts[0].path, outputs, self._options)
+
+    def adopt(self, memory: Array) -> None:
+        """See Place. All memory of the process is as good."""
+
+    def disown(self, memory: Array) -> None:
+        """See Place."""
+
+    def freeze(self) -> None:
+        """See Place."""
+        self.memory.freeze()
+
+    def close(self) -> None:
+        """See Place. What torch has cached of the card goes back to it."""
+        self.memory.free_all()
+        self._npu.torch.npu.empty_cache()
+
+
+class _WatchedMemory(HostDevice):
+    """The host's memory, whose count of defects has those of torch's allocator on the card too."""
+
+    kind: ClassVar[str] = "npu"
+
+    def __init__(self, npu: NpuTorch) -> None:
+        super().__init__(npu.device)
+        self._npu = npu
+        self._before = 0
+        """Allocations on the card when all was warm."""
+        self._told = False
+
+    def freeze(self) -> None:
+        """See Device."""
+        if not self.frozen:
+            self._before = self._npu.allocations()
+        super().freeze()
+
+    @property
+    def allocations_after_freeze(self) -> int:
+        """See Device."""
+        late = self._npu.allocations() - self._before if self.frozen else 0
+        if late and not self._told:
+            self._told = True
+            _log.warning(
+                "%s: torch's allocator asked for memory %d time(s) while serving, where all sizes "
+                "were executed before; more are counted, not logged",
+                self.name,
+                late,
+            )
+        return super().allocations_after_freeze + late

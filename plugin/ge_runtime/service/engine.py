@@ -1,0 +1,308 @@
+"""An engine in the device service, as its client has it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.devices import Buffer, Device
+from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.base import Shapes, Signature
+from ge_runtime.errors import ArtifactFault, EngineFault
+from ge_runtime.memory.arena import Arena
+from ge_runtime.memory.lifetimes import Intermediates
+from ge_runtime.service.channel import Channel, PeerGone, close_all, map_sealed
+from ge_runtime.service.protocol import (
+    NOWHERE,
+    Broken,
+    Done,
+    Kind,
+    Spot,
+    fault_of,
+    intermediates_of,
+    pack_layout,
+    pack_run,
+    signature_of,
+    unpack_done,
+)
+from ge_runtime.specs import Array, Tensors
+
+if TYPE_CHECKING:
+    from ge_runtime.service.client import ServicePlace
+    from ge_runtime.service.link import Link
+
+_TO_ALLOCATE: Final[Spot] = (NOWHERE, 0, ())
+_MOST_STAGED: Final = 64
+"""Bytes beyond its own that a staged tensor takes, for its alignment."""
+
+
+def _stay() -> bool:
+    return False
+
+
+class ServiceEngine:
+    """See `base.Engine` and `base.Remote`. Made by `ServicePlace.open`.
+
+    Arrays in the place's memory are read and written where they lie. Others are copied to and
+    from memory that is kept for it: slower, and the same.
+    """
+
+    def __init__(
+        self,
+        place: ServicePlace,
+        artifacts: Sequence[Artifact],
+        threads: int,
+        outputs: Sequence[str],
+    ) -> None:
+        self._place = place
+        self._path = artifacts[0].path
+        self._request = {
+            "do": "open",
+            "artifacts": [[str(a.path.absolute()), a.engine, a.reason] for a in artifacts],
+            "threads": threads,
+            "outputs": list(outputs),
+        }
+        self._largest: list[dict[str, list[int]]] | None = None
+        self._facts: dict[str, Any] = {}
+        self._number = 0
+        self._link: Link | None = None
+        self._channel: Channel | None = None
+        self._sequences = itertools.count(1)
+        self._within: Callable[[], float] = lambda: math.inf
+        self._gone: Callable[[], bool] = _stay
+        self._executing = Lock()
+        self._staging: Buffer[NDArray[np.uint8]] | None = None
+        self._signature = Signature((), ())
+        self._inputs: list[tuple[str, np.dtype[Any]]] = []
+        self._outputs: dict[str, tuple[int, np.dtype[Any]]] = {}
+
+    # ------------------------------------------------------------------------ for the place alone
+
+    def open(self, link: Link) -> None:
+        """Open it in this service: for the first time, or in the next service.
+
+        Raises what opening it raises, ArtifactFault if the files are no longer those of the first
+        time, and PeerGone.
+        """
+        facts = link.ask(self._request)
+        if self._facts and facts["content"] != self._facts["content"]:
+            raise ArtifactFault(
+                f"{self._path}: found another content than when the model "
+                "was loaded, expected the same; load the model again"
+            )
+        self._number = facts["engine"]
+        if not self._facts:
+            self._signature = signature_of(facts["signature"])
+            self._inputs = [(t.name, t.dtype.numpy) for t in self._signature.inputs]
+            self._outputs = {
+                t.name: (place, t.dtype.numpy) for place, t in enumerate(self._signature.outputs)
+            }
+        self._facts = facts
+        if self._largest is not None:
+            link.ask({"do": "bind", "engine": self._number, "largest": self._largest})
+        channel = link.join(self._number)
+        self._link, self._channel = link, channel
+
+    def lose(self) -> None:
+        """The service is gone: nothing can be executed until the next `open`."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.shut()  # whoever waits there finds out, and then lets go of it
+            with self._executing:
+                channel.close()
+
+    # ------------------------------------------------------------------------------- for lanes
+
+    @property
+    def signature(self) -> Signature:
+        """See Engine."""
+        return self._signature
+
+    @property
+    def shapes(self) -> Sequence[Shapes] | None:
+        """See Engine."""
+        shapes = self._facts["shapes"]
+        return (
+            None
+            if shapes is None
+            else [{name: tuple(dims) for name, dims in one.items()} for one in shapes]
+        )
+
+    @property
+    def lost(self) -> bool:
+        """See Remote."""
+        return self._place.link is None
+
+    @contextmanager
+    def waiting(self, within: Callable[[], float], gone: Callable[[], bool]) -> Iterator[None]:
+        """See Remote."""
+        self._within, self._gone = within, gone
+        try:
+            yield
+        finally:
+            self._within, self._gone = lambda: math.inf, _stay
+
+    def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
+        """See Engine. What it needs lies in the service."""
+        self._largest = [{name: list(dims) for name, dims in shapes.items()} for shapes in largest]
+        self._place.ask({"do": "bind", "engine": self._number, "largest": self._largest})
+
+    def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
+        """See Engine. Raises EngineLost while there is no service, at once.
+
+        Raises Expired or Cancelled if its turn did not come: see `waiting`.
+        """
+        memory = self._place.memory
+        given: list[Spot] = []
+        for name, dtype in self._inputs:
+            array = inputs[name]
+            if array.dtype != dtype:
+                raise _other_elements(name, array, dtype)
+            spot = memory.spot(array)
+            if spot is None:
+                return self._run_staged(inputs, outputs)
+            given.append(spot)
+        wanted: list[tuple[int, Spot]] = []
+        allocates = False
+        for name, target in outputs.items():
+            place, dtype = self._outputs[name]
+            if target is None:
+                allocates = True
+                wanted.append((place, _TO_ALLOCATE))
+                continue
+            if target.dtype != dtype:
+                raise _other_elements(name, target, dtype)
+            spot = memory.spot(target)
+            if spot is None:
+                return self._run_staged(inputs, outputs)
+            wanted.append((place, spot))
+        done, file = self._execute(pack_layout(given, wanted), allocates=allocates)
+        results = {name: target for name, target in outputs.items() if target is not None}
+        if allocates:
+            results.update(self._allocated(done, file))
+        return {name: results[name] for name in outputs}
+
+    def weights_bytes(self) -> int:
+        """See Engine. The service has them once for all its clients."""
+        nbytes: int = self._facts["weights_bytes"]
+        return nbytes
+
+    def device_io_bytes(self) -> int:
+        """See Engine."""
+        nbytes: int = self._facts["device_io_bytes"]
+        return nbytes
+
+    def intermediates(self, shapes: Shapes) -> Intermediates | None:
+        """See Engine."""
+        dims = {name: list(shape) for name, shape in shapes.items()}
+        message = {"do": "intermediates", "engine": self._number, "shapes": dims}
+        return intermediates_of(self._place.ask(message)["intermediates"])
+
+    def close(self) -> None:
+        """See Engine."""
+        self._place.close_engine(self, self._number)
+
+    # ------------------------------------------------------------------------------- executions
+
+    def _execute(self, layout: bytes, *, allocates: bool) -> tuple[Done, list[int]]:
+        """One execution in the service. Raises its fault, EngineLost."""
+        with self._executing:
+            channel, link = self._channel, self._link
+            if channel is None or link is None:
+                raise self._place.fault()
+            return self._converse(channel, link, layout, allocates=allocates)
+
+    def _converse(
+        self, channel: Channel, link: Link, layout: bytes, *, allocates: bool
+    ) -> tuple[Done, list[int]]:
+        sequence = next(self._sequences)
+        files: list[int] = []
+        try:
+            channel.send(pack_run(sequence, self._within(), layout))
+            if allocates:
+                kind, body, files = channel.receive_with(self._look_around)
+            else:
+                kind, body = channel.receive(self._look_around)
+            if kind is not Kind.DONE:
+                raise Broken(f"found a message of kind {kind.name}, expected a result")
+            done = unpack_done(body)
+            if done.sequence != sequence:
+                raise Broken(f"found the result of execution {done.sequence}, expected {sequence}")
+        except (PeerGone, Broken) as error:
+            close_all(files)
+            self._place.note_loss(link, str(error))
+            raise self._place.fault() from error
+        except BaseException:  # its answer is still to come, and would be taken for the next one's
+            close_all(files)
+            self._place.note_loss(link, "an execution was interrupted")
+            raise
+        if done.fault is not None:
+            close_all(files)
+            raise fault_of(done.fault)
+        return done, files
+
+    def _look_around(self) -> None:
+        if self._gone():
+            self._place.cancel(self._number)
+
+    def _allocated(self, done: Done, files: list[int]) -> dict[str, Array]:
+        """The outputs that the engine allocated, in memory of their own."""
+        try:
+            size = max((_end(self._signature, one) for one in done.allocated), default=1)
+            memory = np.frombuffer(map_sealed(files[0], max(1, size)), np.uint8)
+            results: dict[str, Array] = {}
+            for place, (_, start, shape) in done.allocated:
+                tensor = self._signature.outputs[place]
+                own = memory[start : start + math.prod(shape) * tensor.dtype.numpy.itemsize]
+                results[tensor.name] = own.view(tensor.dtype.numpy).reshape(shape)
+            return results
+        except (Broken, IndexError) as error:
+            raise EngineFault(f"the device service: {error}") from error
+        finally:
+            close_all(files)
+
+    def _run_staged(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
+        """The same with tensors that lie elsewhere."""
+        arrays = [*inputs.values(), *(array for array in outputs.values() if array is not None)]
+        nbytes = sum(array.nbytes + _MOST_STAGED for array in arrays)
+        if self._staging is None or self._staging.nbytes < nbytes:
+            if self._staging is not None:
+                self._staging.free()
+            self._staging = self._place.memory.allocate("staging", 1 << nbytes.bit_length())
+        arena = Arena(self._staging.memory, "staging")
+
+        def staged(name: str, array: Array) -> Array:
+            if array.dtype.hasobject:
+                raise EngineFault(f"'{name}': found BYTES, which the device service does not take")
+            return arena.carve(array.dtype, array.shape)
+
+        given = {name: staged(name, array) for name, array in inputs.items()}
+        for name, array in inputs.items():
+            np.copyto(given[name], array)
+        wanted = {
+            name: None if target is None else staged(name, target)
+            for name, target in outputs.items()
+        }
+        results = self.run(given, wanted)
+        for name, target in outputs.items():
+            if target is not None:
+                np.copyto(target, results[name])
+                results[name] = target
+        return results
+
+
+def _other_elements(name: str, array: Array, expected: np.dtype[Any]) -> EngineFault:
+    """The fault of elements of another type, whose bytes would be taken for the graph's."""
+    return EngineFault(f"'{name}': found {array.dtype}, expected {expected}")
+
+
+def _end(signature: Signature, output: tuple[int, Spot]) -> int:
+    place, (_, start, shape) = output
+    return start + math.prod(shape) * signature.outputs[place].dtype.numpy.itemsize

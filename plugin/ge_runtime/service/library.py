@@ -1,0 +1,172 @@
+"""The engines that are open at the service's place: one for all clients of equal content."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.devices import Buffer, Device
+from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.base import Engine, Shapes
+from ge_runtime.engines.onnx import OnnxEngine
+from ge_runtime.engines.places import Place
+from ge_runtime.service.content import Contents
+
+_REENTRANT: Final = (OnnxEngine,)
+"""Engines whose `run` may be called by several threads at once: ONNX Runtime says so of its
+sessions, and nothing else is kept between two calls."""
+
+
+class Share(Device[NDArray[np.uint8]]):
+    """What one engine has of a place's memory: given back with the engine, not with the place."""
+
+    kind: ClassVar[str] = "share"
+
+    def __init__(self, memory: Device[NDArray[np.uint8]]) -> None:
+        super().__init__(memory.name, None)
+        self._memory = memory
+        self._buffers: list[Buffer[NDArray[np.uint8]]] = []
+
+    def _obtain(self, nbytes: int) -> NDArray[np.uint8]:
+        buffer = self._memory.allocate("engines", nbytes)
+        self._buffers.append(buffer)
+        return buffer.memory
+
+    def _release(self, memory: NDArray[np.uint8]) -> None:
+        (buffer,) = (one for one in self._buffers if one.memory is memory)
+        self._buffers.remove(buffer)
+        buffer.free()
+
+
+@dataclass(slots=True, eq=False)
+class Volume:
+    """One open engine, and what it has done. Counts are those of many threads: approximate."""
+
+    key: Hashable
+    artifacts: tuple[Artifact, ...]
+    threads: int
+    content: str
+    engine: Engine
+    share: Share
+    """The memory that the engine was prepared with."""
+    users: int = 1
+    executions: int = 0
+    faults: int = 0
+    busy_s: float = 0.0
+    largest: list[Shapes] = field(default_factory=list)
+    """What it was prepared for."""
+
+    @property
+    def exclusive(self) -> Hashable | None:
+        """The key under which its executions take turns; None if they need not."""
+        return None if isinstance(self.engine, _REENTRANT) else id(self)
+
+    @property
+    def expected_s(self) -> float:
+        """What an execution has taken on average."""
+        return self.busy_s / self.executions if self.executions else 0.0
+
+    def close(self) -> None:
+        """Free the graph and its memory."""
+        self.engine.close()
+        self.share.free_all()
+
+    def note(self, took_s: float, *, failed: bool) -> None:
+        """One more execution has ended."""
+        self.executions += 1
+        self.faults += failed
+        self.busy_s += took_s
+
+
+class Library:
+    """Opens each content once, and closes it with its last user. Safe from any thread.
+
+    On the CPU the engine itself is shared. A card shares weights by content on its own, and each
+    client has an engine there, which is its slot.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._shares = place.kind == "cpu"
+        self._contents = Contents()
+        self._lock = Lock()
+        self._opening: dict[Hashable, Lock] = {}  # never removed: somebody may wait for it
+        self._volumes: dict[Hashable, Volume] = {}
+        self._numbers = itertools.count()
+
+    def borrow(
+        self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
+    ) -> Volume:
+        """The engine for these artifacts; `give_back` must follow. Blocks while it is opened.
+
+        Raises what opening it raises.
+        """
+        contents = [self._contents.of(artifact.path) for artifact in artifacts]
+        stems = [artifact.path.stem for artifact in artifacts]
+        engines = [artifact.engine for artifact in artifacts]
+        key: Hashable = (*zip(contents, stems, engines, strict=True), threads, *outputs)
+        if not self._shares:
+            return self._open((next(self._numbers), key), artifacts, threads, outputs, contents)
+        with self._lock:
+            opening = self._opening.setdefault(key, Lock())
+        with opening:  # others who want the same wait; those who want something else do not
+            with self._lock:
+                volume = self._volumes.get(key)
+                if volume is not None:
+                    volume.users += 1
+                    return volume
+            return self._open(key, artifacts, threads, outputs, contents)
+
+    def _open(
+        self,
+        key: Hashable,
+        artifacts: Sequence[Artifact],
+        threads: int,
+        outputs: Sequence[str],
+        contents: Sequence[str],
+    ) -> Volume:
+        engine = self._place.open(artifacts, threads=threads, outputs=outputs)
+        share = Share(self._place.memory)
+        volume = Volume(key, tuple(artifacts), threads, "-".join(contents), engine, share)
+        with self._lock:
+            self._volumes[key] = volume
+        return volume
+
+    def give_back(self, volume: Volume) -> None:
+        """One user less. Whoever opens the same meanwhile gets another engine."""
+        with self._lock:
+            volume.users -= 1
+            if volume.users:
+                return
+            del self._volumes[volume.key]
+        volume.close()
+
+    def prepare(self, volume: Volume, largest: Sequence[Shapes]) -> None:
+        """Have executions up to these shapes find what they need.
+
+        Call it while the engine executes nothing. Raises OutOfMemory.
+        """
+        new = [shapes for shapes in largest if shapes not in volume.largest]
+        if new:
+            volume.largest += new
+            before, volume.share = volume.share, Share(self._place.memory)
+            volume.engine.bind(volume.largest, volume.share)
+            before.free_all()
+
+    def volumes(self) -> list[Volume]:
+        """All that are open."""
+        with self._lock:
+            return list(self._volumes.values())
+
+    def close(self) -> None:
+        """Close all engines, whoever uses them."""
+        with self._lock:
+            volumes, self._volumes = list(self._volumes.values()), {}
+        for volume in volumes:
+            volume.close()

@@ -1,0 +1,79 @@
+"""One device service, as its client has it: from reaching it until one of them goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ge_runtime.service.arenas import Shared
+from ge_runtime.service.channel import Channel
+from ge_runtime.service.limits import Limits
+from ge_runtime.service.paths import RuntimeFolder
+from ge_runtime.service.protocol import VERSION, Json
+from ge_runtime.service.pulse import ask, connect, reach
+
+
+class Link:
+    """A connection on which the service knows this client. For one thread at a time."""
+
+    def __init__(
+        self,
+        device: str,
+        folder: RuntimeFolder,
+        limits: Limits,
+        hello: Json,
+        wanted: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Reaches the service, and starts it if there is none. Raises as `reach` does.
+
+        wanted: raises what ends a wait that nobody wants any more.
+        """
+        self._device = device
+        self._folder = folder
+        self._wanted = wanted
+        reached = reach(device, folder, limits, hello, wanted)
+        self.channel, self.pulse, self.pid, self._welcome = reached
+        self._announced: set[int] = set()
+
+    @property
+    def kind(self) -> str:
+        """Of the device."""
+        return str(self._welcome["kind"])
+
+    @property
+    def hardware(self) -> str:
+        """What the device is, for people."""
+        return str(self._welcome["hardware"])
+
+    def ask(self, message: Json, descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        """See `pulse.ask`."""
+        return ask(self.channel, message, self._check, descriptors)
+
+    def announce(self, shared: Shared) -> None:
+        """Have the service map one more arena, unless it has."""
+        if shared.number not in self._announced:
+            message = {"do": "arena", "number": shared.number, "nbytes": shared.nbytes}
+            self.ask(message, [shared.descriptor])
+            self._announced.add(shared.number)
+
+    def forget(self, number: int) -> None:
+        """Have the service let go of an arena, if it has it."""
+        if number in self._announced:
+            self._announced.discard(number)
+            self.ask({"do": "forget", "number": number})
+
+    def join(self, engine: int) -> Channel:
+        """A connection for executions on an engine. Raises PeerGone, ServiceFault, NoService."""
+        channel, _ = connect(self._device, self._folder)
+        token = self._welcome["client"]
+        hello = {"role": "run", "version": VERSION, "client": token, "engine": engine}
+        try:
+            ask(channel, hello, self._check)
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+    def _check(self) -> None:
+        self._wanted()
+        self.pulse.check()

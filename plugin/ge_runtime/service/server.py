@@ -1,0 +1,239 @@
+"""The device service: listens, has a thread for each connection, and ends when nobody needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from pathlib import Path
+from typing import Final
+
+from ge_runtime.clock import Clock
+from ge_runtime.engines.base import Shapes
+from ge_runtime.engines.places import Place
+from ge_runtime.memory.lifetimes import Intermediates
+from ge_runtime.service.channel import Channel, peer_of
+from ge_runtime.service.fair import Ticket
+from ge_runtime.service.grace import Grace
+from ge_runtime.service.library import Library, Volume
+from ge_runtime.service.limits import Limits
+from ge_runtime.service.paths import RuntimeFolder, file_name
+from ge_runtime.service.protocol import Json
+from ge_runtime.service.session import serve
+from ge_runtime.service.stats import describe
+from ge_runtime.service.tenancy import Tenant, Tenants
+from ge_runtime.service.turns import Turns
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 128
+_MOST_CONNECTIONS: Final = 1024
+_LOOK_S: Final = 1.0
+"""Between two looks at how long executions have been running."""
+_END_S: Final = 5.0
+"""What executions in progress get, to end, when the service does."""
+_CARD_UNITS: Final = 2
+"""Executions of a card under way at a time: one computes while the next is copied there."""
+
+
+class Server:
+    """The owner of one device. `run` belongs to one thread; all else is for any."""
+
+    def __init__(
+        self,
+        device: str,
+        folder: RuntimeFolder,
+        *,
+        clock: Clock,
+        limits: Limits,
+        open_place: Callable[[str], Place],
+        cores: int,
+    ) -> None:
+        """Listens from now on. Raises OSError if it cannot.
+
+        open_place: makes the device's place, with the first client. cores: those of the host that
+        executions on it share.
+        """
+        self.device = device
+        self.clock = clock
+        self.limits = limits
+        self.started_at = clock.now()
+        self.turns = Turns(cores if device == "cpu" else _CARD_UNITS, clock)
+        self.tenants = Tenants(self.place, self.library, self._count)
+        self._folder = folder
+        self._open_place = open_place
+        self._place: Place | None = None
+        self._library: Library | None = None
+        self._opening = threading.Lock()
+        self._intermediates: dict[tuple[Hashable, str], Intermediates | None] = {}
+        self._grace = Grace(limits.grace_s, self.started_at)
+        self._lock = threading.Lock()  # guards the grace and the channels
+        self._channels: dict[Channel, threading.Thread] = {}
+        self._ending: str | None = None
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._listener = _listen(folder.address(device))
+
+    # ------------------------------------------------------------------------ for connections
+
+    def place(self) -> Place:
+        """The device's place, opened with the first call. Raises what opening it raises."""
+        with self._opening:
+            if self._place is None:
+                self._place = self._open_place(self.device)
+                self._library = Library(self._place)
+            return self._place
+
+    def library(self) -> Library:
+        """The engines at the place."""
+        self.place()
+        assert self._library is not None, "it is opened with the place"
+        return self._library
+
+    def units(self, volume: Volume) -> int:
+        """What an execution takes of the device."""
+        return volume.threads if self.device == "cpu" else 1
+
+    @contextlib.contextmanager
+    def alone(self, tenant: Tenant, volume: Volume) -> Iterator[None]:
+        """A turn in which nobody executes on an engine that is not made for several."""
+        ticket = Ticket(
+            tenant.process, 1, tenant.weight, tenant.priority, exclusive=volume.exclusive
+        )
+        self.turns.enter(ticket)
+        started = self.clock.now()
+        try:
+            yield
+        finally:
+            self.turns.leave(ticket, self.clock.now() - started)
+
+    def intermediates(self, volume: Volume, shapes: Shapes) -> Intermediates | None:
+        """What an engine holds at these shapes: analysed once for all instances of a model."""
+        key = (volume.key, repr(sorted(shapes.items())))
+        if key in self._intermediates:
+            return self._intermediates[key]
+        open_now = {one.key for one in self.library().volumes()}
+        found = volume.engine.intermediates(shapes)
+        kept = {k: v for k, v in self._intermediates.items() if k[0] in open_now}
+        self._intermediates = {**kept, key: found}
+        return found
+
+    def stats(self) -> Json:
+        """All that an operator can look at."""
+        volumes = [] if self._library is None else self._library.volumes()
+        return describe(
+            self.device,
+            self.clock.now() - self.started_at,
+            self._place,
+            volumes,
+            self.tenants.all(),
+            self.turns,
+        )
+
+    def end(self, why: str) -> None:
+        """End the service: `run` returns. From any thread, and from a signal's handler."""
+        if self._ending is None:
+            self._ending = why
+            os.eventfd_write(self._wake, 1)
+
+    # --------------------------------------------------------------------------------- its life
+
+    def run(self) -> bool:
+        """Serve until nobody needs it, or until `end`; True if all connections ended with it."""
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while self._ending is None:
+            now = self.clock.now()
+            with self._lock:
+                left_s = self._grace.ends_at - now
+            if left_s <= 0:
+                if not self._accept():  # nobody came at the last moment
+                    self.end("nobody has needed it for a while")
+                continue
+            poll.poll(min(left_s, _LOOK_S) * 1e3)
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+            self._accept()
+            if self.turns.longest_run_s() > self.limits.run_s:
+                self.end(f"an execution has been running for more than {self.limits.run_s:g} s")
+        _log.info("it ends: %s", self._ending)
+        return self._close()
+
+    def _accept(self) -> bool:
+        """Let everybody in who knocks; whether there was anybody."""
+        came = False
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return came
+            came = True
+            try:
+                self._admit(connection)
+            except OSError as error:
+                _log.warning("a connection failed: %s", error)
+                connection.close()
+
+    def _admit(self, connection: socket.socket) -> None:
+        pid, uid = peer_of(connection)
+        if uid != os.geteuid() or len(self._channels) >= _MOST_CONNECTIONS:
+            _log.warning("a connection of pid %d, user %d is refused", pid, uid)
+            connection.close()
+            return
+        channel = Channel(connection)
+        thread = threading.Thread(
+            target=self._serve, args=(channel, pid), name=f"pid {pid}", daemon=True
+        )
+        with self._lock:
+            self._channels[channel] = thread
+        thread.start()
+
+    def _serve(self, channel: Channel, pid: int) -> None:
+        try:
+            serve(self, channel, pid)
+        finally:
+            with self._lock:
+                self._channels.pop(channel, None)
+            channel.close()
+
+    def _count(self) -> None:
+        with self._lock:
+            self._grace.note(len(self.tenants), self.clock.now())
+        os.eventfd_write(self._wake, 1)
+
+    def _close(self) -> bool:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{file_name(self.device)}.sock", dir_fd=self._folder.descriptor)
+        self._listener.close()
+        with self._lock:
+            channels = dict(self._channels)
+        for channel in channels:
+            channel.shut()
+        until = self.clock.now() + _END_S
+        for thread in channels.values():
+            thread.join(max(0.0, until - self.clock.now()))
+        if any(thread.is_alive() for thread in channels.values()):
+            return False
+        if self._library is not None:
+            self._library.close()
+        if self._place is not None:
+            self._place.close()
+        os.close(self._wake)
+        return True
+
+
+def _listen(address: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(address)
+        Path(address).chmod(0o600)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,102 @@
+"""What a device service tells of itself, as JSON: for `ge-runtime top` and whoever else asks."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ge_runtime.devices import Device
+from ge_runtime.engines.places import Place, books_of
+from ge_runtime.service.library import Volume
+from ge_runtime.service.protocol import VERSION, Json
+from ge_runtime.service.tenancy import Tenant, process_name
+from ge_runtime.service.turns import Turns
+
+
+def describe(
+    device: str,
+    up_s: float,
+    place: Place | None,
+    volumes: Sequence[Volume],
+    tenants: Sequence[Tenant],
+    turns: Turns,
+) -> Json:
+    """All of it. Times are seconds, sizes bytes; what counts, counts from the start."""
+    waiting = turns.waiting()
+    arenas = sum(tenant.arenas.nbytes for tenant in tenants)
+    books = () if place is None else books_of(place)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "version": VERSION,
+        "device": device,
+        "place": None
+        if place is None
+        else {"kind": place.kind, "name": place.name, "hardware": place.hardware},
+        "pid": os.getpid(),
+        "up_s": up_s,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "turns": asdict(turns.stats()),
+        "memory": {
+            "resident": _resident_bytes(),
+            "weights": _weights_bytes(volumes, shared=place is not None and place.kind != "cpu"),
+            "arenas": arenas,
+            "allocated": _by_label(books),
+            "allocations": sum(device.allocations for device in books),
+        },
+        "models": [
+            {
+                "artifacts": [str(artifact.path) for artifact in volume.artifacts],
+                "engine": volume.artifacts[0].engine,
+                "content": volume.content[:12],
+                "weights": volume.engine.weights_bytes(),
+                "clients": volume.users,
+                "executions": volume.executions,
+                "faults": volume.faults,
+                "busy_s": volume.busy_s,
+            }
+            for volume in volumes
+        ],
+        "clients": [
+            {
+                "name": tenant.name,
+                "pid": tenant.pid,
+                "process": process_name(tenant.pid),
+                "weight": tenant.weight,
+                "priority": tenant.priority,
+                "arenas": tenant.arenas.nbytes,
+                "engines": len(tenant.loans),
+                "executions": tenant.executions,
+                "faults": tenant.faults,
+                "busy_s": tenant.busy_s,
+                "wait_s": tenant.wait_s,
+                "waiting": waiting.get(tenant.process, 0),
+            }
+            for tenant in tenants
+        ],
+    }
+
+
+def _weights_bytes(volumes: Sequence[Volume], *, shared: bool) -> int:
+    """shared: whether engines of equal content have them once, as a card's do."""
+    each = {
+        volume.content if shared else id(volume): volume.engine.weights_bytes()
+        for volume in volumes
+    }
+    return sum(each.values())
+
+
+def _by_label(books: Sequence[Device[Any]]) -> dict[str, int]:
+    allocated: Counter[str] = Counter()
+    for device in books:
+        allocated.update(device.allocated_bytes)
+    return dict(allocated)
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()

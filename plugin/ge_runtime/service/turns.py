@@ -1,0 +1,124 @@
+"""The shell around `fair.FairQueue`: locks, blocks, wakes and raises; nothing is decided here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from threading import Condition, Lock
+
+from ge_runtime.clock import Clock
+from ge_runtime.errors import Cancelled, Expired
+from ge_runtime.service.fair import FairQueue, State, Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStats:
+    """Since the start, and now."""
+
+    capacity: int
+    free: int
+    running: int
+    waiting: int
+    begun: int
+    waited: int
+    """Of those begun, how many had to wait."""
+    wait_s: float
+    """Of all that waited and began."""
+    longest_wait_s: float
+    expired: int
+    cancelled: int
+
+
+class Turns:
+    """Executions of all clients on one device. Safe from any thread."""
+
+    def __init__(self, capacity: int, clock: Clock) -> None:
+        self._queue = FairQueue(capacity)
+        self._clock = clock
+        self._lock = Lock()
+        self._waits: dict[Ticket, Condition] = {}
+        self._begun = self._waited = self._expired = self._cancelled = 0
+        self._wait_s = self._longest_wait_s = 0.0
+
+    @property
+    def capacity(self) -> int:
+        """The units there are."""
+        return self._queue.capacity
+
+    def enter(self, ticket: Ticket) -> None:
+        """Block until it is the ticket's turn; `leave` must follow.
+
+        Raises Expired, or Cancelled once `cancel` was called; then `leave` must not follow.
+        """
+        with self._lock:
+            self._wake(self._queue.offer(ticket, self._clock.now()))
+            if ticket.state is State.WAITING:
+                self._wait(ticket)
+            if ticket.state is State.RUNNING:
+                self._begun += 1
+                return
+            late = ticket.state is State.EXPIRED
+            self._expired += late
+            self._cancelled += not late
+        if late:
+            raise Expired("found the deadline passed while waiting for the device, expected a turn")
+        raise Cancelled("cancelled while waiting for the device")
+
+    def leave(self, ticket: Ticket, took_s: float) -> None:
+        """The execution has ended, after so many seconds."""
+        with self._lock:
+            self._wake(self._queue.finish(ticket, took_s, self._clock.now()))
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End the ticket's waiting. Nothing happens if it does not wait."""
+        with self._lock:
+            self._wake(self._queue.cancel(ticket, self._clock.now()))
+
+    def waiting(self) -> dict[Hashable, int]:
+        """How many tickets of each client wait now."""
+        with self._lock:
+            counts: dict[Hashable, int] = {}
+            for ticket in self._queue.waiting:
+                counts[ticket.client] = counts.get(ticket.client, 0) + 1
+            return counts
+
+    def longest_run_s(self) -> float:
+        """How long the execution has been running that began first; 0 if none runs."""
+        with self._lock:
+            running = self._queue.running
+            return self._clock.now() - running[0].began_at if running else 0.0
+
+    def stats(self) -> TurnStats:
+        """All at one moment."""
+        with self._lock:
+            return TurnStats(
+                capacity=self._queue.capacity,
+                free=self._queue.free,
+                running=len(self._queue.running),
+                waiting=len(self._queue.waiting),
+                begun=self._begun,
+                waited=self._waited,
+                wait_s=self._wait_s,
+                longest_wait_s=self._longest_wait_s,
+                expired=self._expired,
+                cancelled=self._cancelled,
+            )
+
+    def _wait(self, ticket: Ticket) -> None:
+        condition = self._waits[ticket] = Condition(self._lock)
+        try:
+            while ticket.state is State.WAITING:
+                self._clock.wait(condition, ticket.deadline)
+                if ticket.deadline < math.inf:
+                    self._wake(self._queue.expire(self._clock.now()))
+        finally:
+            del self._waits[ticket]
+        if ticket.state is State.RUNNING:
+            self._waited += 1
+            self._wait_s += ticket.waited_s
+            self._longest_wait_s = max(self._longest_wait_s, ticket.waited_s)
+
+    def _wake(self, settled: Sequence[Ticket]) -> None:
+        for ticket in settled:
+            self._waits[ticket].notify()

@@ -1,0 +1,156 @@
+"""What a simulated card cannot serve, under either server: the reason, and nothing else harmed."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contract.ascend_repository import (
+    CHIP,
+    DEVICE,
+    GRAPH,
+    STARTERS,
+    Served,
+    build,
+    reconfigure,
+    serving,
+)
+from contract.test_same_repository import image
+from runtime.support.services import until
+from tritonclient.http import InferenceServerClient
+
+pytestmark = pytest.mark.oracle
+
+MODEL = "ge_classifier"
+PICTURE = replace(image(random.Random(5)), model="sound")
+# Enough for the classifier, too little for the encoder's weights.
+HBM_MIB = 64
+REASONS = {
+    "corrupt": (
+        "ArtifactFault: {folder}/1/model.om: npu:0, AscendSimulator, cannot execute it: ",
+        "100013 ACL_ERROR_PARSE_MODEL",
+        "`ge-runtime build` makes it anew from model.onnx, for this chip",
+    ),
+    "cut_short": (
+        "ArtifactFault: {folder}/1/model.om: npu:0, AscendSimulator, cannot execute it: ",
+        "145006 ACL_ERROR_GE_EXEC_MODEL_DATA_SIZE_INVALID",
+    ),
+    "for_another_chip": (
+        "ArtifactFault: {folder}/1/model.om: npu:0, AscendSimulator, cannot execute it: ",
+        "found a model for Ascend910B3, expected AscendSimulator",
+    ),
+    "without_a_gear": (
+        "ArtifactFault: ",
+        "found no gear 8x48x48 for batch, height, width, expected all that config.pbtxt names",
+        "it was compiled for 1x32x32, 1x256x256, 8x32x32, 8x64x64: run `ge-runtime build`",
+    ),
+    "workspace_too_large": ("PlanFault: the graph does not fit: ", "expected at most "),
+    "weights_too_large": ("PlanFault: the graph does not fit: ", "expected at most "),
+    "on_no_card": (
+        "NoDevice: npu:7 cannot be used: acl.rt.set_device: 107001 ACL_ERROR_RT_INVALID_DEVICEID",
+    ),
+    "not_compiled": (
+        "ArtifactFault: {folder}/1: found ",
+        "expected model.om (for om)",
+        "`ge-runtime build` builds the artifacts",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def repository(
+    card_repository: Path, real_repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A sound model, and those that are none, of one instance each."""
+    repository = tmp_path_factory.mktemp("bad") / "repository"
+    graph = real_repository / MODEL / GRAPH
+
+    def model(name: str, was: str = DEVICE, now: str = DEVICE, *, source: str = MODEL) -> Path:
+        folder = Path(shutil.copytree(card_repository / source, repository / name))
+        reconfigure(folder, "count: 2", "count: 1")
+        reconfigure(folder, was, now)
+        return folder
+
+    model("sound")
+    om = model("corrupt") / "1" / "model.om"
+    content = bytearray(om.read_bytes())
+    content[len(content) // 2] ^= 1
+    om.write_bytes(content)
+    om = model("cut_short") / "1" / "model.om"
+    om.write_bytes(om.read_bytes()[:-1])
+    build(model("for_another_chip"), graph, "Ascend910B3")
+    model("without_a_gear", "8x64x64", "8x48x48")
+    build(model("workspace_too_large", "8x64x64", "32x256x256"), graph)
+    model("weights_too_large", source="text_encoder")
+    model("on_no_card", DEVICE, "npu:7")
+    (model("not_compiled") / "1" / "model.om").unlink()
+    return repository
+
+
+@pytest.fixture(scope="module", params=STARTERS)
+def served(
+    request: pytest.FixtureRequest,
+    oracle_installed: None,
+    repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Served]:
+    """Either server, live when all that can be loaded is."""
+    flags = {"ready_path": "/v2/health/live", "exit_on_error": False}
+    folder = tmp_path_factory.mktemp("services")
+    with serving(
+        request.param,
+        repository,
+        folder,
+        {"hbm_mib": HBM_MIB},
+        model_load_thread_count=8,
+        **flags,
+    ) as served:
+        yield served
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_what_cannot_be_served_has_its_reason(name: str, served: Served, repository: Path):
+    with InferenceServerClient(served.server.http) as client:
+        rows = {row["name"]: row for row in client.get_model_repository_index()}
+    assert rows[name]["state"] == "UNAVAILABLE"
+    for part in REASONS[name]:
+        assert part.format(folder=repository / name) in rows[name]["reason"]
+
+
+def test_the_sound_model_is_alone_on_the_card_and_answers(served: Served):
+    stats = served.services.stats(DEVICE)
+    assert [client["name"] for client in stats["clients"]] == ["sound_0_0"]
+    assert [model["clients"] for model in stats["models"]] == [1]
+    assert stats["memory"]["allocated"].keys() == {"weights", "workspace", "device I/O"}
+    assert stats["place"]["hardware"] == CHIP
+    assert isinstance(served.ask(PICTURE), np.ndarray)
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_a_lost_device_is_told_and_had_again_by_the_next_service(
+    name: str, oracle_installed: None, repository: Path, tmp_path: Path
+):
+    """It is lost to the process that uses it, for good, so that process has to go."""
+    loads = {"model_control_mode": "explicit", "load_model": "sound"}
+    pids: set[int | None] = set()
+    refusals: list[str] = []
+    with serving(name, repository, tmp_path, {"faults": "execute@10=lost"}, **loads) as served:
+
+        def lost_twice() -> bool:
+            answer = served.ask(PICTURE)
+            if isinstance(answer, np.ndarray):
+                pids.add(served.services.pid(DEVICE))
+            else:
+                assert answer.status() == "503"
+                refusals.append(answer.message())
+            return len(pids - {None}) == 3
+
+        until(lost_twice, "the third service")
+    assert "507010 ACL_ERROR_RT_LOST_HEARTBEAT, the device is lost" in refusals[0]
+    for refusal in refusals:
+        assert "the device is lost" in refusal or f"service of {DEVICE} (pid " in refusal

@@ -1,0 +1,55 @@
+"""Blocks of an arena that a library takes and gives back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ge_runtime.ascend.arena_pool import ALIGNMENT, ArenaPool
+
+START, BYTES = 0x10040, 1 << 16
+
+
+@given(st.lists(st.integers(0, 9000) | st.none(), max_size=60), st.randoms())
+def test_blocks_are_aligned_inside_the_arena_and_apart(steps, random):
+    pool = ArenaPool(START, BYTES)
+    blocks = {}
+    for nbytes in steps:
+        if nbytes is None and blocks:
+            address = random.choice([*blocks])
+            pool.give_back(address)
+            del blocks[address]
+        elif nbytes is not None:
+            try:
+                address = pool.take(nbytes)
+            except MemoryError:
+                continue
+            assert address % ALIGNMENT == 0
+            # What operators use of a part of a block: its bytes rounded up to 32, and 32 more.
+            end = address + -(-max(1, nbytes) // 32) * 32 + 32
+            assert START <= address < end <= START + BYTES
+            assert all(end <= other or its <= address for other, its in blocks.items())
+            blocks[address] = end
+    for address in blocks:
+        pool.give_back(address)
+    assert pool.taken_bytes == 0
+    assert pool.peak_bytes <= BYTES
+
+
+def test_what_does_not_fit_is_refused_and_counted():
+    pool = ArenaPool(START, 4096)
+    first = pool.take(3000)
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="found 1,000 bytes wanted, expected at most"):
+            pool.take(1000)
+    assert pool.refused == 2
+    pool.give_back(first)
+    assert pool.take(3000) == first
+    assert pool.peak_bytes == pool.taken_bytes == 3040
+
+
+def test_block_is_given_back_once():
+    pool = ArenaPool(START, BYTES)
+    address = pool.take(10)
+    pool.give_back(address)
+    with pytest.raises(ValueError, match="expected an allocation"):
+        pool.give_back(address)

@@ -1,0 +1,65 @@
+"""Where engines run: what a place gives, and what it takes back. Cards have tests of their own."""
+
+import gc
+import weakref
+
+import numpy as np
+from runtime.engines.conformance_engine import token_batch
+from runtime.support.configs import encoder_config
+from runtime.support.graphs import ENCODER
+
+from ge_runtime import Runtime
+from ge_runtime.assembly import assemble
+from ge_runtime.engines.artifact import find_artifacts
+from ge_runtime.engines.places import HostPlace, place_for
+
+COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0"}
+
+
+def test_the_host_is_a_place_whose_engines_work_in_its_memory(version_dir):
+    place = place_for("cpu")
+    assert isinstance(place, HostPlace)
+    assert (place.kind, place.name, place.hardware) == ("cpu", "cpu", "host")
+    artifacts = find_artifacts(version_dir(ENCODER), "onnxruntime")
+    engine = place.open(artifacts, threads=1, outputs=["embedding"])
+    engine.bind([], place.memory)
+    inputs, expected = token_batch(2, 5)
+    target = place.memory.allocate("answers", 32).memory.view(np.float32).reshape(2, 4)
+    assert engine.run(inputs, {"embedding": target})["embedding"] is target
+    np.testing.assert_allclose(target, expected, rtol=1e-5)
+    engine.close()
+
+
+def test_a_frozen_place_counts_and_a_closed_one_has_nothing_left():
+    place = place_for("cpu")
+    place.memory.allocate("inputs", 100)
+    place.freeze()
+    place.memory.allocate("late", 10)
+    assert place.memory.allocations_after_freeze == 1
+    place.close()
+    place.close()
+    assert place.memory.used_bytes == 0
+
+
+def test_each_entry_of_devices_has_a_place_of_its_own(version_dir):
+    config = encoder_config({**COST, "devices": "cpu, cpu"})
+    parts = assemble(version_dir(ENCODER), config, instance_name="tiny_0", derived=())
+    first, second = parts.places
+    assert first is not second
+    assert first.memory.allocated_bytes == second.memory.allocated_bytes
+    for part in (*parts.lanes, *parts.places):
+        part.close()
+
+
+def test_a_closed_runtime_keeps_no_memory_but_that_of_answers(version_dir):
+    runtime = Runtime.open(version_dir(ENCODER), encoder_config(COST), instance_name="tiny_0")
+    (place,) = runtime._parts.places
+    memory = [weakref.ref(buffer.memory.base) for buffer in place.memory._live]
+    tokens = {"input_ids": np.array([[1, 2]]), "lengths": np.array([[2]], np.int32)}
+    (answer,) = runtime.infer([tokens])
+    runtime.close()
+    gc.collect()
+    assert sum(ref() is not None for ref in memory) == 1
+    del answer
+    assert all(ref() is None for ref in memory)
+    assert place.memory.used_bytes == 0
