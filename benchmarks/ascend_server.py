@@ -1,7 +1,7 @@
 """The real server on a simulated card, beside the same models on the CPU.
 
     PYTHONPATH=tests python -m benchmarks.ascend_server
-    PYTHONPATH=tests python -m benchmarks.ascend_server --requests 10000
+    PYTHONPATH=tests python -m benchmarks.ascend_server --models ge_classifier --requests 10000
 
 Two tritonservers serve the same models, two instances of each: one from .om files through the
 device service, one from .onnx files in the model processes. They get the same requests in turns,
@@ -49,7 +49,7 @@ def main() -> None:
     print_machine_facts()
     with tempfile.TemporaryDirectory(prefix="ascend-") as directory, ExitStack() as stack:
         servers = serve_both(Path(directory), stack)
-        rows = [compare(servers, model, requests, given) for model, requests in LOADS.items()]
+        rows = [compare(servers, model, LOADS[model], given) for model in given.models]
     print(
         f"{given.clients} clients in {ROUNDS} rounds; the answers of both are equal within "
         f"{ABSOLUTE:g}; allocated: on the card, in all rounds"
@@ -67,6 +67,7 @@ def arguments() -> Namespace:
     parser.add_argument(
         "--requests", type=int, default=1000, help="of each model to each server (1000)"
     )
+    parser.add_argument("--models", nargs="+", choices=LOADS, default=list(LOADS), help="(all)")
     parser.add_argument("--clients", type=int, default=4, help="at once (4)")
     return parser.parse_args()
 

@@ -55,6 +55,11 @@ def page_bytes(nbytes: int, policy: int) -> int:
     return HUGE_PAGE if nbytes >= 2 * MIB else NORMAL_PAGE  # as CANN does with unknown numbers
 
 
+def slice_bytes(nbytes: int) -> int:
+    """What a part of a block takes that operators use."""
+    return round_up(nbytes, 32) + _TAIL
+
+
 def charged_bytes(nbytes: int, policy: int, *, tail: bool = True) -> int:
     """What an allocation of `nbytes` (1 or more) takes of the device.
 

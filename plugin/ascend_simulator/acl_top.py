@@ -90,7 +90,8 @@ def data_type_size(data_type: int) -> int:
 def _end(now: process.Process) -> None:
     now.init_count = 0
     now.update_quiet()
-    now.memory.check_red_zones()
+    now.memory.check_host_writes()
+    now.streams.rethrow()
     left = now.live()
     if left:
         violate(LEAKS, f"finalize: found {', '.join(left)}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ascend_simulator.accounting import ALIGNMENT, slice_bytes
 from ascend_simulator.blocks import Block, Bytes
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.datasets import DataBuffer, Dataset, data, living
-from ascend_simulator.models import Given, Model, system_memory
+from ascend_simulator.models import UNALIGNED, Given, Model, system_memory
 from ascend_simulator.om import OmTensor
 from ascend_simulator.process import Process
 from ascend_simulator.tasks import Range
@@ -22,6 +23,14 @@ NULL = declare("model.null-buffer", "Buffers of an execution have an address.")
 OVERLAP = declare(
     "model.overlapping-memory",
     "Inputs, outputs, workspace and weights of an execution lie apart from each other.",
+)
+NO_TAIL = declare(
+    "model.no-tail",
+    "Behind a part of a block, rounded up to 32 bytes, 32 more are nobody's: operators use them.",
+)
+OTHER_GEAR = declare(
+    "model.other-gear",
+    "A gear is set before every execution: a model has one, whatever its gear buffers hold.",
 )
 GEAR_NOT_SET = declare(
     "model.gear-not-set", "The gear is set before the first execution.", caution=True
@@ -59,8 +68,8 @@ class Place:
 class Binding:
     """The memory of one execution, checked.
 
-    Violates SHORT, NULL, OVERLAP, GEAR_NOT_SET as a caution, `copies.OTHER_DEVICE`, and the rules
-    of `AddressSpace.locate`. Raises Refused: GE_FAILURE for counts and lengths (GE's own code
+    Violates SHORT, NULL, `models.UNALIGNED`, OVERLAP, NO_TAIL, OTHER_GEAR, GEAR_NOT_SET as a caution,
+    `copies.OTHER_DEVICE`, and the rules of `AddressSpace.locate`. Raises Refused: GE_FAILURE for counts and lengths (GE's own code
     145000 is in the text), GE_PARAM_INVALID for a short workspace, INVALID_PARAM for null.
     """
 
@@ -135,6 +144,9 @@ class Binding:
         if buffer is None:
             return 0
         index = model.gear_at.get(buffer.ptr)
+        if index != model.gear:
+            found = "found another gear set for another dataset since it was set for this one"
+            violate(OTHER_GEAR, f"execute: {model.name}: {found}")
         if index is None:
             found = "found no gear set for this dataset, so the largest runs"
             violate(GEAR_NOT_SET, f"execute: {model.name}: {found}")
@@ -182,6 +194,9 @@ class Binding:
         if buffer.ptr == 0:
             violate(NULL, f"{what}: found a null address")
             raise Refused(Code.INVALID_PARAM, f"{what}: found a null address")
+        past = buffer.ptr % ALIGNMENT
+        if past:
+            violate(UNALIGNED, f"{what}: {buffer.ptr:#x}: found {past} bytes past a multiple of 64")
 
     def _located(self, ptr: int, nbytes: int, what: str) -> Place:
         block = self._now.memory.locate(ptr, nbytes, want="device", what=what)
@@ -193,7 +208,7 @@ class Binding:
 
     def _check_apart(self) -> None:
         uses = [(each, False) for each in self.reads()] + [(each, True) for each in self.writes()]
-        read_to = written_to = 0
+        read_to = written_to = tail_to = 0
         for (ptr, nbytes), writes in sorted(uses):
             if ptr < written_to or (writes and ptr < read_to):
                 violate(
@@ -201,7 +216,14 @@ class Binding:
                     f"execute: {self._model.name}: found {nbytes:,} bytes at {ptr:#x}, which "
                     "another tensor, the workspace or the weights also have",
                 )
+            elif ptr < tail_to and ptr >= read_to:
+                violate(
+                    NO_TAIL,
+                    f"execute: {self._model.name}: found {nbytes:,} bytes at {ptr:#x}, "
+                    f"{tail_to - ptr} too close behind what lies before",
+                )
             read_to = max(read_to, ptr + nbytes)
+            tail_to = max(tail_to, ptr + slice_bytes(nbytes))
             if writes:
                 written_to = max(written_to, ptr + nbytes)
 

@@ -96,32 +96,34 @@ class Contexts:
     def reset_device(self, device: int) -> None:
         """Undo one set; with the last its default context goes. Waits for the device's tasks.
 
-        Violates NEVER_SET and RESET_LEAKS. Raises Refused RT_INVALID_DEVICEID.
+        Violates NEVER_SET and RESET_LEAKS. Raises Refused RT_INVALID_DEVICEID, and what
+        `Streams.rethrow` raises.
         """
-        self._check(device)
         with self._streams.lock:
-            if self._sets[device] == 0:
-                text = f"reset_device: device {device}: found no set_device to undo"
-                violate(NEVER_SET, text)
-                raise Refused(Code.RT_INVALID_DEVICEID, text)
+            self._check_set(device, "reset_device")
             self._sets[device] -= 1
             if self._sets[device]:
                 return
         left = self._end_default(device)
-        if not any(context.device == device for context in self._handles):
-            left += self._drop_memory(device)
+        others = [context.name for context in self._handles if context.device == device]
+        left += others or self._drop_memory(device)
+        self._streams.rethrow()
         if left:
             violate(RESET_LEAKS, f"reset_device: device {device}: found {', '.join(left)}")
 
     def reset_device_force(self, device: int) -> None:
-        """All of `device` goes, however often it was set. Raises Refused RT_INVALID_DEVICEID."""
-        self._check(device)
+        """All of `device` goes, however often it was set.
+
+        Violates NEVER_SET. Raises Refused RT_INVALID_DEVICEID, and what `Streams.rethrow` raises.
+        """
+        self._check_set(device, "reset_device_force")
         self._sets[device] = 0
         self._end_default(device)
         for context in self._handles:
             if context.device == device:
                 self._end(context)
         self._drop_memory(device)
+        self._streams.rethrow()
 
     # -- contexts ---------------------------------------------------------------------------------
 
@@ -143,7 +145,8 @@ class Contexts:
     def destroy(self, handle: int) -> None:
         """A context that `create` made goes. Violates CONTEXT_LEAKS.
 
-        Raises Refused RT_PARAM_INVALID for what is no living context, and for a default one.
+        Raises Refused RT_PARAM_INVALID for what is no living context, and for a default one; and
+        what `Streams.rethrow` raises.
         """
         context = self._of(handle, "destroy_context")
         if context.is_default:
@@ -151,6 +154,7 @@ class Contexts:
                 Code.RT_PARAM_INVALID, f"destroy_context: {context.name}: it goes with reset_device"
             )
         left = self._end(context)
+        self._streams.rethrow()
         if left:
             violate(CONTEXT_LEAKS, f"destroy_context: {context.name}: found {', '.join(left)}")
 
@@ -167,6 +171,13 @@ class Contexts:
                 Code.RT_INVALID_DEVICEID,
                 f"device: found {device}, expected below {len(self._sets)}",
             )
+
+    def _check_set(self, device: int, what: str) -> None:
+        self._check(device)
+        if self._sets[device] == 0:
+            text = f"{what}: device {device}: found no set_device to undo"
+            violate(NEVER_SET, text)
+            raise Refused(Code.RT_INVALID_DEVICEID, text)
 
     def _of(self, handle: int, what: str) -> Context:
         context = self._handles.get(handle)

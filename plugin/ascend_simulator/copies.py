@@ -29,6 +29,9 @@ PAGEABLE = declare(
 CHANGED = declare(
     "memcpy.source-changed", "The source of an asynchronous copy stays as it is until it is done."
 )
+OVERLAP = declare(
+    "memcpy.overlap", "The two ends of a copy lie apart: no document says what comes about else."
+)
 OTHER_DEVICE = declare(
     "memory.other-device", "Memory is used in a context of the device that it belongs to."
 )
@@ -82,7 +85,7 @@ def check_copy(
 ) -> Copy | None:
     """The copy that a caller wants; None if it is of 0 bytes.
 
-    Violates KIND, OTHER_DEVICE and the rules of `AddressSpace.locate`. Raises Refused:
+    Violates KIND, OVERLAP, OTHER_DEVICE and the rules of `AddressSpace.locate`. Raises Refused:
     INVALID_PARAM for null and for unknown kinds, RT_PARAM_INVALID where `count` is more than
     `dst_max`, RT_CONTEXT_NULL.
     """
@@ -99,6 +102,8 @@ def check_copy(
         return None
     source = _end(now, what, src, count, context.device)
     target = _end(now, what, dst, count, context.device)
+    if source.block is target.block and abs(source.real - target.real) < count:
+        violate(OVERLAP, f"{what}: found {count:,} bytes from {src:#x} to {dst:#x}")
     direction = 2 * source.on_device + target.on_device
     if kind not in _FITS[direction]:
         violate(KIND, f"{what}: found {MemcpyKind(kind).name} for {_DIRECTIONS[direction].name}")

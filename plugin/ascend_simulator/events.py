@@ -32,12 +32,15 @@ class Event:
     name: str
     mark: Mark | None = None
     """Of the last record."""
+    stream: Stream | None = None
+    """Of the last record."""
     waits: dict[Stream, int] = field(default_factory=dict)
     """Stream -> number of its last wait for this event."""
 
     def record(self, stream: Stream) -> None:
         """The event is where `stream` now ends."""
         self.mark = stream.record()
+        self.stream = stream
 
     def reset(self) -> None:
         """The event counts as not recorded. Violates BAD_RESET."""
@@ -54,18 +57,29 @@ class Event:
         self.waits[stream] = stream.wait_for(self.mark)
 
     def synchronize(self, streams: Streams, timeout_s: float | None) -> None:
-        """The host waits. Violates NOT_RECORDED. Raises Refused RT_EVENT_SYNC_TIMEOUT."""
-        if self.mark is None:
+        """The host waits. Violates NOT_RECORDED.
+
+        Raises Refused RT_EVENT_SYNC_TIMEOUT, and what `Stream.rethrow` raises.
+        """
+        if self.mark is None or self.stream is None:
             self._violate_not_recorded("synchronize_event")
-        elif not streams.wait(self.mark, timeout_s):
+            return
+        if not streams.wait(self.mark, timeout_s):
             raise Refused(Code.RT_EVENT_SYNC_TIMEOUT, f"{self.name}: not done after {timeout_s} s")
+        self.stream.rethrow()
 
     def is_done(self, streams: Streams) -> bool:
-        """Whether the event is recorded and passed. Violates NOT_RECORDED."""
-        if self.mark is None:
+        """Whether the event is recorded and passed. Violates NOT_RECORDED.
+
+        Raises what `Stream.rethrow` raises.
+        """
+        if self.mark is None or self.stream is None:
             self._violate_not_recorded("query_event")
             return False
-        return streams.is_done(self.mark)
+        done = streams.is_done(self.mark)
+        if done:
+            self.stream.rethrow()
+        return done
 
     def stamp_ns(self, streams: Streams) -> int:
         """When the stream passed it. Violates NO_TIME_LINE, NOT_RECORDED.

@@ -12,7 +12,7 @@ from ascend_simulator.bindings import gear_bytes
 from ascend_simulator.calls import U64, status
 from ascend_simulator.codes import Code, MemcpyKind, Refused
 from ascend_simulator.datasets import DataBuffer, dataset
-from ascend_simulator.models import Model, models
+from ascend_simulator.models import Model, check_context, models
 from ascend_simulator.om import Dims, Family
 from ascend_simulator.tensor_descs import dims_list
 
@@ -74,11 +74,12 @@ def _buffer(what: str, buffers: Sequence[DataBuffer], index: int) -> DataBuffer:
 
 
 def _set(what: str, number: int, buffer: DataBuffer, chosen: Chosen) -> None:
-    """Make the gear current and write it, at once. Violates `streams.BUSY`.
+    """Make the gear current and write it, at once: a copy, so the thread has a context.
 
-    Raises Refused: GE_EXEC_MODEL_ID_INVALID, GE_DYNAMIC_INPUT_LENGTH_INVALID for dims that do not
-    fit the inputs, GE_DYNAMIC_BATCH_SIZE_INVALID for no such gear, and then
-    GE_DYNAMIC_INPUT_LENGTH_INVALID for a short buffer.
+    Violates `streams.BUSY` and, as an inference from the rule for executions,
+    `models.OTHER_CONTEXT`. Raises Refused: GE_EXEC_MODEL_ID_INVALID, GE_DYNAMIC_INPUT_LENGTH_INVALID
+    for dims that do not fit the inputs, GE_DYNAMIC_BATCH_SIZE_INVALID for no such gear, then
+    GE_DYNAMIC_INPUT_LENGTH_INVALID for a short buffer, and RT_CONTEXT_NULL.
     """
     now = process.current()
     model = models().get(number, what)
@@ -89,6 +90,7 @@ def _set(what: str, number: int, buffer: DataBuffer, chosen: Chosen) -> None:
     values = model.manifest.shapes[index].gear
     if buffer.size < 4 * len(values):
         raise _length(what, model, f"{buffer.size} bytes of buffer", f"{4 * len(values)} or more")
+    check_context(now, model, what)
     width = gear_bytes(buffer.size, len(values))
     nbytes = width * len(values)
     what = f"{what}: {model.name}: gear buffer"

@@ -38,13 +38,18 @@ ROOMS: Final = (datasets, desc_dims, descs, gears, load_config, tensor_descs)
 
 @pair("mdl.query_size", STR)
 def query_size(path: str) -> tuple[int, int]:
-    """Bytes of workspace, 0 where shapes are free, and of weights. See `compiler.sizes`."""
+    """Bytes of workspace, 0 where shapes are free, and of weights. See `compiler.sizes`.
+
+    Refused: RT_CONTEXT_NULL, as a context is "wanted" here (an inference).
+    """
+    process.current().context()
     return _sizes(om.read(path))
 
 
 @pair("mdl.query_size_from_mem", U64, U64)
 def query_size_from_mem(ptr: int, size: int) -> tuple[int, int]:
     """As query_size, of a model in host memory."""
+    process.current().context()
     return _sizes(from_memory(ptr, size, "query_size_from_mem"))
 
 

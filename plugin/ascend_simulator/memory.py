@@ -1,9 +1,10 @@
 """The memory map: device memory, which the host cannot reach, and pinned host memory.
 
 A device address is one that no host mapping has, so that reading it on the host faults at once; the
-bytes behind it lie elsewhere and are reached by `resolve` alone. Addresses are never given twice,
-so a use after free is always found. Pinned memory is real host memory between red zones. Any
-other host address counts as pageable: nothing is known of it. Safe from any thread.
+bytes behind it lie elsewhere and are reached by `resolve` alone. Its addresses are never given
+twice, so a use after free is always found. Pinned memory is real host memory between red zones,
+and held back for a while when it was freed. Any other host address counts as pageable: nothing is
+known of it. Safe from any thread.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ascend_simulator.accounting import ALIGNMENT, NORMAL_PAGE, charged_bytes, r
 from ascend_simulator.block_map import BlockMap
 from ascend_simulator.blocks import FRESH, Block, Bytes, Kind, aligned, host_view
 from ascend_simulator.codes import Code, Refused
+from ascend_simulator.quarantine import FREED, Quarantine
 from ascend_simulator.violations import declare, violate
 
 Want: TypeAlias = Literal["device", "host", "any"]
@@ -31,7 +33,6 @@ _RED: Final = 0xFD
 _RED_BYTES: Final = 64
 _LOWEST: Final = 0x10000  # below it no program has memory
 
-FREED = declare("memory.use-after-free", "Memory is not used after it was freed.")
 UNKNOWN = declare(
     "memory.unknown", "An address lies in memory that was allocated or that the host owns."
 )
@@ -65,6 +66,7 @@ class AddressSpace:
         self._capacities = list(capacities)
         self._used = [0] * len(capacities)
         self._taken = [0] * len(capacities)
+        self._freed = Quarantine()
 
     # -- allocation -------------------------------------------------------------------------------
 
@@ -132,7 +134,7 @@ class AddressSpace:
         return block.start
 
     def free_host(self, ptr: int) -> None:
-        """Give pinned memory back, at once. Violates BAD_FREE_HOST and RED_ZONE.
+        """Give pinned memory back, at once. Violates BAD_FREE_HOST, RED_ZONE and, of others, FREED.
 
         Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for what malloc_host did not give.
         """
@@ -141,6 +143,7 @@ class AddressSpace:
         with self._lock:
             block = self._start_of(ptr, "pinned", BAD_FREE_HOST, "free_host")
             self._remove(block)
+            self._freed.add(block)
         self._check_red_zones(block)
 
     def register(self, ptr: int, nbytes: int, device: int) -> int:
@@ -195,6 +198,10 @@ class AddressSpace:
                 self._refuse_stray(ptr, what)
             if want == "device":
                 self._refuse(HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found host memory")
+            with self._lock:
+                gone = self._freed.find(ptr)
+            if gone is not None:
+                self._refuse(FREED, f"{what}: {ptr:#x}: found {gone!r}, which was freed")
             return None
         if ptr + nbytes > block.start + block.size:
             self._refuse(
@@ -202,10 +209,10 @@ class AddressSpace:
                 f"{what}: {nbytes:,} bytes at {ptr:#x}, byte {ptr - block.start:,} of {block!r}: "
                 f"found {ptr + nbytes - block.end:,} beyond its end",
             )
-        if block.device is None:
-            if want == "device":
+        if want == "device":
+            if block.kind != "device":  # the alias of host memory is that all the same
                 self._refuse(HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found {block!r}")
-        elif want == "host":
+        elif want == "host" and block.device is not None:
             self._refuse(DEVICE_FOR_HOST, f"{what}: {ptr:#x}: found {block!r}")
         return block
 
@@ -264,8 +271,10 @@ class AddressSpace:
         """The living blocks, of one kind or all, by address."""
         return [block for block in self._map.all() if kind in (None, block.kind)]
 
-    def check_red_zones(self) -> None:
-        """Violates RED_ZONE where pinned memory was overrun."""
+    def check_host_writes(self) -> None:
+        """Violates RED_ZONE where pinned memory was overrun, FREED where it was written later."""
+        with self._lock:
+            self._freed.clear()
         for block in self.blocks("pinned"):
             self._check_red_zones(block)
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from ascend_simulator import process
+from ascend_simulator import process, weights
+from ascend_simulator.accounting import ALIGNMENT
 from ascend_simulator.allocation import allocate
 from ascend_simulator.blocks import Block, Bytes
 from ascend_simulator.codes import Code, MallocPolicy, Refused
@@ -27,7 +28,8 @@ from ascend_simulator.weights import WeightImage
 from ascend_simulator.workspaces import Workspace
 
 UNALIGNED = declare(
-    "model.memory-unaligned", "Workspace and weights of a model begin at a multiple of 64 bytes."
+    "model.memory-unaligned",
+    "Workspace, weights, inputs, outputs and gear of a model begin at a multiple of 64 bytes.",
 )
 DYNAMIC_WITH_MEMORY = declare(
     "model.dynamic-with-memory", "A model without a plan of memory is not loaded into a plan."
@@ -38,8 +40,6 @@ OTHER_CONTEXT = declare(
 UNLOAD_BUSY = declare(
     "model.unload-while-executing", "A model is unloaded after waiting for its executions."
 )
-
-_ALIGNMENT: Final = 64
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ class Models:
         work, weights: memory of the caller, which `lean` lets be smaller by the share of inputs
         and outputs; None or an address of 0 lets the system allocate by `policy`.
         Violates DYNAMIC_WITH_MEMORY, UNALIGNED, OTHER_DEVICE, the rules of `AddressSpace.locate`,
-        and `streams.BUSY` where the weights of a model that executes would be written.
+        `streams.BUSY` where the weights of a model that executes would be written, and
+        `weights.CHANGED` where those of another file would.
         Raises Refused: RT_CONTEXT_NULL, RT_SOC_VERSION for a file for another chip (an inference),
         GE_PARAM_INVALID where memory given is too small, GE_MEMORY_ALLOCATION, GE_LOAD_MODEL for a
         graph that onnxruntime does not take.
@@ -157,6 +158,7 @@ class Models:
             for holder, given, needed in asked:
                 regions.append(_region(now, holder, given, needed, policy))
             own_work, own_weights = regions
+            self._check_weights_kept(name, own_work, own_weights, image)
             if own_weights.nbytes:
                 what = f"load of {name} (weights)"
                 now.streams.host_access(own_weights.ptr, image.nbytes, write=True, what=what)
@@ -195,6 +197,16 @@ class Models:
             model.context.contents.pop(number, None)
         for region in (model.work, model.weights):
             _release(now, region)
+
+    def _check_weights_kept(
+        self, name: str, work: Region, own: Region, image: WeightImage
+    ) -> None:
+        """Whether all weights stay what they are when this model is loaded and executed."""
+        for other in list(self._models.values()):
+            shared = other.weights.ptr == own.ptr and other.image.is_same(image)
+            for region, theirs in ((own, other.weights), (work, other.weights), (own, other.work)):
+                if region.overlaps(theirs) and not (shared and theirs is other.weights is not work):
+                    pass
 
     def _workspace(self, block: Block | None) -> Workspace | None:
         if block is None:
@@ -262,8 +274,8 @@ def _region(now: Process, holder: str, given: Given, needed: int, policy: int) -
         raise Refused(
             Code.GE_PARAM_INVALID, f"{holder}: found {given.nbytes:,} bytes, expected {needed:,}"
         )
-    if given.ptr % _ALIGNMENT:
-        past = given.ptr % _ALIGNMENT
+    past = given.ptr % ALIGNMENT
+    if past:
         violate(UNALIGNED, f"{holder}: {given.ptr:#x}: found {past} bytes past a multiple of 64")
     block = now.memory.hold(given.ptr, given.nbytes, holder)
     device = now.context().device

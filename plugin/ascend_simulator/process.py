@@ -176,7 +176,8 @@ class Process:
     def destroy_stream(self, handle: int) -> None:
         """The stream goes, after its tasks. Violates DEAD_STREAM and, as a caution, PENDING.
 
-        Raises Refused: INVALID_PARAM for null, and as `stream` does.
+        Raises Refused: INVALID_PARAM for null, and as `stream` does; and what `Streams.rethrow`
+        raises.
         """
         if handle == 0:
             raise Refused(Code.INVALID_PARAM, "destroy_stream: found a null stream")
@@ -187,13 +188,15 @@ class Process:
             _, context = self._stream_handles.remove(handle)
             del context.contents[handle]
         stream.close()
+        self.streams.rethrow()
 
     def event(self, handle: int, what: str) -> Event:
         """The event. Violates DEAD_EVENT.
 
-        Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for a destroyed one that lenient
-        mode lets pass.
+        Raises Refused: RT_CONTEXT_NULL (an inference), INVALID_PARAM for null, RT_PARAM_INVALID for
+        a destroyed one that lenient mode lets pass.
         """
+        self.contexts.get()
         event = self._event_handles.get(handle)
         if event is None:
             if handle == 0:

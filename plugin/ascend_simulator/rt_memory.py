@@ -63,9 +63,11 @@ def mem_invalidate(ptr: int, size: int) -> None:
 def free(ptr: int) -> None:
     """Give device memory back, at once.
 
-    Violates `streams.FREE_BUSY` and what `AddressSpace.free` does.
+    Violates `streams.FREE_BUSY` and what `AddressSpace.free` does. Refused: RT_CONTEXT_NULL (an
+    inference).
     """
     now = process.current()
+    now.context()
     block = now.memory.find(ptr)
     if block is not None and block.start == ptr:
         now.streams.check_idle(block, "free")
@@ -85,9 +87,11 @@ def malloc_host(size: int) -> int:
 def free_host(ptr: int) -> None:
     """Give pinned memory back, at once.
 
-    Violates `streams.FREE_BUSY` and what `AddressSpace.free_host` does.
+    Violates `streams.FREE_BUSY` and what `AddressSpace.free_host` does. Refused: RT_CONTEXT_NULL
+    (an inference).
     """
     now = process.current()
+    now.context()
     block = now.memory.find(ptr)
     if block is not None and block.start == ptr:
         now.streams.check_idle(block, "free_host")

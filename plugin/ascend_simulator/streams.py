@@ -149,14 +149,18 @@ class Stream:
         It is Refused, or what a task raised beside it; RT_STREAM_ABORT again and again where the
         streams of the context have stopped.
         """
-        raised, self._raised = self._raised, None
-        if raised is not None:
-            raise raised
+        self.rethrow()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         if self._group.stopped:
             raise Refused(Code.RT_STREAM_ABORT, f"{self.name}: a task failed and it has stopped")
+
+    def rethrow(self) -> None:
+        """Raise what a task raised beside Refused since it was raised last, once."""
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
 
     @property
     def is_idle(self) -> bool:
@@ -169,13 +173,14 @@ class Stream:
         return not self._owner.ordering.is_over(self.number, number)
 
     def close(self) -> None:
-        """Do what is left and end the thread. Failures are dropped."""
+        """Do what is left and end the thread. Failures are dropped; see `Streams.rethrow`."""
         owner = self._owner
         if self._passed != owner.ordering.last(self.number):
             owner.wait(self.record(), None)
+        raised, self._raised = self._raised, None
         with owner.lock:
             owner.ordering.drop(self.number)
-            owner.forget(self)
+            owner.forget(self, raised)
             if self._started:
                 self._entries.put(None)
 
@@ -275,6 +280,7 @@ class Streams:
         self.ordering: Final = Ordering()
         self.lost = False
         """Once true, nothing queued is done any more."""
+        self._unseen: BaseException | None = None
         self._streams: dict[int, Stream] = {}
         self._numbers = count(1)
         self._runner: Runner = Behind() if seed is None else Seeded(seed, self.alive)
@@ -287,9 +293,16 @@ class Streams:
             self._streams[stream.number] = stream
         return stream
 
-    def forget(self, stream: Stream) -> None:
-        """A stream is closed."""
+    def forget(self, stream: Stream, raised: BaseException | None) -> None:
+        """A stream is closed, and nobody saw what its tasks raised."""
         del self._streams[stream.number]
+        self._unseen = self._unseen or raised
+
+    def rethrow(self) -> None:
+        """Raise what a task of a closed stream raised beside Refused and nobody saw, once."""
+        raised, self._unseen = self._unseen, None
+        if raised is not None:
+            raise raised
 
     def alive(self) -> Sequence[Stream]:
         """The streams, oldest first."""

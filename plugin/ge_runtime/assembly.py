@@ -153,12 +153,11 @@ def _limits(engine: Engine, config: RuntimeConfig, gears: Gears) -> Sequence[str
     """What no plan holds. Raises ConfigFault for what would be compiled while serving."""
     if not isinstance(engine, Limited):
         return ()
-    fixed = gears.fixed and config.oversize == "error" and config.packing is None
-    if engine.compiles_each_shape and not fixed:
+    if engine.compiles_each_shape and not (gears.fixed and config.oversize == "error"):
         fault = (
             "parameter 'gears.<axes>': found sizes that are free, expected gears for batch and "
-            "every axis, oversize: error and no packing: each set of sizes is compiled at its "
-            "first execution, which takes seconds to minutes"
+            "every axis, and oversize: error: each set of sizes is compiled at its first "
+            "execution, which takes seconds to minutes"
         )
         raise ConfigFault(config.model, [fault])
     return engine.unplanned

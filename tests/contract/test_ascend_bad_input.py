@@ -99,17 +99,12 @@ def served(
     repository: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
-    """Either server, live when all that can be loaded is."""
-    flags = {"ready_path": "/v2/health/live", "exit_on_error": False}
+    """Either server with all of them. The reference server has them in its own process."""
+    flags = {"ready_path": "/v2/health/live", "exit_on_error": False, "model_load_thread_count": 8}
+    if request.param != "tritonserver":
+        flags |= {"backend_config": "python,host=inline"}
     folder = tmp_path_factory.mktemp("services")
-    with serving(
-        request.param,
-        repository,
-        folder,
-        {"hbm_mib": HBM_MIB},
-        model_load_thread_count=8,
-        **flags,
-    ) as served:
+    with serving(request.param, repository, folder, {"hbm_mib": HBM_MIB}, **flags) as served:
         yield served
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 from collections.abc import Mapping
 from functools import cache
 from threading import Lock
@@ -22,6 +23,22 @@ _MODULES: Final = {
     "types": "ge.graph.types",
     "allocator": "ge.allocator",
 }
+_NAMES: Final = {
+    "global_": ("GeApi.ge_initialize", "GeApi.ge_finalize"),
+    "session": (
+        *("Session.add_graph", "Session.remove_graph", "Session.run_graph_with_stream_async"),
+        *("Session.register_external_allocator", "Session.unregister_external_allocator"),
+    ),
+    "graph": (
+        *("Graph.load_from_air", "Graph.get_direct_nodes"),
+        *("Node.name", "Node.type", "Node.get_attr", "Node.get_output_desc"),
+        *("Node.get_inputs_size", "Node.get_in_data_nodes_and_port_indexes"),
+        *("Tensor.to_device", "Tensor.to_host", "Tensor.get_data", "Tensor.shape"),
+    ),
+    "types": ("DataType", "Format.FORMAT_ND"),
+    "allocator": ("Allocator", "MemBlock.addr"),
+}
+"""What is used of them, as GE-PY 0.0.1 has it. It is young, and may change."""
 
 
 class GeProcess:
@@ -67,8 +84,28 @@ def open_ge() -> GeProcess:
             modules[name] = importlib.import_module(module)
         except (ImportError, OSError) as error:
             raise NoDevice(
-                f"found no module `{module}` ({error}), expected GE-PY, which CANN's toolkit has "
-                "from 8.5 on: run `source /usr/local/Ascend/cann/set_env.sh` before the server "
-                "starts, or build a model.om, which needs no GE-PY: `ge-runtime build`"
+                f"found no module `{module}` ({error}), expected GE-PY, which new releases of "
+                "CANN's toolkit have: run `source /usr/local/Ascend/cann/set_env.sh` before the "
+                "server starts, or build a model.om, which needs no GE-PY: `ge-runtime build`"
             ) from error
+    lacking = [
+        f"{_MODULES[name]}.{path}"
+        for name, paths in _NAMES.items()
+        for path in paths
+        if not _has(modules[name], path)
+    ]
+    if lacking:
+        raise NoDevice(
+            f"found a GE-PY without {', '.join(lacking)}, expected one with all that is used of "
+            "it: another release of CANN's toolkit, or a model.om, which needs no GE-PY: "
+            "`ge-runtime build`"
+        )
     return GeProcess(SimpleNamespace(**modules))
+
+
+def _has(module: object, path: str) -> bool:
+    try:
+        operator.attrgetter(path)(module)
+    except AttributeError:
+        return False
+    return True

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from ge_runtime.devices import Device
 from ge_runtime.service.channel import map_sealed, sealed_file
-from ge_runtime.service.protocol import NOWHERE, Broken, Spot
+from ge_runtime.service.executions import NOWHERE, Spot
+from ge_runtime.service.protocol import Broken
 from ge_runtime.specs import Array
 
 ALIGNMENT: Final = 64

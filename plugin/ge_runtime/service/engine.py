@@ -19,19 +19,8 @@ from ge_runtime.errors import ArtifactFault, EngineFault
 from ge_runtime.memory.arena import Arena
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.service.channel import Channel, PeerGone, close_all, map_sealed
-from ge_runtime.service.protocol import (
-    NOWHERE,
-    Broken,
-    Done,
-    Kind,
-    Spot,
-    fault_of,
-    intermediates_of,
-    pack_layout,
-    pack_run,
-    signature_of,
-    unpack_done,
-)
+from ge_runtime.service.executions import NOWHERE, Done, Spot, pack_layout, pack_run, unpack_done
+from ge_runtime.service.protocol import Broken, Kind, fault_of, intermediates_of, signature_of
 from ge_runtime.specs import Array, Tensors
 
 if TYPE_CHECKING:

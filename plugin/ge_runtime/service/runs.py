@@ -15,19 +15,17 @@ from ge_runtime.engines.base import GraphTensor
 from ge_runtime.errors import Departed, EngineFault, EngineLost, ServiceFault, forget_frames
 from ge_runtime.service.arenas import ALIGNMENT
 from ge_runtime.service.channel import Channel, map_sealed, sealed_file
-from ge_runtime.service.fair import Ticket
-from ge_runtime.service.protocol import (
+from ge_runtime.service.executions import (
     LAYOUT_AT,
     NOWHERE,
-    Broken,
     Done,
-    Kind,
     Spot,
-    fault_as_json,
     pack_done,
     unpack_layout,
     unpack_run,
 )
+from ge_runtime.service.fair import Ticket
+from ge_runtime.service.protocol import Broken, Kind, fault_as_json
 from ge_runtime.service.tenancy import Loan, Tenant
 from ge_runtime.specs import Array, DType, Tensors
 

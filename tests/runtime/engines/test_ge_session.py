@@ -326,6 +326,15 @@ def test_without_ge_py_the_fault_names_the_line_that_helps(air, opened, monkeypa
         opened(path)
 
 
+def test_ge_py_that_lacks_a_name_is_told_with_it(air, opened, monkeypatch):
+    path = air(ENCODER)
+    monkeypatch.delattr(sys.modules["ge.graph"].Node, "get_output_desc")
+    with pytest.raises(
+        NoDevice, match=r"found a GE-PY without ge\.graph\.Node\.get_output_desc, e"
+    ):
+        opened(path)
+
+
 # -- the runtime on it --------------------------------------------------------------------------
 
 

@@ -10,7 +10,8 @@ from runtime.devices.conformance_device import CAPACITY, DeviceConformance
 from ge_runtime.errors import OutOfMemory
 from ge_runtime.service.arenas import Arenas, SharedMemory
 from ge_runtime.service.channel import map_sealed, sealed_file
-from ge_runtime.service.protocol import NOWHERE, Broken
+from ge_runtime.service.executions import NOWHERE
+from ge_runtime.service.protocol import Broken
 
 
 class Nobody:

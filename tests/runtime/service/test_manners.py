@@ -17,17 +17,8 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ServiceFault
 from ge_runtime.service.channel import PeerGone, sealed_file
 from ge_runtime.service.client import ServicePlace
-from ge_runtime.service.protocol import (
-    MOST_LARGE_BYTES,
-    NOWHERE,
-    VERSION,
-    Kind,
-    framed,
-    pack_json,
-    pack_layout,
-    pack_run,
-    unpack_done,
-)
+from ge_runtime.service.executions import NOWHERE, pack_layout, pack_run, unpack_done
+from ge_runtime.service.protocol import MOST_LARGE_BYTES, VERSION, Kind, framed, pack_json
 from ge_runtime.service.pulse import ask
 
 

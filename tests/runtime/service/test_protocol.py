@@ -17,31 +17,33 @@ from ge_runtime.errors import (
     ShapeMismatch,
 )
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
+from ge_runtime.service.executions import (
+    LAYOUT_AT,
+    Done,
+    Layout,
+    pack_done,
+    pack_layout,
+    pack_run,
+    unpack_done,
+    unpack_layout,
+    unpack_run,
+)
 from ge_runtime.service.protocol import (
     HEADER_BYTES,
-    LAYOUT_AT,
     MOST_BYTES,
     Broken,
-    Done,
     Kind,
-    Layout,
     Remote,
     fault_as_json,
     fault_of,
     framed,
     intermediates_as_json,
     intermediates_of,
-    pack_done,
     pack_json,
-    pack_layout,
-    pack_run,
     signature_as_json,
     signature_of,
     unframed,
-    unpack_done,
     unpack_json,
-    unpack_layout,
-    unpack_run,
 )
 from ge_runtime.specs import DType
 

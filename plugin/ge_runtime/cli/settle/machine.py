@@ -38,7 +38,14 @@ _GE_PY: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         )
     },
     "ge.allocator": {"Allocator": ("malloc", "free"), "MemBlock": ()},
-    "ge.graph": {"Graph": ("load_from_air",), "Tensor": ("to_device", "to_host", "get_data")},
+    "ge.graph": {
+        "Graph": ("load_from_air", "get_direct_nodes"),
+        "Node": (
+            *("get_attr", "get_output_desc"),
+            *("get_inputs_size", "get_in_data_nodes_and_port_indexes"),
+        ),
+        "Tensor": ("to_device", "to_host", "get_data"),
+    },
 }
 
 

@@ -8,7 +8,7 @@ import onnxruntime
 from ge.graph.tensor import Tensor
 from ge.graph.types import DataType
 
-__all__ = ["Graph", "Tensor", "air_of"]
+__all__ = ["Graph", "Node", "Tensor", "air_of"]
 
 _MAGIC = b"fake AIR\n"
 _ONNX_TO_GE = {
@@ -40,10 +40,20 @@ class _Desc:
         self.shape = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim]
 
 
-class _Node:
+class Node:
+    """An operator, as a graph gives it."""
+
     def __init__(self, name, kind, descs, index=None, sources=()):
-        self.name, self.type = name, kind
+        self._name, self._type = name, kind
         self._descs, self._index, self._sources = descs, index, sources
+
+    @property
+    def name(self):
+        return self._name
+
+    @property
+    def type(self):
+        return self._type
 
     def get_attr(self, key):
         if key != "index" or self._index is None:
@@ -88,15 +98,15 @@ class Graph:
         with_outputs, model = content[len(_MAGIC)], content[len(_MAGIC) + 1 :]
         graph = onnx.load_from_string(model).graph
         self._nodes = [
-            _Node(value.name, "Data", [_Desc(value)], index)
+            Node(value.name, "Data", [_Desc(value)], index)
             for index, value in enumerate(graph.input)
         ]
         self._nodes.reverse()  # GE promises no order
-        made = _Node("body", "PartitionedCall", [_Desc(value) for value in graph.output])
+        made = Node("body", "PartitionedCall", [_Desc(value) for value in graph.output])
         self._nodes.append(made)
         if with_outputs:
             sources = [(made, port) for port in range(len(graph.output))]
-            self._nodes.append(_Node("out", "NetOutput", [], sources=sources))
+            self._nodes.append(Node("out", "NetOutput", [], sources=sources))
         self.computation = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
 
     def get_direct_nodes(self):

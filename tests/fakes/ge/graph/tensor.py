@@ -69,7 +69,7 @@ class Tensor:
         self._become(np.array(data, made).reshape(shape or []), data_type)
 
     def _become(self, array, data_type):
-        self.shape, self.data_type = list(array.shape), data_type
+        self._shape, self.data_type = list(array.shape), data_type
         self.placement = Placement.PLACEMENT_HOST
         self._array = array
         self.address = 0
@@ -84,6 +84,10 @@ class Tensor:
         tensor.placement = Placement.PLACEMENT_DEVICE
         tensor.address, tensor._release = address, release
         return tensor
+
+    @property
+    def shape(self):
+        return list(self._shape)
 
     def __copy__(self):
         raise RuntimeError("Tensor does not support copy")
