@@ -68,9 +68,10 @@ class Place:
 class Binding:
     """The memory of one execution, checked.
 
-    Violates SHORT, NULL, `models.UNALIGNED`, OVERLAP, NO_TAIL, OTHER_GEAR, GEAR_NOT_SET as a caution,
-    `copies.OTHER_DEVICE`, and the rules of `AddressSpace.locate`. Raises Refused: GE_FAILURE for counts and lengths (GE's own code
-    145000 is in the text), GE_PARAM_INVALID for a short workspace, INVALID_PARAM for null.
+    Violates SHORT, NULL, `models.UNALIGNED`, OVERLAP, NO_TAIL, OTHER_GEAR, GEAR_NOT_SET as a
+    caution, `copies.OTHER_DEVICE`, and the rules of `AddressSpace.locate`. Raises Refused:
+    GE_FAILURE for counts and lengths (GE's own code 145000 is in the text), GE_PARAM_INVALID for a
+    short workspace, INVALID_PARAM for null.
     """
 
     def __init__(
@@ -190,42 +191,43 @@ class Binding:
             raise Refused(Code.GE_PARAM_INVALID, found)
         return self._located(given.ptr, given.nbytes, what)
 
-    def _check_address(self, buffer: DataBuffer, what: str) -> None:
-        if buffer.ptr == 0:
-            violate(NULL, f"{what}: found a null address")
-            raise Refused(Code.INVALID_PARAM, f"{what}: found a null address")
-        past = buffer.ptr % ALIGNMENT
-        if past:
-            violate(UNALIGNED, f"{what}: {buffer.ptr:#x}: found {past} bytes past a multiple of 64")
 
-    def _located(self, ptr: int, nbytes: int, what: str) -> Place:
-        block = self._now.memory.locate(ptr, nbytes, want="device", what=what)
-        assert block is not None  # what is wanted on a device is in a block or refused
-        device = self._model.context.device
-        if block.device != device:
-            violate(OTHER_DEVICE, f"{what}: {block!r}: found a context of device {device}")
-        return Place(ptr, nbytes, block)
+def located(now: Process, model: Model, ptr: int, nbytes: int, what: str) -> Place:
+    """Where bytes that an execution uses lie.
 
-    def _check_apart(self) -> None:
-        uses = [(each, False) for each in self.reads()] + [(each, True) for each in self.writes()]
-        read_to = written_to = tail_to = 0
-        for (ptr, nbytes), writes in sorted(uses):
-            if ptr < written_to or (writes and ptr < read_to):
-                violate(
-                    OVERLAP,
-                    f"execute: {self._model.name}: found {nbytes:,} bytes at {ptr:#x}, which "
-                    "another tensor, the workspace or the weights also have",
-                )
-            elif ptr < tail_to and ptr >= read_to:
-                violate(
-                    NO_TAIL,
-                    f"execute: {self._model.name}: found {nbytes:,} bytes at {ptr:#x}, "
-                    f"{tail_to - ptr} too close behind what lies before",
-                )
-            read_to = max(read_to, ptr + nbytes)
-            tail_to = max(tail_to, ptr + slice_bytes(nbytes))
-            if writes:
-                written_to = max(written_to, ptr + nbytes)
+    Violates NULL, `models.UNALIGNED`, `copies.OTHER_DEVICE` and the rules of `AddressSpace.locate`.
+    Raises Refused INVALID_PARAM for null.
+    """
+    if ptr == 0:
+        violate(NULL, f"{what}: found a null address")
+        raise Refused(Code.INVALID_PARAM, f"{what}: found a null address")
+    past = ptr % ALIGNMENT
+    if past:
+        violate(UNALIGNED, f"{what}: {ptr:#x}: found {past} bytes past a multiple of {ALIGNMENT}")
+    block = now.memory.locate(ptr, nbytes, want="device", what=what)
+    assert block is not None  # what is wanted on a device is in a block or refused
+    device = model.context.device
+    if block.device != device:
+        violate(OTHER_DEVICE, f"{what}: {block!r}: found a context of device {device}")
+    return Place(ptr, nbytes, block)
+
+
+def check_apart(what: str, reads: Sequence[Range], writes: Sequence[Range]) -> None:
+    """What one execution reads and writes. Violates OVERLAP and NO_TAIL."""
+    uses = [(each, False) for each in reads] + [(each, True) for each in writes]
+    read_to = written_to = tail_to = 0
+    for (ptr, nbytes), write in sorted(uses):
+        found = f"{what}: found {nbytes:,} bytes at {ptr:#x}"
+        if ptr < written_to or (write and ptr < read_to):
+            violate(
+                OVERLAP, f"{found}, which another tensor, the workspace or the weights also have"
+            )
+        elif read_to <= ptr < tail_to:
+            violate(NO_TAIL, f"{found}, {tail_to - ptr} too close behind what lies before")
+        read_to = max(read_to, ptr + nbytes)
+        tail_to = max(tail_to, ptr + slice_bytes(nbytes))
+        if write:
+            written_to = max(written_to, ptr + nbytes)
 
 
 def gear_bytes(buffer_size: int, values: int) -> int:

@@ -19,6 +19,8 @@ DROPPED = declare(
     "util.owner-dropped", "An array or bytes object lives as long as its address is used."
 )
 
+WRITTEN = declare("util.bytes-written", "Nobody writes through the address of a bytes object.")
+
 _KEPT_BYTES: Final = 64 * 1024 * 1024
 _KEPT: Final = 64
 
@@ -61,10 +63,12 @@ class Borrowed:
         if owner.base is None:
             self.lend(owner, array.ctypes.data, array.nbytes)
 
-    def check(self, ptr: int, what: str) -> None:
-        """Pageable memory at `ptr` is used now. Violates DROPPED."""
+    def check(self, ptr: int, what: str, *, write: bool = False) -> None:
+        """Pageable memory at `ptr` is used now. Violates DROPPED and WRITTEN."""
         for loan in reversed(self._loans):
             if loan.first <= ptr < loan.end:
+                if write and isinstance(loan.owner, bytes):
+                    violate(WRITTEN, f"{what}: {ptr:#x}: found a bytes object as the target")
                 if loan.references == _ALONE:
                     violate(DROPPED, f"{what}: {ptr:#x}: found its owner gone")
                 return

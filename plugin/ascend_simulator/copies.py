@@ -23,7 +23,7 @@ UNALIGNED = declare(
 )
 PAGEABLE = declare(
     "memcpy.pageable-async",
-    "Host memory of an asynchronous copy is pinned; with pageable memory the call waits.",
+    "Host memory of an asynchronous copy or fill is pinned; with pageable memory the call waits.",
     caution=True,
 )
 CHANGED = declare(
@@ -47,6 +47,7 @@ _DIRECTIONS: Final = (
 _FITS: Final[tuple[tuple[int, ...], ...]] = ((0, 4), (1, 4, 5), (2, 4), (3, 4, 6, 7))
 """The same -> kinds that a caller may name."""
 
+_KINDS: Final = len(MemcpyKind)
 _WHOLE_BYTES: Final = 16 * 1024
 _PIECES: Final = 16
 
@@ -85,13 +86,13 @@ def check_copy(
 ) -> Copy | None:
     """The copy that a caller wants; None if it is of 0 bytes.
 
-    Violates KIND, OVERLAP, OTHER_DEVICE and the rules of `AddressSpace.locate`. Raises Refused:
-    INVALID_PARAM for null and for unknown kinds, RT_PARAM_INVALID where `count` is more than
-    `dst_max`, RT_CONTEXT_NULL.
+    Violates KIND, OVERLAP, OTHER_DEVICE and the rules of `AddressSpace.locate` and `Borrowed`.
+    Raises Refused: INVALID_PARAM for null and for unknown kinds, RT_PARAM_INVALID where `count` is
+    more than `dst_max`, RT_CONTEXT_NULL.
     """
     if dst == 0 or src == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: found a null pointer")
-    if not 0 <= kind < len(MemcpyKind):
+    if not 0 <= kind < _KINDS:
         raise Refused(Code.INVALID_PARAM, f"{what}: kind: found {kind}, expected 0 to 7")
     if count > dst_max:
         raise Refused(
@@ -100,9 +101,9 @@ def check_copy(
     context = now.context()
     if count == 0:
         return None
-    source = _end(now, what, src, count, context.device)
-    target = _end(now, what, dst, count, context.device)
-    if source.block is target.block and abs(source.real - target.real) < count:
+    source = _end(now, what, src, count, context.device, write=False)
+    target = _end(now, what, dst, count, context.device, write=True)
+    if abs(source.real - target.real) < count:
         violate(OVERLAP, f"{what}: found {count:,} bytes from {src:#x} to {dst:#x}")
     direction = 2 * source.on_device + target.on_device
     if kind not in _FITS[direction]:
@@ -141,8 +142,13 @@ def copy_behind(now: Process, copy: Copy, stream: Stream) -> None:
         task = _watched(now, copy)
     stream.submit(task)
     if pageable:
-        violate(PAGEABLE, f"{copy.what}: found pageable host memory; the call waits")
-        now.streams.wait(stream.record(), None)
+        await_pageable(now, stream, copy.what)
+
+
+def await_pageable(now: Process, stream: Stream, what: str) -> None:
+    """The stream got work on pageable memory, which the caller waits for. Violates PAGEABLE."""
+    violate(PAGEABLE, f"{what}: found pageable host memory; the call waits")
+    now.streams.wait(stream.record(), None)
 
 
 def check_fill(now: Process, what: str, ptr: int, most: int, count: int) -> Bytes | None:
@@ -154,7 +160,7 @@ def check_fill(now: Process, what: str, ptr: int, most: int, count: int) -> Byte
     context = now.context()
     if count == 0:
         return None
-    _end(now, what, ptr, count, context.device)
+    _end(now, what, ptr, count, context.device, write=True)
     return now.memory.resolve(ptr, count, want="any", write=True, what=what)
 
 
@@ -200,10 +206,10 @@ def _task(copy: Copy, run: Callable[[], None]) -> Task:
     )
 
 
-def _end(now: Process, what: str, ptr: int, nbytes: int, device: int) -> _End:
+def _end(now: Process, what: str, ptr: int, nbytes: int, device: int, *, write: bool) -> _End:
     block = now.memory.locate(ptr, nbytes, want="any", what=what)
     if block is None:
-        now.part(Borrowed).check(ptr, what)
+        now.part(Borrowed).check(ptr, what, write=write)
         return _End(ptr, None, ptr, False)
     owner = block.device
     if owner is not None and owner != device:

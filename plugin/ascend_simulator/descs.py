@@ -7,6 +7,7 @@ from typing import Final
 
 from ascend_simulator import om, process
 from ascend_simulator.blocks import host_view
+from ascend_simulator.borrowed import Borrowed
 from ascend_simulator.calls import STR, U32, U64, bare, status, value
 from ascend_simulator.codes import Code, DataType, Format, Refused
 from ascend_simulator.datasets import living, remove
@@ -137,13 +138,15 @@ def at(tensors: tuple[Tensor, ...], index: int) -> Tensor:
 
 
 def from_memory(ptr: int, size: int, what: str) -> om.Om:
-    """A model in host memory. Violates the rules of `AddressSpace.locate`.
+    """A model in host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`.
 
     Raises Refused: INVALID_PARAM for null, and as `om.parse` does.
     """
     if ptr == 0 or size == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: found {size:,} bytes at {ptr:#x}")
-    process.current().memory.locate(ptr, size, want="host", what=what)
+    now = process.current()
+    now.memory.locate(ptr, size, want="host", what=what)
+    now.part(Borrowed).check(ptr, what)
     return om.parse(host_view(ptr, size).data, what)
 
 

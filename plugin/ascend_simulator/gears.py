@@ -9,7 +9,7 @@ import numpy as np
 
 from ascend_simulator import process
 from ascend_simulator.bindings import gear_bytes
-from ascend_simulator.calls import U64, status
+from ascend_simulator.calls import U32, U64, status
 from ascend_simulator.codes import Code, MemcpyKind, Refused
 from ascend_simulator.datasets import DataBuffer, dataset
 from ascend_simulator.models import Model, check_context, models
@@ -22,7 +22,7 @@ Chosen: TypeAlias = Callable[[Model], int | None]
 _MOST_DIMS: Final = 128
 
 
-@status("mdl.set_dynamic_batch_size", U64, U64, U64, U64)
+@status("mdl.set_dynamic_batch_size", U32, U64, U64, U64)
 def set_dynamic_batch_size(model: int, handle: int, index: int, batch: int) -> None:
     """The gear with this many rows."""
     what = "set_dynamic_batch_size"
@@ -32,7 +32,7 @@ def set_dynamic_batch_size(model: int, handle: int, index: int, batch: int) -> N
     _set(what, model, _buffer(what, found.buffers, index), _with_values("batch", (batch,)))
 
 
-@status("mdl.set_dynamic_hw_size", U64, U64, U64, U64, U64)
+@status("mdl.set_dynamic_hw_size", U32, U64, U64, U64, U64)
 def set_dynamic_hw_size(model: int, handle: int, index: int, height: int, width: int) -> None:
     """The gear of this height and width."""
     what = "set_dynamic_hw_size"
@@ -54,7 +54,7 @@ def dims_dict(given: object) -> Dims:
     return dims[:dims_count]
 
 
-@status("mdl.set_input_dynamic_dims", U64, U64, U64, dims_dict)
+@status("mdl.set_input_dynamic_dims", U32, U64, U64, dims_dict)
 def set_input_dynamic_dims(model: int, handle: int, index: int, dims: Dims) -> None:
     """The gear with these dims of all inputs, one after another, fixed ones included."""
     what = "set_input_dynamic_dims"
@@ -76,9 +76,9 @@ def _buffer(what: str, buffers: Sequence[DataBuffer], index: int) -> DataBuffer:
 def _set(what: str, number: int, buffer: DataBuffer, chosen: Chosen) -> None:
     """Make the gear current and write it, at once: a copy, so the thread has a context.
 
-    Violates `streams.BUSY` and, as an inference from the rule for executions,
-    `models.OTHER_CONTEXT`. Raises Refused: GE_EXEC_MODEL_ID_INVALID, GE_DYNAMIC_INPUT_LENGTH_INVALID
-    for dims that do not fit the inputs, GE_DYNAMIC_BATCH_SIZE_INVALID for no such gear, then
+    Violates `streams.BUSY` and, inferred from the rule for executions, `models.OTHER_CONTEXT`.
+    Raises Refused: GE_EXEC_MODEL_ID_INVALID, GE_DYNAMIC_INPUT_LENGTH_INVALID for dims that do not
+    fit the inputs, GE_DYNAMIC_BATCH_SIZE_INVALID for no such gear, then
     GE_DYNAMIC_INPUT_LENGTH_INVALID for a short buffer, and RT_CONTEXT_NULL.
     """
     now = process.current()

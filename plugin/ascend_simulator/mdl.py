@@ -1,24 +1,11 @@
 """acl.mdl: sizes, loads, executions.
 
-The rest of it is in `datasets`, `tensor_descs`, `descs`, `desc_dims`, `gears` and `load_config`,
-which this module brings.
+The rest of it is in `datasets`, `tensor_descs`, `descs`, `desc_dims`, `gears` and `load_config`.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
-from ascend_simulator import (
-    datasets,
-    desc_dims,
-    descs,
-    dynamic,
-    gears,
-    load_config,
-    om,
-    process,
-    tensor_descs,
-)
+from ascend_simulator import datasets, dynamic, load_config, om, process
 from ascend_simulator.calls import STR, U32, U64, pair, status, value
 from ascend_simulator.codes import Code, MallocPolicy, Refused
 from ascend_simulator.datasets import living
@@ -26,12 +13,6 @@ from ascend_simulator.descs import from_memory
 from ascend_simulator.execution import submit
 from ascend_simulator.load_config import ConfigAttr, ExecAttr, LoadType
 from ascend_simulator.models import Given, models
-
-__all__ = ["ROOMS"]
-
-ROOMS: Final = (datasets, desc_dims, descs, gears, load_config, tensor_descs)
-"""Where the other functions are."""
-
 
 # -- sizes ---------------------------------------------------------------------------------------
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final
 
-from ascend_simulator import process, weights
+from ascend_simulator import process
 from ascend_simulator.accounting import ALIGNMENT
 from ascend_simulator.allocation import allocate
 from ascend_simulator.blocks import Block, Bytes
@@ -23,8 +22,9 @@ from ascend_simulator.flights import Flights
 from ascend_simulator.graph import Graph
 from ascend_simulator.om import Manifest, Om
 from ascend_simulator.process import Process
+from ascend_simulator.tasks import Range
 from ascend_simulator.violations import declare, violate
-from ascend_simulator.weights import WeightImage
+from ascend_simulator.weights import CHANGED, WeightImage
 from ascend_simulator.workspaces import Workspace
 
 UNALIGNED = declare(
@@ -60,6 +60,11 @@ class Region:
     holder: str
     own: bool
     """Whether the system allocated it, which then frees it."""
+
+    @property
+    def range(self) -> Range:
+        """As a task wants it."""
+        return self.ptr, self.nbytes
 
     @property
     def content(self) -> Bytes:
@@ -158,7 +163,7 @@ class Models:
             for holder, given, needed in asked:
                 regions.append(_region(now, holder, given, needed, policy))
             own_work, own_weights = regions
-            self._check_weights_kept(name, own_work, own_weights, image)
+            self._check_weights_kept(name, own_work, (own_weights.ptr, image.nbytes), image)
             if own_weights.nbytes:
                 what = f"load of {name} (weights)"
                 now.streams.host_access(own_weights.ptr, image.nbytes, write=True, what=what)
@@ -198,15 +203,20 @@ class Models:
         for region in (model.work, model.weights):
             _release(now, region)
 
-    def _check_weights_kept(
-        self, name: str, work: Region, own: Region, image: WeightImage
-    ) -> None:
-        """Whether all weights stay what they are when this model is loaded and executed."""
+    def _check_weights_kept(self, name: str, work: Region, own: Range, image: WeightImage) -> None:
+        """Whether all weights stay what they are when this model is loaded, and when it executes.
+
+        own: where its weights go, which may be those of another load of the same file.
+        """
         for other in list(self._models.values()):
-            shared = other.weights.ptr == own.ptr and other.image.is_same(image)
-            for region, theirs in ((own, other.weights), (work, other.weights), (own, other.work)):
-                if region.overlaps(theirs) and not (shared and theirs is other.weights is not work):
-                    pass
+            theirs = other.weights.ptr, other.image.nbytes
+            shared = theirs == own and other.image.is_same(image)
+            if _overlap(work.range, theirs) or _overlap(own, other.work.range):
+                violate(
+                    CHANGED, f"load: {name}: found a workspace over weights, of it and {other.name}"
+                )
+            elif _overlap(own, theirs) and not shared:
+                violate(CHANGED, f"load: {name}: found the weights of {other.name} there")
 
     def _workspace(self, block: Block | None) -> Workspace | None:
         if block is None:
@@ -282,6 +292,11 @@ def _region(now: Process, holder: str, given: Given, needed: int, policy: int) -
     if block.device != device:
         violate(OTHER_DEVICE, f"{holder}: {block!r}: found a context of device {device}")
     return Region(given.ptr, given.nbytes, block, holder, own=False)
+
+
+def _overlap(one: Range, two: Range) -> bool:
+    """Whether they have a byte in common; of none there is none."""
+    return one[0] < two[0] + two[1] and two[0] < one[0] + one[1] and one[1] > 0 < two[1]
 
 
 def _release(now: Process, region: Region) -> None:

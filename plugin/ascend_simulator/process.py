@@ -193,10 +193,11 @@ class Process:
     def event(self, handle: int, what: str) -> Event:
         """The event. Violates DEAD_EVENT.
 
-        Raises Refused: RT_CONTEXT_NULL (an inference), INVALID_PARAM for null, RT_PARAM_INVALID for
-        a destroyed one that lenient mode lets pass.
+        Raises Refused: RT_CONTEXT_NULL, INVALID_PARAM for null, RT_PARAM_INVALID for a destroyed
+        one that lenient mode lets pass, RT_STREAM_CONTEXT for one of another context: documents
+        bind events to theirs, that it is so for every call is an inference.
         """
-        self.contexts.get()
+        context = self.contexts.get()
         event = self._event_handles.get(handle)
         if event is None:
             if handle == 0:
@@ -204,6 +205,11 @@ class Process:
             text = f"{what}: {handle:#x}: found no living event"
             violate(DEAD_EVENT, text)
             raise Refused(Code.RT_PARAM_INVALID, text)
+        if event.context is not context:
+            raise Refused(
+                Code.RT_STREAM_CONTEXT,
+                f"{what}: {event.name}: found it in another context than this thread's",
+            )
         return event
 
     def create_event(self, flags: EventFlag | None) -> int:

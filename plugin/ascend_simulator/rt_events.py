@@ -7,7 +7,6 @@ from typing import Final
 from ascend_simulator import process
 from ascend_simulator.calls import I32, U32, U64, status, value
 from ascend_simulator.codes import Code, EventFlag, EventRecordedStatus, EventStatus, Refused
-from ascend_simulator.contexts import Context
 from ascend_simulator.waiting import LOST, check_lost, seconds
 
 _FLAGS: Final = sum(EventFlag)
@@ -33,12 +32,10 @@ def create_event_ex_with_flag(flag: int) -> int:
 
 @status("rt.record_event", U64, U64)
 def record_event(event: int, stream: int) -> None:
-    """The event is where the stream now ends. Refused: RT_STREAM_CONTEXT across contexts."""
+    """The event is where the stream now ends."""
     now = process.current()
     found = now.event(event, "record_event")
-    home = now.stream(stream, "record_event")
-    _check_context(now, found.context, "record_event")
-    found.record(home)
+    found.record(now.stream(stream, "record_event"))
 
 
 @status("rt.stream_wait_event", U64, U64, releases_gil=True)
@@ -131,8 +128,3 @@ def _create_with_flag(what: str, flag: int) -> int:
     if flag == 0 or flag & ~_FLAGS:
         raise Refused(Code.INVALID_PARAM, f"{what}: found flag {flag:#x}")
     return process.current().create_event(EventFlag(flag))
-
-
-def _check_context(now: process.Process, context: Context, what: str) -> None:
-    if context is not now.context():
-        raise Refused(Code.RT_STREAM_CONTEXT, f"{what}: found an event of another context")

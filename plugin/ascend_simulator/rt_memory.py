@@ -9,7 +9,13 @@ from ascend_simulator.accounting import NORMAL_PAGE, page_bytes
 from ascend_simulator.allocation import allocate
 from ascend_simulator.calls import I32, U32, U64, dictionary, pair, status, value
 from ascend_simulator.codes import Code, MemAttr, Refused
-from ascend_simulator.copies import check_copy, check_fill, copy_behind, copy_now
+from ascend_simulator.copies import (
+    await_pageable,
+    check_copy,
+    check_fill,
+    copy_behind,
+    copy_now,
+)
 from ascend_simulator.tasks import Task
 
 _HBM: Final = (
@@ -129,13 +135,18 @@ def memset(ptr: int, most: int, byte: int, count: int) -> None:
 
 @status("rt.memset_async", U64, U64, I32, U64, U64)
 def memset_async(ptr: int, most: int, byte: int, count: int, stream: int) -> None:
-    """Fill `count` bytes when the stream comes to it."""
+    """Fill `count` bytes when the stream comes to it.
+
+    Violates `copies.PAGEABLE`, a caution: nothing watches such memory, so the call waits.
+    """
     now = process.current()
     found = now.stream(stream, "memset_async")
     target = check_fill(now, "memset_async", ptr, most, count)
     if target is not None:
         fill = target.fill
         found.submit(Task(lambda: fill(byte & 0xFF), (), ((ptr, count),), "memset_async"))
+        if now.memory.find(ptr) is None:
+            await_pageable(now, found, "memset_async")
 
 
 @pair("rt.get_mem_info", I32)

@@ -225,14 +225,15 @@ class Stream:
         self, uses: list[tuple[Block, Use]], ranges: Sequence[Range], write: bool, label: str
     ) -> None:
         owner = self._owner
+        locate, ordering, number = owner.memory.locate, owner.ordering, self.number
         for ptr, nbytes in ranges:
-            block = owner.memory.locate(ptr, nbytes, want="any", what=label)
+            block = locate(ptr, nbytes, want="any", what=label)
             if block is None or nbytes == 0:
                 continue
             first = ptr - block.start
             block.writes += write
-            use = Use(self.number, first, first + nbytes, write)
-            other = block.uses.conflict(owner.ordering, use)
+            use = Use(number, first, first + nbytes, write)
+            other = block.uses.conflict(ordering, use)
             if other is not None:
                 violate(
                     RACE,

@@ -79,8 +79,9 @@ def bytes_to_ptr(given: bytes) -> int:
 
 @bare("util.ptr_to_bytes", U64, U64, failed=b"", anytime=True)
 def ptr_to_bytes(ptr: int, size: int) -> bytes:
-    """A copy of host memory. Violates what `AddressSpace.locate` does."""
+    """A copy of host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`."""
     now = process.current()
+    now.part(Borrowed).check(ptr, "ptr_to_bytes")
     now.streams.host_access(ptr, size, write=False, what="ptr_to_bytes")
     return now.memory.resolve(ptr, size, want="host", write=False, what="ptr_to_bytes").tobytes()
 

@@ -38,6 +38,10 @@ class WeightImage:
         """Fill `target`, which has `nbytes` or more, as a load does."""
         _fill(target[: self.nbytes], graph)
 
+    def is_same(self, other: WeightImage) -> bool:
+        """Whether the other has the same bytes."""
+        return self.nbytes == other.nbytes and self._sums == other._sums
+
     def check_next(self, content: Bytes, name: str) -> None:
         """Look at one slice. Violates CHANGED."""
         if not self._sums:

@@ -17,10 +17,10 @@ from ge_runtime.batching.overflow import most_rows
 from ge_runtime.batching.regroup import Regrouper
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, find_artifacts
-from ge_runtime.engines.base import Engine, Limited
+from ge_runtime.engines.base import Engine, Limited, Remote
 from ge_runtime.engines.compiled import with_compiled_gears
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.footprint import Footprint
+from ge_runtime.engines.footprint import Footprint, answer_slots
 from ge_runtime.engines.gearing import Gearing
 from ge_runtime.engines.places import Place, place_for
 from ge_runtime.errors import ConfigFault, OutOfMemory, PlanFault
@@ -91,7 +91,7 @@ def assemble(
         unplanned = _limits(engines[0], config, gearing.gears)
         contract = Contract.between(config, engines[0].signature)
         footprint = Footprint(contract, config.batched, config.packing)
-        plan = footprint.plan(engines[0], gearing.planned)
+        plan = footprint.plan(engines[0], gearing.planned, answer_slots=answer_slots(config))
         pool = _join_pool(config, plan, opened)
         rules = BatchRules.of(config, contract)
         admission = _admission(config, gearing)
@@ -224,7 +224,11 @@ def _lane(
     try:
         engine.bind([footprint.shapes(gear) for gear in gearing.planned], memory)
         inputs = memory.allocate("inputs", plan.inputs_bytes)
-        answers = [memory.allocate("answers", plan.answers_bytes) for _ in range(plan.answer_slots)]
+        slots = plan.answer_slots
+        if isinstance(engine, Remote):
+            engine.reserve(plan.answers_bytes)
+            slots -= 1
+        answers = [memory.allocate("answers", plan.answers_bytes) for _ in range(slots)]
     except OutOfMemory as fault:
         table = "\n".join(plan.table())
         raise PlanFault(f"the planned memory cannot be allocated: {fault}\n{table}") from fault

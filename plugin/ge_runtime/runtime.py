@@ -13,6 +13,7 @@ from ge_runtime.assembly import Assembly, assemble
 from ge_runtime.batching.admission import Block
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.config import RuntimeConfig
+from ge_runtime.engines.places import books_of
 from ge_runtime.errors import (
     GearOverflow,
     RequestFault,
@@ -156,7 +157,9 @@ class Runtime:
             "io_bytes": plan.io_bytes + plan.device_io_bytes,
             "total_bytes": plan.total_bytes,
             "allocations_after_freeze": sum(
-                place.memory.allocations_after_freeze for place in parts.places
+                memory.allocations_after_freeze
+                for place in parts.places
+                for memory in books_of(place)
             ),
         }
         if parts.pool is not None:
@@ -169,11 +172,11 @@ class Runtime:
         """What is planned per device, in the form of Triton's model statistics."""
         plan, usage = self._parts.plan, []
         pinned = plan.io_bytes if plan.device_io_bytes else 0
-        for index, place in enumerate(self._parts.places):
-            own = plan.total_bytes - pinned
-            usage.append({"type": place.kind.upper(), "id": index, "byte_size": own})
+        for place in self._parts.places:
+            own, device = plan.total_bytes - pinned, int(place.name.partition(":")[2] or 0)
+            usage.append({"type": place.kind.upper(), "id": device, "byte_size": own})
             if pinned:
-                usage.append({"type": "CPU_PINNED", "id": index, "byte_size": pinned})
+                usage.append({"type": "CPU_PINNED", "id": device, "byte_size": pinned})
         return usage
 
     def close(self) -> None:

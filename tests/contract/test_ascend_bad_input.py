@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -149,3 +153,45 @@ def test_a_lost_device_is_told_and_had_again_by_the_next_service(
     assert "507010 ACL_ERROR_RT_LOST_HEARTBEAT, the device is lost" in refusals[0]
     for refusal in refusals:
         assert "the device is lost" in refusal or f"service of {DEVICE} (pid " in refusal
+
+
+FULL = """
+import json, os, random, sys
+from pathlib import Path
+from contract.ascend_repository import serving
+from contract.test_ascend_bad_input import PICTURE
+from tritonclient.http import InferenceServerClient
+import numpy as np
+name, repository, folder = sys.argv[1:]
+flags = {"model_control_mode": "explicit", "load_model": "sound", "exit_on_error": False}
+with serving(name, Path(repository), Path(folder), ready_path="/v2/health/live", **flags) as served:
+    with InferenceServerClient(served.server.http) as client:
+        (row,) = [one for one in client.get_model_repository_index() if one["name"] == "sound"]
+    answered = isinstance(served.ask(PICTURE), np.ndarray)
+    print(json.dumps([answered, row.get("reason", ""), os.listdir("/dev/shm")]))
+"""
+"""What a server on a machine whose /dev/shm is full does with a sound model."""
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_a_full_dev_shm_is_told_by_the_real_server_and_not_needed_otherwise(
+    name: str, oracle_installed: None, repository: Path, tmp_path: Path
+):
+    """What the device service shares has no place there, nor has what the reference server does."""
+    apart = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k none /dev/shm && "$@"']
+    if subprocess.run([*apart, "sh", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("a /dev/shm of its own needs CAP_SYS_ADMIN")
+    program = [sys.executable, "-c", FULL, name, str(repository), str(tmp_path)]
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [*apart, "sh", *program],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    answered, reason, left = json.loads(done.stdout)
+    assert left == []
+    assert answered is (name != "tritonserver")
+    if not answered:
+        assert reason.startswith("Internal: Unable to initialize shared memory key ")
+        assert reason.endswith("Error: No space left on device")

@@ -4,7 +4,7 @@ import pytest
 from runtime.support.threads import Beside
 from simulator.support.driving import Blocked, content, ok
 
-from ascend_simulator import current
+from ascend_simulator import SimulatorViolation, current
 from ascend_simulator.tasks import Task
 
 
@@ -28,6 +28,21 @@ def test_a_thread_without_a_context_is_refused_what_needs_one(two):
     assert two.rt.synchronize_stream(0) == 107002
     assert two.rt.memcpy(1 << 20, 1, 1 << 21, 1, 0) == 107002
     assert two.rt.host_register(1 << 20, 1, 0) == (0, 107002)
+
+
+def test_a_thread_without_a_context_cannot_use_what_another_made(two):
+    ok(two.rt.set_device(0))
+    device, pinned = ok(two.rt.malloc(64, 0)), ok(two.rt.malloc_host(64))
+    event = ok(two.rt.create_event())
+    ok(two.rt.record_event(event, 0))
+    for call, thing in [
+        (two.rt.free, device),
+        (two.rt.free_host, pinned),
+        (two.rt.synchronize_event, event),
+        (two.rt.destroy_event, event),
+    ]:
+        assert Beside(call, thing).result() == 107002
+    assert Beside(two.rt.query_event_status, event).result() == (0, 107002)
 
 
 def test_contexts_do_not_pass_to_other_threads(two):
@@ -81,12 +96,13 @@ def test_the_default_context_lives_until_the_last_reset(two):
     assert ok(two.rt.get_context()) != context
 
 
-def test_memory_outlives_the_default_context_where_another_context_is(two):
+def test_contexts_go_before_the_last_reset_of_their_device(two):
     ok(two.rt.create_context(0))
     ok(two.rt.set_device(0))
     ptr = ok(two.rt.malloc(64, 0))
-    ok(two.rt.reset_device(0))
-    assert current().memory.find(ptr) is not None
+    with pytest.raises(SimulatorViolation, match=r"device\.reset-leaks.*context of device 0"):
+        two.rt.reset_device(0)
+    assert current().memory.find(ptr) is not None  # a context of the device is still there
 
 
 def test_reset_by_force_is_not_counted(two):
@@ -156,7 +172,7 @@ def test_a_default_context_is_not_destroyed(two):
     assert two.rt.get_context() == (context, 0)
 
 
-def test_a_stream_of_another_context_is_refused(two):
+def test_streams_and_events_of_another_context_are_refused(two):
     first = ok(two.rt.create_context(0))
     stream, event = ok(two.rt.create_stream()), ok(two.rt.create_event())
     second = ok(two.rt.create_context(0))
@@ -164,6 +180,10 @@ def test_a_stream_of_another_context_is_refused(two):
     assert two.rt.destroy_stream(stream) == 107003
     assert two.rt.record_event(event, 0) == 107003
     assert two.rt.record_event(event, stream) == 107003
+    assert two.rt.stream_wait_event(0, event) == 107003
+    assert two.rt.synchronize_event(event) == 107003
+    assert two.rt.query_event_status(event) == (0, 107003)
+    assert two.rt.destroy_event(event) == 107003
     assert two.rt.memset_async(ok(two.rt.malloc(64, 0)), 64, 0, 64, stream) == 107003
     ok(two.rt.set_context(first))
     ok(two.rt.synchronize_stream(stream))

@@ -195,22 +195,36 @@ def test_tensors_within_workspace_or_weights_are_found(acl, loaded, side, kind):
         loaded.execute()
 
 
-@pytest.mark.parametrize("shift", [-8, 0, 16])
-def test_an_output_over_an_input_is_found(acl, loaded, shift):
+@pytest.mark.parametrize("shift", [-64, 0, 64])
+def test_an_output_over_an_input_is_found(acl, tmp_path, shift):
+    loaded = Loaded(acl, static_om(tmp_path, 32))  # 512 bytes in, 384 out
     block = ok(acl.rt.malloc(4096, 0))
-    ok(acl.update_data_buffer(loaded.inputs.handles[0], block + 64, 32))
-    ok(acl.update_data_buffer(loaded.outputs.handles[0], block + 64 + shift, 24))
+    ok(acl.update_data_buffer(loaded.inputs.handles[0], block + 64, 512))
+    ok(acl.update_data_buffer(loaded.outputs.handles[0], block + 64 + shift, 384))
     with breaks("model.overlapping-memory"):
         loaded.execute()
 
 
-def test_neighbours_do_not_overlap(acl, loaded):
+def test_neighbours_are_32_bytes_apart(acl, tmp_path):
+    loaded = Loaded(acl, static_om(tmp_path, 32))
     block = ok(acl.rt.malloc(4096, 0))
-    fill(block + 64, X.tobytes())
-    ok(acl.update_data_buffer(loaded.inputs.handles[0], block + 64, 32))
-    ok(acl.update_data_buffer(loaded.outputs.handles[0], block + 96, 24))
+    x = np.arange(128, dtype=np.float32).reshape(32, 4)
+    fill(block, x.tobytes())
+    ok(acl.update_data_buffer(loaded.inputs.handles[0], block, 512))
+    ok(acl.update_data_buffer(loaded.outputs.handles[0], block + 512, 384))
+    with breaks("model.no-tail"):
+        loaded.execute()
+    ok(acl.update_data_buffer(loaded.outputs.handles[0], block + 576, 384))
     assert loaded.execute() == 0
-    assert content(block + 96, 24) == (X @ MATRIX).tobytes()
+    assert content(block + 576, 384) == (x @ MATRIX).tobytes()
+
+
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_buffers_are_aligned_as_malloc_makes_them(acl, loaded, side):
+    buffers = getattr(loaded, side)
+    ok(acl.update_data_buffer(buffers.handles[0], ok(acl.rt.malloc(128, 0)) + 32, 32))
+    with breaks("model.memory-unaligned"):
+        loaded.execute()
 
 
 def test_two_inputs_may_be_the_same_memory(acl, tmp_path):
@@ -223,11 +237,17 @@ def test_two_inputs_may_be_the_same_memory(acl, tmp_path):
     assert loaded.read(0).tolist() == (ids * ids).sum(1).tolist()
 
 
+def registered(acl, nbytes):
+    """The address under which the device reaches memory of the host."""
+    return ok(acl.rt.host_register(np.zeros(nbytes, np.uint8).ctypes.data, nbytes, 0))
+
+
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
 @pytest.mark.parametrize(
     ("rule", "given"),
     [
         ("memory.host-for-device", lambda acl: ok(acl.rt.malloc_host(64))),
+        ("memory.host-for-device", lambda acl: registered(acl, 64)),
         ("memory.beyond-block", lambda acl: ok(acl.rt.malloc(16, 0))),
         ("memory.unknown", lambda acl: 0xDE00000000FFFF40),
     ],
@@ -474,6 +494,27 @@ def test_a_violation_on_a_stream_reaches_who_waits(acl, loaded):
     ok(loaded.execute_async(stream))
     with breaks("model.weights-changed"):
         acl.rt.synchronize_stream(stream)
+
+
+def test_a_violation_on_a_stream_reaches_who_waits_for_an_event_behind_it(acl, loaded):
+    stream, event = ok(acl.rt.create_stream()), ok(acl.rt.create_event())
+    fill(loaded.weights, b"other weights")
+    ok(loaded.execute_async(stream))
+    ok(acl.rt.record_event(event, stream))
+    with breaks("model.weights-changed"):
+        acl.rt.synchronize_event(event)
+    ok(acl.rt.synchronize_stream(stream))
+
+
+def test_a_violation_that_nobody_waited_for_shows_when_its_stream_goes(acl, loaded):
+    stream = ok(acl.rt.create_stream())
+    fill(loaded.weights, b"other weights")
+    ok(loaded.execute_async(stream))
+    with (
+        pytest.warns(SimulatorWarning, match="stream.destroyed-pending"),
+        breaks("model.weights-changed"),
+    ):
+        acl.rt.destroy_stream(stream)
 
 
 def test_a_device_that_is_lost_while_one_waits_has_a_code(acl, loaded):

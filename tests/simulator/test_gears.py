@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime.support.graphs import onnx_model
+from runtime.support.threads import Beside
 from simulator.conftest import load_acl
 from simulator.support.driving import H2D, Blocked, content, fill, ok
 from simulator.support.models import (
@@ -185,16 +186,36 @@ def test_each_slot_has_its_gear_in_its_own_buffer(acl, tmp_path):
     before = content(first[1].ptrs[0], 96)
     stream = ok(acl.rt.create_stream())
     ones = np.ones((8, 4), np.float32)
-    for (inputs, _), batch in ((first, 1), (second, 8)):
-        ok(mdl.set_dynamic_batch_size(loaded.id, inputs.dataset, 1, batch))
+    blocked = Blocked(stream)
+    for (inputs, outputs), batch in ((first, 1), (second, 8)):
         ok(acl.rt.memcpy(inputs.ptrs[0], 128, ones.ctypes.data, 16 * batch, H2D))
-    for inputs, outputs in (first, second):
+        ok(mdl.set_dynamic_batch_size(loaded.id, inputs.dataset, 1, batch))
         ok(mdl.execute_async(loaded.id, inputs.dataset, outputs.dataset, stream))
+    blocked.release()
     ok(acl.rt.synchronize_stream(stream))
     assert content(first[1].ptrs[0], 96)[12:] == before[12:]
     filled = np.frombuffer(content(second[1].ptrs[0], 96), np.float32).reshape(8, 3)
     assert (filled == filled[0]).all()
     assert content(first[1].ptrs[0], 12) == filled[0].tobytes()
+
+
+@pytest.mark.parametrize("batch", [8, None])
+def test_a_gear_that_was_set_for_another_slot_since_is_found(acl, tmp_path, batch):
+    loaded = Loaded(acl, rows_om(tmp_path))
+    other = loaded.buffers(loaded.inputs.sizes)
+    if batch:
+        ok(loaded.set_batch(batch))
+    ok(acl.mdl.set_dynamic_batch_size(loaded.id, other.dataset, 1, 1))
+    with breaks("model.other-gear"):
+        loaded.execute()
+
+
+def test_a_gear_is_set_in_the_context_of_the_model(acl, tmp_path):
+    loaded = Loaded(acl, rows_om(tmp_path))
+    assert Beside(loaded.set_batch, 4).result() == 107002
+    ok(acl.rt.create_context(0))
+    with breaks("model.other-context"):
+        loaded.set_batch(4)
 
 
 def test_without_a_gear_the_largest_runs_and_it_is_said(acl, tmp_path):

@@ -206,9 +206,23 @@ def test_other_weights_are_found_by_the_next_execution(acl, tmp_path):
 
 def test_another_file_in_the_weight_block_is_found(acl, tmp_path):
     loaded = Loaded(acl, static_om(tmp_path))
-    ok(load(acl, texts_om(tmp_path), NONE, (loaded.weights, loaded.weight_bytes)))
+    assert loaded.execute() == 0
     with breaks("model.weights-changed"):
-        loaded.execute()
+        load(acl, texts_om(tmp_path), NONE, (loaded.weights, loaded.weight_bytes))
+    assert loaded.execute() == 0  # nothing was written
+
+
+@pytest.mark.parametrize("part", ["work", "weights"])
+def test_a_workspace_over_the_weights_of_another_model_is_found(acl, tmp_path, part):
+    pool = ok(acl.rt.malloc(4 * MIB, 0))
+    parts = {"work": (pool, 2 * MIB), "weights": (pool + MIB, 2 * MIB)}
+    first = {**dict.fromkeys(parts, NONE), part: parts.pop(part)}
+    ((last, over),) = parts.items()
+    path = static_om(tmp_path)
+    ok(load(acl, path, first["work"], first["weights"]))
+    second = {"work": NONE, "weights": NONE, last: over}
+    with breaks("model.weights-changed"):
+        load(acl, path, second["work"], second["weights"])
 
 
 def test_other_weights_of_a_large_model_are_found_when_it_goes(acl, tmp_path):
@@ -233,7 +247,7 @@ def test_a_load_needs_a_context(machine, tmp_path):
     ok(acl.init())
     path = static_om(tmp_path)
     assert acl.mdl.load_from_file(path) == (0, Code.RT_CONTEXT_NULL)
-    assert acl.mdl.query_size(path)[2] == 0
+    assert acl.mdl.query_size(path) == (0, 0, Code.RT_CONTEXT_NULL)
 
 
 def test_a_model_belongs_to_the_context_of_its_load(acl, tmp_path):

@@ -143,7 +143,7 @@ class MemoryMap(RuleBasedStateMachine):
             assert self.space.find(start).content.tobytes() == content
 
     def teardown(self):
-        self.space.check_red_zones()
+        self.space.check_host_writes()
 
 
 TestMemoryMap = MemoryMap.TestCase

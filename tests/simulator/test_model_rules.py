@@ -116,6 +116,24 @@ def executes_on_two_streams(acl, folder):
     return loaded.execute_async(ok(acl.rt.create_stream()))
 
 
+@scenario("model.no-tail")
+def packs_tensors_too_tight(acl, folder):
+    loaded = Loaded(acl, static_om(folder, 4))  # 64 bytes in
+    block = ok(acl.rt.malloc(MIB, 0))
+    ok(acl.update_data_buffer(loaded.inputs.handles[0], block, 64))
+    ok(acl.update_data_buffer(loaded.outputs.handles[0], block + 64, 48))
+    return loaded.execute()
+
+
+@scenario("model.other-gear")
+def sets_the_gear_of_another_slot_last(acl, folder):
+    loaded = Loaded(acl, rows_om(folder))
+    ok(loaded.set_batch(8))
+    other = loaded.buffers(loaded.inputs.sizes)
+    ok(acl.mdl.set_dynamic_batch_size(loaded.id, other.dataset, 1, 4))
+    return loaded.execute()
+
+
 @scenario("model.gear-not-set")
 def sets_no_gear(acl, folder):
     return Loaded(acl, rows_om(folder)).execute()

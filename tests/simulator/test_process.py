@@ -10,6 +10,7 @@ from simulator.support.driving import H2D, Blocked, ok
 
 import ascend_simulator
 from ascend_simulator import current
+from ascend_simulator.tasks import Task
 
 
 @pytest.fixture
@@ -114,20 +115,14 @@ def test_nothing_is_left_after_all_was_released(acl):
     context = ok(acl.rt.create_context(0))
     live = ascend_simulator.report().live
     assert len(live) == 5
-    for release, thing in [
-        (acl.rt.destroy_context, context),
-        (acl.rt.free, device),
-        (acl.rt.free_host, pinned),
-        (acl.rt.destroy_event, event),
-        (acl.rt.reset_device, None),
-    ]:
-        if thing is None:
-            ok(acl.rt.set_device(0))
-            ok(acl.rt.destroy_stream(stream))
-            ok(acl.rt.reset_device(0))
-            ok(acl.rt.reset_device(0))
-        else:
-            ok(release(thing))
+    ok(acl.rt.destroy_context(context))
+    ok(acl.rt.set_device(0))
+    ok(acl.rt.free(device))
+    ok(acl.rt.free_host(pinned))
+    ok(acl.rt.destroy_event(event))
+    ok(acl.rt.destroy_stream(stream))
+    ok(acl.rt.reset_device(0))
+    ok(acl.rt.reset_device(0))
     assert ascend_simulator.report().live == []
     assert acl.finalize() == 0
 
@@ -137,6 +132,24 @@ def test_finalize_looks_at_the_red_zones(acl):
     ctypes.memset(ptr + 64, 0, 1)
     with pytest.raises(ascend_simulator.SimulatorViolation, match=r"memory\.red-zone"):
         acl.finalize()
+
+
+def test_finalize_looks_at_what_was_written_after_it_was_freed(acl):
+    ptr = ok(acl.rt.malloc_host(64))
+    ok(acl.rt.free_host(ptr))
+    ctypes.memset(ptr + 63, 0, 1)
+    with pytest.raises(ascend_simulator.SimulatorViolation, match=r"memory\.use-after-free"):
+        acl.finalize()
+
+
+def test_a_context_that_goes_tells_what_its_streams_found(acl):
+    def finds():
+        raise ascend_simulator.SimulatorViolation("stream.race", "a test wants it")
+
+    ok(acl.rt.create_context(0))
+    current().stream(0, "test").submit(Task(finds, (), (), "finds"))
+    with pytest.raises(ascend_simulator.SimulatorViolation, match="a test wants it"):
+        acl.rt.destroy_context(ok(acl.rt.get_context()))
 
 
 def test_a_lost_device_answers_nothing_but_that_it_is_lost(acl):

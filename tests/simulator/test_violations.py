@@ -9,7 +9,7 @@ import json
 
 import numpy as np
 import pytest
-from simulator.support.driving import D2H, H2D, MIB, Blocked, fill, ok
+from simulator.support.driving import D2D, D2H, H2D, MIB, Blocked, fill, ok
 
 import ascend_simulator
 import ascend_simulator.exports  # every rule is declared then
@@ -92,6 +92,17 @@ def resets_once_too_often(acl):
     ok(acl.rt.set_device(0))
     ok(acl.rt.reset_device(0))
     ok(acl.rt.reset_device(0))
+    return acl.rt.reset_device(0)
+
+
+@breaks("device.reset-without-set", lenient=107001)
+def resets_by_force_a_device_that_was_never_set(acl):
+    return acl.rt.reset_device_force(1)
+
+
+@breaks("device.reset-leaks")
+def resets_with_a_context_left(acl):
+    ok(acl.rt.create_context(0))
     return acl.rt.reset_device(0)
 
 
@@ -375,6 +386,23 @@ def copies_to_freed_memory(acl):
     return acl.rt.memcpy(device, 64, pinned, 64, H2D)
 
 
+@breaks("memory.use-after-free", lenient=107000)
+def copies_from_freed_pinned_memory(acl):
+    device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
+    ok(acl.rt.free_host(pinned))
+    ok(acl.rt.malloc_host(64))
+    return acl.rt.memcpy(device, 64, pinned, 64, H2D)
+
+
+@breaks("memory.use-after-free")
+def writes_pinned_memory_after_it_was_freed(acl):
+    pinned = ok(acl.rt.malloc_host(64))
+    ok(acl.rt.free_host(pinned))
+    ctypes.memset(pinned, 0, 1)
+    ok(acl.rt.reset_device(0))
+    return acl.finalize()
+
+
 @breaks("memory.beyond-block", lenient=107000)
 def copies_a_byte_beyond_the_target(acl):
     device, pinned = ok(acl.rt.malloc(63, 0)), ok(acl.rt.malloc_host(64))
@@ -429,11 +457,23 @@ def copies_from_an_unaligned_address(acl):
     return acl.rt.memcpy_async(pinned, 64, device + 32, 64, D2H, 0)
 
 
+@breaks("memcpy.overlap")
+def copies_onto_itself(acl):
+    device = ok(acl.rt.malloc(192, 0))
+    return acl.rt.memcpy(device + 64, 128, device, 65, D2D)
+
+
 @breaks("memcpy.pageable-async")
 def copies_pageable_memory_behind(acl):
     device, array = ok(acl.rt.malloc(64, 0)), np.zeros(128, np.uint8)
     aligned = array.ctypes.data + -array.ctypes.data % 64
     return acl.rt.memcpy_async(device, 64, aligned, 64, H2D, 0)
+
+
+@breaks("memcpy.pageable-async")
+def fills_pageable_memory_behind(acl):
+    array = np.zeros(64, np.uint8)
+    return acl.rt.memset_async(array.ctypes.data, 64, 1, 64, 0)
 
 
 @breaks("memcpy.source-changed")
@@ -482,6 +522,24 @@ def copies_from_an_array_that_is_gone(acl):
     ptr, _ = acl.util.numpy_contiguous_to_ptr(np.zeros((4, 16), np.uint8)[1:])
     del _
     return acl.rt.memcpy(device, 48, ptr, 48, H2D)
+
+
+@breaks("util.owner-dropped", lenient=None)
+def loads_from_bytes_that_are_gone(acl):
+    ptr = acl.util.bytes_to_ptr(bytes(range(64)))
+    return acl.mdl.load_from_mem(ptr, 64)
+
+
+@breaks("util.owner-dropped", lenient=bytes(range(64)))
+def reads_bytes_that_are_gone(acl):
+    return acl.util.ptr_to_bytes(acl.util.bytes_to_ptr(bytes(range(64))), 64)
+
+
+@breaks("util.bytes-written")
+def copies_into_bytes(acl):
+    device = ok(acl.rt.malloc(64, 0))
+    ptr = acl.util.bytes_to_ptr(kept := bytes(64))
+    return acl.rt.memcpy(ptr, len(kept), device, 64, D2H)
 
 
 # -------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import RLock
+from threading import Lock
 from typing import Final
 
 from ge_runtime.ascend.checker import DriverFault
@@ -41,19 +41,23 @@ class Card:
     """See above. Made by `Cards`. Safe from any thread."""
 
     def __init__(self, driver: Driver, device: int) -> None:
-        """Raises DriverFault if the device cannot be had."""
-        driver.set_device(device)
+        """Raises DriverFault if the device cannot be had; then it is given back."""
         self.driver = driver
         self.device = device
         self.name = f"npu:{device}"
-        self._home = DeviceContext(driver, device)
-        self.soc_name = driver.soc_name()
-        self.access = DeviceAccess(driver, self._home)
+        with ExitStack() as undo:
+            driver.set_device(device)
+            undo.callback(driver.reset_device, device)
+            self._home = DeviceContext(driver, device)
+            undo.callback(self._home.destroy)
+            self.soc_name = driver.soc_name()
+            self.access = DeviceAccess(driver, self._home)
+            undo.pop_all()
         self.memory = CardMemory(self.access, self.name)
         """For weights and workspace."""
         self._lanes: dict[int, CardLane] = {}
         self._weights: dict[str, _Weights] = {}  # by digest
-        self._loading = RLock()
+        self._loading = Lock()
 
     @property
     def lost(self) -> EngineLost | None:
@@ -103,7 +107,7 @@ class Card:
 
     def unload(self, lane: CardLane, model: LoadedModel) -> None:
         """An engine needs the model no more. Waits for what executes."""
-        with self.quiet():
+        with self.quiet(), self.releasing():
             lane.unload(model)
             number = next(number for number, own in self._lanes.items() if own is lane)
             self._drop_if_empty(number)
@@ -171,7 +175,8 @@ class Card:
         lane = self._lanes[number]
         if lane.is_empty:
             del self._lanes[number]
-            lane.close()
+            with self.releasing():
+                lane.close()
             lane.turn.release()
 
     def close(self) -> bool:
@@ -194,7 +199,7 @@ class Cards:
 
     def __init__(self, driver: Callable[[], Driver] = open_driver) -> None:
         self._open_driver = driver
-        self._lock = RLock()
+        self._lock = Lock()
         self._open: dict[int, Card] = {}
         self._users: dict[int, int] = {}
         self._initialized = False

@@ -17,8 +17,8 @@ _CURES: Final = {
     148049: "install the operators of this chip: the package Ascend-cann-<soc>-ops",
     207004: "pass the device into the container, e.g. `--device /dev/davinci0`",
     207006: "add the user to the group HwHiAiUser",
-    507008: "the driver and CANN do not fit together: `npu-smi info`, `cat "
-    "$ASCEND_HOME_PATH/version.cfg`",
+    507008: "the file is for another chip, or the driver and CANN do not fit together: `npu-smi "
+    "info`, `cat $ASCEND_HOME_PATH/version.cfg`",
     507033: "the device is in use by another process, or its driver failed: `npu-smi info`",
     507899: "often a driver that CANN does not fit: `npu-smi info`, `cat "
     "$ASCEND_HOME_PATH/version.cfg`",

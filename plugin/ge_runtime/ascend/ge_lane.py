@@ -94,7 +94,8 @@ class GeLane:
         """The graph's results for these inputs, both in its order; dtypes: of the results.
 
         Blocks until all is done; the first call compiles the graph as well.
-        Raises RuntimeError as GE does, DriverFault, or EngineLost.
+        Raises RuntimeError as GE does, DriverFault, or EngineLost. As long as an error's traceback
+        is kept, so is what the execution had on the card.
         """
         self._card.ensure_there()
         self._context.enter()
@@ -117,10 +118,6 @@ class GeLane:
             if fault.kind is Kind.LOST:
                 _LOST.extend((*given, *results))
             raise
-        finally:
-            # An error's traceback keeps frames, and they would keep memory on the card.
-            given.clear()
-            results.clear()
 
     def close(self) -> None:
         """Free all of it. Once. Nothing executes: each execution waits for its end."""

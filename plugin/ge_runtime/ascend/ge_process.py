@@ -16,14 +16,14 @@ from ge_runtime.errors import NoDevice
 GePy: TypeAlias = Any
 Session: TypeAlias = Any
 
-_MODULES: Final = {
+MODULES: Final = {
     "global_": "ge.ge_global",
     "session": "ge.session",
     "graph": "ge.graph",
     "types": "ge.graph.types",
     "allocator": "ge.allocator",
 }
-_NAMES: Final = {
+NAMES: Final = {
     "global_": ("GeApi.ge_initialize", "GeApi.ge_finalize"),
     "session": (
         *("Session.add_graph", "Session.remove_graph", "Session.run_graph_with_stream_async"),
@@ -79,7 +79,7 @@ class GeProcess:
 def open_ge() -> GeProcess:
     """GE of this process. Raises NoDevice, with the cure, where there is no GE-PY."""
     modules = {}
-    for name, module in _MODULES.items():
+    for name, module in MODULES.items():
         try:
             modules[name] = importlib.import_module(module)
         except (ImportError, OSError) as error:
@@ -89,8 +89,8 @@ def open_ge() -> GeProcess:
                 "server starts, or build a model.om, which needs no GE-PY: `ge-runtime build`"
             ) from error
     lacking = [
-        f"{_MODULES[name]}.{path}"
-        for name, paths in _NAMES.items()
+        f"{MODULES[name]}.{path}"
+        for name, paths in NAMES.items()
         for path in paths
         if not _has(modules[name], path)
     ]

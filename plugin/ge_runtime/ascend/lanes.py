@@ -86,10 +86,13 @@ class CardLane:
                 slot.submit(self._stream, gear, copies_in, copies_out)
                 break
             except DriverFault as fault:
+                if fault.kind is Kind.LOST:
+                    raise
                 self._synchronize()  # what was queued before still uses the slot
                 if last or fault.kind is not Kind.RETRY:
                     raise
         self._synchronize()
+        slot.collect(copies_out)
 
     def _synchronize(self) -> None:
         self._driver.synchronize_stream(self._stream, round(TIMEOUT_S * 1e3))
@@ -204,8 +207,9 @@ class CardLane:
         free = self._card.memory.free_bytes
         if free is not None and wanted - there + weights > free:
             raise OutOfMemory(
-                f"{self._name}: {file.path.name}: found {wanted - there:,} more bytes of workspace "
-                f"and {weights:,} of weights wanted, expected at most {free:,}, what is free"
+                f"{file.path}: found {wanted - there:,} more bytes of workspace and {weights:,} of "
+                f"weights wanted, expected at most {free:,}, what is free on {self._card.name}; "
+                "the largest gear decides how much workspace is needed"
             )
         if there == wanted:
             return

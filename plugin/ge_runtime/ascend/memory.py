@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -26,11 +27,15 @@ class DeviceAccess:
     """A card as its memories use it: until it is lost."""
 
     def __init__(self, driver: Driver, home: DeviceContext) -> None:
+        """home: current in the calling thread."""
         self.driver = driver
         self.home = home
         self.lost: EngineLost | None = None
+        self.capacity_bytes = driver.memory_info()[1]
+        """Of the card's own memory."""
         self.pinned_out = 0
         """Blocks of pinned memory that are not given back yet."""
+        self._pinning = Lock()
         self._unpinned: deque[Address] = deque()  # without a lock: filled by `__del__`
 
     def enter(self) -> None:
@@ -39,16 +44,26 @@ class DeviceAccess:
             raise EngineLost(str(self.lost))
         self.home.enter_device()
 
+    def pin(self, nbytes: int) -> Address:
+        """Pinned memory of the host; raises MemoryError if there is no more. From any thread."""
+        self.reap()
+        with self._pinning:
+            self.enter()
+            address = obtain(self.driver.malloc_host, nbytes)
+            self.pinned_out += 1
+            return address
+
     def unpin_later(self, address: Address) -> None:
         """Nobody reads this block of pinned memory any more. From any thread, at any moment."""
         self._unpinned.append(address)
 
     def reap(self) -> None:
-        """Give back the pinned memory that nobody reads any more."""
-        while self._unpinned and self.lost is None:
-            self.enter()
-            self.driver.free_host(self._unpinned.popleft())
-            self.pinned_out -= 1
+        """Give back the pinned memory that nobody reads any more. From any thread."""
+        with self._pinning:
+            while self._unpinned and self.lost is None:
+                self.enter()
+                self.driver.free_host(self._unpinned.popleft())
+                self.pinned_out -= 1
 
 
 def obtain(allocate: Callable[[int], Address], nbytes: int) -> Address:
@@ -70,8 +85,7 @@ class CardMemory(Device[Address]):
     kind: ClassVar[str] = "npu"
 
     def __init__(self, access: DeviceAccess, name: str) -> None:
-        access.enter()
-        super().__init__(name, access.driver.memory_info()[1])
+        super().__init__(name, access.capacity_bytes)
         self._access = access
 
     def _available(self) -> int:
@@ -149,10 +163,7 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
     def _obtain(self, nbytes: int) -> NDArray[np.uint8]:
         if nbytes == 0:
             return np.empty(0, np.uint8)
-        self._access.reap()
-        self._access.enter()
-        address = obtain(self._access.driver.malloc_host, nbytes)
-        self._access.pinned_out += 1
+        address = self._access.pin(nbytes)
         self._ranges = (*self._ranges, (address, address + nbytes))
         return np.asarray(_Pinned(address, nbytes, self._access.unpin_later))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ge_runtime.ascend.atc import sha256_of
-from ge_runtime.ascend.description import GEAR_INPUT, ModelDescription
+from ge_runtime.ascend.description import ModelDescription
 from ge_runtime.ascend.driver import Address, Driver, GearSetting, ModelId
 from ge_runtime.devices import Buffer, Device
 from ge_runtime.errors import ArtifactFault
@@ -92,8 +92,3 @@ class LoadedModel:
             driver.destroy_dataset(dataset)
             buffer.free()
         self.gears = gears
-
-    @property
-    def has_gear_input(self) -> bool:
-        """Whether the last input says which gear is executed."""
-        return self.description.inputs[-1].name == GEAR_INPUT

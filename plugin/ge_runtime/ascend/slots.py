@@ -14,11 +14,13 @@ _GRANULE: Final = 32
 
 
 class Transfer(NamedTuple):
-    """A copy between pinned memory and the device."""
+    """A copy between the host and the device."""
 
     host: Address
     device: Address
     nbytes: int
+    queued: bool
+    """Whether the host's end is pinned and a stream can do it; else it is done at once."""
 
 
 def layout(sizes: Iterable[int]) -> tuple[list[int], int]:
@@ -75,16 +77,27 @@ class Slot:
     ) -> None:
         """Queue an execution at this gear between its copies. Raises DriverFault.
 
-        Nothing of the slot may be executing: the gear is written at once, ahead of the stream.
+        Nothing of the slot may be executing: the gear, and what cannot be queued, are written at
+        once, ahead of the stream. What cannot be queued of the results is left to `collect`.
         """
         driver = self._driver
-        for copy in copies_in:
-            driver.copy_async(copy.device, copy.host, copy.nbytes, Copy.TO_DEVICE, stream)
+        for host, device, nbytes, queued in copies_in:
+            if queued:
+                driver.copy_async(device, host, nbytes, Copy.TO_DEVICE, stream)
+            else:
+                driver.copy(device, host, nbytes, Copy.TO_DEVICE)
         if gear.setting is not None:
             driver.set_gear(self.model.id, self._input_set, len(self.inputs) - 1, gear.setting)
         driver.execute_async(self.model.id, self._input_set, self._output_set, stream)
-        for copy in copies_out:
-            driver.copy_async(copy.host, copy.device, copy.nbytes, Copy.TO_HOST, stream)
+        for host, device, nbytes, queued in copies_out:
+            if queued:
+                driver.copy_async(host, device, nbytes, Copy.TO_HOST, stream)
+
+    def collect(self, copies_out: Sequence[Transfer]) -> None:
+        """The copies that could not be queued, once the stream is done. Raises DriverFault."""
+        for host, device, nbytes, queued in copies_out:
+            if not queued:
+                self._driver.copy(host, device, nbytes, Copy.TO_HOST)
 
     def close(self) -> None:
         """Free all of it; nothing of it may be executing. Once."""

@@ -17,7 +17,7 @@ from ge_runtime.engines.artifact import SUFFIXES, find_artifact, find_artifacts
 from ge_runtime.engines.base import Signature
 from ge_runtime.engines.compiled import with_compiled_gears
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.footprint import Footprint
+from ge_runtime.engines.footprint import Footprint, answer_slots
 from ge_runtime.engines.gearing import Gearing
 from ge_runtime.engines.places import place_for
 from ge_runtime.errors import ArtifactFault, ConfigFault
@@ -115,7 +115,7 @@ def inspect(folder: Path, version: int | None = None) -> Inspection:
             faults = fault.faults
         else:
             footprint = Footprint(contract, config.batched, config.packing)
-            plan = footprint.plan(engine, gearing.planned)
+            plan = footprint.plan(engine, gearing.planned, answer_slots=answer_slots(config))
         return Inspection(
             version_dir,
             config,

@@ -102,7 +102,7 @@ def table(services: Sequence[Stats], before: Mapping[str, Stats], path: Path) ->
     since the service's start. path: where services were looked for.
     """
     if not services:
-        return [f"no device service in {path}"]
+        return [f"no device service in {path}: models with placement: service start one"]
     lines: list[str] = []
     for stats in services:
         if lines:

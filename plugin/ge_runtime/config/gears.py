@@ -37,13 +37,15 @@ def read_gears(
     *,
     rows: int,
     fallback: bool,
+    compiled: bool,
 ) -> dict[tuple[str, ...], Table | int]:
     """Axes: their gears, smallest first, or how many are to be derived.
 
     rows: the most of a batch; 0 if executions have no batch dimension. fallback: what no gear
-    holds is executed at its own size, so gears need not hold the largest.
+    holds is executed at its own size, so gears need not hold the largest. compiled: that cannot
+    be had, as graphs are compiled for their sizes.
     """
-    reader = _Reader(tensors, limits, faults, rows, fallback)
+    reader = _Reader(tensors, limits, faults, rows, fallback, compiled)
     for key, text in parameters.families["gears"].items():
         reader.read(key, text)
     return reader.gears
@@ -59,12 +61,14 @@ class _Reader:
         faults: Faults,
         rows: int,
         fallback: bool,
+        compiled: bool,
     ) -> None:
         self.gears: dict[tuple[str, ...], Table | int] = {}
         self._tensors = tensors
         self._most = {ROWS: rows, **limits} if rows else limits
         self._faults = faults
         self._fallback = fallback
+        self._cure = "" if compiled else "; or oversize: fallback"
         self._keys: dict[str, str] = {}
 
     def read(self, key: str, text: str) -> None:
@@ -105,8 +109,8 @@ class _Reader:
         largest = tuple(1 if axis == ROWS else self._most[axis] for axis in axes)
         if not self._fallback and not any(_holds(gear, largest) for gear in table):
             shape = ", ".join(f"{axis} {self._most[axis]}" for axis in axes if axis != ROWS)
-            expected = "one, as the limit allows requests of that size; or oversize: fallback"
-            self._faults.add(place, f"no gear that holds {shape}", expected)
+            expected = "one, as the limit allows requests of that size"
+            self._faults.add(place, f"no gear that holds {shape}", expected + self._cure)
 
     def _check_relations(self, place: str, axes: Sequence[str], table: Table) -> None:
         """Faults for gears at which an output would have no size."""

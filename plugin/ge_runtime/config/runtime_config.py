@@ -17,7 +17,7 @@ from ge_runtime.config.faults import Faults
 from ge_runtime.config.filling import read_defaults, read_pads
 from ge_runtime.config.gears import Table, read_gears
 from ge_runtime.config.generated import Generated
-from ge_runtime.config.kept import read_ge_options, read_static
+from ge_runtime.config.kept import NPU, read_ge_options, read_static
 from ge_runtime.config.packing import read_packing
 from ge_runtime.config.parameters import Parameters
 from ge_runtime.config.settings import (
@@ -168,6 +168,7 @@ def _read(
         faults,
         rows=rows,
         fallback=oversize == "fallback",
+        compiled=kind_of(devices[0]) == NPU,
     )
     geared = set(chain.from_iterable(gears))
     read_static(parameters, tensors.axes, geared, faults, rows=rows)

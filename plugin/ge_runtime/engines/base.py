@@ -117,6 +117,12 @@ class Remote(Protocol):
     def lost(self) -> bool:
         """Whether it can execute nothing now, because that process is gone. It may come back."""
 
+    def reserve(self, nbytes: int) -> None:
+        """Have memory for outputs that are wanted where that process cannot write. Once.
+
+        nbytes: what those of the largest execution take as they are planned. Raises OutOfMemory.
+        """
+
     def waiting(
         self, within: Callable[[], float], gone: Callable[[], bool]
     ) -> AbstractContextManager[None]:

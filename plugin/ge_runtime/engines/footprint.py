@@ -7,10 +7,19 @@ from dataclasses import dataclass
 
 from ge_runtime.batching.gears import Gear
 from ge_runtime.batching.ragged import Geometry
+from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.base import Engine
 from ge_runtime.engines.contract import Contract
 from ge_runtime.memory.plan import ANSWER_SLOTS, Need, Plan
 from ge_runtime.specs import ROWS, UNKNOWN
+
+
+def answer_slots(config: RuntimeConfig) -> int:
+    """How many executions' answers a model has room for.
+
+    With the device service one more, through which answers go that all slots are in use for.
+    """
+    return ANSWER_SLOTS + (config.sharing is not None)
 
 
 @dataclass(frozen=True, slots=True)

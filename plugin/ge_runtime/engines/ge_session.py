@@ -167,7 +167,8 @@ class GeSessionEngine:
         try:
             results = self._lane.execute(arrays, self._dtypes)
         except (DriverFault, RuntimeError) as error:
-            forget_frames(error)  # they refer to the session, which has to go before GE ends
+            # They refer to memory on the card, and to the session, which has to go before GE ends.
+            forget_frames(error)
             if pool.refused > refused:
                 raise OutOfMemory(
                     f"{self._path}: found {self._lane.arena_bytes:,} bytes of arena for GE, of "

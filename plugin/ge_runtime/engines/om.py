@@ -8,7 +8,7 @@ copy for each input, the model, and one copy for each output straight to where i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ from ge_runtime.ascend.card import Card
 from ge_runtime.ascend.checker import DriverFault
 from ge_runtime.ascend.codes import Kind
 from ge_runtime.ascend.description import AIPP_INPUT, DTYPES, PLAIN_FORMATS, ModelTensor
-from ge_runtime.ascend.driver import Address, Copy
+from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.lanes import CardLane
 from ge_runtime.ascend.om_model import Gear, LoadedModel, ModelFile
 from ge_runtime.ascend.slots import Slot, Transfer, slot_bytes
@@ -132,16 +132,15 @@ class OmEngine:
         assert slot is not None, "run before bind"
         gear = self._gear_of(inputs)
         results = {name: self._result(name, target, gear) for name, target in outputs.items()}
-        queued_in, at_once_in = self._sorted(
-            (inputs[name], address)
+        copies_in = [
+            self._transfer(inputs[name], address)
             for name, address in zip(self._inputs, slot.inputs, strict=False)
-        )
-        queued_out, at_once_out = self._sorted(
-            (array, slot.outputs[self._outputs[name]]) for name, array in results.items()
-        )
-        self._copy(at_once_in, Copy.TO_DEVICE)
-        self._lane.execute(slot, gear, queued_in, queued_out)
-        self._copy(at_once_out, Copy.TO_HOST)
+        ]
+        copies_out = [
+            self._transfer(array, slot.outputs[self._outputs[name]])
+            for name, array in results.items()
+        ]
+        self._lane.execute(slot, gear, copies_in, copies_out)
         return results
 
     def weights_bytes(self) -> int:
@@ -188,30 +187,9 @@ class OmEngine:
             )
         return target
 
-    def _sorted(
-        self, pairs: Iterable[tuple[Array, Address]]
-    ) -> tuple[list[Transfer], list[Transfer]]:
-        """Copies that can be queued, and those that cannot."""
-        queued: list[Transfer] = []
-        at_once: list[Transfer] = []
-        for array, device in pairs:
-            transfer = Transfer(Address(array.ctypes.data), device, array.nbytes)
-            if array.nbytes:
-                (queued if self._is_pinned(array) else at_once).append(transfer)
-        return queued, at_once
-
-    def _copy(self, transfers: Sequence[Transfer], kind: Copy) -> None:
-        if not transfers:
-            return
-        try:
-            self._card.access.enter()
-            for host, device, nbytes in transfers:
-                ends = (device, host) if kind is Copy.TO_DEVICE else (host, device)
-                self._card.driver.copy(*ends, nbytes, kind)
-        except DriverFault as fault:
-            if fault.kind is Kind.LOST:
-                raise self._card.lose(str(fault)) from fault
-            raise EngineFault(str(fault)) from fault
+    def _transfer(self, array: Array, device: Address) -> Transfer:
+        host = Address(array.ctypes.data)
+        return Transfer(host, device, array.nbytes, self._is_pinned(array))
 
 
 def _load_fault(path: Path, card: Card, fault: DriverFault) -> RuntimeFault:

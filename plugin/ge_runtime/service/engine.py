@@ -143,6 +143,11 @@ class ServiceEngine:
         self._largest = [{name: list(dims) for name, dims in shapes.items()} for shapes in largest]
         self._place.ask({"do": "bind", "engine": self._number, "largest": self._largest})
 
+    def reserve(self, nbytes: int) -> None:
+        """See Remote."""
+        spare = _MOST_STAGED * len(self._signature.outputs)
+        self._staging = self._place.memory.allocate("staging", nbytes + spare)
+
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """See Engine. Raises EngineLost while there is no service, at once.
 
@@ -259,29 +264,33 @@ class ServiceEngine:
 
     def _run_staged(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """The same with tensors that lie elsewhere."""
+        memory = self._place.memory
         arrays = [*inputs.values(), *(array for array in outputs.values() if array is not None)]
-        nbytes = sum(array.nbytes + _MOST_STAGED for array in arrays)
+        nbytes = sum(a.nbytes + _MOST_STAGED for a in arrays if memory.spot(a) is None)
         if self._staging is None or self._staging.nbytes < nbytes:
             if self._staging is not None:
                 self._staging.free()
-            self._staging = self._place.memory.allocate("staging", 1 << nbytes.bit_length())
+            self._staging = memory.allocate("staging", 1 << nbytes.bit_length())
         arena = Arena(self._staging.memory, "staging")
 
         def staged(name: str, array: Array) -> Array:
+            if memory.spot(array) is not None:
+                return array
             if array.dtype.hasobject:
                 raise EngineFault(f"'{name}': found BYTES, which the device service does not take")
             return arena.carve(array.dtype, array.shape)
 
         given = {name: staged(name, array) for name, array in inputs.items()}
         for name, array in inputs.items():
-            np.copyto(given[name], array)
+            if given[name] is not array:
+                np.copyto(given[name], array)
         wanted = {
             name: None if target is None else staged(name, target)
             for name, target in outputs.items()
         }
         results = self.run(given, wanted)
         for name, target in outputs.items():
-            if target is not None:
+            if target is not None and results[name] is not target:
                 np.copyto(target, results[name])
                 results[name] = target
         return results

@@ -21,22 +21,25 @@ from typing import Final
 
 from ge_runtime.errors import ServiceFault
 from ge_runtime.service.limits import Limits
+from ge_runtime.service.log import open_log
 from ge_runtime.service.paths import RuntimeFolder, file_name
 
 READY: Final = b"ready"
 """What the service says once it listens; anything else is why it does not."""
 
 _BOOT: Final = """\
-import os, sys
+import faulthandler, os, sys
 if os.fork():
     os._exit(0)
-_, device, folder, limits, descriptor, ready, *sys.path = sys.argv
+_, device, folder, limits, within_s, descriptor, lock, ready, *sys.path = sys.argv
+faulthandler.dump_traceback_later(float(within_s), exit=True)
 sys.argv[:] = ['']
 from ge_runtime.service.daemon import main
-main(device, folder, limits, int(descriptor), int(ready))
+main(device, folder, limits, int(descriptor), int(lock), int(ready))
 """
 """What its interpreter runs. Modules are found where this process finds them. The fork makes it
-nobody's child: it may outlive whoever starts it, and is nobody's to wait for."""
+nobody's child: it may outlive whoever starts it, and is nobody's to wait for. One that hangs before
+it listens ends itself, or it would have the lock for ever; its log then says where it stood."""
 
 _TAIL: Final = 2000
 """Characters of a log that are shown."""
@@ -83,15 +86,12 @@ def _lock(device: str, folder: RuntimeFolder) -> int | None:
 
 def _spawn(device: str, folder: RuntimeFolder, limits: Limits, lock: int) -> bytes:
     """Start the process; what it says until it listens or ends."""
-    log = f"{file_name(device)}.log"
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(log, f"{log}.old", src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    output = os.open(log, flags, 0o600, dir_fd=folder.descriptor)
-    reading, writing = os.pipe2(os.O_CLOEXEC)
+    output = open_log(device, folder)
+    reading = writing = -1
     try:
-        given = (device, str(folder.path), json.dumps(asdict(limits)))
-        numbers = (str(folder.descriptor), str(writing))
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        given = (device, str(folder.path), json.dumps(asdict(limits)), str(limits.start_s))
+        numbers = (str(folder.descriptor), str(lock), str(writing))
         paths = [str(Path(path).absolute()) for path in sys.path]
         process = subprocess.Popen(
             [sys.executable, "-c", _BOOT, *given, *numbers, *paths],

@@ -26,9 +26,19 @@ class NoService(Exception):
     """Nobody listens."""
 
 
+class Crowded(ServiceFault):
+    """The service lets nobody in: it hangs, or more knock than it can greet."""
+
+
 def connect(device: str, folder: RuntimeFolder) -> tuple[Channel, int]:
-    """A connection to the device's service, and its process. Raises NoService, ServiceFault."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """A connection to the device's service, and its process.
+
+    Raises NoService, Crowded, and ServiceFault for what is wrong here.
+    """
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        raise ServiceFault(f"the device service of {device} cannot be reached: {error}") from error
     try:
         channel = Channel(connection)  # whose limits hold for connecting as well
         connection.connect(folder.address(device))
@@ -36,6 +46,9 @@ def connect(device: str, folder: RuntimeFolder) -> tuple[Channel, int]:
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         raise NoService from None
+    except BlockingIOError as error:
+        connection.close()
+        raise Crowded(f"the device service of {device} lets nobody in") from error
     except OSError as error:
         connection.close()
         raise ServiceFault(f"the device service of {device} cannot be reached: {error}") from error
@@ -72,16 +85,26 @@ def ask(
 class Pulse:
     """Looks now and then whether a service lives, and ends one that hangs. From any thread."""
 
-    def __init__(self, device: str, folder: RuntimeFolder, limits: Limits, pid: int) -> None:
+    def __init__(
+        self,
+        device: str,
+        folder: RuntimeFolder,
+        limits: Limits,
+        pid: int,
+        wanted: Callable[[], None],
+    ) -> None:
+        """wanted: raises what ends a wait that nobody wants any more."""
         self._device = device
         self._folder = folder
         self._limits = limits
         self._pid = pid
+        self._wanted = wanted
         self._lock = Lock()
         self._next = time.monotonic() + limits.probe_s
 
     def check(self) -> None:
-        """Look, if it is time. Raises PeerGone if it hung; then it is no more."""
+        """Look, if it is time. Raises PeerGone if it hung, which then is no more; as `wanted`."""
+        self._wanted()
         if time.monotonic() < self._next or not self._lock.acquire(blocking=False):
             return
         try:
@@ -94,29 +117,34 @@ class Pulse:
         until = time.monotonic() + self._limits.hung_s
 
         def patience() -> None:
+            self._wanted()
             if time.monotonic() > until:
                 raise TimeoutError
 
         try:
-            channel, pid = connect(self._device, self._folder)
-        except NoService:
-            return  # it has gone, or goes: whoever is connected is told by the kernel
-        except ServiceFault:  # its backlog is full
-            channel, pid = None, self._pid
-        try:
-            if channel is not None and pid == self._pid:
-                ask(channel, {"role": "probe", "version": VERSION}, patience)
-            if channel is not None:
-                return
+            self._probe(patience)
         except TimeoutError:
-            pass
-        except PeerGone:
-            return
+            kill(self._pid)
+            raise PeerGone(
+                f"it gave no sign of life for {self._limits.hung_s:g} s, and was ended"
+            ) from None
+
+    def _probe(self, patience: Callable[[], None]) -> None:
+        """Return when the service has answered, or there is nothing to be learnt from asking."""
+        while True:
+            try:
+                channel, pid = connect(self._device, self._folder)
+                break
+            except Crowded:
+                patience()
+            except (NoService, ServiceFault):
+                return  # if it has gone, whoever is connected is told by the kernel
+        try:
+            if pid == self._pid:
+                with contextlib.suppress(PeerGone, ServiceFault):
+                    ask(channel, {"role": "probe", "version": VERSION}, patience)
         finally:
-            if channel is not None:
-                channel.close()
-        kill(self._pid)
-        raise PeerGone(f"it gave no sign of life for {self._limits.hung_s:g} s, and was ended")
+            channel.close()
 
 
 def kill(pid: int) -> None:
@@ -151,7 +179,7 @@ def reach(
             if not start(device, folder, limits):
                 time.sleep(_AGAIN_S)
         else:
-            pulse = Pulse(device, folder, limits, pid)
+            pulse = Pulse(device, folder, limits, pid, wanted)
             try:
                 return channel, pulse, pid, ask(channel, hello, pulse.check)
             except PeerGone:  # it was just leaving, or hung

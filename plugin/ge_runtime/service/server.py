@@ -74,6 +74,7 @@ class Server:
         self._lock = threading.Lock()  # guards the grace and the channels
         self._channels: dict[Channel, threading.Thread] = {}
         self._ending: str | None = None
+        self._waking = threading.RLock()  # guards the next; a signal may come to who has it
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._listener = _listen(folder.address(device))
 
@@ -135,9 +136,10 @@ class Server:
 
     def end(self, why: str) -> None:
         """End the service: `run` returns. From any thread, and from a signal's handler."""
-        if self._ending is None:
-            self._ending = why
-            os.eventfd_write(self._wake, 1)
+        with self._waking:
+            if self._ending is None:
+                self._ending = why
+                os.eventfd_write(self._wake, 1)
 
     # --------------------------------------------------------------------------------- its life
 
@@ -222,7 +224,8 @@ class Server:
             self._library.close()
         if self._place is not None:
             self._place.close()
-        os.close(self._wake)
+        with self._waking:
+            os.close(self._wake)
         return True
 
 

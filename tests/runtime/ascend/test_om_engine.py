@@ -550,6 +550,24 @@ def test_a_failed_execution_has_the_lane_made_anew(engine, place, encoder_dir, m
     assert after.mallocs == before.mallocs  # loaded into the memory that was there
 
 
+def test_a_copy_that_fails_at_once_has_the_lane_made_anew_too(engine, machine):
+    assert right(engine, 4, 8)
+    machine.arm("call@2=507015")
+    with pytest.raises(EngineFault, match=r"acl\.rt\.memcpy: 507015"):
+        right(engine, 4, 8)
+    assert right(engine, 8, 32)
+    assert machine.report.calls["mdl.load_from_file_with_mem"] == 2
+
+
+def test_a_device_that_is_lost_while_work_is_queued_is_not_waited_for(engine, machine):
+    assert right(engine, 4, 8)
+    waits = machine.report.calls["rt.synchronize_stream_with_timeout"]
+    machine.arm("call@4=507010")
+    with pytest.raises(EngineLost, match=r"acl\.mdl\.set_input_dynamic_dims: 507010"):
+        right(engine, 4, 8)
+    assert machine.report.calls["rt.synchronize_stream_with_timeout"] == waits
+
+
 @pytest.mark.parametrize("code", [507010, 507899, 507053])
 def test_a_lost_device_is_left_alone(engine, place, encoder_dir, machine, code):
     machine.arm(f"execute@1={code}")
@@ -632,6 +650,18 @@ def test_a_file_for_another_chip_is_refused(place, encoder_dir, machine):
     machine.start(soc="AscendSimulator2")
     with pytest.raises(ArtifactFault, match="for this chip"):
         place().open_om(encoder_dir / "model.om")
+
+
+@pytest.mark.parametrize("failing", ["set_device", "create_context", "get_mem_info"])
+def test_a_card_that_cannot_be_opened_is_given_back(place, encoder_dir, machine, failing):
+    order = ["init", "set_device", "create_context", "get_soc_name", "get_mem_info"]
+    machine.arm(f"call@{order.index(failing) + 1}=507033")
+    with pytest.raises(NoDevice, match=f"{failing}: 507033"):
+        place()
+    there = place()
+    engine = there.open_om(encoder_dir / "model.om")
+    engine.bind([], there.memory)
+    assert right(engine, 4, 8)
 
 
 def test_a_card_that_is_not_there_is_told(place):

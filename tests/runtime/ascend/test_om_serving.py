@@ -159,6 +159,15 @@ def test_report_and_plan_say_what_lies_where(opened):
     assert sum(gauges[part] for part in parts) == gauges["total_bytes"]
 
 
+def test_memory_is_told_of_the_card_that_has_it(opened, machine):
+    machine.start(devices=2)
+    runtime = opened({"devices": "npu:1"})
+    assert [(own["type"], own["id"]) for own in runtime.memory_usage()] == [
+        ("NPU", 1),
+        ("CPU_PINNED", 1),
+    ]
+
+
 def test_instances_cost_weights_once_and_the_largest_workspace(opened, machine, tmp_path):
     write(ENCODER, "onnxruntime", tmp_path)
     compile_om(tmp_path, *token_gears((64, 1024), (8, 4096)))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime.support.ascend import ENVIRONMENT
+from runtime.support.fakes import FAKES
 
 from ge_runtime import cli
 from ge_runtime.cli.settle import ask
@@ -46,7 +47,7 @@ ANSWERS = {
     1: r"refused: \[model.busy\] execute: model 0: found it executing on another stream",
     2: "500002 for too few inputs, 500002 for an input 128 bytes short; .* is right",
     3: "answers by alignment: 64: right, 128: right, 256: right",
-    4: "query_size gives 0 without a device",
+    4: "query_size gives 107002 without a device",
     5: "waiting gives 507046, waiting again 0, execute_async then 0 and 0; its answer is right",
     6: "neither: load_with_config gives 0; WITHOUT_GRAPH_INT32: set_config_opt gives 100000; .*",
     7: "acl.rt.ipc_mem_get_export_key is not there",
@@ -59,6 +60,7 @@ ANSWERS = {
     14: r"call and wait: not registered: .*; host_register MAPPED: [\d.]+ ms and [\d.]+ ms; .*",
     15: "tensors x, ascend_mbatch_shape_data, to_y:0:y; gears .*: True; are the .* before: True",
     16: "it took 0 MiB; .* s after its death 0 MiB are still taken",
+    17: "ge.graph cannot be imported: .*",
 }
 
 
@@ -70,6 +72,20 @@ def test_a_probe_ends_with_the_answer_that_the_simulator_was_written_with(result
     assert re.fullmatch(ANSWERS[number], result.answer), result.answer
     assert "giving_back" not in result.evidence
     json.dumps(result.evidence)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (13, "it has all names that are used"),
+        (17, r"the largest error, as a share of the number: float32 [1-9]e-0[67], .*, bool_? 0"),
+    ],
+)
+def test_ge_py_is_asked_where_there_is_one(monkeypatch, environment, number, expected):
+    monkeypatch.setenv("PYTHONPATH", str(FAKES), prepend=os.pathsep)
+    (result,) = ask([BY_NUMBER[number]], device=0, risky=False, timeout_s=60)
+    assert result.outcome == "answered", result
+    assert re.fullmatch(expected, result.answer), result.answer
 
 
 def test_a_question_with_a_risk_is_not_asked_unless_told(environment):

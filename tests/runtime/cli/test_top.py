@@ -18,7 +18,9 @@ def services(tmp_path, monkeypatch):
 
 def test_no_service_is_said_and_started(services, capsys):
     assert main(["top", "--once"]) == 1
-    assert capsys.readouterr().out == f"no device service in {services.path}\n"
+    assert capsys.readouterr().out == (
+        f"no device service in {services.path}: models with placement: service start one\n"
+    )
     assert main(["top", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == []
     assert services.names() == set()

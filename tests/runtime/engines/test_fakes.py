@@ -153,6 +153,9 @@ def test_ge_results_are_there_once_the_stream_was_waited_for(ge, air):
         session.unregister_external_allocator(ge.stream)
     ge.acl.rt.synchronize_stream(ge.stream)
     assert result.to_host().get_data() == [[1.0] * 3] * 2
+    with pytest.raises(ge.misuse, match="found memory of it in use"):
+        session.unregister_external_allocator(ge.stream)
+    session.remove_graph(0)
     session.unregister_external_allocator(ge.stream)
 
 

@@ -4,11 +4,12 @@ import gc
 import sys
 import threading
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 from runtime.engines.conformance_engine import token_batch
-from runtime.support.ascend import SITE, Machine
+from runtime.support.ascend import SITE, Machine, compile_om, token_gears
 from runtime.support.configs import encoder_config
 from runtime.support.fakes import FAKES, forget
 from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, PIXELS, copy_of, sums, write
@@ -170,6 +171,19 @@ def test_two_engines_share_one_ge_and_each_has_its_session(air, opened):
     assert right(first, 3, 2)
 
 
+def test_an_om_on_the_same_card_takes_turns_with_it(air, opened, tmp_path):
+    write(ENCODER, "onnxruntime", tmp_path)
+    om = compile_om(tmp_path, *token_gears((2, 8), (4, 8)))
+    session = opened(air(ENCODER))
+    with closing(CardPlace(0)) as place:
+        artifact = Artifact(Path(om), "om", "")
+        with closing(place.open([artifact], threads=1, outputs=["embedding"])) as file:
+            file.bind([], place.memory)
+            for seed in range(3):
+                assert right(session, 2, 8, seed=seed)
+                assert right(file, 2, 8, seed=seed)
+
+
 # -- gears --------------------------------------------------------------------------------------
 
 
@@ -226,13 +240,15 @@ def test_gears_that_ge_would_refuse_are_told(air, opened, options, fault):
 
 def test_all_that_ge_asks_for_comes_from_the_arena(air, opened, machine):
     engine = opened(air(ENCODER))
-    arena = machine.used("device")
+    assert right(engine, 1, 1)  # what the graph keeps it has from now on
+    gc.collect()
+    arena, kept = machine.used("device"), engine._lane.pool.taken_bytes
     for seed in range(20):
         assert right(engine, 8, 32, seed=seed)
     gc.collect()
     assert machine.used("device") == arena  # inputs, which GE-PY allocates, are gone again
-    assert engine._lane.pool.taken_bytes == 0
-    assert 0 < engine._lane.pool.peak_bytes <= ARENA
+    assert engine._lane.pool.taken_bytes == kept
+    assert kept < engine._lane.pool.peak_bytes <= ARENA
 
 
 def test_arena_that_is_too_small_is_out_of_memory_and_the_engine_stays_usable(air, opened, capfd):
@@ -244,6 +260,14 @@ def test_arena_that_is_too_small_is_out_of_memory_and_the_engine_stays_usable(ai
         assert engine.run({"x": small}, {"y": None})["y"].tolist() == small.tolist()
     assert engine._lane.pool.refused == 2
     assert "MemoryError: found 6,000 bytes wanted" in capfd.readouterr().err
+
+
+def test_error_that_is_kept_keeps_nothing_of_ge(air, opened):
+    engine = opened(air(copy_of(np.float32)), ["y"], arena=8192)
+    with pytest.raises(OutOfMemory) as raised:
+        engine.run({"x": np.ones((500, 3), np.float32)}, {"y": None})
+    engine.close()  # ends GE, which counts its sessions, and the arena, which must be empty
+    assert isinstance(raised.value.__cause__, RuntimeError)
 
 
 def test_arena_that_the_card_has_not_is_out_of_memory(air, opened, machine):

@@ -2,6 +2,12 @@
 
 from ascend_simulator.exports import functions as _functions
 from ascend_simulator.exports import namespace as _namespace
+from ascend_simulator.settings import from_environment as _from_environment
+
+try:
+    _from_environment()
+except ValueError as _error:  # whoever imports says it in a line of its own
+    raise ImportError(str(_error)) from _error
 
 globals().update(_functions(""))
 mdl = _namespace("mdl")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import inspect
 import mmap
 import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from ge_runtime.cli.settle.graphs import Moving
-from ge_runtime.cli.settle.lab import LONG_MS, TO_DEVICE, Absent, Answer, Lab
+from ge_runtime.cli.settle.lab import LONG_MS, TO_DEVICE, Answer, Lab
 from ge_runtime.cli.settle.processes import start
 
 _MIB: Final = 1 << 20
@@ -29,24 +28,6 @@ _OLD_KERNEL: Final = (5, 10)
 _LONG: Final = (Moving(128, 512, 16), Moving(512, 1024, 64), Moving(4096, 4096, 64))
 """The first whose execution is long enough to tell is taken."""
 _LONG_S: Final = 0.01
-_GE_PY: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
-    "ge.ge_global": {"GeApi": ("ge_initialize", "ge_finalize")},
-    "ge.session": {
-        "Session": (
-            *("add_graph", "remove_graph", "run_graph", "run_graph_with_stream_async"),
-            *("register_external_allocator", "unregister_external_allocator"),
-        )
-    },
-    "ge.allocator": {"Allocator": ("malloc", "free"), "MemBlock": ()},
-    "ge.graph": {
-        "Graph": ("load_from_air", "get_direct_nodes"),
-        "Node": (
-            *("get_attr", "get_output_desc"),
-            *("get_inputs_size", "get_in_data_nodes_and_port_indexes"),
-        ),
-        "Tensor": ("to_device", "to_host", "get_data"),
-    },
-}
 
 
 def versions(lab: Lab) -> Answer:
@@ -121,53 +102,6 @@ def _held(call: Callable[[], object]) -> tuple[float, float]:
     ends.set()
     thread.join()
     return min(1.0, longest / took), took
-
-
-def torch_export(lab: Lab) -> Answer:
-    """Look for what torchair exports, and takes of torch.export."""
-    try:
-        torchair = importlib.import_module("torchair")
-    except ImportError:
-        try:
-            torchair = importlib.import_module("torch_npu.dynamo.torchair")
-        except Exception as error:
-            raise Absent(f"torchair cannot be imported: {error!r}") from error
-    found = {
-        name: _signature(getattr(torchair, name))
-        for name in dir(torchair)
-        if "export" in name.lower()
-    }
-    return Answer(f"torchair has {', '.join(found) or 'no export'}", found)
-
-
-def ge_py(lab: Lab) -> Answer:
-    """Compare GE-PY with the names that were read in its source, version 0.0.1."""
-    missing: list[str] = []
-    signatures: dict[str, str] = {}
-    for module, classes in _GE_PY.items():
-        try:
-            there = importlib.import_module(module)
-        except Exception as error:
-            raise Absent(f"{module} cannot be imported: {error!r}") from error
-        for owner, methods in classes.items():
-            cls = getattr(there, owner, None)
-            for name in methods if cls is not None else ():
-                method = getattr(cls, name, None)
-                if method is None:
-                    missing.append(f"{module}.{owner}.{name}")
-                else:
-                    signatures[f"{module}.{owner}.{name}"] = _signature(method)
-            if cls is None:
-                missing.append(f"{module}.{owner}")
-    lacks = f"lacks {', '.join(missing)}" if missing else "has all names that were read"
-    return Answer(f"it {lacks}", {"missing": missing, "signatures": signatures})
-
-
-def _signature(function: object) -> str:
-    try:
-        return str(inspect.signature(function))  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return "?"
 
 
 def registered_memory(lab: Lab) -> Answer:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from ge_runtime.cli.settle import executions, loads, machine
+from ge_runtime.cli.settle import executions, frameworks, loads, machine
 from ge_runtime.cli.settle.lab import Answer
 
 Probe: TypeAlias = Callable[..., Answer]
@@ -104,7 +104,7 @@ QUESTIONS: Final = (
         "Does torchair make a GE graph of what torch.export gives?",
         "no: torch models come through ONNX, or torchair compiles the module",
         "nothing; a shorter way for torch models",
-        machine.torch_export,
+        frameworks.torch_export,
     ),
     Question(
         11,
@@ -124,9 +124,9 @@ QUESTIONS: Final = (
     Question(
         13,
         "Which names of GE-PY 0.0.1 are still there, with which arguments?",
-        "all that were read in its source",
-        "the GE engine would fail at load, and say which name is missing",
-        machine.ge_py,
+        "all that are used",
+        "the engine ge_session refuses such a GE-PY, and names what it lacks",
+        frameworks.ge_py,
     ),
     Question(
         14,
@@ -151,6 +151,13 @@ QUESTIONS: Final = (
         "yes, or within seconds: the device service is started again after it",
         "its models would not fit before the driver has cleared up",
         machine.memory_of_the_dead,
+    ),
+    Question(
+        17,
+        "How exactly does GE-PY tell the numbers of a tensor?",
+        "to about six digits: they come as a text",
+        "answers of the engine ge_session would be less, or more, exact than its plan says",
+        frameworks.ge_numbers,
     ),
 )
 

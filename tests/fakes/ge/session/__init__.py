@@ -18,6 +18,9 @@ from ge.graph.types import Placement
 _WORKSPACE = 4096
 """Bytes that each execution takes and writes all over: the fake has no use for them."""
 
+_KEPT = 1024
+"""Bytes that a graph takes with its first execution, and has until it is removed."""
+
 _ALLOCATORS = {}
 """Stream: its allocator, for the whole process."""
 
@@ -66,6 +69,7 @@ class Session:
         check_strings(options or {})
         self.options = options or {}
         self._graphs = {}
+        self._kept = {}
         _Life.sessions += 1
 
     def __del__(self):
@@ -86,12 +90,15 @@ class Session:
         if not _Life.initialized or graph_id in self._graphs or not _gears_are_sound(options):
             raise RuntimeError(f"Failed to add graph, graph_id is {graph_id}")
         self._graphs[graph_id] = (add_graph.computation, options)
+        self._kept[graph_id] = None
         return 0
 
     def remove_graph(self, graph_id):
         _check_number(graph_id)
         if self._graphs.pop(graph_id, None) is None:
             raise RuntimeError(f"Failed to remove graph, graph_id is {graph_id}")
+        if (give_back := self._kept.pop(graph_id)) is not None:
+            give_back()
 
     def register_external_allocator(self, stream, allocator):
         if not isinstance(stream, int):
@@ -133,6 +140,11 @@ class Session:
         computation, options = self._graphs[graph_id]
         if not _shapes_are_gears(computation, options, inputs):
             raise failed
+        if self._kept[graph_id] is None:
+            key, address = allocator.malloc(_KEPT)
+            if not address:
+                raise failed
+            self._kept[graph_id] = lambda: allocator.free(key)
         return _run(now, there, allocator, computation, inputs, failed)
 
 
