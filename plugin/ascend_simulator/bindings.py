@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 from ascend_simulator.accounting import ALIGNMENT, slice_bytes
-from ascend_simulator.blocks import Block, Bytes
+from ascend_simulator.blocks import Place
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.datasets import DataBuffer, Dataset, data, living
@@ -40,38 +40,12 @@ _SLACK: Final = 64
 """Bytes that may be missing of a buffer before a device notices."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Device memory of one tensor."""
-
-    ptr: int
-    nbytes: int
-    block: Block
-
-    @property
-    def address(self) -> int:
-        """On the host."""
-        return self.block.real + self.ptr - self.block.start
-
-    @property
-    def content(self) -> Bytes:
-        """Its bytes, writable."""
-        offset = self.ptr - self.block.start
-        return self.block.content[offset : offset + self.nbytes]
-
-    @property
-    def range(self) -> Range:
-        """As a task wants it."""
-        return self.ptr, self.nbytes
-
-
 class Binding:
     """The memory of one execution, checked.
 
-    Violates SHORT, NULL, `models.UNALIGNED`, OVERLAP, NO_TAIL, OTHER_GEAR, GEAR_NOT_SET as a
-    caution, `copies.OTHER_DEVICE`, and the rules of `AddressSpace.locate`. Raises Refused:
-    GE_FAILURE for counts and lengths (GE's own code 145000 is in the text), GE_PARAM_INVALID for a
-    short workspace, INVALID_PARAM for null.
+    Violates SHORT, OTHER_GEAR, GEAR_NOT_SET as a caution, and what `located` and `check_apart`
+    violate. Raises Refused: GE_FAILURE for counts and lengths (GE's own code 145000 is in the
+    text), GE_PARAM_INVALID for a short workspace, INVALID_PARAM for null.
     """
 
     def __init__(
@@ -117,7 +91,7 @@ class Binding:
         ]
         self.gear: Final = None if gear_buffer is None else self._gear_place(gear_buffer)
         self.work: Final = self._workspace(work)
-        self._check_apart()
+        check_apart(f"execute: {model.name}", self.reads(), self.writes())
 
     def reads(self) -> list[Range]:
         """What the execution reads."""
@@ -160,10 +134,10 @@ class Binding:
         needed = exact + self._now.settings.size_slack
         if buffer.size + _SLACK < needed:
             raise _unfit(f"{what}: found {buffer.size:,} bytes, expected {needed:,}")
-        self._check_address(buffer, what)
-        if buffer.size < needed:
+        if buffer.ptr and buffer.size < needed:
             violate(SHORT, f"{what}: found {buffer.size:,} bytes, expected {needed:,}")
-        return self._located(buffer.ptr, max(exact, min(buffer.size, most)), what)
+        nbytes = max(exact, min(buffer.size, most))
+        return located(self._now, self._model, buffer.ptr, nbytes, what)
 
     def _allocate(self, index: int, buffer: DataBuffer) -> None:
         if buffer.ptr == 0:
@@ -175,21 +149,19 @@ class Binding:
     def _gear_place(self, buffer: DataBuffer) -> Place:
         what = f"execute: {self._model.name}: gear buffer"
         values = self._model.manifest.gear_values
-        self._check_address(buffer, what)
         if buffer.size < 4 * values:
             raise _unfit(f"{what}: found {buffer.size:,} bytes, expected {8 * values}")
-        return self._located(buffer.ptr, min(buffer.size, 8 * values), what)
+        return located(self._now, self._model, buffer.ptr, min(buffer.size, 8 * values), what)
 
     def _workspace(self, given: Given | None) -> Place:
         region, manifest = self._model.work, self._model.manifest
         what = f"execute: {self._model.name}: workspace"
         if given is None or given.ptr == 0:
-            assert region.block is not None
-            return Place(region.ptr, region.nbytes, region.block)
+            return region
         if given.nbytes < manifest.work_bytes:
             found = f"{what}: found {given.nbytes:,} bytes, expected {manifest.work_bytes:,}"
             raise Refused(Code.GE_PARAM_INVALID, found)
-        return self._located(given.ptr, given.nbytes, what)
+        return located(self._now, self._model, given.ptr, given.nbytes, what)
 
 
 def located(now: Process, model: Model, ptr: int, nbytes: int, what: str) -> Place:

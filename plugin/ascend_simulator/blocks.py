@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from ascend_simulator.accounting import ALIGNMENT
 from ascend_simulator.ordering import Uses
+from ascend_simulator.tasks import Range
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Kind: TypeAlias = Literal["device", "pinned", "registered", "alias"]
@@ -64,6 +66,31 @@ class Block:
     def __repr__(self) -> str:
         where = "host" if self.device is None else f"device {self.device}"
         return f"<{self.kind} {self.start:#x}, {self.size:,} bytes, {where}>"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Bytes `ptr` up to `ptr + nbytes` of a device, all within `block`."""
+
+    ptr: int
+    nbytes: int
+    block: Block
+
+    @property
+    def address(self) -> int:
+        """Where the host has them."""
+        return self.block.real + self.ptr - self.block.start
+
+    @property
+    def content(self) -> Bytes:
+        """The bytes, [nbytes] uint8, writable."""
+        offset = self.ptr - self.block.start
+        return self.block.content[offset : offset + self.nbytes]
+
+    @property
+    def range(self) -> Range:
+        """As a task wants it."""
+        return self.ptr, self.nbytes
 
 
 def host_view(ptr: int, nbytes: int) -> Bytes:

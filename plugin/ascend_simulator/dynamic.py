@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ascend_simulator.bindings import check_apart, located
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import DataBuffer, Dataset, TensorDesc, data, describe, living
 from ascend_simulator.graph import Array, Bound
@@ -22,16 +23,20 @@ from ascend_simulator.tasks import Range, Task
 def execute(now: Process, model: Model, inputs: Dataset, outputs: Dataset, stream: Stream) -> None:
     """Execute behind what `stream` has to do, and wait. The outputs' descriptions are filled.
 
-    Violates as `execution.submit` does. Raises Refused: INVALID_PARAM for missing inputs, missing
+    Violates `models.OTHER_CONTEXT`, `datasets.DEAD`, `streams.RACE`, and what `bindings.located`
+    and `check_apart` violate. Raises Refused: INVALID_PARAM for missing inputs, missing
     descriptions and shapes outside what was compiled; GE_FAILURE for short buffers, the bytes that
     are needed in its text (an inference); RT_MODEL_EXECUTE.
     """
     check_context(now, model, "execute")
+    what = f"execute: {model.name}"
     manifest = model.manifest
     for given, tensors in ((inputs, manifest.inputs), (outputs, manifest.outputs)):
         if len(given.buffers) < len(tensors):
             found = f"found {len(given.buffers)} buffers, expected {len(tensors)}"
-            raise Refused(Code.INVALID_PARAM, f"execute: {model.name}: {found}")
+            raise Refused(Code.INVALID_PARAM, f"{what}: {found}")
+        for handle in given.handles:
+            living(data().buffers, handle, what)
     bound = []
     reads: list[Range] = []
     for index, tensor in enumerate(manifest.inputs):
@@ -39,13 +44,15 @@ def execute(now: Process, model: Model, inputs: Dataset, outputs: Dataset, strea
         buffer = inputs.buffers[index]
         nbytes = tensor.nbytes(dims)
         _check_room(model, tensor.name, buffer, nbytes)
-        what = f"execute: {model.name}: '{tensor.name}'"
-        block = now.memory.locate(buffer.ptr, nbytes, want="device", what=what)
-        assert block is not None
-        address = block.real + buffer.ptr - block.start
-        bound.append(Bound(tensor.graph_name, tensor.dtype, dims, address))
-        reads.append((buffer.ptr, nbytes))
-    writes = [(buffer.ptr, buffer.size) for buffer in outputs.buffers if buffer.ptr]
+        place = located(now, model, buffer.ptr, nbytes, f"{what}: '{tensor.name}'")
+        bound.append(Bound(tensor.graph_name, tensor.dtype, dims, place.address))
+        reads.append(place.range)
+    writes = [
+        located(now, model, buffer.ptr, buffer.size, f"{what}: output {index}").range
+        for index, buffer in enumerate(outputs.buffers)
+        if buffer.ptr
+    ]
+    check_apart(what, reads, writes)
     results: list[Array] = []
     failures: list[BaseException] = []
 
@@ -64,7 +71,7 @@ def execute(now: Process, model: Model, inputs: Dataset, outputs: Dataset, strea
         raise _refusal(model, failures[0]) from failures[0]
     if not results:
         code = Code.RT_LOST_HEARTBEAT if now.lost else Code.RT_STREAM_ABORT
-        raise Refused(code, f"execute: {model.name}: found it dropped by its stream")
+        raise Refused(code, f"{what}: found it dropped by its stream")
     for index, (tensor, array) in enumerate(zip(manifest.outputs, results, strict=True)):
         _deliver(now, model, outputs, index, tensor, array)
 

@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from ascend_simulator.bindings import Binding, Place, gear_bytes
+from ascend_simulator.bindings import Binding, gear_bytes
+from ascend_simulator.blocks import Place
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import Dataset
 from ascend_simulator.graph import Bound
@@ -73,8 +74,8 @@ class Execution:
         self._model = model
         self._binding = binding
         self._waits = waits
-        own = model.workspace if binding.work.block is model.work.block else None
-        self.workspace: Final = own or Workspace(binding.work.block)
+        block = binding.work.block
+        self.workspace: Final = model.workspace if block is model.work.block else Workspace(block)
         self.others = 0
         """What `workspace` told when this was submitted."""
         self._failure: BaseException | None = None

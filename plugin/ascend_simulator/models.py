@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Final
 
 from ascend_simulator import process
 from ascend_simulator.accounting import ALIGNMENT
 from ascend_simulator.allocation import allocate
-from ascend_simulator.blocks import Block, Bytes
+from ascend_simulator.blocks import Block, Place, aligned
 from ascend_simulator.codes import Code, MallocPolicy, Refused
 from ascend_simulator.contexts import Context
 from ascend_simulator.copies import OTHER_DEVICE
@@ -51,27 +52,16 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Region:
-    """Device memory of a model. Of 0 bytes it is nowhere."""
+class Region(Place):
+    """Device memory of a model; of 0 bytes it is NOWHERE."""
 
-    ptr: int
-    nbytes: int
-    block: Block | None
     holder: str
     own: bool
     """Whether the system allocated it, which then frees it."""
 
-    @property
-    def range(self) -> Range:
-        """As a task wants it."""
-        return self.ptr, self.nbytes
 
-    @property
-    def content(self) -> Bytes:
-        """Its bytes, [nbytes] uint8, writable."""
-        assert self.block is not None
-        offset = self.ptr - self.block.start
-        return self.block.content[offset : offset + self.nbytes]
+NOWHERE: Final = Block(0, aligned(0), "device", None, 0)
+"""The block of what needs no memory."""
 
 
 @dataclass(eq=False)
@@ -86,7 +76,7 @@ class Model:
     image: WeightImage
     work: Region
     weights: Region
-    workspace: Workspace | None
+    workspace: Workspace
     """What is known of the block that `work` is in, shared by all models there."""
     gear: int | None = None
     """Place of the gear that was set last, by anyone; None until then."""
@@ -218,9 +208,7 @@ class Models:
             elif _overlap(own, theirs) and not shared:
                 violate(CHANGED, f"load: {name}: found the weights of {other.name} there")
 
-    def _workspace(self, block: Block | None) -> Workspace | None:
-        if block is None:
-            return None
+    def _workspace(self, block: Block) -> Workspace:
         for model in self._models.values():
             if model.work.block is block:
                 return model.workspace
@@ -277,7 +265,7 @@ def system_memory(now: Process, nbytes: int, policy: int, what: str) -> int:
 def _region(now: Process, holder: str, given: Given, needed: int, policy: int) -> Region:
     if given.ptr == 0:
         if needed == 0:
-            return Region(0, 0, None, holder, own=True)
+            return Region(0, 0, NOWHERE, holder, own=True)
         ptr = system_memory(now, needed, policy, holder)
         return Region(ptr, needed, now.memory.hold(ptr, needed, holder), holder, own=True)
     if given.nbytes < needed:
@@ -300,7 +288,7 @@ def _overlap(one: Range, two: Range) -> bool:
 
 
 def _release(now: Process, region: Region) -> None:
-    if region.block is None:
+    if region.block is NOWHERE:
         return
     now.memory.release(region.block, region.holder)
     if region.own and now.memory.find(region.ptr) is region.block:  # a reset device has none left

@@ -108,6 +108,29 @@ def test_missing_buffers_are_refused(acl, free):
     assert acl.mdl.execute(free.id, free.inputs, empty) == INVALID
 
 
+@pytest.mark.parametrize(
+    ("rule", "given"),
+    [
+        ("model.null-buffer", lambda free: 0),
+        ("model.memory-unaligned", lambda free: free.ptrs[0] + 4),
+        ("model.overlapping-memory", lambda free: free.ptrs[1]),
+        ("memory.host-for-device", lambda free: ok(free.acl.rt.malloc_host(64))),
+    ],
+)
+def test_memory_is_what_a_device_wants(free, rule, given):
+    free.tell(2, 4)
+    ok(free.acl.update_data_buffer(free.handles[0], given(free), 32))
+    with breaks(rule):
+        free.execute()
+
+
+def test_a_destroyed_buffer_is_found(acl, free):
+    free.tell(2, 4)
+    ok(acl.destroy_data_buffer(free.handles[0]))
+    with breaks("model.dead-handle"):
+        free.execute()
+
+
 def test_it_is_not_executed_behind_the_host(acl, free):
     free.tell(2, 4)
     code = acl.mdl.execute_async(free.id, free.inputs, free.outputs, 0)

@@ -40,7 +40,8 @@ _KINDS: Final = {
         *(145002, 145006, 148049, 148050, 200001, 507008),
         *(545001, 545002, 545003, 545004, 545005),
     ),
-    Kind.MEMORY: (200000, 207001, 207018, 245000),
+    # Events, streams and models beyond what a card has of them are a shortage as well.
+    Kind.MEMORY: (200000, 207001, 207007, 207008, 207010, 207018, 245000),
     Kind.RETRY: (507002, 507004, 507006),
     # Documented as a device that does not answer or must not be used. So are time limits that
     # elapsed: what still runs may write its buffers at any time, and no call ends it.

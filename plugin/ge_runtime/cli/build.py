@@ -103,6 +103,12 @@ def build(
         return [f"{om}: nothing to do, it was made of this model.onnx with these options"]
     atc.compile(source.resolve(), om, flags)
     record.write(om)
+    if config.device_kind == "cpu":
+        devices = ", ".join(config.devices)
+        note = [
+            *note,
+            f"config.pbtxt says devices: {devices}; model.om is served on npu:0 and others",
+        ]
     return [f"{om}: made with {shlex.join(flags)}", *note]
 
 
@@ -157,8 +163,8 @@ def _first_card() -> str:
     try:
         card = PROCESS_CARDS.acquire(0)
     except NoDevice as fault:
-        expected = "a card whose chip it is to be made for, or `--soc-version`, e.g. Ascend910B3"
-        raise NoDevice(f"{fault}; expected {expected}") from fault
+        cure = "or name the chip that it is to be made for, e.g. `--soc-version Ascend910B3`"
+        raise NoDevice(f"{fault}; {cure}") from fault
     try:
         return card.soc_name
     finally:

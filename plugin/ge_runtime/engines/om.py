@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from ge_runtime.ascend.card import Card
 from ge_runtime.ascend.checker import DriverFault
 from ge_runtime.ascend.codes import Kind
-from ge_runtime.ascend.description import AIPP_INPUT, DTYPES, PLAIN_FORMATS, ModelTensor
+from ge_runtime.ascend.description import (
+    AIPP_INPUT,
+    DTYPES,
+    GEAR_INPUT,
+    PLAIN_FORMATS,
+    ModelTensor,
+)
 from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.lanes import CardLane
 from ge_runtime.ascend.om_model import Gear, LoadedModel, ModelFile
@@ -215,6 +221,9 @@ def _refuse_what_nobody_can_feed(path: Path, model: LoadedModel) -> None:
         elif tensor.format not in PLAIN_FORMATS:
             expected = "ND, NCHW or NHWC, whose elements lie in order: `atc --input_format`"
             faults.append(f"'{tensor.name}': found aclFormat {tensor.format}, expected {expected}")
+    if description.family is not None and description.inputs[-1].name != GEAR_INPUT:
+        names = ", ".join(tensor.name for tensor in description.inputs)
+        faults.append(f"found the inputs {names}, expected {GEAR_INPUT} as the last of them")
     if faults:
         raise ArtifactFault("\n".join(f"{path}: {fault}" for fault in faults))
 

@@ -22,6 +22,9 @@ from ge_runtime.service.executions import NOWHERE, Spot
 from ge_runtime.service.protocol import Broken
 from ge_runtime.specs import Array
 
+MOST_ARENAS: Final = 1024
+"""Of one client, which has some for each engine. Each takes a descriptor of the service."""
+
 ALIGNMENT: Final = 64
 """Where tensors may begin in an arena: what planned memory keeps to, and engines rely on."""
 
@@ -138,6 +141,8 @@ class Arenas:
 
     def add(self, number: int, descriptor: int, nbytes: int) -> None:
         """Map one more. Raises Broken, and what the device says if it cannot reach it."""
+        if len(self._arenas) >= MOST_ARENAS:
+            raise Broken(f"found {MOST_ARENAS} arenas, expected no more")
         if number in self._arenas or not 0 <= number < NOWHERE:
             raise Broken(f"found arena {number} a second time, expected a number of its own")
         memory = np.frombuffer(map_sealed(descriptor, nbytes), np.uint8)

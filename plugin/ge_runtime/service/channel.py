@@ -153,6 +153,11 @@ class Channel:
             close_all(descriptors)
             raise
 
+    def hush(self) -> None:
+        """Receive nothing more; what is being sent still goes out. From any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+
     def shut(self) -> None:
         """Let both sides find the other gone. From any thread."""
         with contextlib.suppress(OSError):

@@ -24,7 +24,6 @@ from ge_runtime.service.channel import PeerGone
 from ge_runtime.service.engine import ServiceEngine
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.link import Link
-from ge_runtime.service.paths import RuntimeFolder
 from ge_runtime.service.protocol import VERSION, Json
 from ge_runtime.service.pulse import NoService
 from ge_runtime.specs import Array
@@ -60,22 +59,21 @@ class ServicePlace:
             "weight": weight,
             "priority": priority,
         }
-        self._folder = RuntimeFolder.open()
         self._talking = Lock()  # one conversation at a time
         self._changing = Lock()  # guards the link, and is never held for long
         self._engines: list[ServiceEngine] = []
         self._closed = False
         self._why = ""
         self._shared = SharedMemory(device, self)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
             self.link: Link | None = self._reach()
         except BaseException:
-            self._folder.close()
+            os.close(self._wake)
             raise
         self.kind: Final = self.link.kind
         self.hardware: Final = self.link.hardware
-        self._pid = self.link.pid
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._pid, self._log = self.link.pid, self.link.log
         self._keeper = Thread(target=self._keep, name=f"service of {device}", daemon=True)
         self._keeper.start()
 
@@ -125,9 +123,8 @@ class ServicePlace:
                 engine.lose()
             self._engines.clear()
             if link is not None:
-                link.channel.close()
+                link.close()
         self.memory.free_all()
-        self._folder.close()
         os.close(self._wake)
 
     # ------------------------------------------------------------------------------ for engines
@@ -175,7 +172,7 @@ class ServicePlace:
         state = "it was closed" if self._closed else "it is being restarted"
         return EngineLost(
             f"the device service of {self.name} (pid {self._pid}) is lost: {self._why}; {state}; "
-            f"its log is {self._folder.file(self.name, 'log')}"
+            f"its log is {self._log}"
         )
 
     # ------------------------------------------------------------------------------- for memory
@@ -210,7 +207,7 @@ class ServicePlace:
         return link
 
     def _reach(self) -> Link:
-        return Link(self.name, self._folder, self._limits, self._hello, self._wanted)
+        return Link(self.name, self._limits, self._hello, self._wanted)
 
     def _wanted(self) -> None:
         if self._closed:
@@ -233,7 +230,7 @@ class ServicePlace:
                 self._watch(link)
                 if self.link is None:
                     with self._talking:  # whoever talks finds it gone, and lets go of it
-                        link.channel.close()
+                        link.close()
                 if time.monotonic() - since > self._limits.most_retry_s:  # it was sound
                     delay_s = self._limits.retry_s
                 continue
@@ -282,13 +279,13 @@ class ServicePlace:
                 for engine in self._engines:
                     engine.open(link)
                 with self._changing:
-                    self.link, self._pid = link, link.pid
+                    self.link, self._pid, self._log = link, link.pid, link.log
                 _log.info("%s: the device service is back, as pid %d", self.name, link.pid)
-            except (PeerGone, NoService, RuntimeFault, OSError) as error:
+            except Exception as error:  # whatever it is, the next attempt may succeed
                 for engine in self._engines:
                     engine.lose()
                 if link is not None:
-                    link.channel.close()
+                    link.close()
                 if not self._closed:
                     self._why = f"{type(error).__name__} when it was to be had back: {error}"
                     _log.warning("%s", self.fault())

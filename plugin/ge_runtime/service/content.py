@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 from pathlib import Path
 from threading import Lock
 from typing import Final, TypeAlias
@@ -16,11 +15,14 @@ _EXTERNAL: Final = b"\x0a\x08location"
 """How a .onnx file begins to say in which other file a tensor's elements are (onnx.proto3)."""
 
 
+_PART_BYTES: Final = 2**20
+
+
 class Contents:
     """The contents of files, each read once for as long as it stays the same. Any thread."""
 
     def __init__(self) -> None:
-        self._known: dict[_Identity, str] = {}
+        self._known: dict[_Identity, tuple[str, bool]] = {}
         self._lock = Lock()
 
     def of(self, path: Path) -> str:
@@ -31,14 +33,15 @@ class Contents:
         try:
             identity = _identity(path)
             with self._lock:
-                content = self._known.get(identity)
-            if content is None:
-                content = _read(path)
+                known = self._known.get(identity)
+            if known is None:
+                known = _read(path)
                 with self._lock:
-                    self._known[identity] = content
+                    self._known[identity] = known
+            content, external = known
+            return f"{content}{_beside(path)}" if external else content
         except OSError as error:
             raise ArtifactFault(f"{path}: it cannot be read: {error.strerror}") from error
-        return content
 
 
 def _identity(path: Path) -> _Identity:
@@ -46,14 +49,21 @@ def _identity(path: Path) -> _Identity:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _read(path: Path) -> str:
+def _read(path: Path) -> tuple[str, bool]:
+    """What it holds, and whether some of its weights are in other files."""
+    # Not mapped: a file that somebody cuts meanwhile would take the whole process with it.
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        if not path.stat().st_size:
-            return digest.hexdigest()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            digest.update(data)
-            if path.suffix == ".onnx" and data.find(_EXTERNAL) >= 0:
-                beside = sorted(other for other in path.parent.iterdir() if other.is_file())
-                digest.update(repr([(str(other), _identity(other)) for other in beside]).encode())
-    return digest.hexdigest()
+    external, seam = False, b""
+    with path.open("rb", buffering=0) as file:
+        while part := file.read(_PART_BYTES):
+            digest.update(part)
+            external = external or _EXTERNAL in part or _EXTERNAL in seam + part[: len(_EXTERNAL)]
+            seam = part[-len(_EXTERNAL) :]
+    return digest.hexdigest(), external and path.suffix == ".onnx"
+
+
+def _beside(path: Path) -> str:
+    """The files in its folder, as they are now: which of them it means, only its engine knows."""
+    files = sorted(other for other in path.parent.iterdir() if other.is_file())
+    identities = repr([(str(other), _identity(other)) for other in files])
+    return hashlib.sha256(identities.encode()).hexdigest()

@@ -143,12 +143,12 @@ class FairQueue:
         self._drop(ticket, State.CANCELLED)
         return [ticket, *self._serve(now)]
 
-    def cancel_client(self, client: Hashable, now: float) -> Sequence[Ticket]:
-        """Cancel all that this client waits for."""
-        theirs = [ticket for ticket in self._waiting if ticket.client == client]
-        for ticket in theirs:
+    def cancel_all(self) -> Sequence[Ticket]:
+        """Cancel all that wait."""
+        tickets = tuple(self._waiting)
+        for ticket in tickets:
             self._drop(ticket, State.CANCELLED)
-        return [*theirs, *self._serve(now)]
+        return tickets
 
     def expire(self, now: float) -> Sequence[Ticket]:
         """End the waiting of those whose deadlines have come."""
@@ -156,11 +156,6 @@ class FairQueue:
         for ticket in late:
             self._drop(ticket, State.EXPIRED)
         return [*late, *self._serve(now)] if late else ()
-
-    def virtual_s(self, client: Hashable) -> float:
-        """How far a client's virtual time is ahead of those being served; 0 for strangers."""
-        account = self._accounts.get(client)
-        return 0.0 if account is None else max(0.0, account.virtual_s - self._virtual_s)
 
     def _serve(self, now: float) -> list[Ticket]:
         """Let the best in until it does not fit."""

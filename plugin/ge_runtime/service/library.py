@@ -16,6 +16,7 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Engine, Shapes
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.engines.places import Place
+from ge_runtime.errors import ArtifactFault
 from ge_runtime.service.content import Contents
 
 _REENTRANT: Final = (OnnxEngine,)
@@ -61,6 +62,7 @@ class Volume:
     busy_s: float = 0.0
     largest: list[Shapes] = field(default_factory=list)
     """What it was prepared for."""
+    preparing: Lock = field(default_factory=Lock)
 
     @property
     def exclusive(self) -> Hashable | None:
@@ -132,11 +134,25 @@ class Library:
         contents: Sequence[str],
     ) -> Volume:
         engine = self._place.open(artifacts, threads=threads, outputs=outputs)
+        try:
+            self._check(artifacts, contents)
+        except BaseException:
+            engine.close()
+            raise
         share = Share(self._place.memory)
         volume = Volume(key, tuple(artifacts), threads, "-".join(contents), engine, share)
         with self._lock:
             self._volumes[key] = volume
         return volume
+
+    def _check(self, artifacts: Sequence[Artifact], contents: Sequence[str]) -> None:
+        """Raises ArtifactFault if what was opened may be something else than what was read."""
+        for artifact, content in zip(artifacts, contents, strict=True):
+            if self._contents.of(artifact.path) != content:
+                raise ArtifactFault(
+                    f"{artifact.path}: found it changed while it was opened, expected the same "
+                    "content; load the model again"
+                )
 
     def give_back(self, volume: Volume) -> None:
         """One user less. Whoever opens the same meanwhile gets another engine."""
@@ -152,11 +168,18 @@ class Library:
 
         Call it while the engine executes nothing. Raises OutOfMemory.
         """
-        new = [shapes for shapes in largest if shapes not in volume.largest]
-        if new:
+        with volume.preparing:
+            new = [shapes for shapes in largest if shapes not in volume.largest]
+            if not new:
+                return
+            share = Share(self._place.memory)
+            try:
+                volume.engine.bind([*volume.largest, *new], share)
+            except BaseException:
+                share.free_all()
+                raise
+            before, volume.share = volume.share, share
             volume.largest += new
-            before, volume.share = volume.share, Share(self._place.memory)
-            volume.engine.bind(volume.largest, volume.share)
             before.free_all()
 
     def volumes(self) -> list[Volume]:

@@ -17,23 +17,28 @@ class Link:
     """A connection on which the service knows this client. For one thread at a time."""
 
     def __init__(
-        self,
-        device: str,
-        folder: RuntimeFolder,
-        limits: Limits,
-        hello: Json,
-        wanted: Callable[[], None] = lambda: None,
+        self, device: str, limits: Limits, hello: Json, wanted: Callable[[], None]
     ) -> None:
         """Reaches the service, and starts it if there is none. Raises as `reach` does.
 
         wanted: raises what ends a wait that nobody wants any more.
         """
         self._device = device
-        self._folder = folder
-        self._wanted = wanted
-        reached = reach(device, folder, limits, hello, wanted)
+        # Anew for each service: whoever removes the folder takes it only from the last one.
+        self._folder = RuntimeFolder.open()
+        try:
+            reached = reach(device, self._folder, limits, hello, wanted)
+        except BaseException:
+            self._folder.close()
+            raise
         self.channel, self.pulse, self.pid, self._welcome = reached
+        self.log = self._folder.file(device, "log")
         self._announced: set[int] = set()
+
+    def close(self) -> None:
+        """Leave, when no thread uses the link any more."""
+        self.channel.close()
+        self._folder.close()
 
     @property
     def kind(self) -> str:
@@ -47,7 +52,7 @@ class Link:
 
     def ask(self, message: Json, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         """See `pulse.ask`."""
-        return ask(self.channel, message, self._check, descriptors)
+        return ask(self.channel, message, self.pulse.check, descriptors)
 
     def announce(self, shared: Shared) -> None:
         """Have the service map one more arena, unless it has."""
@@ -68,12 +73,8 @@ class Link:
         token = self._welcome["client"]
         hello = {"role": "run", "version": VERSION, "client": token, "engine": engine}
         try:
-            ask(channel, hello, self._check)
+            ask(channel, hello, self.pulse.check)
         except BaseException:
             channel.close()
             raise
         return channel
-
-    def _check(self) -> None:
-        self._wanted()
-        self.pulse.check()

@@ -25,7 +25,7 @@ _NAME: Final = "ge_runtime"
 def runtime_folder(environment: Mapping[str, str], uid: int) -> Path:
     """The folder for a user: below XDG_RUNTIME_DIR if there is one, else in /tmp."""
     given = environment.get("XDG_RUNTIME_DIR")
-    if given and Path(given).is_dir():
+    if given and Path(given).is_absolute() and Path(given).is_dir():
         return Path(given) / _NAME
     return Path("/tmp") / f"{_NAME}-{uid}"
 

@@ -178,6 +178,8 @@ def reach(
         except NoService:
             if not start(device, folder, limits):
                 time.sleep(_AGAIN_S)
+        except Crowded:
+            pass  # connecting has waited
         else:
             pulse = Pulse(device, folder, limits, pid, wanted)
             try:

@@ -129,9 +129,11 @@ def _execute(
     took_s = 0.0
     try:
         server.turns.enter(ticket)
-    except Departed as departed:
-        fault = departed
+    except (Departed, EngineLost) as without_a_turn:
+        fault = without_a_turn
+        waited_s = 0.0
     else:
+        waited_s = ticket.waited_s
         started = time.perf_counter()
         try:
             results = volume.engine.run(call.inputs, call.outputs)
@@ -140,18 +142,17 @@ def _execute(
         took_s = time.perf_counter() - started
         server.turns.leave(ticket, took_s)
         volume.note(took_s, failed=fault is not None)
-        tenant.note(took_s, ticket.waited_s, failed=fault is not None)
+        tenant.note(took_s, waited_s, failed=fault is not None)
     loan.ticket = None
     if fault is not None:
         forget_frames(fault)  # which hold arrays of the client's memory
-        waited_s = 0.0 if isinstance(fault, Departed) else ticket.waited_s
         channel.send(pack_done(Done(sequence, waited_s, took_s, fault=fault_as_json(fault))))
         if isinstance(fault, EngineLost):
-            server.end(f"the device is lost: {fault}")
+            server.end(f"the device is lost: {fault}", patience_s=0.0)
     elif call.allocates:
-        _send_allocated(channel, sequence, ticket.waited_s, took_s, results, call, loan)
+        _send_allocated(channel, sequence, waited_s, took_s, results, call, loan)
     else:
-        channel.send(pack_done(Done(sequence, ticket.waited_s, took_s)))
+        channel.send(pack_done(Done(sequence, waited_s, took_s)))
 
 
 def _send_allocated(

@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Final
@@ -74,6 +75,7 @@ class Server:
         self._lock = threading.Lock()  # guards the grace and the channels
         self._channels: dict[Channel, threading.Thread] = {}
         self._ending: str | None = None
+        self._patience_s = _END_S
         self._waking = threading.RLock()  # guards the next; a signal may come to who has it
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._listener = _listen(folder.address(device))
@@ -134,17 +136,20 @@ class Server:
             self.turns,
         )
 
-    def end(self, why: str) -> None:
-        """End the service: `run` returns. From any thread, and from a signal's handler."""
+    def end(self, why: str, *, patience_s: float = _END_S) -> None:
+        """End the service: `run` returns. From any thread, and from a signal's handler.
+
+        patience_s: for executions under way; those that wait for their turn are told at once.
+        """
         with self._waking:
             if self._ending is None:
-                self._ending = why
+                self._ending, self._patience_s = why, patience_s
                 os.eventfd_write(self._wake, 1)
 
     # --------------------------------------------------------------------------------- its life
 
-    def run(self) -> bool:
-        """Serve until nobody needs it, or until `end`; True if all connections ended with it."""
+    def run(self) -> None:
+        """Serve until nobody needs it, or until `end`; `close` must follow."""
         poll = select.poll()
         poll.register(self._listener, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
@@ -161,9 +166,25 @@ class Server:
                 os.eventfd_read(self._wake)
             self._accept()
             if self.turns.longest_run_s() > self.limits.run_s:
-                self.end(f"an execution has been running for more than {self.limits.run_s:g} s")
+                why = f"an execution has been running for more than {self.limits.run_s:g} s"
+                self.end(why, patience_s=0.0)
+
+    def close(self) -> bool:
+        """Have executions end, leave all clients, close the place; False if something hangs."""
         _log.info("it ends: %s", self._ending)
-        return self._close()
+        with contextlib.suppress(OSError):
+            os.unlink(f"{file_name(self.device)}.sock", dir_fd=self._folder.descriptor)
+        self._listener.close()
+        self.turns.close(self._patience_s)
+        if not (self._leave(Channel.hush, self._patience_s) or self._leave(Channel.shut, _END_S)):
+            return False
+        if self._library is not None:
+            self._library.close()
+        if self._place is not None:
+            self._place.close()
+        with self._waking:
+            os.close(self._wake)
+        return True
 
     def _accept(self) -> bool:
         """Let everybody in who knocks; whether there was anybody."""
@@ -171,7 +192,11 @@ class Server:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
+            except BlockingIOError:
+                return came
+            except OSError as error:  # out of descriptors, say: whoever knocks has to wait
+                _log.warning("nobody can be let in: %s", error)
+                time.sleep(_LOOK_S)
                 return came
             came = True
             try:
@@ -207,26 +232,16 @@ class Server:
             self._grace.note(len(self.tenants), self.clock.now())
         os.eventfd_write(self._wake, 1)
 
-    def _close(self) -> bool:
-        with contextlib.suppress(OSError):
-            os.unlink(f"{file_name(self.device)}.sock", dir_fd=self._folder.descriptor)
-        self._listener.close()
+    def _leave(self, end: Callable[[Channel], None], within_s: float) -> bool:
+        """End all connections in this way; whether their threads have ended within that time."""
         with self._lock:
             channels = dict(self._channels)
         for channel in channels:
-            channel.shut()
-        until = self.clock.now() + _END_S
+            end(channel)
+        until = time.monotonic() + within_s
         for thread in channels.values():
-            thread.join(max(0.0, until - self.clock.now()))
-        if any(thread.is_alive() for thread in channels.values()):
-            return False
-        if self._library is not None:
-            self._library.close()
-        if self._place is not None:
-            self._place.close()
-        with self._waking:
-            os.close(self._wake)
-        return True
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in channels.values())
 
 
 def _listen(address: str) -> socket.socket:

@@ -8,7 +8,6 @@ client, and is `runs`' affair.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -40,6 +39,7 @@ _CLOSE_S: Final = 5.0
 """Until the connection of an engine that is closed has noticed."""
 
 _MOST_WEIGHT: Final = 1e6
+_MOST_THREADS: Final = 1024
 
 Value = TypeVar("Value")
 
@@ -103,7 +103,9 @@ def _run(server: Server, channel: Channel, hello: Json) -> None:
         if not loan.busy.acquire(blocking=False):
             raise Broken("found a second connection to an engine, expected one")
         try:
-            loan.hang_up = channel.shut
+            loan.hang_up = channel.hush
+            if tenant.leaving:  # before there was anything to hang up
+                raise PeerGone("its client has left")
             channel.send_json({"ok": {}})
             serve_runs(server, channel, tenant, loan)
         finally:
@@ -117,17 +119,16 @@ def _attend(server: Server, channel: Channel, hello: Json, pid: int) -> None:
     priority = _of(hello, "priority", int)
     if not isinstance(weight, int | float) or not 1 / _MOST_WEIGHT <= weight <= _MOST_WEIGHT:
         raise Broken(f"found weight {weight!r}, expected a number above 0")
-    place = server.place()
     tenant = server.tenants.enter(name, pid, float(weight), priority)
     _log.info("%s (pid %d) has come", name, pid)
-    welcome = {
-        "version": VERSION,
-        "client": tenant.token,
-        "pid": os.getpid(),
-        "kind": place.kind,
-        "hardware": place.hardware,
-    }
     try:
+        place = server.place()  # may take long; the service has a client meanwhile
+        welcome = {
+            "version": VERSION,
+            "client": tenant.token,
+            "kind": place.kind,
+            "hardware": place.hardware,
+        }
         channel.send_json({"ok": welcome})
         attendant = _Attendant(server, tenant)
         while True:
@@ -171,7 +172,7 @@ class _Attendant:
             _log.warning("%s (pid %d): refused: %s", self._tenant.name, self._tenant.pid, broken)
             return {"refused": str(broken)}
         except EngineLost as lost:
-            self._server.end(f"the device is lost: {lost}")
+            self._server.end(f"the device is lost: {lost}", patience_s=0.0)
             return {"fault": fault_as_json(lost)}
         except RuntimeFault as fault:
             return {"fault": fault_as_json(fault)}
@@ -204,6 +205,8 @@ class _Attendant:
         ]
         outputs = [str(name) for name in _of(message, "outputs", list)]
         threads = _of(message, "threads", int)
+        if not 1 <= threads <= _MOST_THREADS:
+            raise Broken(f"found {threads} threads, expected 1 to {_MOST_THREADS}")
         volume = self._server.library().borrow(artifacts, threads=threads, outputs=outputs)
         loan = self._server.tenants.lend(self._tenant, volume)
         shapes = volume.engine.shapes

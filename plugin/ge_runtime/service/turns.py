@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from threading import Condition, Lock
 
 from ge_runtime.clock import Clock
-from ge_runtime.errors import Cancelled, Expired
+from ge_runtime.errors import Cancelled, EngineLost, Expired
 from ge_runtime.service.fair import FairQueue, State, Ticket
 
 
@@ -38,6 +38,8 @@ class Turns:
         self._clock = clock
         self._lock = Lock()
         self._waits: dict[Ticket, Condition] = {}
+        self._idle = Condition(self._lock)
+        self._closed = False
         self._begun = self._waited = self._expired = self._cancelled = 0
         self._wait_s = self._longest_wait_s = 0.0
 
@@ -49,15 +51,19 @@ class Turns:
     def enter(self, ticket: Ticket) -> None:
         """Block until it is the ticket's turn; `leave` must follow.
 
-        Raises Expired, or Cancelled once `cancel` was called; then `leave` must not follow.
+        Raises Expired, Cancelled once `cancel` was called, or EngineLost once `close` was; then
+        `leave` must not follow.
         """
         with self._lock:
-            self._wake(self._queue.offer(ticket, self._clock.now()))
+            if not self._closed:
+                self._wake(self._queue.offer(ticket, self._clock.now()))
             if ticket.state is State.WAITING:
                 self._wait(ticket)
             if ticket.state is State.RUNNING:
                 self._begun += 1
                 return
+            if self._closed:
+                raise EngineLost("the device service ends")
             late = ticket.state is State.EXPIRED
             self._expired += late
             self._cancelled += not late
@@ -69,11 +75,22 @@ class Turns:
         """The execution has ended, after so many seconds."""
         with self._lock:
             self._wake(self._queue.finish(ticket, took_s, self._clock.now()))
+            if not self._queue.running:
+                self._idle.notify_all()
 
     def cancel(self, ticket: Ticket) -> None:
         """End the ticket's waiting. Nothing happens if it does not wait."""
         with self._lock:
             self._wake(self._queue.cancel(ticket, self._clock.now()))
+
+    def close(self, patience_s: float) -> None:
+        """Let nobody in any more. Blocks until nothing runs, or for so long."""
+        with self._lock:
+            now = self._clock.now()
+            self._closed = True
+            self._wake(self._queue.cancel_all())
+            while self._queue.running and self._clock.now() < now + patience_s:
+                self._clock.wait(self._idle, now + patience_s)
 
     def waiting(self) -> dict[Hashable, int]:
         """How many tickets of each client wait now."""

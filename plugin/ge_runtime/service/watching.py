@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any, Final
 
-from ge_runtime.errors import ServiceFault
+from ge_runtime.errors import RuntimeFault
 from ge_runtime.service.channel import PeerGone
 from ge_runtime.service.paths import RuntimeFolder
 from ge_runtime.service.protocol import VERSION
@@ -26,7 +26,7 @@ def look(folder: RuntimeFolder) -> list[dict[str, Any]]:
         with suppress(NoService, PeerGone):
             try:
                 services.append(_ask(device, folder))
-            except (ServiceFault, TimeoutError) as fault:
+            except (RuntimeFault, TimeoutError) as fault:
                 services.append({"device": device, "fault": str(fault)})
     return services
 

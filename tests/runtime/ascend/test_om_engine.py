@@ -1,6 +1,8 @@
 """The engine for .om files, on a simulated card."""
 
+import dataclasses
 import mmap
+import re
 import sys
 import threading
 from contextlib import ExitStack
@@ -15,6 +17,8 @@ from runtime.support.graphs import ENCODER, PIXELS, copy_of, sums, write
 
 import ge_runtime.ascend.lanes as lanes
 from ge_runtime.ascend.card import PROCESS_CARDS
+from ge_runtime.ascend.description import AIPP_INPUT, GEAR_INPUT
+from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.engines.places import CardPlace
@@ -237,6 +241,33 @@ def test_a_result_of_another_shape_is_refused_before_anything_runs(engine, machi
 
 
 # -- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"dtype": 16}, "'input_ids': found aclDataType 16, which Triton lacks"),
+        ({"format": 29}, "'input_ids': found aclFormat 29, expected ND, NCHW or NHWC"),
+        ({"name": AIPP_INPUT}, "found dynamic AIPP, expected static or none"),
+        ({"name": GEAR_INPUT}, f"expected {GEAR_INPUT} as the last of them"),
+    ],
+)
+def test_a_model_that_nobody_can_feed_is_refused(
+    place, encoder_dir, monkeypatch, machine, change, told
+):
+    describe = PyAclDriver.describe
+
+    def changed(driver, model):
+        description = describe(driver, model)
+        first, *others, gears = description.inputs
+        if change.get("name") == GEAR_INPUT:
+            gears = dataclasses.replace(gears, name="gears")
+        inputs = (dataclasses.replace(first, **change), *others, gears)
+        return dataclasses.replace(description, inputs=inputs)
+
+    monkeypatch.setattr(PyAclDriver, "describe", changed)
+    with pytest.raises(ArtifactFault, match=re.escape(told)):
+        place().open_om(encoder_dir / "model.om")
 
 
 def test_engines_of_one_file_share_weights_and_workspace(place, encoder_dir, machine):

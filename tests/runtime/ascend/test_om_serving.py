@@ -261,7 +261,7 @@ def test_a_missing_interface_is_told_with_its_cure(monkeypatch):
 def test_an_encoder_that_does_not_fit_is_a_fault_of_the_plan(opened, machine):
     machine.start(hbm_mib=1)
     with pytest.raises(
-        PlanFault, match=r"the graph does not fit: lane 0 of npu:0: model.om: found 1,077,760 more"
+        PlanFault, match=r"the graph does not fit: /.*/model\.om: found 1,077,760 more .* on npu:0;"
     ):
         opened()
 

@@ -39,6 +39,13 @@ def run(*arguments):
     return cli.main([*map(str, arguments)])
 
 
+def test_a_model_that_is_not_for_a_card_is_built_and_that_is_said(folder, capsys):
+    (folder / "config.pbtxt").write_text(ENCODER_CONFIG + GEARS)
+    assert run("build", folder) == 0
+    _, note = capsys.readouterr().out.splitlines()
+    assert note == "config.pbtxt says devices: cpu; model.om is served on npu:0 and others"
+
+
 def test_a_model_is_built_recorded_and_inspected(folder, capsys):
     assert run("build", folder) == 0
     om = folder / "1" / "model.om"
@@ -70,7 +77,9 @@ def test_nothing_is_built_again_unless_something_has_changed(folder, capsys):
 
 
 def test_axes_without_gears_have_the_size_of_their_limit(folder, capsys):
-    (folder / "config.pbtxt").write_text(ENCODER_CONFIG + parameter("gears.batch", "1, 8"))
+    (folder / "config.pbtxt").write_text(
+        ENCODER_CONFIG + parameter("gears.batch", "1, 8") + ON_CARD
+    )
     lines = build(folder, folder / "1", "AscendSimulator", "fp16")
     assert "--dynamic_batch_size=1,8" in lines[0]
     assert "--precision_mode_v2=fp16" in lines[0]

@@ -31,6 +31,12 @@ def test_gears_need_not_hold_the_largest_where_there_is_a_fallback():
     assert (config.gears, config.oversize) == ({("tokens",): ((8,), (16,))}, "fallback")
 
 
+def test_no_fallback_is_offered_where_graphs_are_compiled():
+    config = encoder_config({"gears.tokens": "8, 16", "devices": "npu:0"})
+    (fault,) = faults_of(config)
+    assert fault.endswith("as the limit allows requests of that size")
+
+
 def test_gears_of_rows_need_not_hold_a_whole_window():
     assert parse(encoder_config({"gears.batch": "1, 2"}, batch=64)).gears == {
         ("batch",): ((1,), (2,))

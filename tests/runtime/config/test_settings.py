@@ -66,6 +66,7 @@ def test_engines_on_several_devices_share_the_cores():
             "parameter 'devices': found no device 'cuda', expected one of: cpu, npu:0",
         ),
         ("devices", "", "parameter 'devices': found no device ''"),
+        ("devices", "NPU:0", "cpu, npu:0; did you mean 'npu:0'?"),
         (
             "stages",
             "encoder, encoder",

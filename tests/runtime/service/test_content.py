@@ -4,6 +4,7 @@ import pytest
 from runtime.support.graphs import ENCODER, copy_of, write
 
 from ge_runtime.errors import ArtifactFault
+from ge_runtime.service import content
 from ge_runtime.service.content import Contents
 
 
@@ -46,3 +47,19 @@ def test_weights_in_other_files_are_part_of_the_content(tmp_path):
     assert paths[0].read_bytes() == paths[1].read_bytes()
     contents = Contents()
     assert contents.of(paths[0]) != contents.of(paths[1])
+    weights = paths[0].with_name("weights")
+    first = contents.of(paths[0])
+    weights.write_bytes(weights.read_bytes() + b"more")
+    assert contents.of(paths[0]) != first
+
+
+def test_mark_of_other_files_is_found_wherever_it_lies(tmp_path, monkeypatch):
+    monkeypatch.setattr(content, "_PART_BYTES", 16)
+    for before in range(16, 33):
+        path = tmp_path / str(before) / "model.onnx"
+        path.parent.mkdir()
+        path.write_bytes(b"x" * before + b"\x0a\x08location" + b"y" * 20)
+        contents = Contents()
+        first = contents.of(path)
+        (path.parent / "weights").touch()
+        assert contents.of(path) != first

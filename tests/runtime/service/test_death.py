@@ -4,6 +4,8 @@ import contextlib
 import fcntl
 import gc
 import os
+import resource
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -14,11 +16,15 @@ from runtime.engines.conformance_engine import token_batch
 from runtime.support.configs import encoder_config
 from runtime.support.graphs import ENCODER, PIXELS, encode, write
 from runtime.support.services import QUICK, ClientProcess, descriptors_of, until, wait_for_end
+from runtime.support.threads import Beside
 
 from ge_runtime import EngineLost, Runtime
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.limits import Limits
+from ge_runtime.service.paths import RuntimeFolder
+from ge_runtime.service.pulse import Pulse
 
 CONFIG = encoder_config(
     {"placement": "service", "cost": "launch_us=100, element_ns=100, element2_ns=0"}
@@ -212,3 +218,34 @@ def test_model_whose_file_has_changed_does_not_come_back_as_another(services, tm
     write(ENCODER, "onnxruntime", tmp_path / "1")
     until(lambda: not engine.lost, "the model as it was")
     place.close()
+
+
+def test_client_is_closed_at_once_while_it_waits_for_a_service_that_hangs(services):
+    place = ServicePlace("cpu", "client", limits=Limits(probe_s=0.01, hung_s=3600.0))
+    os.kill(place.pid, signal.SIGSTOP)
+    Beside(place.close).result()
+
+
+def test_service_is_not_ended_for_what_is_wrong_here(services):
+    place = ServicePlace("cpu", "client")
+    with RuntimeFolder.open(services.path) as folder:
+        pulse = Pulse("cpu", folder, Limits(probe_s=0.0), place.pid, lambda: None)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            pulse.check()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert services.pid() == place.pid
+    place.close()
+
+
+def test_service_is_had_back_where_somebody_has_removed_its_folder(services, runtime):
+    pid = services.pid()
+    shutil.rmtree(services.path)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not runtime.is_ready(), "the notice")
+    until(runtime.is_ready, "the next service")
+    (answer,) = runtime.infer([request(2)])
+    np.testing.assert_allclose(answer["embedding"], encode([[2]]), rtol=1e-5)
+    assert services.pid() not in (None, pid)

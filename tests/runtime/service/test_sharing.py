@@ -164,6 +164,43 @@ def test_defect_of_the_engine_is_a_fault_with_its_class(held, opened):
         run(engine, 1.0)
 
 
+def test_service_that_ends_answers_what_is_under_way_and_begins_nothing_more(services, opened):
+    with held_service(services.path) as (device, server):
+        engines = [opened(f"client {number}", limits=Limits(retry_s=60.0)) for number in range(3)]
+        running = fill(device, engines[:2])
+        waiting = Beside(run, engines[2], 9.0)
+        until(lambda: server.turns.stats().waiting == 1, "the wait")
+        server.end("SIGTERM")
+        with pytest.raises(EngineLost, match="the device service ends"):
+            waiting.result()
+        device.let_go()
+        assert [one.result() for one in running] == [0.0, 2.0]
+        for engine in engines:
+            until(lambda engine=engine: engine.lost, "the notice")
+            engine._place.close()
+    assert 9.0 not in device.begun
+
+
+def test_place_that_takes_long_to_open_is_no_service_without_clients(services):
+    clock = ManualClock()
+    limits = Limits(grace_s=10.0)
+    with held_service(services.path, clock=clock, limits=limits) as (device, server):
+        opening, go_on = threading.Event(), threading.Event()
+
+        def slow(_):
+            opening.set()
+            assert go_on.wait(30)
+            return device
+
+        server._open_place = slow
+        coming = Beside(ServicePlace, "held", "client")
+        assert opening.wait(30)
+        clock.advance(1000.0)
+        services.greet("held", role="observer")[0].close()  # it has looked at its clock since
+        go_on.set()
+        coming.result().close()
+
+
 def test_lost_device_ends_the_service_so_that_the_next_one_opens_it_anew(services, opened):
     with held_service(services.path) as (device, _):
         device.let_go()

@@ -1,20 +1,24 @@
 """How a device service comes to be, and how it goes when nobody needs it."""
 
 import contextlib
+import fcntl
 import os
+import resource
 import signal
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from runtime.support.graphs import ENCODER
-from runtime.support.services import ClientProcess, wait_for_end
+from runtime.support.services import ClientProcess, until, wait_for_end
 
 from ge_runtime.errors import ServiceFault
 from ge_runtime.service import protocol
 from ge_runtime.service.client import ServicePlace
 from ge_runtime.service.limits import Limits
+from ge_runtime.service.paths import RuntimeFolder
 
 
 def test_eight_clients_that_start_at_once_share_one_service(services, version_dir):
@@ -141,4 +145,52 @@ def test_signal_ends_the_service_in_order(services):
     wait_for_end(place.pid)
     assert "cpu.sock" not in services.names()
     assert "it ends: SIGTERM" in (services.path / "cpu.log").read_text()
+    place.close()
+
+
+def test_service_owes_nothing_to_who_started_it(services):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard // 2, hard))
+    try:
+        place = ServicePlace("cpu", "client")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    process = Path(f"/proc/{place.pid}")
+    status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines())
+    assert int(status["SigBlk"], 16) == 0
+    assert status["Umask"] == "0077"
+    assert int(status["PPid"]) != os.getpid()  # so it is not ours to wait for
+    assert os.getsid(place.pid) != os.getsid(0)  # nor in reach of a terminal's Ctrl-C
+    assert (process / "cwd").readlink() == Path("/")
+    assert resource.prlimit(place.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    with RuntimeFolder.open(services.path) as folder, pytest.raises(BlockingIOError):
+        fcntl.flock(folder.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as cleaners of /tmp do
+    place.close()
+
+
+def test_service_that_hangs_before_it_listens_ends_itself_and_frees_the_lock(
+    services, tmp_path, monkeypatch
+):
+    other = tmp_path / "other"
+    (other / "ge_runtime").mkdir(parents=True)
+    (other / "ge_runtime" / "__init__.py").write_text("import threading; threading.Event().wait()")
+    monkeypatch.setattr(sys, "path", [str(other), *sys.path])
+    with pytest.raises(ServiceFault, match=r"(?s)Timeout.*line 1 in <module>"):
+        ServicePlace("cpu", "client", limits=Limits(start_s=2.0))
+    monkeypatch.undo()
+    assert not (services.path / "cpu.sock").exists()
+    until(lambda: not services.is_locked(), "the lock")
+
+
+def test_log_that_has_grown_long_begins_anew(services):
+    place = ServicePlace("cpu", "first")
+    log = services.path / "cpu.log"
+    with log.open("ab") as file:
+        file.write(b"x" * 2**20)
+    ServicePlace("cpu", "second").close()
+    assert log.stat().st_size < 1000
+    assert "second (pid" in log.read_text()
+    assert "first (pid" in (services.path / "cpu.log.old").read_text()
     place.close()

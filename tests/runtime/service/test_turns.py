@@ -1,7 +1,7 @@
 import pytest
 from runtime.support.threads import Beside
 
-from ge_runtime.errors import Cancelled, Expired
+from ge_runtime.errors import Cancelled, EngineLost, Expired
 from ge_runtime.service.fair import Ticket
 from ge_runtime.service.turns import Turns
 from ge_runtime.testing.clock import ManualClock
@@ -57,3 +57,30 @@ def test_cancelled_ticket_stops_waiting_and_others_move_up():
     turns.leave(running, 1.0)
     stayed.result()
     assert turns.stats().cancelled == 1
+
+
+def test_close_refuses_who_waits_and_who_comes_and_awaits_who_runs():
+    clock = ManualClock()
+    turns = Turns(1, clock)
+    running = Ticket("a")
+    turns.enter(running)
+    waiting = Beside(turns.enter, Ticket("b"))
+    clock.until_waiting(1)
+    closing = Beside(turns.close, 5.0)
+    with pytest.raises(EngineLost, match="the device service ends"):
+        waiting.result()
+    with pytest.raises(EngineLost):
+        turns.enter(Ticket("c"))
+    clock.until_waiting(1)
+    turns.leave(running, 1.0)
+    closing.result()
+
+
+def test_close_awaits_nobody_for_ever():
+    clock = ManualClock()
+    turns = Turns(1, clock)
+    turns.enter(Ticket("a"))
+    closing = Beside(turns.close, 5.0)
+    clock.until_waiting(1)
+    clock.advance(5.0)
+    closing.result()

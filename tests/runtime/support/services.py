@@ -257,7 +257,7 @@ def held_service(path, *, device="held", clock=None, limits=None):
             open_place=lambda _: place,
             cores=1,
         )
-        thread = threading.Thread(target=server.run)
+        thread = threading.Thread(target=lambda: (server.run(), server.close()))
         thread.start()
         try:
             yield place, server
