@@ -12,8 +12,8 @@ from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.datasets import DataBuffer, Dataset, data, living
 from ascend_simulator.models import UNALIGNED, Given, Model, system_memory
 from ascend_simulator.om import OmTensor
+from ascend_simulator.ordering import Range
 from ascend_simulator.process import Process
-from ascend_simulator.tasks import Range
 from ascend_simulator.violations import declare, violate
 
 SHORT = declare(
@@ -120,7 +120,7 @@ class Binding:
             return 0
         index = model.gear_at.get(buffer.ptr)
         if index != model.gear:
-            found = "found another gear set for another dataset since it was set for this one"
+            found = "the gear that was set last was another, in another gear buffer"
             violate(OTHER_GEAR, f"execute: {model.name}: {found}")
         if index is None:
             found = "found no gear set for this dataset, so the largest runs"

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascend_simulator.accounting import ALIGNMENT
-from ascend_simulator.ordering import Uses
-from ascend_simulator.tasks import Range
+from ascend_simulator.ordering import Range, Uses
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Kind: TypeAlias = Literal["device", "pinned", "registered", "alias"]

@@ -15,9 +15,10 @@ from ascend_simulator.datasets import DataBuffer, Dataset, TensorDesc, data, des
 from ascend_simulator.graph import Array, Bound
 from ascend_simulator.models import Model, check_context, system_memory
 from ascend_simulator.om import Dims, OmTensor
+from ascend_simulator.ordering import Range
 from ascend_simulator.process import Process
 from ascend_simulator.streams import Stream
-from ascend_simulator.tasks import Range, Task
+from ascend_simulator.tasks import Task
 
 
 def execute(now: Process, model: Model, inputs: Dataset, outputs: Dataset, stream: Stream) -> None:

@@ -22,8 +22,8 @@ from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.flights import Flights
 from ascend_simulator.graph import Graph
 from ascend_simulator.om import Manifest, Om
+from ascend_simulator.ordering import Range
 from ascend_simulator.process import Process
-from ascend_simulator.tasks import Range
 from ascend_simulator.violations import declare, violate
 from ascend_simulator.weights import CHANGED, WeightImage
 from ascend_simulator.workspaces import Workspace

@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias
 
+Range: TypeAlias = tuple[int, int]
+"""Address and bytes."""
+
 Knowledge: TypeAlias = Mapping[int, int]
 """Stream -> number of its last task that is known to be over."""
 

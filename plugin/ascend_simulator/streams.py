@@ -18,9 +18,9 @@ from typing import Final, TypeAlias
 from ascend_simulator.blocks import Block
 from ascend_simulator.codes import Code, FailureMode, Refused
 from ascend_simulator.memory import AddressSpace
-from ascend_simulator.ordering import HOST, Ordering, Use
+from ascend_simulator.ordering import HOST, Ordering, Range, Use
 from ascend_simulator.runners import Behind, Runner, Seeded
-from ascend_simulator.tasks import Mark, Range, Task
+from ascend_simulator.tasks import Mark, Task
 from ascend_simulator.violations import declare, violate
 
 RACE = declare(

@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from ascend_simulator.ordering import Knowledge
-
-Range: TypeAlias = tuple[int, int]
-"""Address and bytes."""
+from ascend_simulator.ordering import Knowledge, Range
 
 
 class Task(NamedTuple):

@@ -67,8 +67,9 @@ class Runtime:
         version_dir: the folder with the artifact. model_config: Triton's JSON, parsed.
         instance_name: for people. derived: the outputs that the model's own code makes.
         clock: of the callers' deadlines.
-        Raises ConfigFault, ArtifactFault, PlanFault, NoDevice, or NeverFits if a launch needs more
-        workspace than the pool has; then nothing stays open.
+        Raises ConfigFault, ArtifactFault, PlanFault, NoDevice, EngineLost for a card that was lost
+        before, ServiceFault, or NeverFits if a launch needs more workspace than the pool has; then
+        nothing stays open.
         """
         parts = assemble(version_dir, model_config, instance_name=instance_name, derived=derived)
         return cls(instance_name, version_dir, parts, clock or SystemClock())

@@ -8,6 +8,7 @@ from simulator.support.driving import H2D, MIB, content, fill, ok
 
 from ascend_simulator import SimulatorViolation, current
 from ascend_simulator.accounting import charged_bytes
+from ascend_simulator.blocks import FRESH
 from ascend_simulator.memory import DEVICE_BASE
 
 POLICIES = {
@@ -100,6 +101,23 @@ def test_pinned_memory_is_the_hosts_and_aligned(acl):
     ctypes.memset(ptr, 5, 1000)
     assert content(ptr, 1000) == bytes([5]) * 1000
     ok(acl.rt.free_host(ptr))
+
+
+def test_freed_pinned_memory_is_poisoned_and_not_given_again_at_once(acl):
+    ptr = ok(acl.rt.malloc_host(4096))
+    ctypes.memset(ptr, 0, 4096)
+    ok(acl.rt.free_host(ptr))
+    assert ctypes.string_at(ptr, 4096) == bytes([FRESH]) * 4096
+    assert ptr not in [ok(acl.rt.malloc_host(4096)) for _ in range(20)]
+
+
+def test_freed_pinned_memory_is_not_kept_beyond_a_limit(acl):
+    for _ in range(3):
+        ok(acl.rt.free_host(ok(acl.rt.malloc_host(30 * MIB))))
+    ptr = ok(acl.rt.malloc_host(65 * MIB))
+    ok(acl.rt.free_host(ptr))
+    space = current().memory
+    assert space.locate(ptr, 64, want="host") is None  # nothing is known of it any more
 
 
 def test_new_memory_holds_no_zeros(acl):

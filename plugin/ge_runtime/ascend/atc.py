@@ -96,6 +96,7 @@ class Atc:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
+                errors="replace",  # it may speak another language than the locale's
                 check=False,
             )
             # Some versions put the system and architecture into the name.

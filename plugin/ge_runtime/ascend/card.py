@@ -69,6 +69,14 @@ class Card:
         if self.lost is not None:
             raise EngineLost(str(self.lost))
 
+    def enter(self) -> None:
+        """Give the calling thread the card's own context, which is there as long as the card is.
+
+        That of a lane may go at any moment, when the lane is made anew. Raises EngineLost.
+        """
+        self.ensure_there()
+        self._home.enter()
+
     def lose(self, text: str) -> EngineLost:
         """The card is lost, now and for the rest of the process; the error to raise."""
         if self.access.lost is None:

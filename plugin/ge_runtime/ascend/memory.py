@@ -145,15 +145,20 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
             self._ranges = (*self._ranges, (address, address + memory.nbytes))
 
     def disown(self, memory: NDArray[np.uint8]) -> None:
-        """Undo `adopt`. No copy to or from the memory is queued any more."""
+        """Undo `adopt`. No copy to or from the memory is queued any more.
+
+        Memory that the card does not let go of stays with the process.
+        """
         address = Address(memory.ctypes.data)
         with self._lock:
-            if self._adopted.pop(address, None) is None:
+            if address not in self._adopted:
                 return
             self._forget(address)
         if self._access.lost is None:
             self._access.enter()
             self._access.driver.host_unregister(address)
+        with self._lock:
+            self._adopted.pop(address, None)
 
     def disown_all(self) -> None:
         """Undo `adopt` for all that is adopted. Safe to call twice."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -46,8 +47,19 @@ Exit codes: 0 done, 1 there is no service (with --once or --json), 2 arguments o
 be used.
 """
 
-_CLEAR: Final = "\x1b[H\x1b[2J"
-"""Cursor home, then the whole screen: understood by every terminal there is."""
+_HOME, _END_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+"""Where to write next, and what to clear from there on: without a moment of an empty screen."""
+
+_MODEL_COLUMNS: Final = {
+    "model": "<", "engine": "<", "content": "<", "weights": ">", "clients": ">",
+    "executions": ">", "faults": ">", "mean ms": ">",
+}  # fmt: skip
+_CLIENT_COLUMNS: Final = {
+    "client": "<", "pid": ">", "process": "<", "arenas": ">", "executions": ">", "faults": ">",
+    "waiting": ">", "waited ms": ">", "weight": ">", "share": ">",
+}  # fmt: skip
+_LESS_NEEDED: Final = ("content", "process", "engine", "weight", "arenas", "clients", "waited ms")
+"""Columns that a narrow terminal does without, the first to go first."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -75,7 +87,7 @@ def _run(given: argparse.Namespace) -> int:
             return 0 if services else NONE
         if given.once:
             services = look(folder)
-            print("\n".join(table(services, {}, folder.path)))
+            print("\n".join(table(services, {}, folder.path, _size_of_terminal()[0])))
             return 0 if services else NONE
         _live(folder, given.interval)
         return 0
@@ -86,8 +98,13 @@ def _live(folder: RuntimeFolder, interval_s: float) -> None:
     try:
         while True:
             services = look(folder)
-            lines = table(services, before, folder.path)
-            sys.stdout.write(_CLEAR + "\n".join(lines) + "\n")
+            columns, rows = _size_of_terminal()
+            lines = table(services, before, folder.path, columns)
+            if len(lines) >= rows:
+                hidden = len(lines) - rows + 2
+                lines[-hidden:] = [f"... {hidden} more lines: see --once"]
+            screen = "".join(f"{line[:columns]}{_END_OF_LINE}\n" for line in lines)
+            sys.stdout.write(_HOME + screen + _BELOW)
             sys.stdout.flush()
             before = {one["device"]: one for one in services}
             time.sleep(interval_s)
@@ -95,11 +112,22 @@ def _live(folder: RuntimeFolder, interval_s: float) -> None:
         return
 
 
-def table(services: Sequence[Stats], before: Mapping[str, Stats], path: Path) -> list[str]:
+def _size_of_terminal() -> tuple[int, int]:
+    """Columns and rows; without a terminal there is room for everything."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return sys.maxsize, sys.maxsize
+
+
+def table(
+    services: Sequence[Stats], before: Mapping[str, Stats], path: Path, columns: int = sys.maxsize
+) -> list[str]:
     """All services for people, line by line.
 
     before: what each device's service told the last time: shares are of the time since then, or
-    since the service's start. path: where services were looked for.
+    since the service's start. path: where services were looked for. columns: of the terminal;
+    tables leave out what is needed least.
     """
     if not services:
         return [f"no device service in {path}: models with placement: service start one"]
@@ -113,7 +141,12 @@ def table(services: Sequence[Stats], before: Mapping[str, Stats], path: Path) ->
         earlier = before.get(stats["device"], {})
         same = earlier.get("pid") == stats["pid"]
         lines += _service(stats)
-        lines += ["", *_models(stats), "", *_clients(stats, earlier if same else {})]
+        for rows, sides in (
+            (_models(stats), _MODEL_COLUMNS),
+            (_clients(stats, earlier if same else {}), _CLIENT_COLUMNS),
+        ):
+            if rows:
+                lines += ["", *_fitted(rows, sides, columns)]
     return lines
 
 
@@ -124,20 +157,19 @@ def _service(stats: Stats) -> list[str]:
     return [
         f"{stats['device']} ({place.get('hardware', 'not opened')}), pid {stats['pid']}, "
         f"up {_duration(stats['up_s'])}",
-        f"  executions  {turns['begun']:,} begun, {turns['running']} under way, "
+        f"  turns   {turns['begun']:,} begun, {turns['running']} under way, "
         f"{turns['waiting']} waiting; {turns['capacity'] - turns['free']} of {turns['capacity']} "
         "units in use",
-        f"  waits       {turns['waited']:,}, mean {waited * 1e3:.1f} ms, longest "
+        f"  waits   {turns['waited']:,}, mean {waited * 1e3:.1f} ms, longest "
         f"{turns['longest_wait_s'] * 1e3:.1f} ms; {turns['expired']} expired, "
         f"{turns['cancelled']} cancelled",
-        f"  memory      {_size(memory['weights'])} of weights, {_size(memory['arenas'])} of "
-        f"clients' arenas, {_size(allocated)} allocated, {_size(memory['resident'])} resident",
+        f"  memory  weights {_size(memory['weights'])}, arenas {_size(memory['arenas'])}, "
+        f"allocated {_size(allocated)}, resident {_size(memory['resident'])}",
     ]
 
 
-def _models(stats: Stats) -> list[str]:
-    header = ("model", "engine", "content", "weights", "clients", "executions", "faults", "mean ms")
-    rows = [
+def _models(stats: Stats) -> list[Sequence[str]]:
+    return [
         (
             _model_name(model["artifacts"]),
             model["engine"],
@@ -150,18 +182,13 @@ def _models(stats: Stats) -> list[str]:
         )
         for model in stats["models"]
     ]
-    return _indented([header, *rows], "<<<>>>>>")
 
 
-def _clients(stats: Stats, before: Stats) -> list[str]:
-    header = (
-        "client", "pid", "process", "arenas", "executions", "faults", "waiting", "waited ms",
-        "weight", "share",
-    )  # fmt: skip
+def _clients(stats: Stats, before: Stats) -> list[Sequence[str]]:
     earlier = {(one["name"], one["pid"]): one["busy_s"] for one in before.get("clients", ())}
     busy = [one["busy_s"] - earlier.get((one["name"], one["pid"]), 0.0) for one in stats["clients"]]
     whole = sum(busy)
-    rows = [
+    return [
         (
             client["name"],
             str(client["pid"]),
@@ -176,11 +203,20 @@ def _clients(stats: Stats, before: Stats) -> list[str]:
         )
         for client, own in zip(stats["clients"], busy, strict=True)
     ]
-    return _indented([header, *rows], "<><>>>>>>>")
 
 
-def _indented(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
-    return [f"  {line}" for line in aligned(rows, sides)]
+def _fitted(rows: Sequence[Sequence[str]], sides: Mapping[str, str], columns: int) -> list[str]:
+    """The rows below the names of their columns, without those that there is no room for."""
+    there = list(sides)
+    for name in (None, *_LESS_NEEDED):
+        if name in there:
+            there.remove(name)
+        shown = [dict(zip(sides, row, strict=True)) for row in (list(sides), *rows)]
+        cells = [[row[name] for name in there] for row in shown]
+        lines = [f"  {line}" for line in aligned(cells, "".join(sides[name] for name in there))]
+        if max(map(len, lines)) <= columns:
+            break
+    return lines
 
 
 def _model_name(artifacts: Sequence[str]) -> str:

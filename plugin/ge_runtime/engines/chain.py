@@ -89,8 +89,9 @@ class ChainEngine:
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
         """See Engine. The stages hand over in bytes of `memory`."""
-        self._handover = self.plan(largest)
-        self._arena = memory.allocate("between stages", self._handover.packing.peak).memory
+        handover = self.plan(largest)
+        self._arena = memory.allocate("between stages", handover.packing.peak).memory
+        self._handover = handover
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """See Engine. Executes the stages that the wanted outputs need, and no others."""

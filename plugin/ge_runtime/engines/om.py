@@ -94,7 +94,7 @@ class OmEngine:
         EngineLost.
         """
         try:
-            card.access.enter()
+            card.enter()
             file = ModelFile.read(path, card.driver)
             if file.workspace_bytes == 0:
                 raise ArtifactFault(
@@ -129,7 +129,7 @@ class OmEngine:
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
         """See Engine. The slot, which is as large as the largest gear."""
         if self._slot is None:
-            self._card.access.enter()
+            self._card.enter()
             self._slot = Slot(self._model, self._card.driver, self._memory)
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
@@ -168,7 +168,7 @@ class OmEngine:
         self._closed = True
         with self._card.releasing():
             if self._slot is not None and self._card.lost is None:
-                self._card.access.enter()
+                self._card.enter()
                 self._slot.close()
             self._card.unload(self._lane, self._model)
 

@@ -58,7 +58,7 @@ class Place(Protocol):
 
         threads: the most that one execution uses of the host's. outputs: the names that
         config.pbtxt gives the graph's outputs. The engine is the caller's to close.
-        Raises ArtifactFault, PlanFault or OutOfMemory; then nothing stays open.
+        Raises ArtifactFault, PlanFault, OutOfMemory or EngineLost; then nothing stays open.
         """
 
     def adopt(self, memory: Array) -> None:

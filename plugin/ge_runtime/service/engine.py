@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.devices import Buffer, Device
+from ge_runtime.devices import Device
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Shapes, Signature
 from ge_runtime.errors import ArtifactFault, EngineFault
-from ge_runtime.memory.arena import Arena
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.service.channel import Channel, PeerGone, close_all, map_sealed
 from ge_runtime.service.executions import NOWHERE, Done, Spot, pack_layout, pack_run, unpack_done
 from ge_runtime.service.protocol import Broken, Kind, fault_of, intermediates_of, signature_of
+from ge_runtime.service.staging import Staging
 from ge_runtime.specs import Array, Tensors
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ge_runtime.service.link import Link
 
 _TO_ALLOCATE: Final[Spot] = (NOWHERE, 0, ())
-_MOST_STAGED: Final = 64
-"""Bytes beyond its own that a staged tensor takes, for its alignment."""
 
 
 def _stay() -> bool:
@@ -67,7 +65,7 @@ class ServiceEngine:
         self._within: Callable[[], float] = lambda: math.inf
         self._gone: Callable[[], bool] = _stay
         self._executing = Lock()
-        self._staging: Buffer[NDArray[np.uint8]] | None = None
+        self._staging = Staging(place.memory)
         self._signature = Signature((), ())
         self._inputs: list[tuple[str, np.dtype[Any]]] = []
         self._outputs: dict[str, tuple[int, np.dtype[Any]]] = {}
@@ -145,8 +143,7 @@ class ServiceEngine:
 
     def reserve(self, nbytes: int) -> None:
         """See Remote."""
-        spare = _MOST_STAGED * len(self._signature.outputs)
-        self._staging = self._place.memory.allocate("staging", nbytes + spare)
+        self._staging.reserve(nbytes, len(self._signature.outputs))
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """See Engine. Raises EngineLost while there is no service, at once.
@@ -264,33 +261,19 @@ class ServiceEngine:
 
     def _run_staged(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """The same with tensors that lie elsewhere."""
-        memory = self._place.memory
-        arrays = [*inputs.values(), *(array for array in outputs.values() if array is not None)]
-        nbytes = sum(a.nbytes + _MOST_STAGED for a in arrays if memory.spot(a) is None)
-        if self._staging is None or self._staging.nbytes < nbytes:
-            if self._staging is not None:
-                self._staging.free()
-            self._staging = memory.allocate("staging", 1 << nbytes.bit_length())
-        arena = Arena(self._staging.memory, "staging")
-
-        def staged(name: str, array: Array) -> Array:
-            if memory.spot(array) is not None:
-                return array
+        targets = {name: array for name, array in outputs.items() if array is not None}
+        for name, array in (*inputs.items(), *targets.items()):
             if array.dtype.hasobject:
                 raise EngineFault(f"'{name}': found BYTES, which the device service does not take")
-            return arena.carve(array.dtype, array.shape)
-
-        given = {name: staged(name, array) for name, array in inputs.items()}
+        seen = iter(self._staging.visible([*inputs.values(), *targets.values()]))
+        given = {name: next(seen) for name in inputs}
+        wanted = {**outputs, **{name: next(seen) for name in targets}}
         for name, array in inputs.items():
             if given[name] is not array:
                 np.copyto(given[name], array)
-        wanted = {
-            name: None if target is None else staged(name, target)
-            for name, target in outputs.items()
-        }
         results = self.run(given, wanted)
-        for name, target in outputs.items():
-            if target is not None and results[name] is not target:
+        for name, target in targets.items():
+            if results[name] is not target:
                 np.copyto(target, results[name])
                 results[name] = target
         return results

@@ -5,6 +5,7 @@ import mmap
 import re
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import numpy as np
@@ -16,6 +17,8 @@ from runtime.support.ascend import compile_om, token_gears
 from runtime.support.graphs import ENCODER, PIXELS, copy_of, sums, write
 
 import ge_runtime.ascend.lanes as lanes
+import ge_runtime.ascend.om_model as om_model
+from ge_runtime.ascend.atc import sha256_of
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.description import AIPP_INPUT, GEAR_INPUT
 from ge_runtime.ascend.pyacl import PyAclDriver
@@ -579,6 +582,30 @@ def test_a_failed_execution_has_the_lane_made_anew(engine, place, encoder_dir, m
     after = machine.report
     assert after.calls["mdl.load_from_file_with_mem"] == 2
     assert after.mallocs == before.mallocs  # loaded into the memory that was there
+
+
+def test_a_lane_that_is_made_anew_during_a_load_is_no_concern_of_it(
+    engine, place, larger, machine, monkeypatch
+):
+    assert right(engine, 4, 8)  # this thread has the lane's context
+
+    def fail_and_go_on():
+        machine.arm("execute@1=507015")
+        with pytest.raises(EngineFault):
+            right(engine, 4, 8)
+        assert right(engine, 4, 8)
+
+    def hash_meanwhile(path):
+        monkeypatch.setattr(om_model, "sha256_of", sha256_of)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(fail_and_go_on).result()
+        return sha256_of(path)
+
+    monkeypatch.setattr(om_model, "sha256_of", hash_meanwhile)
+    there = place()
+    other = there.open_om(larger)
+    other.bind([], there.memory)
+    assert right(engine, 4, 8)
 
 
 def test_a_copy_that_fails_at_once_has_the_lane_made_anew_too(engine, machine):

@@ -1,4 +1,11 @@
+import fcntl
 import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -42,7 +49,7 @@ def test_services_models_and_clients_are_shown(services, version_dir, capsys):
     assert (shared["artifacts"], shared["clients"]) == ([str(model)], 2)
     assert stats["memory"]["arenas"] == sum(client["arenas"] for client in stats["clients"])
     assert lines[0].startswith(f"cpu (host), pid {pid}, up 0:00:")
-    assert [line.split()[0] for line in lines[1:4]] == ["executions", "waits", "memory"]
+    assert [line.split()[0] for line in lines[1:4]] == ["turns", "waits", "memory"]
     assert sum(line.startswith("  client process") for line in lines) == 2
 
 
@@ -73,6 +80,43 @@ def test_share_is_of_the_time_since_the_last_look():
     assert [line.split()[-1] for line in lines[-2:]] == ["75%", "25%"]
     lines = table([stats(13.0, 31.0)], {"cpu": stats(13.0, 31.0)}, Path("/x"))
     assert [line.split()[-1] for line in lines[-2:]] == ["-", "-"]
+
+
+def test_narrow_terminal_shows_what_is_needed_most(services, version_dir):
+    with ClientProcess(version_dir(ENCODER) / "model.onnx") as client:
+        client.service()
+        stats = services.stats()
+    stats["models"][0]["artifacts"] = ["/models/text_encoder/1/model.onnx"]
+    stats["clients"][0]["name"] = "text_encoder_0_1"
+    wide, narrow = (table([stats], {}, Path("/x"), columns) for columns in (200, 80))
+    assert max(map(len, narrow)) <= 80 < max(map(len, wide))
+    assert len(narrow) == len(wide)
+    models, clients = (line.split() for line in narrow if line.endswith(("mean ms", "share")))
+    assert models[:2] == ["model", "weights"]
+    assert clients[:2] == ["client", "pid"]
+    assert not {"content", "process"} & {*models, *clients}
+
+
+def test_terminal_shows_one_screen_after_the_other(services, version_dir):
+    """As somebody sees it who looks on, and ends it with Ctrl-C."""
+    with ClientProcess(version_dir(ENCODER) / "model.onnx") as client:
+        client.service()
+        command = [sys.executable, "-m", "ge_runtime.cli", "top", "--interval", "0.01"]
+        ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 80, 0, 0))
+        top = subprocess.Popen(command, stdout=theirs, stdin=subprocess.DEVNULL)
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"\x1b[H") < 3:
+            seen += os.read(ours, 65536)
+        top.send_signal(signal.SIGINT)
+        assert top.wait(30) == 0
+        os.close(ours)
+    screen = seen.split(b"\x1b[H")[1].decode()
+    lines = screen.replace("\x1b[K", "").replace("\x1b[J", "").splitlines()
+    assert len(lines) == 7
+    assert lines[0].startswith("cpu (host), pid ")
+    assert lines[-1] == "... 4 more lines: see --once"
 
 
 def test_service_that_does_not_answer_is_shown_as_such():

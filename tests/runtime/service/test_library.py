@@ -8,7 +8,7 @@ from runtime.support.graphs import ENCODER, PIXELS, onnx_model, write
 
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.places import HostPlace
-from ge_runtime.errors import ArtifactFault
+from ge_runtime.errors import ArtifactFault, OutOfMemory
 from ge_runtime.service.library import Library
 
 
@@ -109,12 +109,44 @@ def test_file_that_cannot_be_opened_leaves_nothing(library, place, tmp_path):
     assert (place.opened, library.volumes()) == (0, [])
 
 
-def test_memory_of_a_chain_grows_with_its_users_needs_and_goes_with_it(library, place, tmp_path):
-    chain = []
-    for stage in ("first", "second"):
-        (tmp_path / f"{stage}.onnx").write_bytes(stage_of(stage))
-        chain.append(Artifact(tmp_path / f"{stage}.onnx", "onnxruntime", ""))
+def test_file_that_changes_while_it_is_opened_is_refused(library, place, tmp_path):
+    wanted = artifact(tmp_path)
+    opening = place.open
+
+    def changed_meanwhile(*args, **options):
+        engine = opening(*args, **options)
+        write(PIXELS, "onnxruntime", tmp_path)
+        return engine
+
+    place.open = changed_meanwhile
+    with pytest.raises(ArtifactFault, match="changed while it was opened"):
+        borrow(library, wanted)
+    assert (place.open_now, library.volumes()) == (0, [])
+
+
+def test_memory_that_cannot_grow_stays_what_it_was(library, place, tmp_path, monkeypatch):
+    chain = chain_of(tmp_path)
     volume = library.borrow(chain, threads=1, outputs=["z"])
+    library.prepare(volume, [{"x": (1, 100)}])
+    small = place.memory.used_bytes
+
+    def full(label, nbytes):
+        raise OutOfMemory("no bytes left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place.memory, "allocate", full)
+        with pytest.raises(OutOfMemory):
+            library.prepare(volume, [{"x": (8, 100)}])
+    assert place.memory.used_bytes == small
+    x = np.ones((1, 100), np.float32)
+    np.testing.assert_array_equal(volume.engine.run({"x": x}, {"z": None})["z"], x)
+    library.prepare(volume, [{"x": (8, 100)}])
+    library.give_back(volume)
+    assert place.memory.used_bytes == 0
+
+
+def test_memory_of_a_chain_grows_with_its_users_needs_and_goes_with_it(library, place, tmp_path):
+    volume = library.borrow(chain_of(tmp_path), threads=1, outputs=["z"])
     library.prepare(volume, [{"x": (1, 100)}])
     small = place.memory.used_bytes
     library.prepare(volume, [{"x": (8, 100)}])
@@ -124,6 +156,15 @@ def test_memory_of_a_chain_grows_with_its_users_needs_and_goes_with_it(library, 
     assert volume.exclusive is not None
     library.give_back(volume)
     assert place.memory.used_bytes == 0
+
+
+def chain_of(folder):
+    """Two stages that give back what they were given."""
+    chain = []
+    for stage in ("first", "second"):
+        (folder / f"{stage}.onnx").write_bytes(stage_of(stage))
+        chain.append(Artifact(folder / f"{stage}.onnx", "onnxruntime", ""))
+    return chain
 
 
 def stage_of(name):
