@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -40,11 +41,13 @@ class Staging:
         The others are valid until the next call; what they contain is undefined.
         Raises OutOfMemory.
         """
-        hidden = [array for array in arrays if self._memory.spot(array) is None]
-        nbytes = sum(array.nbytes for array in hidden)
-        if self._buffer is None or self._buffer.nbytes < nbytes + len(hidden) * _MOST_SPARE:
-            self.reserve(1 << nbytes.bit_length(), len(hidden))
+        hidden = [self._memory.spot(array) is None for array in arrays]
+        nbytes = sum(array.nbytes for array in compress(arrays, hidden))
+        if self._buffer is None or self._buffer.nbytes < nbytes + sum(hidden) * _MOST_SPARE:
+            self.reserve(1 << nbytes.bit_length(), sum(hidden))
         assert self._buffer is not None, "it has just been reserved"
         arena = Arena(self._buffer.memory, "staging")
-        beside = {id(array): arena.carve(array.dtype, array.shape) for array in hidden}
-        return [beside.get(id(array), array) for array in arrays]
+        return [
+            arena.carve(array.dtype, array.shape) if is_hidden else array
+            for array, is_hidden in zip(arrays, hidden, strict=True)
+        ]

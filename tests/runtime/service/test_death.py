@@ -137,6 +137,7 @@ def test_several_clients_come_back_to_one_service(services, version_dir):
 
 
 def test_runtime_that_is_closed_while_there_is_no_service_leaves_nothing(services, version_dir):
+    gc.collect()
     before = descriptors_of(os.getpid())
     open_and_close_without_service(services, version_dir(ENCODER))
     gc.collect()

@@ -239,8 +239,8 @@ def test_arenas_are_adopted_by_the_place_and_disowned_when_the_client_leaves(hel
     place.memory.allocate("answers", 5000)
     assert run(engine, 1.0) == 2.0
     place.close()
-    until(lambda: len(server.tenants) == 0, "its leave")
-    assert (device.adopted, device.closed) == ([], 1)
+    until(lambda: (device.adopted, device.closed) == ([], 1), "what it had")
+    assert len(server.tenants) == 0
 
 
 def test_place_that_cannot_be_opened_is_told_in_its_own_words(services, monkeypatch, artifact):

@@ -5,6 +5,7 @@ import re
 import acl
 import numpy as np
 
+from ascend_simulator import process
 from ge import Misuse
 from ge.graph.types import DataType, Format, Placement
 
@@ -74,6 +75,7 @@ class Tensor:
         self._array = array
         self.address = 0
         self.nbytes = array.nbytes
+        self._machine = process.current()
 
     @classmethod
     def on_device(cls, address, array, data_type, release):
@@ -130,7 +132,8 @@ class Tensor:
 
     def _give_back(self):
         release, self._release = getattr(self, "_release", None), None
-        if release is not None:
+        # What an error kept beyond its test has its memory in a machine that is gone.
+        if release is not None and self._machine is process.current():
             release()
 
 
