@@ -133,9 +133,7 @@ class Window:
         with self._workspace.lease(launch.gear, latest) as lease:
             if lease is not None:  # it may have taken its time
                 members = self._still_waiting(members, launch.seconds)
-            with lane.waiting(
-                lambda: latest - self._clock.now(), lambda: self._all_gone(members)
-            ):
+            with lane.waiting(lambda: latest - self._clock.now(), lambda: self._all_gone(members)):
                 failures = isolate(
                     members,
                     lambda batch: self._execute(batch, launch, lane),

@@ -25,6 +25,9 @@ from ge_runtime.service.server import Server
 _LEAVE_S: Final = 30.0
 """From the end of its service to that of the process, whatever hangs then."""
 
+_DESCRIPTORS: Final = 65_536
+"""Enough for all connections and arenas of many clients."""
+
 
 def main(device: str, path: str, limits: str, descriptor: int, lock: int, ready: int) -> None:
     """Own the device until nobody needs it, then exit.
@@ -72,7 +75,8 @@ def _forget_the_starter(folder: RuntimeFolder) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o077)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    enough = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
     # Cleaners of /tmp leave a folder alone that is locked, and with it socket and lock file.
     with contextlib.suppress(OSError):
         fcntl.flock(folder.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
