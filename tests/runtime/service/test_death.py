@@ -58,8 +58,8 @@ def test_killed_client_gives_back_all_it_had_and_harms_nobody(services, runtime,
         assert arenas_of(pid) > arenas
         os.kill(client.pid, signal.SIGKILL)
         until(lambda: len(services.stats()["clients"]) == 1, "the end of the killed client")
-    until(lambda: descriptors_of(pid) == before, "the end of its connections")
-    assert arenas_of(pid) == arenas
+    until(lambda: descriptors_of(pid) <= before, "the end of its connections")
+    until(lambda: arenas_of(pid) == arenas, "the end of its arenas")
     (left,) = services.stats()["clients"]
     assert left["name"] == "encoder_0"
     (model,) = services.stats()["models"]
@@ -141,7 +141,7 @@ def test_runtime_that_is_closed_while_there_is_no_service_leaves_nothing(service
     before = descriptors_of(os.getpid())
     open_and_close_without_service(services, version_dir(ENCODER))
     gc.collect()
-    until(lambda: descriptors_of(os.getpid()) == before, "the end of ours")
+    until(lambda: descriptors_of(os.getpid()) <= before, "the end of ours")
 
 
 def open_and_close_without_service(services, folder):
@@ -163,8 +163,8 @@ def test_open_and_close_leave_no_descriptor_on_either_side(services, runtime, ve
         other.close()
         del other
     gc.collect()
-    until(lambda: descriptors_of(pid) == theirs, "the end of connections")
-    until(lambda: descriptors_of(os.getpid()) == ours, "the end of ours")
+    until(lambda: descriptors_of(pid) <= theirs, "the end of connections")
+    until(lambda: descriptors_of(os.getpid()) <= ours, "the end of ours")
 
 
 def test_service_that_hangs_is_ended_and_replaced(services, version_dir):
