@@ -425,7 +425,7 @@ FAULTS = {
         "parameter 'limits.tokens': found no such parameter, expected one of: ",
         "; did you mean 'limit.tokens'?",
         "parameter 'axes.types': found nothing, expected 1 name(s), one per -1 of dims [-1]",
-        "parameter 'engine': found no engine 'onnx', expected one of: auto, onnxruntime, torch",
+        "parameter 'engine': found no engine 'onnx', expected one of: auto, ",
         "parameter 'limit.tokens': found 'many', expected a whole number of at least 1",
         "parameter 'gears.batch': found batch 16, expected at most 8 (the most rows of a batch)",
         "parameter 'gears.tokens': found 'auto', expected gears as in '16, 32'; or 'auto 4'",

@@ -17,6 +17,7 @@ from support.servers import (
     ServerFailed,
     command_line,
     free_ports,
+    revive,
     start_reference_server,
     start_tritonserver,
 )
@@ -101,3 +102,18 @@ def test_a_killed_server_leaves_no_shared_memory(tmp_path: Path, oracle_installe
         assert list(Path("/dev/shm").glob(f"{region}*"))
         os.killpg(server.process.pid, signal.SIGKILL)
     assert not list(Path("/dev/shm").glob(f"{region}*"))
+
+
+@pytest.mark.oracle
+def test_a_real_server_that_has_ended_is_started_again_where_it_was(
+    tmp_path: Path, oracle_installed: None
+):
+    write_probes(tmp_path, "vector")
+    with start_tritonserver(tmp_path, allow_grpc=False, allow_metrics=False) as server:
+        assert not revive()
+        os.killpg(server.process.pid, signal.SIGKILL)
+        server.process.wait()
+        assert revive()
+        assert listens(server.http)
+        assert server.log.count("Started HTTPService") == 2
+    assert not listens(server.http)

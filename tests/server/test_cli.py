@@ -1,6 +1,5 @@
 """The command line: what it accepts, what it says, and how it exits."""
 
-import logging
 import signal
 from pathlib import Path
 
@@ -25,15 +24,6 @@ from reference_server.options import (
 
 WITHOUT_PORTS = ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"]
 HERE = ["--model-repository", "models"]
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before():
-    """`main` configures logging for its whole process."""
-    root = logging.getLogger("reference_server")
-    before = root.handlers[:], root.level, root.propagate
-    yield
-    root.handlers[:], root.level, root.propagate = before
 
 
 @pytest.fixture(autouse=True)

@@ -49,7 +49,7 @@ class ServerAborted(ServerFailed):
     """The server ended itself by SIGABRT before it was ready."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Server:
     """A running server. Addresses are `host:port`; one whose front is off is refused there."""
 
@@ -65,6 +65,22 @@ class Server:
         return self.log_file.read_text(errors="replace")
 
 
+# Real servers that run now, and how to start each again.
+_REAL: dict[Server, Callable[[], None]] = {}
+
+
+def revive() -> bool:
+    """Start real servers again, at their addresses, that have ended by themselves; were there any?
+
+    Rarely, on a busy machine, one was seen to: by SIGABRT or SIGSEGV, over requests that it answers
+    at other times.
+    """
+    ended = [server for server in _REAL if server.process.poll() is not None]
+    for server in ended:
+        _REAL[server]()
+    return bool(ended)
+
+
 @contextlib.contextmanager
 def start_tritonserver(
     repository: Path, *, ready_path: str = "/v2/health/ready", **flags: Flag
@@ -78,11 +94,14 @@ def start_tritonserver(
     try:
         with contextlib.ExitStack() as stack:
             try:
-                server = stack.enter_context(_running(command, repository, ready_path, flags))
+                run = stack.enter_context(_running(command, repository, ready_path, flags))
             except ServerAborted:
                 # On a busy machine it was seen, rarely, to abort over a lock that it shares with a
                 # model process it had just started. Twice in a row would be something else.
-                server = stack.enter_context(_running(command, repository, ready_path, flags))
+                run = stack.enter_context(_running(command, repository, ready_path, flags))
+            server, start = run
+            _REAL[server] = start
+            stack.callback(_REAL.pop, server)
             yield server
     finally:
         for leftover in Path("/dev/shm").glob(f"{region}*"):
@@ -95,15 +114,18 @@ def start_reference_server(
 ) -> Iterator[Server]:
     """Run this repository's reference server, with the Python that runs the tests."""
     command = [sys.executable, "-m", "reference_server"]
-    with _running(command, repository, ready_path, flags) as server:
+    with _running(command, repository, ready_path, flags) as (server, _):
         yield server
 
 
 @contextlib.contextmanager
 def _running(
     command: list[str], repository: Path, ready_path: str, flags: dict[str, Flag]
-) -> Iterator[Server]:
-    """Run one server: wait until `ready_path` answers 200, and stop it whatever happens."""
+) -> Iterator[tuple[Server, Callable[[], None]]]:
+    """Run one server: wait until `ready_path` answers 200, and stop it whatever happens.
+
+    With it comes what starts it again once it has ended.
+    """
     http, grpc, metrics = free_ports(3)
     settings: dict[str, Flag] = {
         "model_repository": str(repository.resolve()),
@@ -118,28 +140,39 @@ def _running(
     source = os.pathsep.join([str(ROOT), str(ROOT / "plugin"), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory(prefix="server-") as directory:
         log_file = Path(directory) / "log"
-        with log_file.open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                # Model processes can import what lies in the server's working directory: nothing.
-                cwd=directory,
-                env=os.environ | {"PYTHONPATH": source.rstrip(os.pathsep)},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # A group of its own, so that killing reaches the model processes as well.
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-            )
-        address = "127.0.0.1:{}".format
-        server = Server(process, address(http), address(grpc), address(metrics), log_file)
-        try:
+        environment = os.environ | {"PYTHONPATH": source.rstrip(os.pathsep)}
+
+        def spawn() -> subprocess.Popen[bytes]:
+            with log_file.open("ab") as log:
+                return subprocess.Popen(
+                    command,
+                    # Nothing that model processes could import lies in their working directory.
+                    cwd=directory,
+                    env=environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    # A group of its own, so that killing reaches the model processes as well.
+                    start_new_session=True,
+                    preexec_fn=_end_with_parent,
+                )
+
+        def wait() -> None:
             _await(server, command, ready_path, lambda: _answers_200(server.http, ready_path))
             # The real server opens this port last, when it has called itself ready already.
             if flags.get("allow_metrics", True) and "metrics_port" not in flags:
                 _await(server, command, "its metrics port", lambda: _listens(server.metrics))
-            yield server
+
+        def start_again() -> None:
+            server.process = spawn()
+            wait()
+
+        address = "127.0.0.1:{}".format
+        server = Server(spawn(), address(http), address(grpc), address(metrics), log_file)
+        try:
+            wait()
+            yield server, start_again
         finally:
-            _stop(process)
+            _stop(server.process)
 
 
 def _end_with_parent() -> None:

@@ -1,11 +1,14 @@
+import errno
 import fcntl
 import json
 import os
+import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,16 @@ from runtime.support.services import ClientProcess, Services
 
 from ge_runtime.cli import main
 from ge_runtime.cli.top import table
+
+TIMEOUT_S = 60
+INTERRUPTIBLE = """\
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from ge_runtime.cli import main
+sys.exit(main())
+"""
+"""The command, which Ctrl-C ends even if it does not end these tests: a shell that starts them in
+the background has them ignore it, and all that they start."""
 
 
 @pytest.fixture
@@ -97,21 +110,47 @@ def test_narrow_terminal_shows_what_is_needed_most(services, version_dir):
     assert not {"content", "process"} & {*models, *clients}
 
 
+def written_to(terminal):
+    """What is written there, part by part, until everybody has closed the other side."""
+    end = time.monotonic() + TIMEOUT_S
+    while select.select([terminal], [], [], max(0.0, end - time.monotonic()))[0]:
+        assert time.monotonic() < end, "there is no end to it"
+        try:
+            yield os.read(terminal, 65536)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                return
+            raise
+    pytest.fail("nothing more has come, nor its end")
+
+
 def test_terminal_shows_one_screen_after_the_other(services, version_dir):
     """As somebody sees it who looks on, and ends it with Ctrl-C."""
-    with ClientProcess(version_dir(ENCODER) / "model.onnx") as client:
-        client.service()
-        command = [sys.executable, "-m", "ge_runtime.cli", "top", "--interval", "0.01"]
-        ours, theirs = os.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 80, 0, 0))
-        top = subprocess.Popen(command, stdout=theirs, stdin=subprocess.DEVNULL)
-        os.close(theirs)
-        seen = b""
-        while seen.count(b"\x1b[H") < 3:
-            seen += os.read(ours, 65536)
-        top.send_signal(signal.SIGINT)
-        assert top.wait(30) == 0
-        os.close(ours)
+    ours, theirs = os.openpty()
+    try:
+        with ClientProcess(version_dir(ENCODER) / "model.onnx") as client:
+            client.service()
+            command = [sys.executable, "-c", INTERRUPTIBLE, "top", "--interval", "0.01"]
+            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 80, 0, 0))
+            with subprocess.Popen(command, stdout=theirs, stdin=subprocess.DEVNULL) as top:
+                try:
+                    os.close(theirs)
+                    theirs = -1
+                    seen = b""
+                    for part in written_to(ours):
+                        seen += part
+                        if seen.count(b"\x1b[H") >= 3:
+                            break
+                    top.send_signal(signal.SIGINT)
+                    for _ in written_to(ours):  # it cannot end while its last words have no room
+                        pass
+                    assert top.wait(TIMEOUT_S) == 0
+                finally:
+                    top.kill()
+    finally:
+        for terminal in (ours, theirs):
+            if terminal >= 0:
+                os.close(terminal)
     screen = seen.split(b"\x1b[H")[1].decode()
     lines = screen.replace("\x1b[K", "").replace("\x1b[J", "").splitlines()
     assert len(lines) == 7

@@ -98,7 +98,6 @@ def test_an_exception_is_part_of_the_text():
 def shown(tmp_path):
     """A function: what of four records, one per level, is written under these options."""
     root = logging.getLogger(logs.ROOT)
-    before = root.handlers[:], root.level, root.propagate
 
     def write(**options):
         file = tmp_path / "log"
@@ -111,8 +110,7 @@ def shown(tmp_path):
         lines = file.read_text(encoding="utf-8").splitlines()
         return [line.rsplit('"', 2)[1] for line in lines]
 
-    yield write
-    root.handlers[:], root.level, root.propagate = before
+    return write
 
 
 @pytest.mark.parametrize(
