@@ -8,9 +8,8 @@ from reference_server.observability import logs
 
 
 @pytest.fixture(autouse=True)
-def logging_as_before():
-    """The server's command configures logging for its whole process."""
+def logging_untouched():
+    """The server's command and its log settings hold for a process; here each test begins anew."""
     root = logging.getLogger(logs.ROOT)
-    before = root.handlers[:], root.level, root.propagate
-    yield
-    root.handlers[:], root.level, root.propagate = before
+    root.handlers[:], root.propagate = [], True
+    root.setLevel(logging.NOTSET)  # which also has loggers forget what they were found to show
