@@ -65,6 +65,13 @@ def mem_invalidate(ptr: int, size: int) -> None:
     process.current().memory.locate(ptr, size, want="device", what="mem_invalidate")
 
 
+def _check_idle(now: process.Process, ptr: int, what: str) -> None:
+    """Violates `streams.FREE_BUSY` if queued work uses the block that begins there."""
+    block = now.memory.find(ptr)
+    if block is not None and block.start == ptr:
+        now.streams.check_idle(block, what)
+
+
 @status("rt.free", U64)
 def free(ptr: int) -> None:
     """Give device memory back, at once.
@@ -74,9 +81,7 @@ def free(ptr: int) -> None:
     """
     now = process.current()
     now.context()
-    block = now.memory.find(ptr)
-    if block is not None and block.start == ptr:
-        now.streams.check_idle(block, "free")
+    _check_idle(now, ptr, "free")
     now.memory.free(ptr)
 
 
@@ -98,9 +103,7 @@ def free_host(ptr: int) -> None:
     """
     now = process.current()
     now.context()
-    block = now.memory.find(ptr)
-    if block is not None and block.start == ptr:
-        now.streams.check_idle(block, "free_host")
+    _check_idle(now, ptr, "free_host")
     now.memory.free_host(ptr)
 
 
@@ -190,9 +193,7 @@ def host_unregister(ptr: int) -> None:
     """Undo host_register. Violates `streams.FREE_BUSY` and what `AddressSpace.unregister` does."""
     now = process.current()
     now.context()
-    block = now.memory.find(ptr)
-    if block is not None and block.start == ptr:
-        now.streams.check_idle(block, "host_unregister")
+    _check_idle(now, ptr, "host_unregister")
     now.memory.unregister(ptr)
 
 

@@ -55,6 +55,20 @@ def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
+def only_graph(artifacts: Sequence[Artifact], place: str, expected: str) -> Artifact:
+    """The one artifact, for places that hand nothing over from stage to stage.
+
+    place: the device, for people. expected: the file's name. Raises ArtifactFault.
+    """
+    if len(artifacts) > 1:
+        stages = ", ".join(artifact.path.name for artifact in artifacts)
+        raise ArtifactFault(
+            f"{place}: found the stages {stages}, expected one {expected}: on a card, graphs that "
+            "run one after another are compiled as one, or are models of their own"
+        )
+    return artifacts[0]
+
+
 def find_artifacts(
     version_dir: Path,
     engine: str,

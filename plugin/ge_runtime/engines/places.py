@@ -20,7 +20,7 @@ from ge_runtime.ascend.ge_process import open_ge
 from ge_runtime.ascend.memory import CardMemory, PinnedMemory
 from ge_runtime.config import kind_of
 from ge_runtime.devices import Device, HostDevice
-from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.artifact import Artifact, only_graph
 from ge_runtime.engines.base import Engine
 from ge_runtime.engines.ge_session import GeSessionEngine
 from ge_runtime.engines.loader import open_engine
@@ -169,13 +169,7 @@ class CardPlace:
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
         """See Place. One .om file: stages are not handed over on the card."""
-        if len(artifacts) > 1:
-            stages = ", ".join(artifact.path.name for artifact in artifacts)
-            raise ArtifactFault(
-                f"{self.name}: found the stages {stages}, expected one model.om: on a card, graphs "
-                "that run one after another are compiled as one, or are models of their own"
-            )
-        artifact = artifacts[0]
+        artifact = only_graph(artifacts, self.name, "model.om")
         if artifact.engine == "ge_session":
             return self._open_session(artifact, outputs)
         if artifact.engine != "om":

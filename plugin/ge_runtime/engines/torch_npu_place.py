@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.devices import Device, HostDevice
-from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.artifact import Artifact, only_graph
 from ge_runtime.engines.base import Engine
 from ge_runtime.engines.torch_npu import NpuTorch, TorchNpuEngine
-from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import Array
 
 _log = logging.getLogger(__name__)
@@ -42,13 +41,8 @@ class TorchNpuPlace:
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
         """See Place. One model.pt2: stages are not handed over on the card."""
-        if len(artifacts) > 1:
-            stages = ", ".join(artifact.path.name for artifact in artifacts)
-            raise ArtifactFault(
-                f"{self.name}: found the stages {stages}, expected one model.pt2: on a card, "
-                "graphs that run one after another are compiled as one, or are models of their own"
-            )
-        return TorchNpuEngine.open_on(self._npu, artifacts[0].path, outputs, self._options)
+        path = only_graph(artifacts, self.name, "model.pt2").path
+        return TorchNpuEngine.open_on(self._npu, path, outputs, self._options)
 
     def adopt(self, memory: Array) -> None:
         """See Place. All memory of the process is as good."""
