@@ -17,7 +17,8 @@ from tritonclient.grpc import service_pb2
 
 from reference_server.core.errors import ServerError
 from reference_server.fronts.grpc.calls import Method
-from reference_server.fronts.http.connection import HttpConnection, Request
+from reference_server.fronts.http.connection import HttpConnection
+from reference_server.fronts.http.request import Request
 
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 _SCRATCH_BYTES = 1 << 16

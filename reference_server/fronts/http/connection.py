@@ -1,109 +1,23 @@
-"""One HTTP/1.1 connection: bytes to requests, replies to bytes, in order.
+"""One HTTP/1.1 connection: requests in, replies out, in order.
 
 Requests of one connection are handled one after the other, as Triton does; those that a client
-pipelines wait. The grammar is llhttp's. Bodies that do not fit the first read are received
-straight into the memory that tensors will view.
+pipelines wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-import httptools
-import numpy as np
-
-from reference_server.core.cancellation import Cancellation
 from reference_server.fronts.http import errors, heads
 from reference_server.fronts.http.heads import Header
+from reference_server.fronts.http.reading import RequestReader
+from reference_server.fronts.http.request import Part, Request
 
-#: Bytes of a body still to come from which it is received in place.
-_IN_PLACE_BYTES = 8192
 #: Requests of one connection that may wait before reading pauses.
 _MAX_PIPELINED = 32
-#: More bytes than any body has.
-_UNLIMITED = 1 << 64
-#: Where tensor data begins in a body that is received in place, for aligned NumPy views.
-_ALIGNMENT = 64
-#: The method of a request line that is in order but for llhttp not knowing the method.
-_METHOD = re.compile(rb"[A-Z]+(?= \S+ HTTP/1\.[01]\r\n)")
-#: Any method that llhttp knows and no operation answers to.
-_REFUSED_METHOD = b"TRACE"
-
-Part = bytes | memoryview
-
-
-class Request:
-    """One HTTP request, and the way to answer it, on the loop's thread.
-
-    Either `reply` exactly once, or `begin_chunks`, any number of `send_chunk`, and `end_chunks`.
-    `cancellation` belongs to what is done for it: it is set when the client is gone.
-    """
-
-    __slots__ = (
-        "_connection",
-        "body",
-        "cancellation",
-        "fields",
-        "headers",
-        "keep_alive",
-        "method",
-        "url",
-        "version",
-    )
-
-    def __init__(self, connection: HttpConnection) -> None:
-        self._connection = connection
-        self.url = b""
-        self.method = ""
-        self.version = "1.1"
-        self.keep_alive = True
-        self.headers: dict[bytes, bytes] = {}  # by lower-case name, the first of each
-        self.fields: list[Header] = []  # all of them, as they were sent
-        self.body: memoryview = memoryview(b"")
-        self.cancellation: Cancellation | None = None
-
-    def header(self, name: bytes) -> str | None:
-        """The value of a header, by its lower-case name."""
-        value = self.headers.get(name)
-        return None if value is None else value.decode("latin-1")
-
-    def reply(
-        self,
-        status: bytes,
-        parts: Sequence[Part] = (),
-        headers: Sequence[Header] = (),
-        *,
-        content_type: bytes | None = b"application/json",
-    ) -> None:
-        """Send the reply; `headers` stand between the type and the length.
-
-        Without a `content_type` the type is plain text and goes last, as in Triton's HTTP library.
-        """
-        self._connection.reply(self, status, parts, headers, content_type)
-
-    def begin_chunks(self, status: bytes, content_type: bytes) -> None:
-        """Begin a reply whose length is not known yet."""
-        self._connection.begin_chunks(self, status, content_type)
-
-    def send_chunk(self, data: bytes) -> None:
-        """Send a piece of its body, which is not empty."""
-        self._connection.send_chunk(data)
-
-    def end_chunks(self) -> None:
-        """The body is complete."""
-        self._connection.end_chunks(self)
-
-    def reply_error(self, status: bytes, message: str, *, as_json: bool) -> None:
-        """Send an error body. Triton types some of them as JSON and leaves others plain."""
-        self.reply(
-            status,
-            [errors.body(message)],
-            content_type=b"application/json" if as_json else None,
-        )
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -122,27 +36,17 @@ class HttpConnection(asyncio.BufferedProtocol):
         closed: Callable[[HttpConnection], None],
         max_body: int | None = None,
     ) -> None:
-        self._max_body = _UNLIMITED if max_body is None else max_body
         self._handle = handle
-        self._scratch = scratch
         self._opened = opened
         self._closed = closed
-        self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
-        self._incoming = Request(self)  # the request being read
-        self._chunks: list[bytes] = []  # its body so far
-        self._received = 0  # the size of that
-        self._headers_done = False
-        self._whole = False
-        self._completed = 0  # messages that ended within the bytes being read
-        self._place: memoryview | None = None  # its body, when it is received in place
-        self._filled = 0
         self._current: Request | None = None  # the request being handled
         self._is_chunked = False  # the reply to it has begun
         self._waiting: deque[Request] = deque()
         self._advancing = False
         self._reading_paused = False
         self._closing = False
+        self._reader = RequestReader(self, scratch, max_body)
 
     @property
     def is_idle(self) -> bool:
@@ -170,32 +74,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._place is not None:
-            return self._place[self._filled :]
-        return self._scratch
+        return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._place is not None:
-            self._filled += nbytes
-            self._check_filled()
-            return
-        data: bytes | memoryview = self._scratch[:nbytes]
-        while data and not self._closing:
-            self._completed = 0
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                data = self._past_upgrade(data[upgrade.args[0] :])
-            except httptools.HttpParserInvalidMethodError:
-                data = self._with_refused_method(data)
-            except httptools.HttpParserError:
-                self.close()
-                return
-            else:
-                if self._headers_done and not self._whole:
-                    self._receive_in_place()
-                return
-            self._parser = httptools.HttpRequestParser(self)
+        self._reader.filled(nbytes)
 
     def eof_received(self) -> bool:
         # A client that half-closes still gets the answers to what it sent. Only one that stops
@@ -209,117 +91,32 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._current is not None and self._current.cancellation is not None:
             self._current.cancellation.cancel()
 
-    # -- llhttp's calls
+    # -- the reader's calls
 
-    def on_message_begin(self) -> None:
-        self._incoming = Request(self)
-        self._chunks = []
-        self._received = 0
-        self._headers_done = False
-        self._whole = False
+    @property
+    def is_closing(self) -> bool:
+        """See reading.Receiver."""
+        return self._closing
 
-    def on_url(self, url: bytes) -> None:
-        self._incoming.url += url
+    def begin(self) -> Request:
+        """See reading.Receiver."""
+        return Request(self)
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._incoming.headers.setdefault(name.lower(), value)
-        self._incoming.fields.append((name, value))
+    def invite_body(self) -> None:
+        """See reading.Receiver."""
+        self._write([b"HTTP/1.1 100 Continue\r\n\r\n"])
 
-    def on_headers_complete(self) -> None:
-        request = self._incoming
-        request.method = self._parser.get_method().decode("latin-1")
-        request.version = self._parser.get_http_version()
-        request.keep_alive = self._parser.should_keep_alive()
-        self._headers_done = True
-        if request.headers.get(b"expect", b"").lower() == b"100-continue":
-            self._write([b"HTTP/1.1 100 Continue\r\n\r\n"])
-
-    def on_body(self, body: bytes) -> None:
-        self._received += len(body)
-        if self._received <= self._max_body:
-            self._chunks.append(body)
-
-    def on_message_complete(self) -> None:
-        if self._parser.should_upgrade() and b"content-length" in self._incoming.headers:
-            return  # see _past_upgrade
-        self._whole = True
-        self._completed += 1
-        if self._received > self._max_body:
-            self._chunks = []
-            self._refuse_body(self._too_large(self._received))
-            return
-        chunks = self._chunks
-        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._incoming.body = memoryview(body)
-        self._chunks = []
-        self._complete()
-
-    # -- reading
-
-    def _receive_in_place(self) -> None:
-        """Read the rest of a long body past the parser, straight to where it will be used."""
-        headers = self._incoming.headers
-        if b"transfer-encoding" in headers:
-            return
-        length = int(headers.get(b"content-length", b"0"))
-        if length - self._received >= _IN_PLACE_BYTES:
-            self._make_place(length)
-
-    def _make_place(self, length: int) -> None:
-        """Go on reading the body in memory of its own, where what has come of it is put first."""
-        headers = self._incoming.headers
-        if length > self._max_body:
-            self._refuse_body(self._too_large(length))
-            return
-        try:
-            place = _aligned(length, _number(headers.get(b"inference-header-content-length")))
-        except (MemoryError, ValueError):  # ValueError: more than any memory can have
-            self._refuse_body(f"a request body of {length} bytes does not fit the server's memory")
-            return
-        self._filled = 0
-        for chunk in self._chunks:
-            place[self._filled : self._filled + len(chunk)] = chunk
-            self._filled += len(chunk)
-        self._chunks = []
-        self._place = place
-        self._check_filled()
-
-    def _refuse_body(self, reason: str) -> None:
-        """Answer the request that is being read, whose body will not be; the connection ends."""
+    def refuse_body(self, request: Request, reason: str) -> None:
+        """See reading.Receiver. The connection ends."""
         if self._current is not None:
             self.close()
             return
-        self._incoming.keep_alive = False
-        self._current = self._incoming
-        self._incoming.reply_error(errors.BAD_REQUEST, reason, as_json=True)
+        request.keep_alive = False
+        self._current = request
+        request.reply_error(errors.BAD_REQUEST, reason, as_json=True)
 
-    def _too_large(self, size: int) -> str:
-        return (
-            f"request size of {size} bytes exceeds the maximum allowed input size of "
-            f"{self._max_body} bytes. Use --http-max-input-size to increase the limit."
-        )
-
-    def _check_filled(self) -> None:
-        if self._place is not None and self._filled == len(self._place):
-            self._incoming.body = self._place
-            self._place = None
-            self._parser = httptools.HttpRequestParser(self)
-            self._complete()
-
-    def _past_upgrade(self, data: memoryview | bytes) -> memoryview | bytes:
-        """What follows a request that offers another protocol: Triton never takes the offer.
-
-        llhttp ends such a request with its head; a body is read here. Returns what lies behind.
-        """
-        if self._whole:
-            return data
-        length = int(self._incoming.headers[b"content-length"])
-        self._chunks = [bytes(data[:length])]
-        self._make_place(length)
-        return data[length:]
-
-    def _complete(self) -> None:
-        request = self._incoming
+    def complete(self, request: Request) -> None:
+        """See reading.Receiver. It is handled now, or waits."""
         if self._current is None:
             self._start(request)
             return
@@ -340,17 +137,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._waiting.clear()
         if self._transport is not None:
             self._transport.close()
-
-    def _with_refused_method(self, data: bytes | memoryview) -> bytes:
-        """`data` with a known method in place of one that llhttp stops at; Triton answers both.
-
-        Nothing, and the connection ends, if `data` does not begin with such a request.
-        """
-        found = _METHOD.match(data)
-        if found is None or self._completed:
-            self.close()
-            return b""
-        return _REFUSED_METHOD + data[found.end() :]
 
     # -- writing
 
@@ -421,15 +207,3 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _write(self, parts: Sequence[Part]) -> None:
         if self._transport is not None:
             self._transport.writelines(parts)
-
-
-def _aligned(length: int, data_offset: int) -> memoryview:
-    """`length` writable bytes, placed so that byte `data_offset` is aligned for any data type."""
-    memory = np.empty(length + _ALIGNMENT, np.uint8)
-    address = memory.__array_interface__["data"][0]
-    start = -(address + data_offset) % _ALIGNMENT
-    return memory.data[start : start + length]
-
-
-def _number(text: bytes | None) -> int:
-    return int(text) if text is not None and text.isdigit() and len(text) < 20 else 0

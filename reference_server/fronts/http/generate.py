@@ -15,8 +15,8 @@ from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.request import RequestTrace
 from reference_server.core.response import InferResponse
 from reference_server.fronts.http import errors
-from reference_server.fronts.http.connection import Request
 from reference_server.fronts.http.handlers import Handler, begin_trace
+from reference_server.fronts.http.request import Request
 from reference_server.fronts.http.routes import Operation, Route
 from reference_server.fronts.mailbox import Mailbox
 from reference_server.gateway.gateway import Gateway

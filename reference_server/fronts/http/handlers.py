@@ -15,8 +15,8 @@ from reference_server.core.response import InferResponse
 from reference_server.fronts.aside import Aside
 from reference_server.fronts.forwarding import HeaderForwarding
 from reference_server.fronts.http import errors, routes
-from reference_server.fronts.http.connection import Request
 from reference_server.fronts.http.heads import Header
+from reference_server.fronts.http.request import Request
 from reference_server.fronts.http.restricted import Gatekeeper
 from reference_server.fronts.http.routes import Operation, Route
 from reference_server.fronts.mailbox import Mailbox

@@ -12,7 +12,8 @@ from reference_server.fronts.connections import (
     OpenConnections,
     cannot_listen,
 )
-from reference_server.fronts.http.connection import HttpConnection, Request
+from reference_server.fronts.http.connection import HttpConnection
+from reference_server.fronts.http.request import Request
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from reference_server.codecs import repository_json
 from reference_server.core.errors import ServerError, internal
 from reference_server.fronts.aside import Aside
 from reference_server.fronts.http import errors
-from reference_server.fronts.http.connection import Request
 from reference_server.fronts.http.handlers import Handler
+from reference_server.fronts.http.request import Request
 from reference_server.fronts.http.routes import Operation, Route
 from reference_server.gateway.control import RepositoryControl
 

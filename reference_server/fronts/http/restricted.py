@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reference_server.fronts.http.connection import Request
+from reference_server.fronts.http.request import Request
 from reference_server.fronts.http.routes import Operation
 from reference_server.options import Restriction
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from reference_server.codecs import settings_json
 from reference_server.fronts.http import errors
-from reference_server.fronts.http.connection import Request
 from reference_server.fronts.http.handlers import Handler
+from reference_server.fronts.http.request import Request
 from reference_server.fronts.http.routes import Operation, Route
 from reference_server.gateway.logging import LogSettings
 from reference_server.gateway.tracing import TraceSettings

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from reference_server.codecs import region_json
 from reference_server.core.errors import invalid_arg
 from reference_server.fronts.http import errors
-from reference_server.fronts.http.connection import Request
 from reference_server.fronts.http.handlers import Handler
+from reference_server.fronts.http.request import Request
 from reference_server.fronts.http.routes import Operation, Route
 from reference_server.gateway.shared_memory import SharedMemory
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reference_server.codecs import prometheus
 from reference_server.fronts.http import errors, routes
-from reference_server.fronts.http.connection import Request
+from reference_server.fronts.http.request import Request
 from reference_server.gateway.metrics import MetricsGateway
 
 _PAGE = frozenset({"/metrics", "/metrics/"})
