@@ -7,6 +7,7 @@
 Each pair is one call in process and one through the service, in turns, first one and then the
 other, so that whatever else the machine does hits both alike. Both have one thread for executions
 and the same engine. The service is one of its own, in a runtime folder that is gone afterwards.
+`benchmarks.service_server` asks the same of a model in NVIDIA's tritonserver.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ def main() -> None:
     print_machine_facts()
     with service_folder():
         results = [
-            compare(case, *CASES[case](directory), options.seconds)
+            compare(case, CASES[case](directory), options.seconds)
             for case in options.cases
             for directory in temporary_folders()
         ]
@@ -107,8 +108,19 @@ def temporary_folders() -> Iterator[Path]:
 # --------------------------------------------------------------------------------------- cases
 
 
-Case = tuple[Callable[[dict[str, str]], Runtime], list[list[dict[str, np.ndarray]]]]
-"""How to open the model with parameters, and the windows to ask it."""
+Inputs = dict[str, np.ndarray]
+
+
+@dataclass
+class Case:
+    """A model, and what it is asked: windows of requests."""
+
+    version: Path
+    config: ModelConfig
+    windows: list[list[Inputs]]
+
+    def open(self, parameters: Mapping[str, str]) -> Runtime:
+        return open_runtime(self.version, self.config, {**COST, **parameters})
 
 
 def image(folder: Path) -> Case:
@@ -139,7 +151,7 @@ def _image(folder: Path, node: str) -> Case:
         output=[ModelOutput(name="answer", data_type="TYPE_FP32", dims=answer)],
     )
     window = [{"image": np.ones((1, *dims), np.float32)}]
-    return lambda parameters: open_runtime(folder, config, {**COST, **parameters}), [window]
+    return Case(folder, config, [window])
 
 
 def tokens(requests: int) -> Callable[[Path], Case]:
@@ -153,8 +165,8 @@ def tokens(requests: int) -> Callable[[Path], Case]:
             for window in traces.windows(rows, requests)
         ]
         config = read_config(ENCODER)
-        parameters = {**COST, "limit.tokens": "32"}
-        return lambda more: open_runtime(ENCODER / "1", config, {**parameters, **more}), windows
+        config.parameters["limit.tokens"].string_value = "32"
+        return Case(ENCODER / "1", config, windows)
 
     return case
 
@@ -171,13 +183,9 @@ CASES: dict[str, Callable[[Path], Case]] = {
 # ----------------------------------------------------------------------------------- measuring
 
 
-def compare(
-    case: str,
-    opened: Callable[[dict[str, str]], Runtime],
-    windows: list[list[dict[str, np.ndarray]]],
-    seconds: float,
-) -> Comparison:
-    local, service = opened({}), opened({"placement": "service"})
+def compare(name: str, case: Case, seconds: float) -> Comparison:
+    local, service = case.open({}), case.open({"placement": "service"})
+    windows = case.windows
     took: dict[Runtime, list[float]] = {local: [], service: []}
     try:
         pair, until = 0, time.perf_counter() + seconds
@@ -197,7 +205,7 @@ def compare(
         service.close()
     ours, theirs = took[local][WARM:], took[service][WARM:]
     return Comparison(
-        case,
+        name,
         len(ours),
         sum(array.nbytes for request in windows[0] for array in request.values()),
         percentile(ours, 50),
