@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ascend_simulator.codes import MallocPolicy, MemType
+from ascend_simulator.enumerations import MallocPolicy, MemType
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB

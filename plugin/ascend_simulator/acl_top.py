@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from ascend_simulator import process
 from ascend_simulator.calls import I32, STR, bare, status, value
-from ascend_simulator.codes import DATA_TYPE_BYTES, Code, Refused
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.enumerations import DATA_TYPE_BYTES
 from ascend_simulator.violations import declare, violate
 
 LEAKS = declare("process.finalize-leaks", "Everything is released before acl.finalize().")

@@ -46,13 +46,13 @@ def run(arguments: Sequence[str]) -> Path:
 
     Raises CompileFault, and ValueError for settings in the environment that cannot be.
     """
-    compile_ms = settings.from_environment().compile_ms
-    options = flags.read(arguments)
+    simulated = settings.from_environment()
+    options = flags.read(arguments, simulated.soc)
     target = Path(options.output + ".om")
     if not target.parent.is_dir():
         raise CompileFault("E10001", f"--output={options.output}: found no folder {target.parent}")
     data = compile_model(options)
-    time.sleep(compile_ms / 1000)
+    time.sleep(simulated.compile_ms / 1000)
     part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         part.write_bytes(data)

@@ -10,10 +10,11 @@ from ascend_simulator.blocks import Place
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.datasets import DataBuffer, Dataset, data, living
-from ascend_simulator.models import UNALIGNED, Given, Model, system_memory
+from ascend_simulator.models import Model
 from ascend_simulator.om import OmTensor
 from ascend_simulator.ordering import Range
 from ascend_simulator.process import Process
+from ascend_simulator.regions import UNALIGNED, Given, system_memory
 from ascend_simulator.violations import declare, violate
 
 SHORT = declare(
@@ -167,7 +168,7 @@ class Binding:
 def located(now: Process, model: Model, ptr: int, nbytes: int, what: str) -> Place:
     """Where bytes that an execution uses lie.
 
-    Violates NULL, `models.UNALIGNED`, `copies.OTHER_DEVICE` and the rules of `AddressSpace.locate`.
+    Violates NULL, `regions.UNALIGNED`, `copies.OTHER_DEVICE` and what `AddressSpace.locate` does.
     Raises Refused INVALID_PARAM for null.
     """
     if ptr == 0:

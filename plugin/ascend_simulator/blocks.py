@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,24 @@ from ascend_simulator.accounting import ALIGNMENT
 from ascend_simulator.ordering import Range, Uses
 
 Bytes: TypeAlias = NDArray[np.uint8]
-Kind: TypeAlias = Literal["device", "pinned", "registered", "alias"]
-"""alias: registered memory at the address under which the device reaches it."""
+Kind: TypeAlias = Literal["device", "imported", "pinned", "registered", "mapped", "alias"]
+"""imported: device memory of another process. registered: of the program, and pinned. mapped: the
+same, not pinned. alias: either, at the address under which the device reaches it."""
 
 FRESH: Final = 0x7F
 """Fills memory whose content is undefined: huge as float32 and as integers, not a number as
 float16, so that reading it shows."""
+
+
+class Lease(Protocol):
+    """What another process has of a block, too."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the memory is still there."""
+
+    def close(self) -> None:
+        """The block is gone here."""
 
 
 class Block:
@@ -32,6 +44,7 @@ class Block:
         "device",
         "holders",
         "kind",
+        "lease",
         "real",
         "size",
         "start",
@@ -56,6 +69,7 @@ class Block:
         """How often somebody was about to write into it: at equal counts it is unchanged."""
         self.holders: Counter[str] = Counter()
         self.alias: Block | None = None
+        self.lease: Lease | None = None
 
     @property
     def end(self) -> int:

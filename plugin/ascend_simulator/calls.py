@@ -37,6 +37,8 @@ NOT_INITIALISED = declare(
 )
 FORKED = declare("process.forked", "A process that called acl.init() does not go on in a fork.")
 
+_EXECUTIONS: Final = ("mdl.execute", "mdl.execute_async", "mdl.execute_v2")
+
 Converter: TypeAlias = Callable[[Any], Any]
 Function: TypeAlias = Callable[..., Any]
 Exported: TypeAlias = Callable[..., Any]
@@ -197,7 +199,8 @@ def _look(now: process.Process, name: str, lost: int) -> None:
         raise Refused(Code.RT_DRV_INTERNAL_ERROR, f"acl.{name}: called after a fork")
     if now.init_count == 0 and name not in ("init", "finalize", "finalize_reference"):
         violate(NOT_INITIALISED, f"acl.{name}: found no acl.init() before")
-        raise Refused(Code.UNINITIALIZE, f"acl.{name}: acl.init() was not called")
+        code = Code.GE_EXEC_NOT_INIT if name in _EXECUTIONS else Code.UNINITIALIZE
+        raise Refused(code, f"acl.{name}: acl.init() was not called")
     if now.lost:
         raise Refused(lost, f"acl.{name}: the device is lost")
     now.faults.strike("call")

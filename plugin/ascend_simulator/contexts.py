@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
+from ascend_simulator.blocks import Kind
+from ascend_simulator.budgets import Budget
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.handles import Handles
 from ascend_simulator.memory import AddressSpace
-from ascend_simulator.streams import Group, Stream, Streams
+from ascend_simulator.stream import Group, Stream
+from ascend_simulator.streams import Streams
 from ascend_simulator.violations import declare, violate
 
 NEVER_SET = declare("device.reset-without-set", "A device is reset as often as it was set.")
@@ -22,6 +26,8 @@ CONTEXT_LEAKS = declare(
 PENDING = declare(
     "stream.destroyed-pending", "A stream is synchronised before it is destroyed.", caution=True
 )
+
+_OF_A_DEVICE: Final[tuple[Kind, ...]] = ("device", "imported")
 
 
 @dataclass(eq=False)
@@ -53,12 +59,14 @@ class Contexts:
         self,
         memory: AddressSpace,
         streams: Streams,
+        budget: Budget,
         devices: int,
         ended: Callable[[Context], None],
     ) -> None:
-        """ended: ends what was made in a context, without complaint."""
+        """budget: of streams. ended: ends what was made in a context, without complaint."""
         self._memory = memory
         self._streams = streams
+        self._budget = budget
         self._ended = ended
         self._handles: Handles[Context] = Handles("context")
         self._sets = [0] * devices
@@ -83,7 +91,7 @@ class Contexts:
     def set_device(self, device: int) -> None:
         """The default context of `device` is current from now on; made with the first set.
 
-        Raises Refused RT_INVALID_DEVICEID.
+        Raises Refused: RT_INVALID_DEVICEID, RT_NO_STREAM_RESOURCE.
         """
         self._check(device)
         with self._streams.lock:
@@ -130,7 +138,7 @@ class Contexts:
     def create(self, device: int) -> int:
         """Handle of a new context, which is current from now on.
 
-        Raises Refused RT_INVALID_DEVICEID.
+        Raises Refused: RT_INVALID_DEVICEID, RT_NO_STREAM_RESOURCE.
         """
         self._check(device)
         with self._streams.lock:
@@ -189,6 +197,7 @@ class Contexts:
         group = Group()
         kind = "default context" if is_default else "context"
         name = f"{kind} of device {device}"
+        self._budget.take(device, name)
         stream = self._streams.create(group, f"default stream of the {name}")
         context = Context(device, is_default, name, stream, group)
         context.handle = self._handles.add(context)
@@ -206,10 +215,16 @@ class Contexts:
         with self._streams.lock:
             context.alive = False
             self._handles.remove(context.handle)
+            self._budget.give(context.device)
         return left
 
     def _drop_memory(self, device: int) -> list[str]:
-        blocks = [block for block in self._memory.blocks("device") if block.device == device]
+        blocks = [
+            block
+            for kind in _OF_A_DEVICE
+            for block in self._memory.blocks(kind)
+            if block.device == device
+        ]
         for block in blocks:
             self._memory.discard(block)
         return [repr(block) for block in blocks]

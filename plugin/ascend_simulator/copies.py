@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 from ascend_simulator.accounting import ALIGNMENT
 from ascend_simulator.blocks import Block, Bytes
 from ascend_simulator.borrowed import Borrowed
-from ascend_simulator.codes import Code, MemcpyKind, Refused
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.enumerations import MemcpyKind
 from ascend_simulator.process import Process
-from ascend_simulator.streams import Stream
+from ascend_simulator.stream import Stream
 from ascend_simulator.tasks import Task
 from ascend_simulator.violations import declare, violate
 
@@ -34,6 +35,10 @@ OVERLAP = declare(
 )
 OTHER_DEVICE = declare(
     "memory.other-device", "Memory is used in a context of the device that it belongs to."
+)
+
+MAPPED_ADDRESS = declare(
+    "memcpy.mapped-address", "The device's address of registered host memory is used in no copy."
 )
 
 _DIRECTIONS: Final = (
@@ -86,9 +91,9 @@ def check_copy(
 ) -> Copy | None:
     """The copy that a caller wants; None if it is of 0 bytes.
 
-    Violates KIND, OVERLAP, OTHER_DEVICE and the rules of `AddressSpace.locate` and `Borrowed`.
-    Raises Refused: INVALID_PARAM for null and for unknown kinds, RT_PARAM_INVALID where `count` is
-    more than `dst_max`, RT_CONTEXT_NULL.
+    Violates KIND, OVERLAP, OTHER_DEVICE, MAPPED_ADDRESS and the rules of `AddressSpace.locate` and
+    `Borrowed`. Raises Refused: INVALID_PARAM for null and for unknown kinds, RT_PARAM_INVALID
+    where `count` is more than `dst_max`, RT_CONTEXT_NULL.
     """
     if dst == 0 or src == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: found a null pointer")
@@ -112,17 +117,17 @@ def check_copy(
 
 
 def copy_now(now: Process, copy: Copy) -> None:
-    """Do the copy while the caller waits. Violates `streams.BUSY`."""
-    streams = now.streams
-    streams.host_access(copy.source.ptr, copy.nbytes, write=False, what=copy.what)
-    streams.host_access(copy.target.ptr, copy.nbytes, write=True, what=copy.what)
+    """Do the copy while the caller waits. Violates `claims.BUSY`."""
+    claims = now.claims
+    claims.host_access(copy.source.ptr, copy.nbytes, write=False, what=copy.what)
+    claims.host_access(copy.target.ptr, copy.nbytes, write=True, what=copy.what)
     copy.perform(now)
 
 
 def copy_behind(now: Process, copy: Copy, stream: Stream) -> None:
     """Have the stream do the copy; with pageable memory return after it, else at once.
 
-    Violates UNALIGNED, `streams.RACE` and, as a caution, PAGEABLE; CHANGED when the stream comes to
+    Violates UNALIGNED, `claims.RACE` and, as a caution, PAGEABLE; CHANGED when the stream comes to
     it. Raises Refused RT_FEATURE_NOT_SUPPORT between host addresses, and what `Stream.submit`
     raises.
     """
@@ -135,7 +140,7 @@ def copy_behind(now: Process, copy: Copy, stream: Stream) -> None:
                 f"{copy.what}: {end.ptr:#x}: found {end.ptr % ALIGNMENT} bytes past a multiple "
                 f"of {ALIGNMENT}",
             )
-    pageable = copy.source.block is None or copy.target.block is None
+    pageable = is_pageable(copy.source.block) or is_pageable(copy.target.block)
     if pageable or copy.source.on_device:
         task = _task(copy, lambda: copy.perform(now))
     else:
@@ -143,6 +148,11 @@ def copy_behind(now: Process, copy: Copy, stream: Stream) -> None:
     stream.submit(task)
     if pageable:
         await_pageable(now, stream, copy.what)
+
+
+def is_pageable(block: Block | None) -> bool:
+    """Whether host memory there, which no block has or this one, is not pinned."""
+    return block is None or block.kind == "mapped"
 
 
 def await_pageable(now: Process, stream: Stream, what: str) -> None:
@@ -211,6 +221,8 @@ def _end(now: Process, what: str, ptr: int, nbytes: int, device: int, *, write: 
     if block is None:
         now.part(Borrowed).check(ptr, what, write=write)
         return _End(ptr, None, ptr, False)
+    if block.kind == "alias":
+        violate(MAPPED_ADDRESS, f"{what}: {ptr:#x}: found {block!r}")
     owner = block.device
     if owner is not None and owner != device:
         violate(OTHER_DEVICE, f"{what}: {block!r}: found a context of device {device}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from threading import Lock
 
-from ascend_simulator.codes import MemcpyKind
+from ascend_simulator.enumerations import MemcpyKind
 
 
 class Counters:

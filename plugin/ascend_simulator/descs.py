@@ -9,8 +9,9 @@ from ascend_simulator import om, process
 from ascend_simulator.blocks import host_view
 from ascend_simulator.borrowed import Borrowed
 from ascend_simulator.calls import STR, U32, U64, bare, status, value
-from ascend_simulator.codes import Code, DataType, Format, Refused
+from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import living, remove
+from ascend_simulator.enumerations import DataType, Format
 from ascend_simulator.handles import Handles
 from ascend_simulator.models import models
 from ascend_simulator.om import Dims, Manifest

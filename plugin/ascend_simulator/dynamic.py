@@ -13,18 +13,19 @@ from ascend_simulator.bindings import check_apart, located
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import DataBuffer, Dataset, TensorDesc, data, describe, living
 from ascend_simulator.graph import Array, Bound
-from ascend_simulator.models import Model, check_context, system_memory
+from ascend_simulator.models import Model, check_context
 from ascend_simulator.om import Dims, OmTensor
 from ascend_simulator.ordering import Range
 from ascend_simulator.process import Process
-from ascend_simulator.streams import Stream
+from ascend_simulator.regions import system_memory
+from ascend_simulator.stream import Stream
 from ascend_simulator.tasks import Task
 
 
 def execute(now: Process, model: Model, inputs: Dataset, outputs: Dataset, stream: Stream) -> None:
     """Execute behind what `stream` has to do, and wait. The outputs' descriptions are filled.
 
-    Violates `models.OTHER_CONTEXT`, `datasets.DEAD`, `streams.RACE`, and what `bindings.located`
+    Violates `models.OTHER_CONTEXT`, `datasets.DEAD`, `claims.RACE`, and what `bindings.located`
     and `check_apart` violate. Raises Refused: INVALID_PARAM for missing inputs, missing
     descriptions and shapes outside what was compiled; GE_FAILURE for short buffers, the bytes that
     are needed in its text (an inference); RT_MODEL_EXECUTE.

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
+from threading import RLock
 
-from ascend_simulator.codes import Code, EventFlag, Refused
-from ascend_simulator.contexts import Context
-from ascend_simulator.streams import Stream, Streams
+from ascend_simulator.budgets import Budget
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.contexts import Context, Contexts
+from ascend_simulator.enumerations import EventFlag
+from ascend_simulator.handles import Handles
+from ascend_simulator.stream import Stream
+from ascend_simulator.streams import Streams
 from ascend_simulator.tasks import Mark
 from ascend_simulator.violations import declare, violate
 
@@ -15,6 +21,7 @@ WAITED_FOR = declare("event.destroyed-while-waited-for", "No stream waits for an
 NO_TIME_LINE = declare(
     "event.no-time-line", "Time is taken between events that were made with ACL_EVENT_TIME_LINE."
 )
+DEAD = declare("event.dead", "An event is used until it is destroyed, and not after.")
 BAD_RESET = declare(
     "event.bad-reset", "reset_event gets events that were made with flags, as its documents say."
 )
@@ -101,3 +108,64 @@ class Event:
 
     def _violate_not_recorded(self, what: str) -> None:
         violate(NOT_RECORDED, f"{what}: {self.name}: found no record_event before")
+
+
+class Events:
+    """The events of the process. Safe from any thread."""
+
+    def __init__(self, contexts: Contexts, lock: RLock, most: int) -> None:
+        """most: on each device."""
+        self._contexts = contexts
+        self._lock = lock
+        self._budget = Budget("events", most, Code.RT_NO_EVENT_RESOURCE)
+        self._handles: Handles[Event] = Handles("event")
+        self._names = count(1)
+
+    def get(self, handle: int, what: str) -> Event:
+        """The event. Violates DEAD.
+
+        Raises Refused: RT_CONTEXT_NULL, INVALID_PARAM for null, RT_PARAM_INVALID for a destroyed
+        one that lenient mode lets pass, RT_STREAM_CONTEXT for one of another context: documents
+        bind events to theirs, that it is so for every call is an inference.
+        """
+        context = self._contexts.get()
+        event = self._handles.get(handle)
+        if event is None:
+            if handle == 0:
+                raise Refused(Code.INVALID_PARAM, f"{what}: found a null event")
+            text = f"{what}: {handle:#x}: found no living event"
+            violate(DEAD, text)
+            raise Refused(Code.RT_PARAM_INVALID, text)
+        if event.context is not context:
+            raise Refused(
+                Code.RT_STREAM_CONTEXT,
+                f"{what}: {event.name}: found it in another context than this thread's",
+            )
+        return event
+
+    def create(self, flags: EventFlag | None) -> int:
+        """Handle of a new event. Raises Refused: RT_CONTEXT_NULL, RT_NO_EVENT_RESOURCE."""
+        context = self._contexts.get()
+        with self._lock:
+            self._budget.take(context.device, "create_event")
+            event = Event(context, flags, f"event {next(self._names)}")
+            handle = self._handles.add(event)
+            context.contents[handle] = event.name
+        return handle
+
+    def destroy(self, handle: int) -> None:
+        """The event goes, at once. Violates WAITED_FOR; raises as `get` does."""
+        event = self.get(handle, "destroy_event")
+        event.destroy()
+        with self._lock:
+            self.drop(handle)
+            del event.context.contents[handle]
+
+    def drop(self, handle: int) -> bool:
+        """Forget an event, whatever rules say; whether there was one."""
+        event = self._handles.get(handle)
+        if event is None:
+            return False
+        self._handles.remove(handle)
+        self._budget.give(event.context.device)
+        return True

@@ -18,10 +18,11 @@ from ascend_simulator.blocks import Place
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import Dataset
 from ascend_simulator.graph import Bound
-from ascend_simulator.models import Given, Model, check_context
+from ascend_simulator.models import Model, check_context
 from ascend_simulator.om import Dims, OmTensor, Shapes
 from ascend_simulator.process import Process
-from ascend_simulator.streams import Stream
+from ascend_simulator.regions import Given
+from ascend_simulator.stream import Stream
 from ascend_simulator.tasks import Task
 from ascend_simulator.violations import declare, violate
 from ascend_simulator.workspaces import PATTERN, Workspace
@@ -44,7 +45,7 @@ def submit(
 
     waits: the caller waits for it, so that failures are its own and not the stream's, and outputs
     without an address are allocated. work: a workspace for this execution alone.
-    Violates BUSY, `streams.RACE`, `models.OTHER_CONTEXT` and what `Binding` does. Raises Refused:
+    Violates BUSY, `claims.RACE`, `models.OTHER_CONTEXT` and what `Binding` does. Raises Refused:
     RT_MODEL_CONTEXT, and as `Binding` and `Stream.submit` do.
     """
     check_context(now, model, "execute")

@@ -13,6 +13,7 @@ import ascend_simulator.load_config
 import ascend_simulator.mdl
 import ascend_simulator.rt
 import ascend_simulator.rt_events
+import ascend_simulator.rt_ipc
 import ascend_simulator.rt_memory
 import ascend_simulator.tensor_descs
 import ascend_simulator.util  # noqa: F401 - the functions of each enter EXPORTED

@@ -10,8 +10,9 @@ import numpy as np
 from ascend_simulator import process
 from ascend_simulator.bindings import gear_bytes
 from ascend_simulator.calls import U32, U64, status
-from ascend_simulator.codes import Code, MemcpyKind, Refused
+from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import DataBuffer, dataset
+from ascend_simulator.enumerations import MemcpyKind
 from ascend_simulator.models import Model, check_context, models
 from ascend_simulator.om import Dims, Family
 from ascend_simulator.tensor_descs import dims_list
@@ -76,7 +77,7 @@ def _buffer(what: str, buffers: Sequence[DataBuffer], index: int) -> DataBuffer:
 def _set(what: str, number: int, buffer: DataBuffer, chosen: Chosen) -> None:
     """Make the gear current and write it, at once: a copy, so the thread has a context.
 
-    Violates `streams.BUSY` and, inferred from the rule for executions, `models.OTHER_CONTEXT`.
+    Violates `claims.BUSY` and, inferred from the rule for executions, `models.OTHER_CONTEXT`.
     Raises Refused: GE_EXEC_MODEL_ID_INVALID, GE_DYNAMIC_INPUT_LENGTH_INVALID for dims that do not
     fit the inputs, GE_DYNAMIC_BATCH_SIZE_INVALID for no such gear, then
     GE_DYNAMIC_INPUT_LENGTH_INVALID for a short buffer, and RT_CONTEXT_NULL.
@@ -95,7 +96,7 @@ def _set(what: str, number: int, buffer: DataBuffer, chosen: Chosen) -> None:
     nbytes = width * len(values)
     what = f"{what}: {model.name}: gear buffer"
     target = now.memory.resolve(buffer.ptr, nbytes, want="device", write=True, what=what)
-    now.streams.host_access(buffer.ptr, nbytes, write=True, what=what)
+    now.claims.host_access(buffer.ptr, nbytes, write=True, what=what)
     target[:] = np.array(values, np.int64 if width == 8 else np.int32).view(np.uint8)
     now.counters.copied(MemcpyKind.ACL_MEMCPY_HOST_TO_DEVICE, nbytes)
     with now.lock:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from ascend_simulator.codes import DataType
+from ascend_simulator.enumerations import DataType
 from ascend_simulator.om import Dims
 
 # onnxruntime's own objects, which come without types.

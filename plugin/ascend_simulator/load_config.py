@@ -8,8 +8,9 @@ from typing import Any, Final, TypeAlias
 
 from ascend_simulator import process
 from ascend_simulator.calls import U32, U64, bare, status
-from ascend_simulator.codes import Code, MallocPolicy, Refused
+from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import living, remove
+from ascend_simulator.enumerations import MallocPolicy
 from ascend_simulator.handles import Handles
 
 Option: TypeAlias = Any  # an int or a str, by attribute

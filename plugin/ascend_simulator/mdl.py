@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from ascend_simulator import datasets, dynamic, load_config, om, process
 from ascend_simulator.calls import STR, U32, U64, pair, status, value
-from ascend_simulator.codes import Code, MallocPolicy, Refused
+from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import living
 from ascend_simulator.descs import from_memory
+from ascend_simulator.enumerations import MallocPolicy
 from ascend_simulator.execution import submit
 from ascend_simulator.load_config import ConfigAttr, ExecAttr, LoadType
-from ascend_simulator.models import Given, models
+from ascend_simulator.models import models
+from ascend_simulator.regions import Given
 
 # -- sizes ---------------------------------------------------------------------------------------
 
@@ -108,6 +110,24 @@ def bundle_load_from_file(path: str) -> int:
     raise Refused(Code.API_NOT_SUPPORT, f"bundle_load_from_file: {path}: found a single model")
 
 
+@value("mdl.bundle_get_model_num", U32)
+def bundle_get_model_num(bundle: int) -> int:
+    """Always refused: there are no bundles."""
+    raise _no_bundle("bundle_get_model_num", bundle)
+
+
+@value("mdl.bundle_get_model_id", U32, U64)
+def bundle_get_model_id(bundle: int, index: int) -> int:
+    """Always refused: there are no bundles."""
+    raise _no_bundle("bundle_get_model_id", bundle)
+
+
+@status("mdl.bundle_unload", U32)
+def bundle_unload(bundle: int) -> None:
+    """Always refused: there are no bundles."""
+    raise _no_bundle("bundle_unload", bundle)
+
+
 @status("mdl.unload", U32)
 def unload(model: int) -> None:
     """The model goes; memory of the caller stays as it is."""
@@ -163,3 +183,7 @@ def _execute(
 
 def _sizes(found: om.Om) -> tuple[int, int]:
     return found.manifest.work_bytes, found.manifest.weight_bytes
+
+
+def _no_bundle(what: str, bundle: int) -> Refused:
+    return Refused(Code.INVALID_BUNDLE_MODEL_ID, f"{what}: bundle {bundle}: it is not loaded")

@@ -1,27 +1,23 @@
-"""The memory map: device memory, which the host cannot reach, and pinned host memory.
+"""Memory, given and taken back: device memory, which the host cannot reach, and pinned memory.
 
 A device address is one that no host mapping has, so that reading it on the host faults at once; the
 bytes behind it lie elsewhere and are reached by `resolve` alone. Its addresses are never given
 twice, so a use after free is always found. Pinned memory is real host memory between red zones,
-and held back for a while when it was freed. Any other host address counts as pageable: nothing is
-known of it. Safe from any thread.
+and held back for a while when it was freed. Safe from any thread.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from threading import RLock
-from typing import Final, Literal, NoReturn, TypeAlias
+from typing import Final
 
 from ascend_simulator import handles
 from ascend_simulator.accounting import ALIGNMENT, NORMAL_PAGE, charged_bytes, round_up
-from ascend_simulator.block_map import BlockMap
-from ascend_simulator.blocks import FRESH, Block, Bytes, Kind, aligned, host_view
+from ascend_simulator.addresses import DEVICE_FOR_HOST, LOWEST, Addresses
+from ascend_simulator.blocks import FRESH, Block, Bytes, Lease, aligned, host_view
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.quarantine import FREED, Quarantine
 from ascend_simulator.violations import declare, violate
-
-Want: TypeAlias = Literal["device", "host", "any"]
 
 DEVICE_BASE: Final = 0x00DE_0000_0000_0000
 """Device memory lies from here on. Bit 55 keeps it out of user mappings on arm64 and x86-64."""
@@ -31,42 +27,33 @@ DEVICE_SPAN: Final = 1 << 46
 
 _RED: Final = 0xFD
 _RED_BYTES: Final = 64
-_LOWEST: Final = 0x10000  # below it no program has memory
 
-UNKNOWN = declare(
-    "memory.unknown", "An address lies in memory that was allocated or that the host owns."
-)
-BEYOND = declare("memory.beyond-block", "A range lies wholly within one block of memory.")
-DEVICE_FOR_HOST = declare(
-    "memory.device-for-host", "A device address is not used as a host address."
-)
-HOST_FOR_DEVICE = declare(
-    "memory.host-for-device", "A host address is not used as a device address."
-)
 BAD_FREE = declare("memory.bad-free", "free gets what malloc gave, unchanged, and gets it once.")
 BAD_FREE_HOST = declare(
     "memory.bad-free-host", "free_host gets what malloc_host gave, and gets it once."
 )
-HELD = declare("memory.free-while-held", "Memory of a loaded model is freed after its unload.")
+HELD = declare(
+    "memory.free-while-held",
+    "Memory goes after the unload of the models, and the close of the key, that need it.",
+)
 RED_ZONE = declare("memory.red-zone", "Nothing writes before or behind a block of pinned memory.")
 TWICE = declare("memory.registered-twice", "Host memory is registered once, and not while pinned.")
 BAD_UNREGISTER = declare("memory.bad-unregister", "host_unregister gets what was registered.")
+UNALIGNED = declare(
+    "memory.registered-unaligned", "Memory that is registered begins at a page of 4 KiB."
+)
 
 
-class AddressSpace:
+class AddressSpace(Addresses):
     """All blocks of the process, on all devices and pinned, and the books of each device."""
 
     def __init__(self, capacities: list[int], lock: RLock) -> None:
         """capacities: bytes of each device."""
-        self._lock = lock
-        self._map = BlockMap()
-        self.find = self._map.find
-        """The living block that holds the byte at an address, None if there is none."""
+        super().__init__(lock)
         self._next = [DEVICE_BASE + device * DEVICE_SPAN for device in range(len(capacities))]
         self._capacities = list(capacities)
         self._used = [0] * len(capacities)
         self._taken = [0] * len(capacities)
-        self._freed = Quarantine()
 
     # -- allocation -------------------------------------------------------------------------------
 
@@ -107,10 +94,8 @@ class AddressSpace:
         if ptr == 0:
             raise Refused(Code.INVALID_PARAM, "free: found a null pointer")
         with self._lock:
-            block = self._start_of(ptr, "device", BAD_FREE, "free")
-            if block.holders:
-                holders = ", ".join(sorted(block.holders))
-                violate(HELD, f"free: {block!r}: found in use by {holders}")
+            block = self._start_of(ptr, ("device",), BAD_FREE, "free")
+            self.check_free(block, "free")
             self._remove(block)
 
     def malloc_host(self, nbytes: int) -> int:
@@ -141,20 +126,21 @@ class AddressSpace:
         if ptr == 0:
             raise Refused(Code.INVALID_PARAM, "free_host: found a null pointer")
         with self._lock:
-            block = self._start_of(ptr, "pinned", BAD_FREE_HOST, "free_host")
+            block = self._start_of(ptr, ("pinned",), BAD_FREE_HOST, "free_host")
             self._remove(block)
             self._freed.add(block)
         self._check_red_zones(block)
 
-    def register(self, ptr: int, nbytes: int, device: int) -> int:
-        """Existing host memory is pinned from now on; its address for `device`. Violates TWICE.
+    def register(self, ptr: int, nbytes: int, device: int, *, pins: bool, maps: bool) -> int:
+        """Existing host memory is pinned from now on, or mapped: reached by the device, or both.
 
-        The caller keeps it mapped until `unregister`. Raises Refused: INVALID_PARAM for null and 0
-        bytes, RT_PARAM_INVALID for what is pinned or on a device.
+        Its address for `device`, 0 where it is not mapped. The caller keeps it mapped until
+        `unregister`. Violates TWICE and UNALIGNED. Raises Refused: INVALID_PARAM for null and 0
+        bytes, RT_PARAM_INVALID for what is registered, pinned, on a device or unaligned.
         """
         if ptr == 0 or nbytes == 0:
             raise Refused(Code.INVALID_PARAM, f"host_register: found {nbytes} bytes at {ptr:#x}")
-        if ptr >= handles.BASE or ptr < _LOWEST:
+        if ptr >= handles.BASE or ptr < LOWEST:
             self._refuse(DEVICE_FOR_HOST, f"host_register: {ptr:#x}: found no host memory")
         with self._lock:
             other = self._map.overlapping(ptr, nbytes)
@@ -162,11 +148,15 @@ class AddressSpace:
                 self._refuse(
                     TWICE, f"host_register: {nbytes:,} bytes at {ptr:#x}: found {other!r} there"
                 )
+            if ptr % NORMAL_PAGE:
+                past = f"found {ptr % NORMAL_PAGE} bytes past a multiple of {NORMAL_PAGE}"
+                self._refuse(UNALIGNED, f"host_register: {ptr:#x}: {past}")
             content = host_view(ptr, nbytes)
-            block = Block(ptr, content, "registered", None, 0)
-            block.alias = Block(self._place(device, nbytes), content, "alias", device, 0)
-            block.alias.uses = block.uses  # the same bytes
+            block = Block(ptr, content, "registered" if pins else "mapped", None, 0)
             self._insert(block)
+            if not maps:
+                return 0
+            block.alias = Block(self._place(device, nbytes), content, "alias", device, 0)
             self._insert(block.alias)
         return block.alias.start
 
@@ -178,61 +168,30 @@ class AddressSpace:
         if ptr == 0:
             raise Refused(Code.INVALID_PARAM, "host_unregister: found a null pointer")
         with self._lock:
-            block = self._start_of(ptr, "registered", BAD_UNREGISTER, "host_unregister")
+            block = self._start_of(ptr, ("registered", "mapped"), BAD_UNREGISTER, "host_unregister")
             self._remove(block)
             if block.alias is not None:
                 self._remove(block.alias)
 
-    # -- use --------------------------------------------------------------------------------------
+    # -- sharing ----------------------------------------------------------------------------------
 
-    def locate(self, ptr: int, nbytes: int, *, want: Want, what: str = "memory") -> Block | None:
-        """The block that holds `nbytes` (0 or more) from `ptr`; None for pageable host memory.
+    def move(self, block: Block, content: Bytes, lease: Lease) -> None:
+        """The block's bytes lie elsewhere from now on, as others have them, too.
 
-        what: begins the message. Violates FREED, UNKNOWN, BEYOND, DEVICE_FOR_HOST, HOST_FOR_DEVICE.
-        Raises Refused RT_PARAM_INVALID after a violation that lenient mode lets pass, and
-        INVALID_PARAM for null.
+        The caller copied them there; nobody uses the block meanwhile, and `ptr` stays what it is.
         """
-        block = self.find(ptr)
-        if block is None:
-            if not _LOWEST <= ptr < handles.BASE:
-                self._refuse_stray(ptr, what)
-            if want == "device":
-                self._refuse(HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found host memory")
-            with self._lock:
-                gone = self._freed.find(ptr)
-            if gone is not None:
-                self._refuse(FREED, f"{what}: {ptr:#x}: found {gone!r}, which was freed")
-            return None
-        if ptr + nbytes > block.start + block.size:
-            self._refuse(
-                BEYOND,
-                f"{what}: {nbytes:,} bytes at {ptr:#x}, byte {ptr - block.start:,} of {block!r}: "
-                f"found {ptr + nbytes - block.end:,} beyond its end",
-            )
-        if want == "device":
-            if block.kind != "device":  # the alias of host memory is that all the same
-                self._refuse(HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found {block!r}")
-        elif want == "host" and block.device is not None:
-            self._refuse(DEVICE_FOR_HOST, f"{what}: {ptr:#x}: found {block!r}")
+        block.content, block.real, block.lease = content, content.ctypes.data, lease
+
+    def adopt(self, device: int, content: Bytes, lease: Lease) -> Block:
+        """Memory of another process is a block here, too, and is not charged."""
+        with self._lock:
+            start = self._place(device, content.nbytes)
+            block = Block(start, content, "imported", device, 0)
+            block.lease = lease
+            self._insert(block)
         return block
 
-    def resolve(
-        self, ptr: int, nbytes: int, *, want: Want, write: bool, what: str = "memory"
-    ) -> Bytes:
-        """The bytes themselves: a view, [nbytes] uint8, read-only unless `write`.
-
-        Raises as `locate` does.
-        """
-        block = self.locate(ptr, nbytes, want=want, what=what)
-        if block is None:
-            view = host_view(ptr, nbytes)
-        else:
-            offset = ptr - block.start
-            view = block.content[offset : offset + nbytes]
-            block.writes += write
-        if not write:
-            view.flags.writeable = False
-        return view
+    # -- holding -----------------------------------------------------------------------------------
 
     def hold(self, ptr: int, nbytes: int, holder: str) -> Block:
         """Mark the device block of these bytes as in use by `holder`, e.g. "model 3 (weights)".
@@ -244,6 +203,11 @@ class AddressSpace:
         with self._lock:
             block.holders[holder] += 1
         return block
+
+    def check_free(self, block: Block, what: str) -> None:
+        """The block is about to go. Violates HELD."""
+        if block.holders:
+            violate(HELD, f"{what}: {block!r}: found in use by {', '.join(sorted(block.holders))}")
 
     def release(self, block: Block, holder: str) -> None:
         """Undo one `hold`."""
@@ -266,10 +230,6 @@ class AddressSpace:
         """Let other processes hold `nbytes` of `device`, instead of what they held before."""
         with self._lock:
             self._taken[device] = nbytes
-
-    def blocks(self, kind: Kind | None = None) -> list[Block]:
-        """The living blocks, of one kind or all, by address."""
-        return [block for block in self._map.all() if kind in (None, block.kind)]
 
     def check_host_writes(self) -> None:
         """Violates RED_ZONE where pinned memory was overrun, FREED where it was written later."""
@@ -304,31 +264,10 @@ class AddressSpace:
 
     def _remove(self, block: Block) -> None:
         self._map.remove(block)
+        if block.lease is not None:
+            block.lease.close()
         if block.device is not None:
             self._used[block.device] -= block.charged
-
-    def _start_of(self, ptr: int, kind: Kind, rule: str, what: str) -> Block:
-        block = self.find(ptr)
-        if block is None:
-            found = self._map.history(ptr) or "nothing that was allocated"
-            self._refuse(rule, f"{what}: {ptr:#x}: found {found}")
-        if block.kind != kind:
-            self._refuse(rule, f"{what}: {ptr:#x}: found {block!r}")
-        if block.start != ptr:
-            self._refuse(rule, f"{what}: {ptr:#x}: found byte {ptr - block.start:,} of {block!r}")
-        return block
-
-    def _refuse_stray(self, ptr: int, what: str) -> NoReturn:
-        if ptr == 0:
-            raise Refused(Code.INVALID_PARAM, f"{what}: found a null pointer")
-        history = self._map.history(ptr)
-        if history:
-            self._refuse(FREED, f"{what}: {ptr:#x}: found {history}")
-        self._refuse(UNKNOWN, f"{what}: {ptr:#x}: found nothing that was allocated")
-
-    def _refuse(self, rule: str, text: str) -> NoReturn:
-        violate(rule, text)
-        raise Refused(Code.RT_PARAM_INVALID, text)
 
     def _check_red_zones(self, block: Block) -> None:
         whole = host_view(block.start - _RED_BYTES, block.size + 2 * _RED_BYTES)

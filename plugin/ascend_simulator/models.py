@@ -10,28 +10,22 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final
 
 from ascend_simulator import process
-from ascend_simulator.accounting import ALIGNMENT
-from ascend_simulator.allocation import allocate
-from ascend_simulator.blocks import Block, Place, aligned
-from ascend_simulator.codes import Code, MallocPolicy, Refused
+from ascend_simulator.blocks import Block
+from ascend_simulator.codes import Code, Refused
 from ascend_simulator.contexts import Context
-from ascend_simulator.copies import OTHER_DEVICE
+from ascend_simulator.enumerations import MallocPolicy
 from ascend_simulator.flights import Flights
 from ascend_simulator.graph import Graph
 from ascend_simulator.om import Manifest, Om
 from ascend_simulator.ordering import Range
 from ascend_simulator.process import Process
+from ascend_simulator.regions import Given, Region, overlap, region, release
 from ascend_simulator.violations import declare, violate
 from ascend_simulator.weights import CHANGED, WeightImage
 from ascend_simulator.workspaces import Workspace
 
-UNALIGNED = declare(
-    "model.memory-unaligned",
-    "Workspace, weights, inputs, outputs and gear of a model begin at a multiple of 64 bytes.",
-)
 DYNAMIC_WITH_MEMORY = declare(
     "model.dynamic-with-memory", "A model without a plan of memory is not loaded into a plan."
 )
@@ -41,27 +35,6 @@ OTHER_CONTEXT = declare(
 UNLOAD_BUSY = declare(
     "model.unload-while-executing", "A model is unloaded after waiting for its executions."
 )
-
-
-@dataclass(frozen=True)
-class Given:
-    """Memory that a caller has for a part of a model; an address of 0 leaves it to the system."""
-
-    ptr: int = 0
-    nbytes: int = 0
-
-
-@dataclass(frozen=True)
-class Region(Place):
-    """Device memory of a model; of 0 bytes it is NOWHERE."""
-
-    holder: str
-    own: bool
-    """Whether the system allocated it, which then frees it."""
-
-
-NOWHERE: Final = Block(0, aligned(0), "device", None, 0)
-"""The block of what needs no memory."""
 
 
 @dataclass(eq=False)
@@ -119,12 +92,11 @@ class Models:
 
         work, weights: memory of the caller, which `lean` lets be smaller by the share of inputs
         and outputs; None or an address of 0 lets the system allocate by `policy`.
-        Violates DYNAMIC_WITH_MEMORY, UNALIGNED, OTHER_DEVICE, the rules of `AddressSpace.locate`,
-        `streams.BUSY` where the weights of a model that executes would be written, and
-        `weights.CHANGED` where those of another file would.
-        Raises Refused: RT_CONTEXT_NULL, RT_SOC_VERSION for a file for another chip (an inference),
-        GE_PARAM_INVALID where memory given is too small, GE_MEMORY_ALLOCATION, GE_LOAD_MODEL for a
-        graph that onnxruntime does not take.
+        Violates DYNAMIC_WITH_MEMORY, what `region` does, `claims.BUSY` where the weights of a model
+        that executes would be written, and `weights.CHANGED` where those of another file would.
+        Raises Refused: RT_CONTEXT_NULL, RT_SOC_VERSION for a file for another chip and
+        RT_NO_STREAM_RESOURCE (both inferences), GE_PARAM_INVALID where memory given is too small,
+        GE_MEMORY_ALLOCATION, GE_LOAD_MODEL for a graph that onnxruntime does not take.
         """
         now = process.current()
         context = now.context()
@@ -149,19 +121,23 @@ class Models:
             (f"{name} (weights)", weights or Given(), manifest.weight_bytes),
         )
         regions: list[Region] = []
+        with now.lock:
+            now.stream_budget.take(context.device, f"load of {name}", now.settings.model_streams)
         try:
             for holder, given, needed in asked:
-                regions.append(_region(now, holder, given, needed, policy))
+                regions.append(region(now, holder, given, needed, policy))
             own_work, own_weights = regions
             self._check_weights_kept(name, own_work, (own_weights.ptr, image.nbytes), image)
             if own_weights.nbytes:
                 what = f"load of {name} (weights)"
-                now.streams.host_access(own_weights.ptr, image.nbytes, write=True, what=what)
+                now.claims.host_access(own_weights.ptr, image.nbytes, write=True, what=what)
                 image.write(om.graph, own_weights.content)
             graph = _graph(now, om)
         except BaseException:
-            for region in regions:
-                _release(now, region)
+            for each in regions:
+                release(now, each)
+            with now.lock:
+                now.stream_budget.give(context.device, now.settings.model_streams)
             raise
         time.sleep(now.settings.load_ms / 1000)
         with now.lock:
@@ -189,9 +165,10 @@ class Models:
             model.image.check_all(model.weights.content, model.name)
         with now.lock:
             del self._models[number]
-            model.context.contents.pop(number, None)
-        for region in (model.work, model.weights):
-            _release(now, region)
+            if model.context.contents.pop(number, None) is not None:
+                now.stream_budget.give(model.context.device, now.settings.model_streams)
+        for each in (model.work, model.weights):
+            release(now, each)
 
     def _check_weights_kept(self, name: str, work: Region, own: Range, image: WeightImage) -> None:
         """Whether all weights stay what they are when this model is loaded, and when it executes.
@@ -201,11 +178,11 @@ class Models:
         for other in list(self._models.values()):
             theirs = other.weights.ptr, other.image.nbytes
             shared = theirs == own and other.image.is_same(image)
-            if _overlap(work.range, theirs) or _overlap(own, other.work.range):
+            if overlap(work.range, theirs) or overlap(own, other.work.range):
                 violate(
                     CHANGED, f"load: {name}: found a workspace over weights, of it and {other.name}"
                 )
-            elif _overlap(own, theirs) and not shared:
+            elif overlap(own, theirs) and not shared:
                 violate(CHANGED, f"load: {name}: found the weights of {other.name} there")
 
     def _workspace(self, block: Block) -> Workspace:
@@ -247,49 +224,3 @@ def _graph(now: Process, om: Om) -> Graph:
         raise Refused(
             Code.GE_LOAD_MODEL, f"load: onnxruntime cannot execute it: {error}"
         ) from error
-
-
-def system_memory(now: Process, nbytes: int, policy: int, what: str) -> int:
-    """Device memory that a model gets and no caller asked for by name.
-
-    Violates `allocation.IN_RUN`. Raises Refused GE_MEMORY_ALLOCATION.
-    """
-    try:
-        return allocate(nbytes, policy, tail=True)
-    except Refused as refused:
-        if refused.code != Code.RT_MEMORY_ALLOCATION:
-            raise
-        raise Refused(Code.GE_MEMORY_ALLOCATION, f"{what}: {refused.text}") from refused
-
-
-def _region(now: Process, holder: str, given: Given, needed: int, policy: int) -> Region:
-    if given.ptr == 0:
-        if needed == 0:
-            return Region(0, 0, NOWHERE, holder, own=True)
-        ptr = system_memory(now, needed, policy, holder)
-        return Region(ptr, needed, now.memory.hold(ptr, needed, holder), holder, own=True)
-    if given.nbytes < needed:
-        raise Refused(
-            Code.GE_PARAM_INVALID, f"{holder}: found {given.nbytes:,} bytes, expected {needed:,}"
-        )
-    past = given.ptr % ALIGNMENT
-    if past:
-        violate(UNALIGNED, f"{holder}: {given.ptr:#x}: found {past} bytes past a multiple of 64")
-    block = now.memory.hold(given.ptr, given.nbytes, holder)
-    device = now.context().device
-    if block.device != device:
-        violate(OTHER_DEVICE, f"{holder}: {block!r}: found a context of device {device}")
-    return Region(given.ptr, given.nbytes, block, holder, own=False)
-
-
-def _overlap(one: Range, two: Range) -> bool:
-    """Whether they have a byte in common; of none there is none."""
-    return one[0] < two[0] + two[1] and two[0] < one[0] + one[1] and one[1] > 0 < two[1]
-
-
-def _release(now: Process, region: Region) -> None:
-    if region.block is NOWHERE:
-        return
-    now.memory.release(region.block, region.holder)
-    if region.own and now.memory.find(region.ptr) is region.block:  # a reset device has none left
-        now.memory.free(region.ptr)

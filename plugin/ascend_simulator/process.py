@@ -12,19 +12,20 @@ from threading import Lock, RLock
 from typing import Any, Final, Protocol, TypeVar
 
 from ascend_simulator import violations
-from ascend_simulator.codes import Code, EventFlag, Refused
+from ascend_simulator.budgets import Budget
+from ascend_simulator.codes import Code, Refused
 from ascend_simulator.contexts import PENDING, Context, Contexts
 from ascend_simulator.counters import Counters
-from ascend_simulator.events import Event
+from ascend_simulator.events import Events
 from ascend_simulator.faults import Faults
 from ascend_simulator.handles import Handles
 from ascend_simulator.memory import AddressSpace
 from ascend_simulator.settings import Settings, from_environment
-from ascend_simulator.streams import Stream, Streams
+from ascend_simulator.stream import Stream
+from ascend_simulator.streams import Streams
 from ascend_simulator.violations import declare, violate
 
 DEAD_STREAM = declare("stream.dead", "A stream is used until it is destroyed, and not after.")
-DEAD_EVENT = declare("event.dead", "An event is used until it is destroyed, and not after.")
 
 
 class Part(Protocol):
@@ -48,8 +49,13 @@ class Process:
         self.lock: Final = RLock()
         devices = len(settings.device_ids)
         self.memory: Final = AddressSpace([settings.hbm_bytes] * devices, self.lock)
-        self.streams: Final = Streams(self.memory, self.lock, settings.seed)
-        self.contexts: Final = Contexts(self.memory, self.streams, devices, self._end_contents)
+        self.streams: Final = Streams(self.memory, self.lock, settings.seed, settings.queue)
+        self.claims: Final = self.streams.claims
+        self.stream_budget: Final = Budget("streams", settings.streams, Code.RT_NO_STREAM_RESOURCE)
+        self.contexts: Final = Contexts(
+            self.memory, self.streams, self.stream_budget, devices, self._end_contents
+        )
+        self.events: Final = Events(self.contexts, self.lock, settings.events)
         self.counters: Final = Counters()
         self.phase = "load"
         """"run" from `freeze` on: device memory is then no longer allocated."""
@@ -67,7 +73,6 @@ class Process:
         self._error = ""
         self._parts: dict[type[Any], Any] = {}
         self._stream_handles: Handles[tuple[Stream, Context]] = Handles("stream")
-        self._event_handles: Handles[Event] = Handles("event")
         self._names = count(1)
 
     # -- state of the whole -----------------------------------------------------------------------
@@ -124,7 +129,7 @@ class Process:
             text, current.error = current.error, ""
         return text
 
-    # -- contexts, streams, events ----------------------------------------------------------------
+    # -- contexts and streams ----------------------------------------------------------------
 
     def context(self) -> Context:
         """The thread's current context. Raises Refused RT_CONTEXT_NULL if it has none."""
@@ -163,11 +168,7 @@ class Process:
         """Handle of a new stream. Raises Refused: RT_CONTEXT_NULL, RT_NO_STREAM_RESOURCE."""
         context = self.contexts.get()
         with self.lock:
-            if len(self._stream_handles) >= self.settings.streams:
-                raise Refused(
-                    Code.RT_NO_STREAM_RESOURCE,
-                    f"create_stream: found {self.settings.streams} streams, and no more are there",
-                )
+            self.stream_budget.take(context.device, "create_stream")
             stream = self.streams.create(context.group, f"stream {next(self._names)}")
             handle = self._stream_handles.add((stream, context))
             context.contents[handle] = stream.name
@@ -187,59 +188,19 @@ class Process:
         with self.lock:
             _, context = self._stream_handles.remove(handle)
             del context.contents[handle]
+            self.stream_budget.give(context.device)
         stream.close()
         self.streams.rethrow()
 
-    def event(self, handle: int, what: str) -> Event:
-        """The event. Violates DEAD_EVENT.
-
-        Raises Refused: RT_CONTEXT_NULL, INVALID_PARAM for null, RT_PARAM_INVALID for a destroyed
-        one that lenient mode lets pass, RT_STREAM_CONTEXT for one of another context: documents
-        bind events to theirs, that it is so for every call is an inference.
-        """
-        context = self.contexts.get()
-        event = self._event_handles.get(handle)
-        if event is None:
-            if handle == 0:
-                raise Refused(Code.INVALID_PARAM, f"{what}: found a null event")
-            text = f"{what}: {handle:#x}: found no living event"
-            violate(DEAD_EVENT, text)
-            raise Refused(Code.RT_PARAM_INVALID, text)
-        if event.context is not context:
-            raise Refused(
-                Code.RT_STREAM_CONTEXT,
-                f"{what}: {event.name}: found it in another context than this thread's",
-            )
-        return event
-
-    def create_event(self, flags: EventFlag | None) -> int:
-        """Handle of a new event. Raises Refused: RT_CONTEXT_NULL, RT_NO_EVENT_RESOURCE."""
-        context = self.contexts.get()
-        with self.lock:
-            if len(self._event_handles) >= self.settings.events:
-                raise Refused(
-                    Code.RT_NO_EVENT_RESOURCE,
-                    f"create_event: found {self.settings.events} events, and no more are there",
-                )
-            event = Event(context, flags, f"event {next(self._names)}")
-            handle = self._event_handles.add(event)
-            context.contents[handle] = event.name
-        return handle
-
-    def destroy_event(self, handle: int) -> None:
-        """The event goes, at once. Violates `events.WAITED_FOR`; raises as `event` does."""
-        event = self.event(handle, "destroy_event")
-        event.destroy()
-        with self.lock:
-            self._event_handles.remove(handle)
-            del event.context.contents[handle]
-
     def _end_contents(self, context: Context) -> None:
         for handle in list(context.contents):
-            if self._event_handles.get(handle) is not None:
-                self._event_handles.remove(handle)
-            elif self._stream_handles.get(handle) is not None:
+            if self.events.drop(handle):
+                continue
+            if self._stream_handles.get(handle) is not None:
                 self._stream_handles.remove(handle)[0].close()
+                self.stream_budget.give(context.device)
+            else:  # a model
+                self.stream_budget.give(context.device, self.settings.model_streams)
 
     def _others_take(self, nbytes: int) -> None:
         for device in range(len(self.settings.device_ids)):

@@ -6,14 +6,9 @@ from typing import Final
 
 from ascend_simulator import process
 from ascend_simulator.calls import I32, U32, U64, pair, status, value
-from ascend_simulator.codes import (
-    Code,
-    FailureMode,
-    Refused,
-    RunMode,
-    StreamFlag,
-)
-from ascend_simulator.streams import Stream
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.enumerations import FailureMode, RunMode, StreamFlag
+from ascend_simulator.stream import Stream
 from ascend_simulator.waiting import LOST, check_lost, seconds
 
 _LEAST_PRIORITY: Final = 7

@@ -6,7 +6,8 @@ from typing import Final
 
 from ascend_simulator import process
 from ascend_simulator.calls import I32, U32, U64, status, value
-from ascend_simulator.codes import Code, EventFlag, EventRecordedStatus, EventStatus, Refused
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.enumerations import EventFlag, EventRecordedStatus, EventStatus
 from ascend_simulator.waiting import LOST, check_lost, seconds
 
 _FLAGS: Final = sum(EventFlag)
@@ -15,7 +16,7 @@ _FLAGS: Final = sum(EventFlag)
 @value("rt.create_event")
 def create_event() -> int:
     """An event that orders and takes time, and cannot be reset."""
-    return process.current().create_event(None)
+    return process.current().events.create(None)
 
 
 @value("rt.create_event_with_flag", U32)
@@ -34,7 +35,7 @@ def create_event_ex_with_flag(flag: int) -> int:
 def record_event(event: int, stream: int) -> None:
     """The event is where the stream now ends."""
     now = process.current()
-    found = now.event(event, "record_event")
+    found = now.events.get(event, "record_event")
     found.record(now.stream(stream, "record_event"))
 
 
@@ -42,7 +43,7 @@ def record_event(event: int, stream: int) -> None:
 def stream_wait_event(stream: int, event: int) -> None:
     """What is submitted to the stream from now on comes after the event."""
     now = process.current()
-    found = now.event(event, "stream_wait_event")
+    found = now.events.get(event, "stream_wait_event")
     found.delay(now.stream(stream, "stream_wait_event"))
 
 
@@ -50,7 +51,7 @@ def stream_wait_event(stream: int, event: int) -> None:
 def synchronize_event(event: int) -> None:
     """Wait for the event. Failures of tasks are reported by synchronize_stream only."""
     now = process.current()
-    found = now.event(event, "synchronize_event")
+    found = now.events.get(event, "synchronize_event")
     now.faults.strike("sync")
     found.synchronize(now.streams, None)
     check_lost(now)
@@ -60,7 +61,7 @@ def synchronize_event(event: int) -> None:
 def synchronize_event_with_timeout(event: int, timeout_ms: int) -> None:
     """Wait at most `timeout_ms`, -1 for ever. Refused: RT_PARAM_INVALID, RT_EVENT_SYNC_TIMEOUT."""
     now = process.current()
-    found = now.event(event, "synchronize_event_with_timeout")
+    found = now.events.get(event, "synchronize_event_with_timeout")
     timeout_s = seconds(timeout_ms, "synchronize_event_with_timeout")
     now.faults.strike("sync")
     found.synchronize(now.streams, timeout_s)
@@ -71,7 +72,7 @@ def synchronize_event_with_timeout(event: int, timeout_ms: int) -> None:
 def query_event(event: int) -> int:
     """Whether the event is passed: 0 complete, 1 not ready. Deprecated on the device."""
     now = process.current()
-    done = now.event(event, "query_event").is_done(now.streams)
+    done = now.events.get(event, "query_event").is_done(now.streams)
     return int(
         EventStatus.ACL_EVENT_STATUS_COMPLETE if done else EventStatus.ACL_EVENT_STATUS_NOT_READY
     )
@@ -81,7 +82,7 @@ def query_event(event: int) -> int:
 def query_event_status(event: int) -> int:
     """Whether the event is passed: 0 not ready, 1 complete."""
     now = process.current()
-    done = now.event(event, "query_event_status").is_done(now.streams)
+    done = now.events.get(event, "query_event_status").is_done(now.streams)
     return int(
         EventRecordedStatus.ACL_EVENT_RECORDED_STATUS_COMPLETE
         if done
@@ -94,7 +95,7 @@ def event_elapsed_time(start: int, end: int) -> float:
     """Milliseconds between two events. Refused: RT_EVENT_NOT_COMPLETE."""
     now = process.current()
     begin_ns, end_ns = (
-        now.event(event, "event_elapsed_time").stamp_ns(now.streams) for event in (start, end)
+        now.events.get(event, "event_elapsed_time").stamp_ns(now.streams) for event in (start, end)
     )
     return (end_ns - begin_ns) / 1e6
 
@@ -103,14 +104,14 @@ def event_elapsed_time(start: int, end: int) -> float:
 def event_get_timestamp(event: int) -> int:
     """When the stream passed the event, microseconds. Refused: RT_EVENT_NOT_COMPLETE."""
     now = process.current()
-    return now.event(event, "event_get_timestamp").stamp_ns(now.streams) // 1000
+    return now.events.get(event, "event_get_timestamp").stamp_ns(now.streams) // 1000
 
 
 @status("rt.reset_event", U64, U64)
 def reset_event(event: int, stream: int) -> None:
     """The event counts as not recorded."""
     now = process.current()
-    found = now.event(event, "reset_event")
+    found = now.events.get(event, "reset_event")
     now.stream(stream, "reset_event")
     found.reset()
 
@@ -118,7 +119,7 @@ def reset_event(event: int, stream: int) -> None:
 @status("rt.destroy_event", U64)
 def destroy_event(event: int) -> None:
     """End an event, at once."""
-    process.current().destroy_event(event)
+    process.current().events.destroy(event)
 
 
 # -- inside --------------------------------------------------------------------------------------
@@ -127,4 +128,4 @@ def destroy_event(event: int) -> None:
 def _create_with_flag(what: str, flag: int) -> int:
     if flag == 0 or flag & ~_FLAGS:
         raise Refused(Code.INVALID_PARAM, f"{what}: found flag {flag:#x}")
-    return process.current().create_event(EventFlag(flag))
+    return process.current().events.create(EventFlag(flag))

@@ -8,14 +8,17 @@ from ascend_simulator import process
 from ascend_simulator.accounting import NORMAL_PAGE, page_bytes
 from ascend_simulator.allocation import allocate
 from ascend_simulator.calls import I32, U32, U64, dictionary, pair, status, value
-from ascend_simulator.codes import Code, MemAttr, Refused
+from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import (
     await_pageable,
     check_copy,
     check_fill,
     copy_behind,
     copy_now,
+    is_pageable,
 )
+from ascend_simulator.enumerations import HostRegister, MemAttr
+from ascend_simulator.products import has_hbm, registers_host_memory
 from ascend_simulator.tasks import Task
 
 _HBM: Final = (
@@ -27,6 +30,7 @@ _HBM: Final = (
     MemAttr.ACL_HBM_MEM_HUGE1G,
     MemAttr.ACL_HBM_MEM_P2P_HUGE1G,
 )
+_REGISTER_FLAGS: Final = sum(HostRegister)
 _LOCATION_HOST: Final = 0
 _LOCATION_DEVICE: Final = 1
 _LOCATION_UNREGISTERED: Final = 2
@@ -66,17 +70,17 @@ def mem_invalidate(ptr: int, size: int) -> None:
 
 
 def _check_idle(now: process.Process, ptr: int, what: str) -> None:
-    """Violates `streams.FREE_BUSY` if queued work uses the block that begins there."""
+    """Violates `claims.FREE_BUSY` if queued work uses the block that begins there."""
     block = now.memory.find(ptr)
     if block is not None and block.start == ptr:
-        now.streams.check_idle(block, what)
+        now.claims.check_idle(block, what)
 
 
 @status("rt.free", U64)
 def free(ptr: int) -> None:
     """Give device memory back, at once.
 
-    Violates `streams.FREE_BUSY` and what `AddressSpace.free` does. Refused: RT_CONTEXT_NULL (an
+    Violates `claims.FREE_BUSY` and what `AddressSpace.free` does. Refused: RT_CONTEXT_NULL (an
     inference).
     """
     now = process.current()
@@ -98,7 +102,7 @@ def malloc_host(size: int) -> int:
 def free_host(ptr: int) -> None:
     """Give pinned memory back, at once.
 
-    Violates `streams.FREE_BUSY` and what `AddressSpace.free_host` does. Refused: RT_CONTEXT_NULL
+    Violates `claims.FREE_BUSY` and what `AddressSpace.free_host` does. Refused: RT_CONTEXT_NULL
     (an inference).
     """
     now = process.current()
@@ -132,7 +136,7 @@ def memset(ptr: int, most: int, byte: int, count: int) -> None:
     now = process.current()
     target = check_fill(now, "memset", ptr, most, count)
     if target is not None:
-        now.streams.host_access(ptr, count, write=True, what="memset")
+        now.claims.host_access(ptr, count, write=True, what="memset")
         target.fill(byte & 0xFF)
 
 
@@ -148,13 +152,13 @@ def memset_async(ptr: int, most: int, byte: int, count: int, stream: int) -> Non
     if target is not None:
         fill = target.fill
         found.submit(Task(lambda: fill(byte & 0xFF), (), ((ptr, count),), "memset_async"))
-        if now.memory.find(ptr) is None:
+        if is_pageable(now.memory.find(ptr)):
             await_pageable(now, found, "memset_async")
 
 
 @pair("rt.get_mem_info", I32)
 def get_mem_info(attr: int) -> tuple[int, int]:
-    """Free and total bytes of the current device; (0, 0) for DDR, which it has not.
+    """Free and total bytes of the current device; (0, 0) for the kind of memory it has not.
 
     Refused: RT_CONTEXT_NULL, INVALID_PARAM for an unknown attribute.
     """
@@ -162,35 +166,52 @@ def get_mem_info(attr: int) -> tuple[int, int]:
     device = now.context().device
     if not 0 <= attr < len(MemAttr):
         raise Refused(Code.INVALID_PARAM, f"get_mem_info: attr: found {attr}, expected 0 to 11")
-    answer = now.memory.free_and_total(device) if attr in _HBM else (0, 0)
+    is_there = (attr in _HBM) == has_hbm(now.settings.soc)
+    answer = now.memory.free_and_total(device) if is_there else (0, 0)
     now.faults.strike("mem_info")
     return answer
 
 
 @value("rt.host_register", U64, U64, U32)
 def host_register(ptr: int, size: int, kind: int) -> int:
-    """Pin existing host memory; the address under which the device reaches it.
+    """Map existing host memory; the address under which the device reaches it, and no copy does.
 
-    Violates and refuses what `AddressSpace.register` does. Refused: RT_CONTEXT_NULL, INVALID_PARAM
-    for a kind but 0.
+    It stays pageable. Violates and refuses what `AddressSpace.register` does. Refused:
+    RT_CONTEXT_NULL, RT_FEATURE_NOT_SUPPORT (an inference), INVALID_PARAM for a kind but 0.
     """
     now = process.current()
     device = now.context().device
+    _check_registering(now)
     if kind:
         raise Refused(Code.INVALID_PARAM, f"host_register: type: found {kind}, expected 0")
-    return now.memory.register(ptr, size, device)
+    return now.memory.register(ptr, size, device, pins=False, maps=True)
 
 
 @status("rt.host_register_v2", U64, U64, U32)
 def host_register_v2(ptr: int, size: int, flag: int) -> None:
-    """Pin existing host memory. As host_register; the flag makes no difference here."""
+    """Map existing host memory, pin it, or both, as `flag` says.
+
+    Violates and refuses what `AddressSpace.register` does. Refused: RT_CONTEXT_NULL,
+    RT_FEATURE_NOT_SUPPORT, INVALID_PARAM for other flags and none (both inferences).
+    """
     now = process.current()
-    now.memory.register(ptr, size, now.context().device)
+    device = now.context().device
+    _check_registering(now)
+    if flag == 0 or flag & ~_REGISTER_FLAGS:
+        raise Refused(Code.INVALID_PARAM, f"host_register_v2: flag: found {flag:#x}")
+    pins, maps = flag & HostRegister.ACL_HOST_REG_PINNED, flag & HostRegister.ACL_HOST_REG_MAPPED
+    now.memory.register(ptr, size, device, pins=bool(pins), maps=bool(maps))
+
+
+def _check_registering(now: process.Process) -> None:
+    if not registers_host_memory(now.settings.soc):
+        text = f"host_register: found {now.settings.soc}, which cannot"
+        raise Refused(Code.RT_FEATURE_NOT_SUPPORT, text)
 
 
 @status("rt.host_unregister", U64)
 def host_unregister(ptr: int) -> None:
-    """Undo host_register. Violates `streams.FREE_BUSY` and what `AddressSpace.unregister` does."""
+    """Undo host_register. Violates `claims.FREE_BUSY` and what `AddressSpace.unregister` does."""
     now = process.current()
     now.context()
     _check_idle(now, ptr, "host_unregister")
@@ -201,7 +222,7 @@ def host_unregister(ptr: int) -> None:
 def pointer_get_attributes(ptr: int) -> dict[str, Any]:
     """Where an address lies: location type 0 host (pinned), 1 device, 2 neither (an inference)."""
     block = process.current().memory.find(ptr)
-    if block is None:
+    if block is None or is_pageable(block):
         location = {"id": 0, "type": _LOCATION_UNREGISTERED}
         page = NORMAL_PAGE
     elif block.device is None:

@@ -32,10 +32,17 @@ class Settings:
     """Memory of each device, MiB."""
 
     streams: int = 1984
-    """Streams that a process may have on a device; 1024 on 310P."""
+    """Streams that a process may have on a device, those of contexts and models too; 2048 on 910,
+    1024 on 310P, 512 on 310B."""
+
+    model_streams: int = 1
+    """Streams that a loaded model takes of these."""
+
+    queue: int = 0
+    """Tasks that a stream takes before one of them is done; 0 is no limit."""
 
     events: int = 65536
-    """Events that a process may have on a device; 1023 on 310P."""
+    """Events that a process may have on a device; 65535 on 910, 1023 on 310P."""
 
     launch_us: float = 0.0
     """Time that each execution takes beside its arithmetic, microseconds."""
@@ -74,7 +81,8 @@ class Settings:
         for name, least in counts:
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: found {getattr(self, name)}, expected {least} or more")
-        for name in ("launch_us", "copy_gbps", "compile_ms", "load_ms", "size_slack"):
+        rates = ("launch_us", "copy_gbps", "compile_ms", "load_ms", "size_slack")
+        for name in (*rates, "model_streams", "queue"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}: found {getattr(self, name)}, expected 0 or more")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ascend_simulator.calls import I32, U64, bare, value
-from ascend_simulator.codes import DATA_TYPE_BYTES, Code, Refused
+from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import TensorDesc, data, living, remove
+from ascend_simulator.enumerations import DATA_TYPE_BYTES
 from ascend_simulator.om import Dims
 
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ascend_simulator import process
 from ascend_simulator.borrowed import Borrowed
 from ascend_simulator.calls import I32, U64, bare, status, value
-from ascend_simulator.codes import NPY_DTYPES, Code, Refused
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.enumerations import NPY_DTYPES
 from ascend_simulator.handles import Handles
 from ascend_simulator.violations import declare, violate
 
@@ -82,7 +83,7 @@ def ptr_to_bytes(ptr: int, size: int) -> bytes:
     """A copy of host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`."""
     now = process.current()
     now.part(Borrowed).check(ptr, "ptr_to_bytes")
-    now.streams.host_access(ptr, size, write=False, what="ptr_to_bytes")
+    now.claims.host_access(ptr, size, write=False, what="ptr_to_bytes")
     return now.memory.resolve(ptr, size, want="host", write=False, what="ptr_to_bytes").tobytes()
 
 

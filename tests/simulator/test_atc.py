@@ -96,6 +96,8 @@ MANY = ",".join(map(str, range(1, 102)))
         ("E10054", rows, {"soc_version": ""}),
         ("E10054", rows, {"model": ""}),
         ("E10001", rows, {"soc_version": "Kunpeng"}),
+        ("E10001", rows, {"soc_version": "Ascend910B9"}),
+        ("E10001", rows, {"soc_version": "ascend910B3"}),
         ("E10001", rows, {"framework": "3"}),
         ("E10001", rows, {"mode": "30"}),
         ("E10001", rows, {"input_format": "CHWN"}),
@@ -119,6 +121,19 @@ MANY = ",".join(map(str, range(1, 102)))
 )
 def test_atc_refuses_with_the_code_of_its_list(tmp_path, code, model, flags):
     assert refusal(tmp_path, model(), **flags) == code
+
+
+@pytest.mark.parametrize("soc", ["Ascend910B3", "Ascend310P3", "Ascend910_9392"])
+def test_chips_of_the_documents_are_compiled_for(tmp_path, soc):
+    path = compile_to(tmp_path, rows(2), soc_version=soc)
+    assert om.read(path).manifest.soc == soc
+
+
+def test_a_chip_that_is_simulated_is_one(tmp_path, monkeypatch):
+    with pytest.raises(CompileFault, match=r"expected one of Ascend310, .*, AscendSimulator$"):
+        compile_to(tmp_path, rows(2), soc_version="Simulated9")
+    monkeypatch.setenv("ASCEND_SIMULATOR_SOC", "Simulated9")
+    assert compile_to(tmp_path, rows(2), soc_version="Simulated9")
 
 
 def test_atc_needs_a_framework(tmp_path):

@@ -7,7 +7,7 @@ from runtime.support.graphs import onnx_model
 from simulator.support.models import FLOAT, INT64, MATRIX, Loaded, compile_to, node, rows
 
 from ascend_simulator import om
-from ascend_simulator.codes import DataType
+from ascend_simulator.enumerations import DataType
 
 
 def played(acl, folder, model, *arrays, **flags):

@@ -21,6 +21,8 @@ RT = """
     malloc malloc_align32 malloc_cached mem_flush mem_invalidate free malloc_host free_host
     memcpy memcpy_async memset memset_async get_mem_info
     host_register host_register_v2 host_unregister pointer_get_attributes
+    device_get_bare_tgid ipc_mem_get_export_key ipc_mem_set_import_pid ipc_mem_import_by_key
+    ipc_mem_close
 """
 UTIL = """
     numpy_to_ptr numpy_contiguous_to_ptr bytes_to_ptr ptr_to_bytes ptr_to_numpy

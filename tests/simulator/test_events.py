@@ -13,6 +13,9 @@ def test_more_events_than_there_are(machine):
     assert acl.rt.create_event() == (0, 207007)
     ok(acl.rt.destroy_event(events[0]))
     ok(acl.rt.create_event())
+    ok(acl.rt.reset_device_force(0))
+    ok(acl.rt.set_device(0))
+    assert [acl.rt.create_event_with_flag(8)[1] for _ in range(3)] == [0, 0, 207007]
 
 
 def test_null_events_and_streams(acl):
@@ -29,6 +32,12 @@ def test_null_events_and_streams(acl):
     assert acl.rt.query_event(0) == (0, 100000)
     assert acl.rt.query_event_status(0) == (0, 100000)
     ok(acl.rt.destroy_event(event))
+
+
+@pytest.mark.parametrize("flag", [0x1, 0x2, 0x8, 0x10, 0x20, 0x40, 0x7B])
+def test_flags_of_the_documents(acl, flag):
+    ok(acl.rt.create_event_with_flag(flag))
+    ok(acl.rt.create_event_ex_with_flag(flag))
 
 
 @pytest.mark.parametrize("flag", [0, 0x80, 0x4])

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from runtime.support.graphs import onnx_model
-from simulator.support.driving import D2D, D2H, H2D, Blocked, content, fill, ok
+from simulator.support.driving import D2D, D2H, H2D, Blocked, content, fill, ok, pages
 from simulator.support.models import (
     FLOAT,
     INT64,
@@ -239,7 +239,7 @@ def test_two_inputs_may_be_the_same_memory(acl, tmp_path):
 
 def registered(acl, nbytes):
     """The address under which the device reaches memory of the host."""
-    return ok(acl.rt.host_register(np.zeros(nbytes, np.uint8).ctypes.data, nbytes, 0))
+    return ok(acl.rt.host_register(pages().ctypes.data, nbytes, 0))
 
 
 @pytest.mark.parametrize("side", ["inputs", "outputs"])

@@ -492,3 +492,6 @@ def test_a_simulated_file_is_no_bundle(acl, tmp_path):
     path = static_om(tmp_path)
     assert acl.mdl.bundle_load_from_file(path) == (0, Code.API_NOT_SUPPORT)
     assert acl.mdl.bundle_load_from_file("/no/such.om") == (0, Code.GE_EXEC_MODEL_PATH_INVALID)
+    assert acl.mdl.bundle_get_model_num(0) == (0, Code.INVALID_BUNDLE_MODEL_ID)
+    assert acl.mdl.bundle_get_model_id(0, 0) == (0, Code.INVALID_BUNDLE_MODEL_ID)
+    assert acl.mdl.bundle_unload(0) == Code.INVALID_BUNDLE_MODEL_ID

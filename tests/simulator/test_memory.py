@@ -1,12 +1,13 @@
 """Allocation: what is given, what it costs, what is refused."""
 
 import ctypes
+import warnings
 
 import numpy as np
 import pytest
-from simulator.support.driving import H2D, MIB, content, fill, ok
+from simulator.support.driving import H2D, MIB, content, fill, ok, pages
 
-from ascend_simulator import SimulatorViolation, current
+from ascend_simulator import SimulatorViolation, SimulatorWarning, current
 from ascend_simulator.accounting import charged_bytes
 from ascend_simulator.blocks import FRESH
 from ascend_simulator.memory import DEVICE_BASE
@@ -51,9 +52,15 @@ def test_malloc_align32_is_not_charged_32_more():
 
 
 def test_only_malloc_align32_saves_them(acl):
-    for malloc, pages in [("malloc", 2), ("malloc_cached", 4), ("malloc_align32", 5)]:
+    for malloc, taken in [("malloc", 2), ("malloc_cached", 4), ("malloc_align32", 5)]:
         ok(getattr(acl.rt, malloc)(4096, 2))
-        assert current().memory.used(0) == pages * 4096
+        assert current().memory.used(0) == taken * 4096
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_bits_for_band_width_change_nothing_of_the_pages(policy):
+    for bits in (0x0100, 0x1000):
+        assert charged_bytes(4065, POLICIES[policy] | bits) == charged_bytes(4065, POLICIES[policy])
 
 
 @pytest.mark.parametrize(("nbytes", "expected"), [(MIB + 1, MIB + 4096), (2 * MIB, 4 * MIB)])
@@ -141,42 +148,88 @@ def test_null_is_refused(acl):
     assert acl.rt.mem_flush(0, 64) == 100000
 
 
-def test_registered_memory_is_pinned_and_has_a_device_address(acl):
-    array = np.arange(256, dtype=np.uint8)
-    host = array.ctypes.data + -array.ctypes.data % 64
-    alias = ok(acl.rt.host_register(host, 128, 0))
-    assert alias > DEVICE_BASE
-    device = ok(acl.rt.malloc(128, 0))
-    ok(acl.rt.memcpy_async(device, 128, host, 128, H2D, 0))  # no caution: it is pinned
+MAPPED, PINNED = 0x2, 0x10000000
+
+
+def copies_behind(acl, host):
+    """Whether a queued copy of registered memory is one, and no call that waits."""
+    device = ok(acl.rt.malloc(64, 0))
+    with warnings.catch_warnings(record=True) as cautions:
+        warnings.simplefilter("always")
+        ok(acl.rt.memcpy_async(device, 64, host, 64, H2D, 0))
     ok(acl.rt.synchronize_stream(0))
-    assert content(device, 128) == content(alias, 128) == content(host, 128)
+    assert content(device, 64) == content(host, 64)
+    return not any("memcpy.pageable-async" in str(each.message) for each in cautions)
+
+
+@pytest.mark.parametrize(
+    ("flag", "pins", "maps"),
+    [(PINNED, True, False), (MAPPED, False, True), (PINNED | MAPPED, True, True)],
+)
+def test_registered_memory_is_pinned_or_mapped_as_its_flag_says(acl, flag, pins, maps):
+    array = pages()
+    host = array.ctypes.data
+    ok(acl.rt.host_register_v2(host, 4096, flag))
+    block = current().memory.find(host)
+    assert (block.alias is not None) == maps
+    assert ok(acl.rt.pointer_get_attributes(host))["location"]["type"] == (0 if pins else 2)
+    assert copies_behind(acl, host) == pins
+    ok(acl.rt.host_unregister(host))
+    assert current().memory.find(host) is None
+
+
+def test_host_register_maps_and_does_not_pin(acl):
+    array = pages()
+    host = array.ctypes.data
+    alias = ok(acl.rt.host_register(host, 4096, 0))
+    assert alias > DEVICE_BASE
+    assert content(alias, 4096) == content(host, 4096)
+    assert not copies_behind(acl, host)
     ok(acl.rt.host_unregister(host))
     assert current().memory.find(alias) is None
-    assert acl.rt.host_register(host, 128, 1) == (0, 100000)
+    assert acl.rt.host_register(host, 4096, 1) == (0, 100000)
 
 
-def test_both_addresses_of_registered_memory_are_the_same_bytes(acl):
-    array = np.zeros(128, np.uint8)
-    host = array.ctypes.data + -array.ctypes.data % 64
-    alias = ok(acl.rt.host_register(host, 64, 0))
-    device = ok(acl.rt.malloc(64, 0))
-    ok(acl.rt.memcpy_async(device, 64, host, 64, H2D, 0))
-    with pytest.raises(SimulatorViolation, match=r"stream\.race"):
-        acl.rt.memset_async(alias, 64, 1, 64, ok(acl.rt.create_stream()))
+@pytest.mark.parametrize("soc", ["Ascend310P3", "Ascend310B1"])
+def test_chips_of_ddr_tell_of_it_and_register_nothing(machine, soc):
+    acl = machine(soc=soc, hbm_mib=16)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    for attr in (0, 2, 3, 6, 7):
+        assert acl.rt.get_mem_info(attr) == (16 * MIB, 16 * MIB, 0)
+    assert acl.rt.get_mem_info(1) == (0, 0, 0)
+    array = pages()
+    assert acl.rt.host_register(array.ctypes.data, 4096, 0) == (0, 207000)
+    assert acl.rt.host_register_v2(array.ctypes.data, 4096, PINNED) == 207000
+
+
+@pytest.mark.parametrize("flag", [0, 1, 0x4, MAPPED | 0x8])
+def test_a_flag_that_no_document_names_registers_nothing(acl, flag):
+    array = pages()
+    assert acl.rt.host_register_v2(array.ctypes.data, 4096, flag) == 100000
+    assert current().memory.find(array.ctypes.data) is None
+
+
+def test_a_fill_of_mapped_memory_is_done_when_the_call_returns(acl):
+    array = pages()
+    ok(acl.rt.host_register_v2(array.ctypes.data, 4096, MAPPED))
+    with pytest.warns(SimulatorWarning, match=r"memcpy\.pageable-async"):
+        ok(acl.rt.memset_async(array.ctypes.data, 64, 7, 64, 0))
+    assert array[63] == 7
 
 
 def test_registering_again_after_unregistering(acl):
-    array = np.zeros(128, np.uint8)
+    array = pages()
     for _ in range(2):
-        assert acl.rt.host_register_v2(array.ctypes.data, 128, 0) == 0
+        assert acl.rt.host_register_v2(array.ctypes.data, 4096, PINNED) == 0
         ok(acl.rt.host_unregister(array.ctypes.data))
 
 
 def test_neighbours_are_registered_side_by_side(acl):
-    array = np.zeros(192, np.uint8)
-    middle = array.ctypes.data + 64
-    for ptr in (middle, middle - 64, middle + 64):
-        ok(acl.rt.host_register(ptr, 64, 0))
+    array = pages(3)
+    middle = array.ctypes.data + 4096
+    for ptr in (middle, middle - 4096, middle + 4096):
+        ok(acl.rt.host_register(ptr, 4096, 0))
 
 
 @pytest.mark.parametrize("beside", [-1, 64])

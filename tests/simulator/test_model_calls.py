@@ -8,6 +8,7 @@ INVALID = Code.INVALID_PARAM
 
 STATUS = {
     "mdl.unload": (9,),
+    "mdl.bundle_unload": (9,),
     "mdl.execute": (9, 0, 0),
     "mdl.execute_async": (9, 0, 0, 0),
     "mdl.execute_v2": (9, 0, 0, 0, 0),
@@ -33,6 +34,8 @@ VALUE = {
     "mdl.load_from_mem_with_mem": (0, 0, 0, 0, 0, 0),
     "mdl.load_with_config": (0,),
     "mdl.bundle_load_from_file": ("m.om",),
+    "mdl.bundle_get_model_num": (9,),
+    "mdl.bundle_get_model_id": (9, 0),
     "mdl.get_input_index_by_name": (0, "x"),
     "mdl.get_output_index_by_name": (0, "x"),
     "mdl.get_input_dynamic_gear_count": (0, -1),
@@ -147,5 +150,7 @@ def test_before_init_nothing_of_a_model_is_there(machine, name):
     acl = machine(mode="lenient")
     with pytest.warns(UserWarning, match="process.not-initialised"):
         answer = call(acl, name)
-    if name in STATUS:
+    if name.startswith("mdl.execute"):
+        assert answer == Code.GE_EXEC_NOT_INIT
+    elif name in STATUS:
         assert answer == Code.UNINITIALIZE

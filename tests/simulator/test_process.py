@@ -59,7 +59,17 @@ def test_the_last_reference_ends_it(fresh):
     assert fresh.finalize() == 100037
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"err_msg_mode": "0", "max_opqueue_num": 5}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"err_msg_mode": "0", "max_opqueue_num": 5}',
+        '{"dump": {"dump_list": [{"model_name": "m"}], "dump_path": "/tmp", "dump_mode": "all"}}',
+        '{"profiler": {"switch": "on"}}',
+        '{"defaultDevice": {"default_device": 0}, "StackSize": {"aicore_stack_size": 32768}}',
+    ],
+)
 def test_legal_configurations(fresh, tmp_path, text):
     assert fresh.init(config(tmp_path, text)) == 0
 

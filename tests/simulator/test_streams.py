@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 from runtime.support.threads import Beside
 from simulator.support.driving import D2H, H2D, Blocked, content, fail, fill, ok
+from simulator.support.models import static_om
 
 import ascend_simulator
 from ascend_simulator import current
@@ -72,13 +73,76 @@ def test_stream_zero_is_the_contexts_default_stream(acl):
 
 
 def test_more_streams_than_there_are(machine):
-    acl = machine(streams=3)
+    acl = machine(streams=4)  # one of them is the context's
     ok(acl.init())
     ok(acl.rt.set_device(0))
     streams = [ok(acl.rt.create_stream()) for _ in range(3)]
     assert acl.rt.create_stream() == (0, 207008)
+    assert acl.rt.create_context(0) == (0, 207008)
     ok(acl.rt.destroy_stream(streams[0]))
     ok(acl.rt.create_stream())
+    ok(acl.rt.reset_device_force(0))
+    ok(acl.rt.set_device(0))
+    assert [acl.rt.create_stream()[1] for _ in range(4)] == [0, 0, 0, 207008]
+
+
+def test_each_device_has_streams_of_its_own(machine):
+    acl = machine(streams=2, devices=2)
+    ok(acl.init())
+    for device in range(2):
+        ok(acl.rt.set_device(device))
+        ok(acl.rt.create_stream())
+        assert acl.rt.create_stream() == (0, 207008)
+
+
+def test_loaded_models_take_streams_of_the_same_budget(machine, tmp_path):
+    acl = machine(streams=5, model_streams=2)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    path = static_om(tmp_path)
+    models = [ok(acl.mdl.load_from_file(path)) for _ in range(2)]
+    assert acl.rt.create_stream() == (0, 207008)
+    assert acl.mdl.load_from_file(path) == (0, 207008)
+    ok(acl.mdl.unload(models[0]))
+    ok(acl.rt.create_stream())
+    assert acl.mdl.load_from_file(path) == (0, 207008)  # one is left, and it takes two
+    ok(acl.rt.create_stream())
+
+
+def test_a_load_that_fails_takes_no_streams(machine, tmp_path):
+    acl = machine(streams=2)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    path = static_om(tmp_path)
+    work, weight = ok(acl.mdl.query_size(path))
+    ptr = ok(acl.rt.malloc(work, 0))
+    assert acl.mdl.load_from_file_with_mem(path, ptr, work - 1, 0, weight) == (0, 145000)
+    ok(acl.mdl.load_from_file(path))
+
+
+def test_a_full_queue_takes_no_more_until_a_task_is_done(machine):
+    acl = machine(queue=2)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    stream, event = ok(acl.rt.create_stream()), ok(acl.rt.create_event())
+    ptr = ok(acl.rt.malloc(64, 0))
+    ok(acl.rt.record_event(event, 0))
+    blocked = Blocked(stream)
+    ok(acl.rt.memset_async(ptr, 64, 1, 64, stream))
+    assert acl.rt.memset_async(ptr, 64, 2, 64, stream) == 507002
+    assert acl.rt.stream_wait_event(stream, event) == 507002
+    blocked.release()
+    ok(acl.rt.synchronize_stream(stream))
+    assert content(ptr, 64) == bytes([1]) * 64  # what was refused left nothing behind
+    ok(acl.rt.memset_async(ptr, 64, 2, 64, stream))
+    ok(acl.rt.synchronize_stream(stream))
+    assert content(ptr, 64) == bytes([2]) * 64
+
+
+@pytest.mark.parametrize("priority", range(8))
+@pytest.mark.parametrize("flag", range(8))  # any of FAST_LAUNCH, FAST_SYNC and PERSISTENT
+def test_stream_options_of_the_documents(acl, priority, flag):
+    ok(acl.rt.destroy_stream(ok(acl.rt.create_stream_with_config(priority, flag))))
 
 
 @pytest.mark.parametrize(("priority", "flag"), [(8, 0), (0, 8), (-1, 0)])

@@ -9,7 +9,7 @@ import json
 
 import numpy as np
 import pytest
-from simulator.support.driving import D2D, D2H, H2D, MIB, Blocked, fill, ok
+from simulator.support.driving import D2D, D2H, H2D, MIB, Blocked, fill, ok, pages
 
 import ascend_simulator
 import ascend_simulator.exports  # every rule is declared then
@@ -281,7 +281,7 @@ def frees_device_memory_as_pinned_memory(acl):
 
 @breaks("memory.bad-free-host", lenient=107000)
 def frees_registered_memory_as_pinned_memory(acl):
-    array = np.zeros(64, np.uint8)
+    array = pages()
     ok(acl.rt.host_register(array.ctypes.data, 64, 0))
     return acl.rt.free_host(array.ctypes.data)
 
@@ -302,10 +302,10 @@ def frees_pinned_memory_that_a_stream_reads(acl):
 
 @breaks("memory.free-while-in-use")
 def unregisters_what_a_stream_reads(acl):
-    array = np.zeros(128, np.uint8)
-    host = array.ctypes.data + -array.ctypes.data % 64
+    array = pages()
+    host = array.ctypes.data
     device = ok(acl.rt.malloc(64, 0))
-    ok(acl.rt.host_register(host, 64, 0))
+    ok(acl.rt.host_register_v2(host, 64, 0x10000000))
     ok(acl.rt.memcpy_async(device, 64, host, 64, H2D, 0))
     return acl.rt.host_unregister(host)
 
@@ -333,14 +333,26 @@ def writes_before_pinned_memory(acl):
 
 @breaks("memory.registered-twice", lenient=(0, 107000))
 def registers_overlapping_memory(acl):
-    array = np.zeros(256, np.uint8)
-    ok(acl.rt.host_register(array.ctypes.data, 128, 0))
-    return acl.rt.host_register(array.ctypes.data + 127, 64, 0)
+    array = pages(2)
+    ok(acl.rt.host_register(array.ctypes.data, 4097, 0))
+    return acl.rt.host_register(array.ctypes.data + 4096, 64, 0)
 
 
 @breaks("memory.registered-twice", lenient=(0, 107000))
 def registers_pinned_memory(acl):
     return acl.rt.host_register(ok(acl.rt.malloc_host(64)), 64, 0)
+
+
+@breaks("memory.registered-unaligned", lenient=107000)
+def registers_memory_from_the_middle_of_a_page(acl):
+    return acl.rt.host_register_v2(pages().ctypes.data + 64, 64, 0x10000000)
+
+
+@breaks("memcpy.mapped-address")
+def copies_to_the_devices_address_of_mapped_memory(acl):
+    array = pages()
+    alias = ok(acl.rt.host_register(array.ctypes.data, 4096, 0))
+    return acl.rt.memset(alias, 64, 1, 64)
 
 
 @breaks("memory.bad-unregister", lenient=107000)

@@ -6,12 +6,12 @@ never passed over. Those that only tune a compiler are taken and have no effect.
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ascend_simulator.compiler.chips import KNOWN
 from ascend_simulator.compiler.faults import CompileFault
 
 _FOLLOWED: Final[Mapping[str, str]] = {
@@ -58,7 +58,6 @@ _PRECISIONS: Final[Mapping[tuple[str, str], str]] = {
     ("precision_mode", "must_keep_origin_dtype"): "origin",
 }
 _FORMATS: Final = ("NCHW", "NHWC", "ND")
-_SOC: Final = re.compile(r"Ascend\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +99,11 @@ def _wrapped(what: str, names: Iterable[str]) -> list[str]:
     return [what, *textwrap.wrap(text, 90, initial_indent=indent, subsequent_indent=indent)]
 
 
-def read(arguments: Sequence[str]) -> Options:
-    """What the command line asks for. Raises CompileFault."""
+def read(arguments: Sequence[str], soc: str) -> Options:
+    """What the command line asks for. Raises CompileFault.
+
+    soc: a chip that may be named beside those of `chips.KNOWN`, the simulated one.
+    """
     given = _split(arguments)
     for name, value in given.items():
         if name in _REFUSED and value.lower() not in _OFF:
@@ -115,8 +117,9 @@ def read(arguments: Sequence[str]) -> Options:
     for name in ("model", "output", "soc_version"):
         if not given.get(name):
             raise CompileFault("E10054", f"--{name} is missing or empty")
-    if not _SOC.fullmatch(given["soc_version"]):
-        raise _wrong(given, "soc_version", "a chip's name begins with Ascend")
+    chips = sorted({soc, *KNOWN})
+    if given["soc_version"] not in chips:
+        raise _wrong(given, "soc_version", f"expected one of {', '.join(chips)}")
     if given.setdefault("input_format", "NCHW") not in _FORMATS:
         raise _wrong(given, "input_format", f"expected one of {', '.join(_FORMATS)}")
     if given.get("output_type", "") not in ("", "FP32", "FP16"):

@@ -9,12 +9,12 @@ from typing import Any, Final, TypeAlias
 from onnx import TensorProto
 
 from ascend_simulator import om
-from ascend_simulator.codes import DATA_TYPE_BYTES, DataType, Format
 from ascend_simulator.compiler import half
 from ascend_simulator.compiler.faults import CompileFault
 from ascend_simulator.compiler.flags import Options
 from ascend_simulator.compiler.inference import Value
 from ascend_simulator.compiler.shapes import GraphInput, InputShapes
+from ascend_simulator.enumerations import DATA_TYPE_BYTES, DataType, Format
 
 GraphProto: TypeAlias = Any
 ValueInfo: TypeAlias = Any

@@ -1,5 +1,6 @@
 """What tests of the simulator do again and again."""
 
+import mmap
 from threading import Event
 
 import numpy as np
@@ -45,6 +46,18 @@ def fail(stream, code, text="a test wants it"):
         raise Refused(code, text)
 
     current().stream(stream, "test").submit(Task(run, (), (), "fails"))
+
+
+_PAGES = []
+
+
+def pages(count=1):
+    """Host memory of so many pages of 4 KiB: [count * 4096] uint8, which begins at one.
+
+    It stays, so that a copy still queued at the end of a test finds it.
+    """
+    _PAGES.append(np.frombuffer(mmap.mmap(-1, count * mmap.PAGESIZE), np.uint8))
+    return _PAGES[-1]
 
 
 def content(ptr, nbytes):

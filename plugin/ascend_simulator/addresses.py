@@ -1,0 +1,129 @@
+"""Which block an address is in, and whether it is what is wanted there.
+
+Any host address that no block has counts as pageable: nothing is known of it.
+"""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import Final, Literal, NoReturn, TypeAlias
+
+from ascend_simulator import handles
+from ascend_simulator.block_map import BlockMap
+from ascend_simulator.blocks import Block, Bytes, Kind, host_view
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.quarantine import FREED, Quarantine
+from ascend_simulator.violations import declare, violate
+
+Want: TypeAlias = Literal["device", "host", "any"]
+
+LOWEST: Final = 0x10000
+"""Below it no program has memory."""
+
+_ON_A_DEVICE: Final = ("device", "imported")
+
+UNKNOWN = declare(
+    "memory.unknown", "An address lies in memory that was allocated or that the host owns."
+)
+BEYOND = declare("memory.beyond-block", "A range lies wholly within one block of memory.")
+DEVICE_FOR_HOST = declare(
+    "memory.device-for-host", "A device address is not used as a host address."
+)
+HOST_FOR_DEVICE = declare(
+    "memory.host-for-device", "A host address is not used as a device address."
+)
+GONE = declare(
+    "ipc.exporter-gone", "Imported memory is used while its exporter lives and has not closed it."
+)
+
+
+class Addresses:
+    """Living blocks, and those of pinned memory that were freed. Safe from any thread."""
+
+    def __init__(self, lock: RLock) -> None:
+        self._lock = lock
+        self._map = BlockMap()
+        self._freed = Quarantine()
+        self.find = self._map.find
+        """The living block that holds the byte at an address, None if there is none."""
+
+    def blocks(self, kind: Kind | None = None) -> list[Block]:
+        """The living blocks, of one kind or all, by address."""
+        return [block for block in self._map.all() if kind in (None, block.kind)]
+
+    def locate(self, ptr: int, nbytes: int, *, want: Want, what: str = "memory") -> Block | None:
+        """The block that holds `nbytes` (0 or more) from `ptr`; None for pageable host memory.
+
+        what: begins the message. Violates FREED, UNKNOWN, BEYOND, GONE, DEVICE_FOR_HOST,
+        HOST_FOR_DEVICE.
+        Raises Refused RT_PARAM_INVALID after a violation that lenient mode lets pass, and
+        INVALID_PARAM for null.
+        """
+        block = self.find(ptr)
+        if block is None:
+            if not LOWEST <= ptr < handles.BASE:
+                self._refuse_stray(ptr, what)
+            if want == "device":
+                self._refuse(HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found host memory")
+            with self._lock:
+                gone = self._freed.find(ptr)
+            if gone is not None:
+                self._refuse(FREED, f"{what}: {ptr:#x}: found {gone!r}, which was freed")
+            return None
+        if ptr + nbytes > block.start + block.size:
+            self._refuse(
+                BEYOND,
+                f"{what}: {nbytes:,} bytes at {ptr:#x}, byte {ptr - block.start:,} of {block!r}: "
+                f"found {ptr + nbytes - block.end:,} beyond its end",
+            )
+        if block.lease is not None and not block.lease.is_kept:
+            self._refuse(GONE, f"{what}: {ptr:#x}: found {block!r}, whose exporter has closed it")
+        if want == "device":
+            if block.kind not in _ON_A_DEVICE:  # the alias of host memory is that all the same
+                self._refuse(HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found {block!r}")
+        elif want == "host" and block.device is not None:
+            self._refuse(DEVICE_FOR_HOST, f"{what}: {ptr:#x}: found {block!r}")
+        return block
+
+    def resolve(
+        self, ptr: int, nbytes: int, *, want: Want, write: bool, what: str = "memory"
+    ) -> Bytes:
+        """The bytes themselves: a view, [nbytes] uint8, read-only unless `write`.
+
+        Raises as `locate` does.
+        """
+        block = self.locate(ptr, nbytes, want=want, what=what)
+        if block is None:
+            view = host_view(ptr, nbytes)
+        else:
+            offset = ptr - block.start
+            view = block.content[offset : offset + nbytes]
+            block.writes += write
+        if not write:
+            view.flags.writeable = False
+        return view
+
+    # -- for what gives and takes memory ----------------------------------------------------------
+
+    def _start_of(self, ptr: int, kinds: tuple[Kind, ...], rule: str, what: str) -> Block:
+        block = self.find(ptr)
+        if block is None:
+            found = self._map.history(ptr) or "nothing that was allocated"
+            self._refuse(rule, f"{what}: {ptr:#x}: found {found}")
+        if block.kind not in kinds:
+            self._refuse(rule, f"{what}: {ptr:#x}: found {block!r}")
+        if block.start != ptr:
+            self._refuse(rule, f"{what}: {ptr:#x}: found byte {ptr - block.start:,} of {block!r}")
+        return block
+
+    def _refuse_stray(self, ptr: int, what: str) -> NoReturn:
+        if ptr == 0:
+            raise Refused(Code.INVALID_PARAM, f"{what}: found a null pointer")
+        history = self._map.history(ptr)
+        if history:
+            self._refuse(FREED, f"{what}: {ptr:#x}: found {history}")
+        self._refuse(UNKNOWN, f"{what}: {ptr:#x}: found nothing that was allocated")
+
+    def _refuse(self, rule: str, text: str) -> NoReturn:
+        violate(rule, text)
+        raise Refused(Code.RT_PARAM_INVALID, text)

@@ -1,0 +1,178 @@
+"""contract.md, held against the simulator and its tests."""
+
+import ast
+import re
+from functools import cache
+
+import pytest
+from simulator.test_record import RECORD, SIMULATOR, TESTS, decorated_shapes, quoted
+
+import ascend_simulator.exports  # noqa: F401 - every function and rule is declared then
+from ascend_simulator import RULES
+from ascend_simulator.calls import EXPORTED
+
+PAGE = (TESTS / "contract.md").read_text()
+NOT_SIMULATED = "*not simulated*: "
+
+RELEASING = {
+    "rt.synchronize_stream",
+    "rt.synchronize_stream_with_timeout",
+    "rt.synchronize_device",
+    "rt.synchronize_event",
+    "rt.synchronize_event_with_timeout",
+    "rt.stream_wait_event",
+}
+"""Of the functions here, those in which the binding lets other Python threads go on."""
+
+GROUPS = {
+    "status": """
+        init finalize destroy_data_buffer update_data_buffer
+        rt.set_device rt.reset_device rt.reset_device_force rt.set_context rt.destroy_context
+        rt.destroy_stream rt.set_stream_failure_mode rt.synchronize_stream
+        rt.synchronize_stream_with_timeout rt.synchronize_device rt.record_event
+        rt.stream_wait_event rt.synchronize_event rt.synchronize_event_with_timeout rt.reset_event
+        rt.destroy_event rt.free rt.free_host rt.memcpy rt.memcpy_async rt.memset rt.memset_async
+        rt.mem_flush rt.mem_invalidate rt.host_register_v2 rt.host_unregister
+        rt.ipc_mem_set_import_pid rt.ipc_mem_close
+        mdl.unload mdl.bundle_unload mdl.execute mdl.execute_v2 mdl.execute_async
+        mdl.set_dynamic_batch_size mdl.set_dynamic_hw_size mdl.set_input_dynamic_dims
+        mdl.set_config_opt mdl.set_exec_config_opt mdl.destroy_config_handle
+        mdl.destroy_exec_config_handle mdl.get_desc mdl.get_desc_from_file mdl.get_desc_from_mem
+        mdl.destroy_desc mdl.destroy_dataset util.stop_thread
+    """,
+    "value": """
+        finalize_reference get_tensor_desc_dim_v2
+        rt.get_device_count rt.get_device rt.get_run_mode rt.create_context rt.get_context
+        rt.create_stream rt.create_stream_with_config rt.create_event rt.create_event_with_flag
+        rt.create_event_ex_with_flag rt.query_event rt.query_event_status rt.event_elapsed_time
+        rt.event_get_timestamp rt.malloc rt.malloc_align32 rt.malloc_cached rt.malloc_host
+        rt.host_register rt.ipc_mem_get_export_key rt.ipc_mem_import_by_key rt.device_get_bare_tgid
+        mdl.load_from_file mdl.load_from_mem mdl.load_from_file_with_mem mdl.load_from_mem_with_mem
+        mdl.load_with_config mdl.bundle_load_from_file mdl.bundle_get_model_num
+        mdl.bundle_get_model_id mdl.get_input_index_by_name mdl.get_output_index_by_name
+        mdl.get_input_dynamic_gear_count util.start_thread
+    """,
+    "pair": """
+        mdl.query_size mdl.query_size_from_mem rt.get_mem_info rt.device_get_stream_priority_range
+    """,
+    "echo": "mdl.add_dataset_buffer mdl.set_dataset_tensor_desc",
+    "dictionary": """
+        mdl.get_input_dims mdl.get_input_dims_v2 mdl.get_output_dims mdl.get_cur_output_dims
+        mdl.get_input_dims_range mdl.get_dynamic_batch mdl.get_dynamic_hw rt.pointer_get_attributes
+    """,
+    "listing": "mdl.get_input_dynamic_dims",
+    "bare": """
+        get_soc_name get_recent_err_msg data_type_size create_data_buffer get_data_buffer_addr
+        get_data_buffer_size get_data_buffer_size_v2 create_tensor_desc get_tensor_desc_type
+        get_tensor_desc_format get_tensor_desc_size get_tensor_desc_num_dims destroy_tensor_desc
+        mdl.create_desc mdl.create_dataset mdl.create_config_handle mdl.create_exec_config_handle
+        mdl.get_num_inputs mdl.get_num_outputs mdl.get_input_size_by_index
+        mdl.get_output_size_by_index mdl.get_input_format mdl.get_output_format
+        mdl.get_input_data_type mdl.get_output_data_type mdl.get_input_name_by_index
+        mdl.get_output_name_by_index mdl.get_dataset_num_buffers mdl.get_dataset_buffer
+        mdl.get_dataset_tensor_desc mdl.get_tensor_real_name mdl.get_op_attr
+        util.numpy_to_ptr util.numpy_contiguous_to_ptr util.bytes_to_ptr util.ptr_to_bytes
+        util.ptr_to_numpy
+    """,
+}
+"""Shape of the answer -> functions, as the reference of pyACL has them."""
+
+
+def tables():
+    """The cells of each table below a heading, heading and header included, row by row."""
+    found = []
+    for section in PAGE.split("\n## ")[1:]:
+        heading = section.splitlines()[0]
+        for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
+            lines = [line.removeprefix("|").removesuffix("|") for line in table.splitlines()]
+            cells = [[cell.strip() for cell in line.split("|")] for line in lines]
+            found.append((heading, cells[0], cells[2:]))
+    return found
+
+
+TABLES = tables()
+FUNCTIONS = [row for _, header, rows in TABLES if header == ["Functions", "Tests"] for row in rows]
+STATEMENTS = [
+    pytest.param(row, id=f"{heading}: {row[0]}")
+    for heading, header, rows in TABLES
+    if header[0] == "Statement"
+    for row in rows
+]
+
+
+@cache
+def scanned():
+    """Functions of the simulator whose decorator says that they release the lock."""
+    found = set()
+    for file in SIMULATOR.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            for call in getattr(node, "decorator_list", ()):
+                if isinstance(call, ast.Call) and any(
+                    word.arg == "releases_gil" for word in call.keywords
+                ):
+                    found.add(call.args[0].value)
+    return found
+
+
+@cache
+def source(file):
+    return (TESTS / file).read_text()
+
+
+def test_each_function_is_on_one_of_two_pages():
+    named = [name for row in FUNCTIONS for name in quoted(row[0])]
+    assert len(named) == len(set(named))
+    assert set(named) == set(EXPORTED) - set(RECORD)
+
+
+def test_what_is_said_not_to_be_there_is_not():
+    ((rows),) = [rows for _, header, rows in TABLES if header == ["Functions", "Why"]]
+    names = {name for row in rows for name in quoted(row[0])}
+    assert names
+    assert not names & ({name.partition(".")[0] for name in EXPORTED} | set(EXPORTED))
+
+
+@pytest.mark.parametrize("row", FUNCTIONS, ids=lambda row: row[0])
+def test_the_tests_of_functions_call_them(row):
+    tests = re.findall(r"`(test_\w+\.py)::test_\w+`", row[1])
+    assert tests
+    for name in quoted(row[0]):
+        short = name.rpartition(".")[2]
+        side = re.sub("input|output", "{side}", short)
+        support = "".join(file.read_text() for file in (TESTS / "support").glob("*.py"))
+        for file in tests:
+            assert re.search(rf"\b{short}\b", source(file) + support) or side in source(file), name
+
+
+@pytest.mark.parametrize("row", STATEMENTS)
+def test_a_statement_is_held_by_a_test_or_a_rule_or_says_why_not(row):
+    statement, tests, rules = row
+    assert statement
+    if tests.startswith(NOT_SIMULATED):
+        assert len(tests) > len(NOT_SIMULATED)
+        assert not rules
+    else:
+        assert quoted(tests) or quoted(rules)
+        assert all(re.fullmatch(r"test_\w+\.py::test_\w+", test) for test in quoted(tests))
+    assert set(quoted(rules)) <= set(RULES)
+
+
+def test_every_test_that_the_page_names_is_there():
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", PAGE)
+    assert len(named) == PAGE.count(".py::")
+    for file, test in named:
+        assert f"def {test}(" in source(file), f"{file}::{test}"
+
+
+def test_every_rule_is_on_the_page_or_only_a_remark():
+    named = {rule for row in STATEMENTS for rule in quoted(row.values[0][-1]) if rule in RULES}
+    assert set(RULES) == named
+
+
+def test_every_function_answers_in_the_shape_of_its_group():
+    groups = {name: group for group, names in GROUPS.items() for name in names.split()}
+    assert {name: decorated_shapes()[name] for name in EXPORTED} == groups
+
+
+def test_only_these_functions_release_pythons_lock():
+    assert scanned() == RELEASING

@@ -1,0 +1,182 @@
+"""The numbers of CANN's headers, once more: what the simulator calls by a name has this number."""
+
+import pytest
+
+from ascend_simulator import codes, enumerations, load_config
+
+CODES = {
+    "INVALID_PARAM": 100000,
+    "UNINITIALIZE": 100001,
+    "REPEAT_INITIALIZE": 100002,
+    "INVALID_FILE": 100003,
+    "WRITE_FILE": 100004,
+    "INVALID_FILE_SIZE": 100005,
+    "PARSE_FILE": 100006,
+    "INVALID_MODEL_ID": 100011,
+    "DESERIALIZE_MODEL": 100012,
+    "PARSE_MODEL": 100013,
+    "READ_MODEL_FAILURE": 100014,
+    "MODEL_SIZE_INVALID": 100015,
+    "MODEL_INPUT_NOT_MATCH": 100017,
+    "MODEL_OUTPUT_NOT_MATCH": 100018,
+    "MODEL_NOT_DYNAMIC": 100019,
+    "OP_NOT_FOUND": 100024,
+    "UNSUPPORTED_DATA_TYPE": 100026,
+    "FORMAT_NOT_MATCH": 100027,
+    "REPEAT_FINALIZE": 100037,
+    "COMPILING_STUB_MODE": 100039,
+    "RT_PARAM_INVALID": 107000,
+    "RT_INVALID_DEVICEID": 107001,
+    "RT_CONTEXT_NULL": 107002,
+    "RT_STREAM_CONTEXT": 107003,
+    "RT_MODEL_CONTEXT": 107004,
+    "RT_STREAM_MODEL": 107005,
+    "RT_ADDR_UNALIGNED": 107008,
+    "RT_INVALID_HANDLE": 107017,
+    "RT_INVALID_MALLOC_TYPE": 107018,
+    "RT_WAIT_TIMEOUT": 107019,
+    "RT_TASK_TIMEOUT": 107020,
+    "RT_DEVICE_TASK_ABORT": 107022,
+    "RT_STREAM_ABORT": 107023,
+    "RT_MODEL_RUNNING": 107037,
+    "INVALID_OPP_PATH": 148049,
+    "OP_UNSUPPORTED_DYNAMIC": 148050,
+    "INVALID_BUNDLE_MODEL_ID": 148053,
+    "GE_PARAM_INVALID": 145000,
+    "GE_EXEC_NOT_INIT": 145001,
+    "GE_EXEC_MODEL_PATH_INVALID": 145002,
+    "GE_EXEC_MODEL_ID_INVALID": 145003,
+    "GE_EXEC_MODEL_DATA_SIZE_INVALID": 145006,
+    "GE_EXEC_MODEL_ADDR_INVALID": 145007,
+    "GE_EXEC_LOAD_MODEL_REPEATED": 145009,
+    "GE_DYNAMIC_INPUT_ADDR_INVALID": 145011,
+    "GE_DYNAMIC_INPUT_LENGTH_INVALID": 145012,
+    "GE_DYNAMIC_BATCH_SIZE_INVALID": 145013,
+    "GE_FORMAT_INVALID": 145020,
+    "GE_SHAPE_INVALID": 145021,
+    "GE_DATATYPE_INVALID": 145022,
+    "BAD_ALLOC": 200000,
+    "API_NOT_SUPPORT": 200001,
+    "INVALID_DEVICE": 200002,
+    "MEMORY_ADDRESS_UNALIGNED": 200003,
+    "RESOURCE_NOT_MATCH": 200004,
+    "INVALID_RESOURCE_HANDLE": 200005,
+    "FEATURE_UNSUPPORTED": 200006,
+    "RT_FEATURE_NOT_SUPPORT": 207000,
+    "RT_MEMORY_ALLOCATION": 207001,
+    "RT_MEMORY_FREE": 207002,
+    "RT_NO_DEVICE": 207004,
+    "RT_RESOURCE_ALLOC_FAIL": 207005,
+    "RT_NO_PERMISSION": 207006,
+    "RT_NO_EVENT_RESOURCE": 207007,
+    "RT_NO_STREAM_RESOURCE": 207008,
+    "RT_NO_MODEL_RESOURCE": 207010,
+    "RT_OVER_LIMIT": 207012,
+    "RT_DEVICE_OOM": 207018,
+    "GE_MEMORY_ALLOCATION": 245000,
+    "GE_MEMORY_OPERATE_FAILED": 245001,
+    "GE_DEVICE_MEMORY_OPERATE_FAILED": 245002,
+    "STORAGE_OVER_LIMIT": 300000,
+    "GE_DATA_NOT_ALIGNED": 345104,
+    "INTERNAL_ERROR": 500000,
+    "FAILURE": 500001,
+    "GE_FAILURE": 500002,
+    "RT_FAILURE": 500003,
+    "DRV_FAILURE": 500004,
+    "PROFILING_FAILURE": 500005,
+    "RT_INTERNAL_ERROR": 507000,
+    "RT_STREAM_TASK_FULL": 507002,
+    "RT_STREAM_NOT_COMPLETE": 507004,
+    "RT_EVENT_NOT_COMPLETE": 507006,
+    "RT_CONTEXT_RELEASE_ERROR": 507007,
+    "RT_SOC_VERSION": 507008,
+    "RT_LOST_HEARTBEAT": 507010,
+    "RT_MODEL_EXECUTE": 507011,
+    "RT_AICORE_TIMEOUT": 507014,
+    "RT_AICORE_EXCEPTION": 507015,
+    "RT_AICPU_TIMEOUT": 507017,
+    "RT_AICPU_EXCEPTION": 507018,
+    "RT_DEV_SETUP_ERROR": 507033,
+    "RT_STREAM_SYNC_TIMEOUT": 507046,
+    "RT_EVENT_SYNC_TIMEOUT": 507047,
+    "RT_DEVICE_MEM_ERROR": 507053,
+    "RT_HBM_MULTI_BIT_ECC_ERROR": 507054,
+    "RT_DRV_INTERNAL_ERROR": 507899,
+    "GE_INTERNAL_ERROR": 545000,
+    "GE_LOAD_MODEL": 545001,
+    "GE_EXEC_LOAD_MODEL_PARTITION_FAILED": 545002,
+    "GE_EXEC_LOAD_WEIGHT_PARTITION_FAILED": 545003,
+    "GE_EXEC_LOAD_TASK_PARTITION_FAILED": 545004,
+    "GE_EXEC_LOAD_KERNEL_PARTITION_FAILED": 545005,
+    "GE_UNLOAD_MODEL": 545009,
+    "GE_EXECUTE_TIMEOUT": 545601,
+}
+BYTES = """
+    -1:0 0:4 1:2 2:1 3:4 4:1 6:2 7:2 8:4 9:8 10:8 11:8 12:1 13:0 16:8 17:16 27:2 29:1 30:1 33:4
+    34:1 35:1 36:1 37:1 38:0 39:0 40:0 41:0
+"""
+"""aclDataType : bytes as acl tells them."""
+NAMES = {
+    "MallocPolicy": "HUGE_FIRST HUGE_ONLY NORMAL_ONLY HUGE_FIRST_P2P HUGE_ONLY_P2P NORMAL_ONLY_P2P "
+    "HUGE1G_ONLY HUGE1G_ONLY_P2P",
+    "MemAttr": "DDR_MEM HBM_MEM DDR_MEM_HUGE DDR_MEM_NORMAL HBM_MEM_HUGE HBM_MEM_NORMAL "
+    "DDR_MEM_P2P_HUGE DDR_MEM_P2P_NORMAL HBM_MEM_P2P_HUGE HBM_MEM_P2P_NORMAL HBM_MEM_HUGE1G "
+    "HBM_MEM_P2P_HUGE1G",
+    "MemcpyKind": "HOST_TO_HOST HOST_TO_DEVICE DEVICE_TO_HOST DEVICE_TO_DEVICE DEFAULT "
+    "HOST_TO_BUF_TO_DEVICE INNER_DEVICE_TO_DEVICE INTER_DEVICE_TO_DEVICE",
+    "RunMode": "DEVICE HOST",
+    "FailureMode": "CONTINUE_ON_FAILURE STOP_ON_FAILURE",
+    "EventStatus": "COMPLETE NOT_READY",
+    "EventRecordedStatus": "NOT_READY COMPLETE",
+}
+"""Enumerations that count from 0 without holes."""
+NUMBERS = {
+    enumerations.MemType: "LOW_BAND_WIDTH:0x0100 HIGH_BAND_WIDTH:0x1000",
+    enumerations.StreamFlag: "FAST_LAUNCH:0x1 FAST_SYNC:0x2 PERSISTENT:0x4",
+    enumerations.HostRegister: "MAPPED:0x2 PINNED:0x10000000",
+    enumerations.EventFlag: "SYNC:0x1 CAPTURE_STREAM_PROGRESS:0x2 TIME_LINE:0x8 "
+    "DEVICE_USE_ONLY:0x10 EXTERNAL:0x20 IPC:0x40",
+    enumerations.Format: "UNDEFINED:-1 NCHW:0 NHWC:1 ND:2 NC1HWC0:3 FRACTAL_Z:4 NC1HWC0_C04:12 "
+    "HWCN:16 NDHWC:27 FRACTAL_NZ:29 NCDHW:30 NDC1HWC0:32 FRACTAL_Z_3D:33 NC:35 NCL:47 "
+    "FRACTAL_NZ_C0_16:50",
+    load_config.LoadType: "FROM_FILE:1 FROM_FILE_WITH_MEM:2 FROM_MEM:3 FROM_MEM_WITH_MEM:4 "
+    "FROM_FILE_WITH_Q:5 FROM_MEM_WITH_Q:6",
+    load_config.ConfigAttr: "PRIORITY_INT32:0 LOAD_TYPE_SIZET:1 PATH_PTR:2 MEM_ADDR_PTR:3 "
+    "MEM_SIZET:4 WEIGHT_ADDR_PTR:5 WEIGHT_SIZET:6 WORKSPACE_ADDR_PTR:7 WORKSPACE_SIZET:8 "
+    "INPUTQ_NUM_SIZET:9 INPUTQ_ADDR_PTR:10 OUTPUTQ_NUM_SIZET:11 OUTPUTQ_ADDR_PTR:12 "
+    "WORKSPACE_MEM_OPTIMIZE:13 WEIGHT_PATH_PTR:14 MEM_MALLOC_POLICY_SIZET:25 "
+    "WITHOUT_GRAPH_INT32:28 NPU_PERF_MODE:29",
+    load_config.ExecAttr: "STREAM_SYNC_TIMEOUT:0 EVENT_SYNC_TIMEOUT:1 WORK_ADDR_PTR:2 WORK_SIZET:3 "
+    "EXEC_PRIORITY:8",
+}
+
+
+def pairs(text):
+    return [tuple(item.split(":")) for item in text.split()]
+
+
+def test_return_codes():
+    assert {code.name: int(code) for code in codes.Code} == CODES
+    assert codes.ACL_SUCCESS == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_enumerations_that_count(name):
+    enumeration = getattr(enumerations, name)
+    assert [int(member) for member in enumeration] == list(range(len(enumeration)))
+    for member, wanted in zip(enumeration, NAMES[name].split(), strict=True):
+        assert member.name.endswith(f"_{wanted}")
+
+
+@pytest.mark.parametrize("enumeration", NUMBERS)
+def test_enumerations_with_holes_and_flags(enumeration):
+    for member, (name, number) in zip(enumeration, pairs(NUMBERS[enumeration]), strict=True):
+        assert member.name.endswith(f"_{name}")
+        assert int(member) == int(number, 0)
+
+
+def test_types_and_their_bytes(acl):
+    nbytes = {int(dtype): int(count) for dtype, count in pairs(BYTES)}
+    assert [int(dtype) for dtype in enumerations.DataType] == list(nbytes)
+    numbers = range(-1, 50)
+    assert [acl.data_type_size(each) for each in numbers] == [nbytes.get(n, 0) for n in numbers]
