@@ -192,11 +192,13 @@ def _read_shape(entry: JsonValue) -> Shape:
 def _read_data(
     name: str, entry: dict[str, JsonValue], datatype: DataType | None, shape: Shape
 ) -> Array:
-    if datatype is None:
-        raise invalid_arg(f"invalid datatype for input {name}")
     if not shape or 0 in shape:  # no elements: Triton does not look at what is there
-        return np.empty(0, datatype.numpy)
+        return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
+    if datatype is None:
+        rapid_json.parse_member(entry, "data", rapid_json.as_array)
+        raise invalid_arg(f"invalid datatype for input {name}")
     if datatype in (DataType.FP16, DataType.BF16):
+        rapid_json.parse_member(entry, "data", rapid_json.as_array)
         raise invalid_arg(
             f"receiving {datatype.value} data via JSON is not supported. Please use the binary "
             f"data format for input {name}"

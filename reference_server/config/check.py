@@ -1,7 +1,7 @@
 """The rules that a completed configuration must meet, with Triton's texts.
 
 Triton checks at two moments: when it reads the repository (`check_polled`), and when it loads
-the model (`check_loaded`), after the model's own auto-completion.
+the model, before the model's own auto-completion (`check_given`) and after it (`check_loaded`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.config import (
     check_batching,
+    check_cache,
     check_ensembles,
-    check_extras,
     check_groups,
     check_sequences,
     platforms,
     schema,
 )
-from reference_server.core.errors import invalid_arg
+from reference_server.core.errors import invalid_arg, unsupported
 from reference_server.core.metrics import is_label_name
 
 _OTHER_ENVIRONMENT = "EXECUTION_ENV_PATH"
+_INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
-def check_polled(config: ConfigProto, directory_name: str) -> None:
+def check_polled(config: ConfigProto) -> None:
     """Raise ServerError if the configuration alone, before the model is asked, is wrong."""
     name = config.name
     for agent in config.model_repository_agents.agents:
@@ -40,60 +41,80 @@ def check_polled(config: ConfigProto, directory_name: str) -> None:
             f"unable to find 'libtritonrepoagent_{agent.name}.so' for repo agent '{agent.name}', "
             "searched: /opt/tritonserver/repoagents"
         )
-    if name != directory_name:
-        raise invalid_arg(
-            f"unexpected directory name '{directory_name}' for model '{name}', "
-            "directory name must equal model name"
-        )
     if not config.backend and not config.platform:
         raise invalid_arg(
             f"Invalid model name: Could not determine backend for model '{name}' with no backend "
             "in model configuration. Expected model name of the form 'model.<backend_name>'."
         )
+    if config.HasField("model_metrics"):
+        raise invalid_arg(
+            f"model_metrics of model {name} is not served: it is of a newer release of Triton"
+        )
     if config.max_batch_size < 0:
         raise invalid_arg(f"'max_batch_size' must be non-negative value for {name}")
     check_batching.check_polled(config)
-    check_sequences.check_polled(config)
-    check_extras.check_warmup(config)
-    check_extras.check_response_cache(config)
     if config.platform == "ensemble":
         check_ensembles.check_polled(config)
+    elif config.HasField("ensemble_scheduling"):
+        raise invalid_arg(
+            f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble"
+        )
     elif not config.backend:
         platforms.backend_of_platform(config.platform, name)
+    check_cache.check_response_cache(config)
+    check_sequences.check_polled(config)
+
+
+def check_directory(config: ConfigProto, directory_name: str) -> None:
+    """Raise ServerError if the model is not called as its directory: the last thing polled."""
+    if config.name != directory_name:
+        raise invalid_arg(
+            f"unexpected directory name '{directory_name}' for model '{config.name}', "
+            "directory name must equal model name"
+        )
 
 
 def check_tensors(config: ConfigProto) -> None:
-    """Raise ServerError if an input or output is not told in full."""
-    name = config.name
+    """Raise ServerError if what is said of a tensor is not whole, or is wrong."""
     for given in config.input:
         _check_tensor("input", given, config)
-        if given.format != ModelInput.FORMAT_NONE and len(given.dims) != 3:
-            raise invalid_arg(f"model input NHWC/NCHW require 3 dims for {name}")
     for wanted in config.output:
         _check_tensor("output", wanted, config)
-
-
-def check_loaded(config: ConfigProto) -> None:
-    """Raise ServerError if the configuration, as the model completed it, cannot be served."""
-    name = config.name
-    check_tensors(config)
     _check_batch_tensors(config)
-    for tag in config.metric_tags:
-        # Triton's metrics show it with this underscore, and take no other names; it ends there.
-        if not is_label_name(f"_{tag}"):
-            raise invalid_arg(
-                f"metric tag '{tag}' of model {name} must consist of letters, digits and "
-                "underscores, and not begin with an underscore"
-            )
+
+
+def check_given(config: ConfigProto) -> None:
+    """Raise ServerError for what no model can make good, before it is asked to complete it."""
+    name = config.name
     if config.platform == "ensemble":
         return
-    check_groups.check_loaded(config)
-    check_sequences.check_loaded(config)
+    check_groups.check_given(config)
+    for made in config.batch_input:
+        if made.data_type == DataType.TYPE_INVALID:
+            raise invalid_arg("unexpected batch input data type 'TYPE_INVALID'")
+    if _INPUTS_ON_CPU in config.parameters:
+        value = config.parameters[_INPUTS_ON_CPU].string_value
+        if value not in ("yes", "no"):  # which of them makes no difference here
+            raise unsupported(f"Incorrect value for {_INPUTS_ON_CPU}: {value}'")
     if _OTHER_ENVIRONMENT in config.parameters:
         raise invalid_arg(
             f"parameter {_OTHER_ENVIRONMENT} of model {name} is not served: models run in the "
             "server's own Python environment, install there what the model needs"
         )
+
+
+def check_loaded(config: ConfigProto) -> None:
+    """Raise ServerError if the configuration, as the model completed it, cannot be served."""
+    check_tensors(config)
+    for tag in config.metric_tags:
+        # Triton's metrics show it with this underscore, and take no other names; it ends there.
+        if not is_label_name(f"_{tag}"):
+            raise invalid_arg(
+                f"metric tag '{tag}' of model {config.name} must consist of letters, digits and "
+                "underscores, and not begin with an underscore"
+            )
+    if config.platform != "ensemble":
+        check_sequences.check_loaded(config)
 
 
 def _check_tensor(kind: str, entry: ModelInput | ModelOutput, config: ConfigProto) -> None:
@@ -104,15 +125,22 @@ def _check_tensor(kind: str, entry: ModelInput | ModelOutput, config: ConfigProt
         raise invalid_arg(f"model {kind} '{entry.name}' must specify 'data_type' for {model}")
     if not entry.dims:
         raise invalid_arg(f"model {kind} '{entry.name}' must specify 'dims' for {model}")
+    if entry.HasField("reshape") and not entry.reshape.shape and config.max_batch_size == 0:
+        raise invalid_arg(
+            f"model {kind} '{entry.name}' cannot have empty reshape for non-batching model as "
+            f"scalar tensors are not supported for {model}"
+        )
     _check_dims(f"model {kind} '{entry.name}' dimension", entry.dims, model)
+    if entry.HasField("reshape"):
+        _check_reshape(f"model {kind} '{entry.name}'", entry, config)
+    if isinstance(entry, ModelInput) and entry.format and len(entry.dims) != 3:
+        raise invalid_arg(f"model input NHWC/NCHW require 3 dims for {model}")
     if entry.is_shape_tensor:
         raise invalid_arg(f"shape tensors are only supported for TensorRT platform for {model}")
     if entry.is_non_linear_format_io:
         raise invalid_arg(
             f"Non-linear IO format is only supported for the TensorRT platform for {model}"
         )
-    if entry.HasField("reshape"):
-        _check_reshape(f"model {kind} '{entry.name}'", entry, config)
 
 
 def _check_dims(what: str, dims: Iterable[int], model: str) -> None:
@@ -126,11 +154,6 @@ def _check_dims(what: str, dims: Iterable[int], model: str) -> None:
 
 def _check_reshape(what: str, entry: ModelInput | ModelOutput, config: ConfigProto) -> None:
     shape = entry.reshape.shape
-    if not shape and config.max_batch_size == 0:
-        raise invalid_arg(
-            f"{what} cannot have empty reshape for non-batching model as scalar tensors are not "
-            f"supported for {config.name}"
-        )
     _check_dims(f"{what} reshape dimensions", shape, config.name)
     dims, other = _fixed_sizes(entry.dims), _fixed_sizes(shape)
     if len(dims) != len(other) and min(len(dims), len(other)) > 1:
@@ -161,8 +184,6 @@ def _check_batch_tensors(config: ConfigProto) -> None:
     inputs = {entry.name for entry in config.input}
     outputs = {entry.name for entry in config.output}
     for made in config.batch_input:
-        if made.data_type == DataType.TYPE_INVALID:
-            raise invalid_arg("unexpected batch input data type 'TYPE_INVALID'")
         kind = f"batch input kind '{BatchInput.Kind.Name(made.kind)}'"
         _check_one_source(kind, made.source_input, config.name)
         if made.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
@@ -175,6 +196,11 @@ def _check_batch_tensors(config: ConfigProto) -> None:
         _check_one_source(kind, split.source_input, config.name)
         _check_known("source input", split.source_input, inputs, config.name)
         _check_known("target output", split.target_name, outputs, config.name)
+        for index, target in enumerate(split.target_name):
+            if target in split.target_name[:index]:
+                raise invalid_arg(
+                    f"target output name '{target}' can only be specified once for {config.name}"
+                )
         if not split.target_name:  # Triton's process ends here
             raise invalid_arg(f"batch output must specify 'target_name' for {config.name}")
 

@@ -21,6 +21,8 @@ def check_polled(config: ConfigProto) -> None:
     for field, words in (("optimization", "optimization"), ("instance_group", "instance group")):
         if field in (found.name for found, _ in config.ListFields()):
             raise invalid_arg(f"{words} should not be specified for ensemble '{name}'")
+    if config.model_warmup:
+        raise invalid_arg(f"model_warmup can not be specified for ensemble '{name}'")
     steps = config.ensemble_scheduling.step
     if not steps:
         raise invalid_arg(f"must specify 'step' for ensemble '{name}'")

@@ -8,16 +8,11 @@ from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 from reference_server.core.errors import invalid_arg
 
 
-def check_loaded(config: ConfigProto) -> None:
+def check_given(config: ConfigProto) -> None:
     """Raise ServerError for a group that cannot be served."""
     for group in config.instance_group:
         what = f"instance group {group.name} of model {config.name}"
         kind = ModelInstanceGroup.Kind.Name(group.kind)
-        if group.profile:
-            raise invalid_arg(
-                f"{what} and platform {config.platform}specifies profile field which is only "
-                "supported for TensorRT models"
-            )
         if group.kind != ModelInstanceGroup.KIND_GPU:
             if group.gpus:
                 raise invalid_arg(f"{what} has kind {kind} but specifies one or more GPUs")
@@ -27,4 +22,9 @@ def check_loaded(config: ConfigProto) -> None:
             raise invalid_arg(
                 f"{what} specifies invalid or unsupported gpu id {group.gpus[0]}. GPUs with at "
                 "least the minimum required CUDA compute compatibility of 6.000000 are: "
+            )
+        if group.profile:
+            raise invalid_arg(
+                f"{what} and platform {config.platform}specifies profile field which is only "
+                "supported for TensorRT models"
             )

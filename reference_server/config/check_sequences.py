@@ -9,6 +9,14 @@ from tritonclient.grpc.model_config_pb2 import ModelSequenceBatching
 from reference_server.config.sequences import FALSE_TRUE
 from reference_server.core.errors import ServerError, invalid_arg
 
+_CORRELATION = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
+#: In the order in which Triton looks at them.
+_KINDS = (
+    ModelSequenceBatching.Control.CONTROL_SEQUENCE_START,
+    ModelSequenceBatching.Control.CONTROL_SEQUENCE_END,
+    ModelSequenceBatching.Control.CONTROL_SEQUENCE_READY,
+    _CORRELATION,
+)
 _CORRELATION_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
 
 
@@ -33,8 +41,19 @@ def check_polled(config: ConfigProto) -> None:
 
 
 def _check_controls(config: ConfigProto) -> None:
+    """Kind by kind, since of several mistakes Triton tells the first that it comes upon so."""
+    for kind in _KINDS:
+        _check_kind(config, kind)
+    for entry in config.sequence_batching.control_input:
+        for control in entry.control:
+            if control.kind == _CORRELATION:
+                _check_correlation_type(control, config.name)
+
+
+def _check_kind(config: ConfigProto, kind: ModelSequenceBatching.Control.Kind) -> None:
     model = config.name
-    kinds: set[int] = set()
+    named = ModelSequenceBatching.Control.Kind.Name(kind)
+    seen = False
     names: set[str] = set()
     for entry in config.sequence_batching.control_input:
         if not entry.name:
@@ -43,13 +62,14 @@ def _check_controls(config: ConfigProto) -> None:
             raise _for_several_kinds(entry, model)
         names.add(entry.name)
         for control in entry.control:
-            kind = ModelSequenceBatching.Control.Kind.Name(control.kind)
-            if control.kind in kinds:
+            if control.kind != kind:
+                continue
+            if seen:
                 raise invalid_arg(
-                    f"sequence batching specifies multiple {kind} tensors for {model}"
+                    f"sequence batching specifies multiple {named} tensors for {model}"
                 )
-            kinds.add(control.kind)
-            _check_values(control, kind, model)
+            seen = True
+            _check_values(control, named, model)
 
 
 def _for_several_kinds(entry: ModelSequenceBatching.ControlInput, model: str) -> ServerError:
@@ -61,12 +81,7 @@ def _for_several_kinds(entry: ModelSequenceBatching.ControlInput, model: str) ->
 
 def _check_values(control: ModelSequenceBatching.Control, kind: str, model: str) -> None:
     given = [field for field in FALSE_TRUE if getattr(control, field)]
-    if control.kind == ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID:
-        if DataTypeProto.Name(control.data_type) not in _CORRELATION_TYPES:
-            raise invalid_arg(
-                f"unexpected data type for control {kind} for {model}. Allowed data types are "
-                "TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
-            )
+    if control.kind == _CORRELATION:
         if given:
             raise invalid_arg(
                 "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' "
@@ -90,6 +105,14 @@ def _check_values(control: ModelSequenceBatching.Control, kind: str, model: str)
         )
 
 
+def _check_correlation_type(control: ModelSequenceBatching.Control, model: str) -> None:
+    if DataTypeProto.Name(control.data_type) not in _CORRELATION_TYPES:
+        raise invalid_arg(
+            f"unexpected data type for control CONTROL_SEQUENCE_CORRID for {model}. Allowed data "
+            "types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
+        )
+
+
 def check_loaded(config: ConfigProto) -> None:
     """Raise ServerError if the model, as it completed its configuration, cannot be served."""
     batching = config.sequence_batching
@@ -103,10 +126,10 @@ def check_loaded(config: ConfigProto) -> None:
     inputs: set[str] = set()
     outputs: set[str] = set()
     for state in batching.state:
+        _check_initial_state(state)
         for field in ("input_name", "output_name", "data_type", "dims"):
             if not getattr(state, field):
                 raise invalid_arg(f"sequence state must specify '{field}' for {config.name}")
-        _check_initial_state(state)
         for kind, name, names in (
             ("input", state.input_name, inputs),
             ("output", state.output_name, outputs),

@@ -25,6 +25,11 @@ class TensorConfig:
     labels_file: str = ""
 
     @property
+    def inner_dims(self) -> Dims:
+        """The dims that the model sees, or makes: after the `reshape`, if there is one."""
+        return self.dims if self.reshape is None else self.reshape
+
+    @property
     def has_free_dims(self) -> bool:
         """True if a size is decided by the request."""
         return -1 in self.dims

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reference_server.config.schema import EnsembleStep, ModelConfig
 from reference_server.core.errors import ServerError, invalid_arg
-from reference_server.core.metadata import Dims, TensorConfig
+from reference_server.core.metadata import Dims, Signature, TensorConfig
 from reference_server.scheduling.ensemble_graph import EnsembleGraph
 
 FindConfig = Callable[[str, int], ModelConfig]
@@ -34,10 +34,8 @@ def check_ensemble(config: ModelConfig, find: FindConfig) -> None:
     name = config.name
     signature = config.signature
     known = {
-        tensor.name: _Known(
-            tensor.datatype.config_name, tensor.dims, signature.full_dims(tensor), name
-        )
-        for tensor in (*signature.inputs, *signature.outputs)
+        entry.name: _of_ensemble(entry, signature)
+        for entry in (*signature.inputs, *signature.outputs)
     }
     decoupled: list[int] = []
     for index, step in enumerate(config.ensemble):
@@ -78,6 +76,14 @@ def check_ensemble(config: ModelConfig, find: FindConfig) -> None:
             f"in ensemble {name}, step of model '{name}' receives inputs originated from "
             "different decoupled models"
         )
+
+
+def _of_ensemble(entry: TensorConfig, signature: Signature) -> _Known:
+    """An input or output as the steps see it: after the ensemble's own `reshape`."""
+    inner = replace(entry, dims=entry.inner_dims)
+    return _Known(
+        entry.datatype.config_name, inner.dims, signature.full_dims(inner), signature.name
+    )
 
 
 def _step_model(ensemble: str, step: EnsembleStep, find: FindConfig) -> ModelConfig:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.backends.hosts import PythonHosts
-from reference_server.config import check, check_extras, complete, pbtxt, render, schema
+from reference_server.config import check, check_cache, complete, pbtxt, render, schema
 from reference_server.config.schema import ModelConfig
 from reference_server.core.clock import Clock
 from reference_server.core.errors import internal, not_found
@@ -85,9 +85,10 @@ class ModelLoader:
         """`config`, completed and checked, as if it had stood in the folder. Raises ServerError."""
         config.name = config.name or folder.name
         complete.complete(config, folder.path)
-        check.check_polled(config, folder.name)
+        check.check_polled(config)
         if not self._auto_completes:
             check.check_tensors(config)
+        check.check_directory(config, folder.name)
         return config
 
     def load(
@@ -115,7 +116,7 @@ class ModelLoader:
             proto.model_transaction_policy.decoupled = any(
                 model.config.decoupled for model in steps
             )
-        check_extras.check_response_cache(proto)
+        check_cache.check_response_cache(proto)
         config = ModelConfig.from_proto(proto)
         if model_file is not None and not config.is_python:
             config = replace(config, model_filename=str(model_file.absolute()))
@@ -142,6 +143,7 @@ class ModelLoader:
     def _find_out(self, proto: ConfigProto, folder: ModelFolder, version: int) -> Path | None:
         """Let the model complete and check `proto`; returns the file of its code, if it has one."""
         model_file = code.locate(proto, folder.path / str(version), self._backend_directory)
+        check.check_given(proto)
         if model_file is not None and self._auto_completes:
             adopted = complete.adopt_auto_completed(
                 proto,
@@ -151,7 +153,7 @@ class ModelLoader:
             )
             if not adopted and not pbtxt.locate(folder.path, self._config_name).exists():
                 raise not_found(f"model configuration is not provided for model '{folder.name}'")
-            check.check_polled(proto, folder.name)
+            check.check_polled(proto)
         check.check_loaded(proto)
         return model_file
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from reference_server.config.schema import ModelConfig
 from reference_server.core.clock import Clock
+from reference_server.core.output_layouts import OutputLayouts, ShowingSink
 from reference_server.core.ports import Dispatch, EnsembleRecorder
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.ensemble_graph import EnsembleGraph
@@ -44,6 +45,7 @@ class EnsembleScheduler:
             recorder,
             clock,
         )
+        self._layouts = OutputLayouts(config.signature)
         self._closing = False
         self._running = 0
         self._changed = threading.Condition()
@@ -64,6 +66,8 @@ class EnsembleScheduler:
             if self._closing:
                 raise stopped(request)
             self._running += 1
+        if self._layouts:
+            request.sink = ShowingSink(self._layouts, request.sink)
         Run(self._plan, request, self._finished).start()
 
     def _finished(self) -> None:

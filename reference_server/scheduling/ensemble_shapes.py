@@ -7,6 +7,7 @@ refused by the model that it is given to.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from reference_server.config.schema import EnsembleStep
 from reference_server.core.metadata import Dims, Signature, TensorConfig
@@ -29,8 +30,10 @@ class Fitting:
             _odd(model, model.inputs, step.inputs, batched)
             for step, model in zip(steps, models, strict=True)
         )
+        # What the client is given of it afterwards is another matter.
+        made = [replace(tensor, dims=tensor.inner_dims) for tensor in signature.outputs]
         names = {tensor.name: tensor.name for tensor in signature.outputs}
-        self._outputs = _odd(signature, signature.outputs, names, batched)
+        self._outputs = _odd(signature, made, names, batched)
         self._model_batches = tuple(model.batches for model in models)
         self._batches = signature.batches
 
@@ -40,7 +43,7 @@ class Fitting:
         return shape if dims is None else _fitted(shape, dims, batches=self._model_batches[step])
 
     def for_client(self, name: str, shape: Shape) -> Shape:
-        """The shape of the ensemble's output `name`."""
+        """The shape of the ensemble's output `name`, before any `reshape`."""
         dims = self._outputs.get(name)
         return shape if dims is None else _fitted(shape, dims, batches=self._batches)
 

@@ -61,6 +61,19 @@ def batching(text: str, size: int = 4) -> str:
     return f"{MODEL}max_batch_size: {size}\ndynamic_batching {{ {text} }}\n"
 
 
+BATCH_INPUT = 'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "C" '
+GPUS = "instance_group { kind: KIND_CPU gpus: [0] }\n"
+
+
+def forced(value: str) -> str:
+    return f'parameters {{ key: "FORCE_CPU_ONLY_INPUT_TENSORS" value {{ {value} }} }}\n'
+
+
+def scattered(targets: str) -> str:
+    kind = "kind: BATCH_SCATTER_WITH_INPUT_SHAPE"
+    return f'batch_output {{ {kind} source_input: "X" target_name: {targets} }}\n'
+
+
 #: The flags that the configurations are read with.
 SWITCHES: dict[str, dict[str, Flag]] = {
     "models complete their configuration": {},
@@ -366,12 +379,73 @@ CONFIGS: dict[str, Configured] = {
         ),
         None,
     ),
+    "ensemble_writes_input": Configured(
+        ENSEMBLE.replace(OUT, IN.replace("input", "output")).replace('value: "O"', 'value: "I"'),
+        None,
+    ),
     "ensemble_no_input_map": Configured(
         ENSEMBLE.replace('input_map { key: "X" value: "I" }', ""), None
     ),
     "ensemble_inflight": Configured(
         ENSEMBLE.replace("ensemble_scheduling {", "ensemble_scheduling { max_inflight_requests: 2"),
         None,
+    ),
+    # One thing that is wrong.
+    "batch_input_typeless": Configured(BATCHED + BATCH_INPUT + 'source_input: "X" }\n'),
+    "batch_input_long": Configured(
+        BATCHED + BATCH_INPUT + 'source_input: "X" data_type: TYPE_INT64 }\n'
+    ),
+    "batch_output_twice": Configured(BATCHED + scattered('["Y", "Y"]')),
+    "batch_output_unknown": Configured(BATCHED + scattered('"Q"')),
+    "ensemble_scheduling_alone": Configured(MODEL + "ensemble_scheduling { }\n"),
+    "forced_to_cpu": Configured(MODEL + forced('string_value: "yes"')),
+    "forced_to_cpu_by_nothing": Configured(MODEL + forced("")),
+    "forced_to_cpu_in_capitals": Configured(MODEL + forced('string_value: "YES"')),
+    # Two things, of which Triton tells the first that it comes upon.
+    "wrong_name_and_dim": Configured(
+        MODEL.replace("dims: [1]", "dims: [0]", 1) + 'name: "somebody"\n'
+    ),
+    "wrong_name_and_batch": Configured(MODEL + 'name: "somebody"\nmax_batch_size: -1\n'),
+    "wrong_group_and_dim": Configured(MODEL.replace("dims: [1]", "dims: [0]", 1) + GPUS),
+    "wrong_group_and_model": Configured(MODEL + GPUS, completes('raise RuntimeError("no")')),
+    "wrong_group_of_two_kinds": Configured(
+        MODEL + 'instance_group { kind: KIND_CPU gpus: [0] profile: "p" }\n'
+    ),
+    "wrong_parameter_and_model": Configured(
+        MODEL + forced('string_value: "maybe"'), completes('raise RuntimeError("no")')
+    ),
+    "wrong_batch_input_and_model": Configured(
+        BATCHED + BATCH_INPUT + 'source_input: "X" }\n', completes('raise RuntimeError("no")')
+    ),
+    "wrong_cache_and_control": Configured(
+        sequence(control("CONTROL_SEQUENCE_END", "")) + "response_cache { enable: true }\n"
+    ),
+    "wrong_tensor_and_reshape": Configured(
+        PYTHON + Y + 'input { name: "X" data_type: TYPE_FP32 dims: [4] reshape { shape: [3] } '
+        "is_shape_tensor: true format: FORMAT_NHWC }\n"
+    ),
+    "wrong_reshape_and_dim": Configured(
+        PYTHON + Y + 'input { name: "X" data_type: TYPE_FP32 dims: [0] reshape { } }\n'
+    ),
+    "wrong_ready_and_end": Configured(
+        sequence(
+            control("CONTROL_SEQUENCE_READY", "int32_false_true: [0]", name="R")
+            + control("CONTROL_SEQUENCE_END", "int32_false_true: [1]", name="E")
+        )
+    ),
+    "wrong_id_and_end": Configured(
+        sequence(
+            control("CONTROL_SEQUENCE_CORRID", "data_type: TYPE_BOOL", name="I")
+            + control("CONTROL_SEQUENCE_END", "", name="E")
+        )
+    ),
+    "wrong_id_twice": Configured(
+        sequence(
+            control("CONTROL_SEQUENCE_CORRID", "data_type: TYPE_BOOL int32_false_true: [0, 1]")
+        )
+    ),
+    "wrong_ensemble_group_and_warmup": Configured(
+        ENSEMBLE + 'instance_group { } model_warmup { name: "w" }\n', None
     ),
     # What models complete.
     "completes": Configured(None, completes(XY + "c.set_max_batch_size(4)")),
@@ -435,6 +509,7 @@ CONFIGS: dict[str, Configured] = {
     "unknown_nested_field": Configured(MODEL + "dynamic_batching { nonsense: 1 }\n"),
     "syntax": Configured(MODEL + "dynamic_batching {\n"),
     "syntax_word": Configured("hello\n"),
+    "newer_field": Configured(MODEL + "model_metrics { }\n"),
     "bad_enum": Configured(MODEL.replace("TYPE_FP32", "TYPE_FP33")),
     "bad_number": Configured(MODEL + "max_batch_size: 9999999999999\n"),
     "field_twice": Configured(MODEL + "max_batch_size: 2\nmax_batch_size: 4\n"),

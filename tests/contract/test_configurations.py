@@ -26,6 +26,8 @@ LIVE = "/v2/health/live"
 #: What the servers may say differently, and why.
 DIFFERENCES = {
     "ensemble_inflight": "max_inflight_requests is of a newer release, and served here",
+    "newer_field": "model_metrics cannot be read by the real server; here the refusal says why",
+    "ensemble_writes_input": "the real server loads it, and never answers its requests",
 }
 #: Members that are maps of more than one pair here; maps come in no order.
 MAPS = ("parameters", "priority_queue_policy")

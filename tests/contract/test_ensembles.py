@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from contract.ensemble_probes import PROBES, REFUSED
-from contract.ensemble_scripts import ROWS, Question
+from contract.ensemble_scripts import ANSWER_SECONDS, ROWS, Question
 from contract.probes import write_probe
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
 
@@ -59,7 +59,7 @@ def test_both_servers_say_the_same(question: Question, real: Server, ours: Serve
 
 
 def unloaded(server: Server) -> set[str]:
-    connection = http.client.HTTPConnection(server.http, timeout=10)
+    connection = http.client.HTTPConnection(server.http, timeout=ANSWER_SECONDS)
     connection.request("POST", "/v2/repository/index")
     rows = json.loads(connection.getresponse().read())
     connection.close()

@@ -13,7 +13,7 @@ import pytest
 from contract.casebook import infer, tensor
 from contract.model_api_scripts import SCRIPTS, Script
 from contract.wire import exchange
-from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.servers import Flag, Server, start_reference_server, start_tritonserver, stop
 
 PROBES = Path(__file__).parent / "probe_models"
 CODE = 'input [ { name: "CODE" data_type: TYPE_STRING dims: [ 1 ] } ]'
@@ -142,7 +142,8 @@ def traced(start: Starter, folder: Path, file: Path) -> list[tuple[object, ...]]
     with start(folder, **flags) as server:
         for code in ON_BEHALF:
             assert "Error" not in play(server, Script("", code)) or "nobody" in code
-    entries = json.loads(file.read_text())  # which is complete when the server has ended
+        stop(server)  # by then all is written
+    entries = json.loads(file.read_text())
     asked = [entry for entry in entries if "parent_id" in entry]
     return [
         (

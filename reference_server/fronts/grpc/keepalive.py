@@ -45,18 +45,20 @@ class Keepalive:
         """A call was answered, so that pings are no idle talk."""
         self._pings = 0
 
-    def next_s(self) -> float:
+    def next_s(self, now_s: float) -> float:
         """When to ask `action` next, however much is heard until then."""
         if self._asked_s is not None:
-            return self._asked_s + self._timeout_s
+            # After an answer the next ping may be due long before the limit of this one.
+            return min(self._asked_s + self._timeout_s, now_s + self._interval_s)
         return self._heard_s + self._interval_s
 
     def action(self, now_s: float, *, has_calls: bool) -> Action:
         """What to do now; PING is taken as done."""
-        if now_s < self.next_s():
-            return Action.NOTHING
         if self._asked_s is not None:
-            return Action.GIVE_UP
+            is_over = now_s >= self._asked_s + self._timeout_s
+            return Action.GIVE_UP if is_over else Action.NOTHING
+        if now_s < self._heard_s + self._interval_s:
+            return Action.NOTHING
         if self._pings >= self._max_pings or not (has_calls or self._without_calls):
             self._heard_s = now_s
             return Action.NOTHING

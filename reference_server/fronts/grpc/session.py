@@ -129,7 +129,7 @@ class Session:
         if action is Action.PING:
             self._http2.ping(_KEEPALIVE_PING)
             self.flush()
-        return self._keepalive.next_s() - now_s
+        return self._keepalive.next_s(now_s) - now_s
 
     # -- the end
 

@@ -11,6 +11,7 @@ from server.backends.kit import (
     telling,
     write,
 )
+from server.support.requests import PATIENCE_S
 
 from reference_server.backends.python_host.modules import ModelModules
 from reference_server.core.errors import ServerError
@@ -216,10 +217,10 @@ def test_a_thread_waits_for_a_module_that_another_one_runs(tmp_path, table):
 
 
 def test_two_models_open_side_by_side(tmp_path, open_file):
-    meeting = threading.Barrier(2)
+    meeting = threading.Barrier(2, timeout=PATIENCE_S)
     threading.meeting_of_models = meeting  # the one thing that both can reach
     source = telling(
-        "import threading", "threading.meeting_of_models.wait(10)", "def tell(): return 'met'"
+        "import threading", "threading.meeting_of_models.wait()", "def tell(): return 'met'"
     )
     try:
         files = [model_file(tmp_path, source, name=name) for name in "ab"]

@@ -144,7 +144,7 @@ def test_an_async_initialize_is_not_awaited(open_model):
 
 
 def test_opening_is_logged_as_triton_does(open_model, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "reference_server")
     open_model(IDENTITY)
     assert "TRITONBACKEND_ModelInstanceInitialize: m_0_0 (CPU device 0)" in caplog.messages
 
@@ -158,7 +158,7 @@ def test_finalize_runs_once(open_model, capsys):
 
 @pytest.mark.parametrize("error", ["ValueError('fin')", "SystemExit('fin')"])
 def test_an_exception_in_finalize_is_only_logged(tmp_path, open_model, caplog, error):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "reference_server")
     opened = open_model(f"class TritonPythonModel:\n  def finalize(self): raise {error}")
     opened.close()
     kind = error.partition("(")[0]

@@ -5,6 +5,7 @@ import threading
 import pytest
 from server.backends import kit
 from server.backends.process.watching import await_end
+from server.support.requests import PATIENCE_S
 
 from reference_server.backends.hosts import PythonHosts
 from reference_server.backends.python_host.api.calls import NO_CALLS
@@ -129,7 +130,7 @@ def test_a_process_that_dies_of_the_question_is_not_ready(tmp_path):
 
 def test_an_answer_that_does_not_come_is_no(caplog):
     may_say = threading.Event()
-    ready = Readiness("m_0", lambda: may_say.wait(20), limit_s=0.01)
+    ready = Readiness("m_0", lambda: may_say.wait(PATIENCE_S), limit_s=0.01)
     assert not ready()
     assert caplog.messages == ["'m_0' did not say within 0.01 s whether it is ready"]
     may_say.set()
@@ -142,7 +143,7 @@ def test_who_comes_meanwhile_waits_for_the_same_answer():
     def ask():
         asked.append(threading.current_thread())
         is_asked.set()
-        return may_say.wait(20)
+        return may_say.wait(PATIENCE_S)
 
     ready = Readiness("m_0", ask, limit_s=0.01)
     assert not ready()

@@ -198,6 +198,16 @@ FAULTS = {
         INVALID,
         "invalid datatype for input X",
     ),
+    "unknown datatype in no array": (
+        document(x(datatype="FLOAT", data=1)),
+        INTERNAL,
+        f"Unable to parse 'data': {NO_ARRAY}",
+    ),
+    "FP16 in no array": (
+        document(x(datatype="FP16", data=1)),
+        INTERNAL,
+        f"Unable to parse 'data': {NO_ARRAY}",
+    ),
     "FP16 in JSON": (
         document(x(datatype="FP16")),
         INVALID,

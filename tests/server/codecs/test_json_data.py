@@ -11,7 +11,6 @@ from reference_server.codecs.rapid_json import loads
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 
-SETTINGS = settings(derandomize=True, deadline=None)
 NUMERIC = [d for d in DataType if d not in (DataType.FP16, DataType.BF16, DataType.BYTES)]
 INTEGERS = [d for d in NUMERIC if d.value.startswith(("INT", "UINT"))]
 
@@ -30,7 +29,7 @@ def fault(text, datatype, *shape):
 
 
 @pytest.mark.parametrize("datatype", NUMERIC)
-@settings(SETTINGS, max_examples=30)
+@settings(max_examples=30)
 @given(st.data())
 def test_what_was_written_is_read_again(datatype, data):
     shape = data.draw(arrays.array_shapes(max_dims=3, max_side=4))
@@ -41,7 +40,6 @@ def test_what_was_written_is_read_again(datatype, data):
     np.testing.assert_array_equal(again, array)
 
 
-@SETTINGS
 @given(st.lists(st.binary(max_size=8), min_size=1, max_size=5))
 def test_strings_are_read_as_the_bytes_that_were_written(elements):
     array = np.array([*elements, None], dtype=object)[:-1]

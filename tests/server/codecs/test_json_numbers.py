@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_server.codecs import grisu, json_numbers
@@ -16,8 +16,6 @@ from reference_server.codecs.rapid_json import loads
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "rapid_json_numbers.json").read_text())
 MANY = json_numbers._FEW + 1
-
-SETTINGS = settings(derandomize=True, deadline=None)
 DOUBLES = st.floats() | st.integers(0, 2**64 - 1).map(
     lambda bits: struct.unpack("<d", struct.pack("<Q", bits))[0]
 )
@@ -59,7 +57,6 @@ def test_strings_are_printed_as_by_the_real_server():
 # ------------------------------------------------------------------------------------------ floats
 
 
-@SETTINGS
 @given(st.lists(DOUBLES, min_size=1, max_size=20))
 def test_many_doubles_are_printed_as_one_by_one(values):
     array = np.resize(np.array(values), MANY)
@@ -158,7 +155,6 @@ def test_elements_that_are_not_bytes_are_their_str():
     assert encode(np.array([b"a", b"bc"])) == b'["a","bc"]'
 
 
-@SETTINGS
 @given(st.binary(max_size=20))
 def test_any_bytes_are_read_back(raw):
     text = loads(encode_string(raw))

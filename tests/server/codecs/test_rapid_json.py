@@ -15,8 +15,6 @@ from reference_server.core.errors import Code, ServerError
 GOLDEN = Path(__file__).parents[2] / "golden" / "rapid_json_errors.json"
 SYNTAX = "failed to parse the request JSON buffer: "
 
-SETTINGS = settings(derandomize=True, deadline=None)
-
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -78,7 +76,6 @@ def test_an_empty_document_is_refused():
 # ------------------------------------------------------------------------------ the readers agree
 
 
-@SETTINGS
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
 def test_a_value_is_read_back(value, ascii_only, indent):
     document = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
@@ -86,7 +83,7 @@ def test_a_value_is_read_back(value, ascii_only, indent):
     assert exactly(document) == repr(value)
 
 
-@settings(SETTINGS, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from(GOOD), st.data())
 def test_a_damaged_document_has_one_outcome_whoever_reads_it(good, data):
     start = data.draw(st.integers(0, len(good)))
@@ -96,7 +93,7 @@ def test_a_damaged_document_has_one_outcome_whoever_reads_it(good, data):
     assert outcome(lambda: loads(document)) == exactly(document)
 
 
-@settings(SETTINGS, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(max_size=12))
 def test_any_bytes_have_one_outcome_whoever_reads_them(document):
     assert outcome(lambda: loads(document)) == exactly(document)

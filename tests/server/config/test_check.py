@@ -3,7 +3,12 @@
 import pytest
 from server.support.configs import completed, ensemble, proto, step
 
-from reference_server.config.check import check_loaded, check_polled
+from reference_server.config.check import (
+    check_directory,
+    check_given,
+    check_loaded,
+    check_polled,
+)
 from reference_server.core.errors import Code, ServerError
 
 
@@ -18,9 +23,17 @@ def refusal(check, *arguments):
 A_TO_O = step("a", {"X": "I"}, {"Y": "O"})
 
 POLLED = {
-    "another name than the folder": (
-        'name: "other"',
-        "unexpected directory name 'm' for model 'other', directory name must equal model name",
+    "an ensemble with a warm-up": (
+        ensemble(A_TO_O) + 'model_warmup { name: "w" batch_size: 1 }',
+        "model_warmup can not be specified for ensemble 'm'",
+    ),
+    "an ensemble that does not say so": (
+        "ensemble_scheduling { }",
+        "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble",
+    ),
+    "metrics of a newer release": (
+        "model_metrics { }",
+        "model_metrics of model m is not served: it is of a newer release of Triton",
     ),
     "negative batch": (
         "max_batch_size: -1",
@@ -79,12 +92,21 @@ POLLED = {
 
 @pytest.mark.parametrize(("text", "said"), POLLED.values(), ids=POLLED)
 def test_refused_when_polled(text, said):
-    error = refusal(check_polled, completed(text), "m")
+    error = refusal(check_polled, completed(text))
     assert (error.code, error.message) == (Code.INVALID_ARG, said)
 
 
+def test_another_name_than_the_folder_is_refused():
+    config = completed('name: "other"')
+    check_polled(config)
+    assert refusal(check_directory, config, "m").message == (
+        "unexpected directory name 'm' for model 'other', directory name must equal model name"
+    )
+    check_directory(config, "other")
+
+
 def test_a_model_without_files_and_backend_is_refused():
-    error = refusal(check_polled, proto('name: "m"'), "m")
+    error = refusal(check_polled, proto('name: "m"'))
     assert error.message == (
         "Invalid model name: Could not determine backend for model 'm' with no backend in model "
         "configuration. Expected model name of the form 'model.<backend_name>'."
@@ -104,7 +126,7 @@ def test_a_model_without_files_and_backend_is_refused():
     ids=["empty", "batcher", "preferred", "ensemble", "later step first", "input as output"],
 )
 def test_accepted_when_polled(text):
-    check_polled(completed(text), "m")
+    check_polled(completed(text))
 
 
 # --------------------------------------------------------------------------------------- loaded
@@ -126,6 +148,40 @@ def batch_input(data_type="data_type: TYPE_INT32", source_input='source_input: "
 FP32 = 'name: "X" data_type: TYPE_FP32 '
 X_TO_Y = given(FP32 + "dims: [1]") + tensor("output", 'name: "Y" data_type: TYPE_FP32 dims: [1]')
 DIM_TEXT = "must be integer >= 1, or -1 to indicate a variable-size dimension for m"
+
+GIVEN = {
+    "a group of models with GPUs": (
+        "instance_group { kind: KIND_MODEL gpus: [0] }",
+        "instance group m_0 of model m has kind KIND_MODEL but specifies one or more GPUs",
+    ),
+    "a GPU that is not there": (
+        "instance_group { kind: KIND_GPU gpus: [0] }",
+        "instance group m_0 of model m specifies invalid or unsupported gpu id 0. GPUs with at "
+        "least the minimum required CUDA compute compatibility of 6.000000 are: ",
+    ),
+    "a profile": (
+        'instance_group { profile: "p" }',
+        "instance group m_0 of model m and platform specifies profile field which is only "
+        "supported for TensorRT models",
+    ),
+    "GPU": (
+        "instance_group { kind: KIND_GPU }",
+        "instance group m_0 of model m has kind KIND_GPU but no GPUs are available",
+    ),
+    "CPU that names a GPU": (
+        'instance_group { name: "g" gpus: [0] }',
+        "instance group g of model m has kind KIND_CPU but specifies one or more GPUs",
+    ),
+    "batch input without a type": (
+        X_TO_Y + batch_input(data_type=""),
+        "unexpected batch input data type 'TYPE_INVALID'",
+    ),
+    "an environment of its own": (
+        X_TO_Y + 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/env.tar.gz" } }',
+        "parameter EXECUTION_ENV_PATH of model m is not served: models run in the server's own "
+        "Python environment, install there what the model needs",
+    ),
+}
 
 LOADED = {
     "input without name": (
@@ -192,20 +248,6 @@ LOADED = {
         'output { name: "Y" data_type: TYPE_FP32 dims: [1] is_non_linear_format_io: true }',
         "Non-linear IO format is only supported for the TensorRT platform for m",
     ),
-    "a group of models with GPUs": (
-        "instance_group { kind: KIND_MODEL gpus: [0] }",
-        "instance group m_0 of model m has kind KIND_MODEL but specifies one or more GPUs",
-    ),
-    "a GPU that is not there": (
-        "instance_group { kind: KIND_GPU gpus: [0] }",
-        "instance group m_0 of model m specifies invalid or unsupported gpu id 0. GPUs with at "
-        "least the minimum required CUDA compute compatibility of 6.000000 are: ",
-    ),
-    "a profile": (
-        'instance_group { profile: "p" }',
-        "instance group m_0 of model m and platform specifies profile field which is only "
-        "supported for TensorRT models",
-    ),
     "a tag that is no label": (
         'metric_tags { key: "a-b" value: "x" }',
         "metric tag 'a-b' of model m must consist of letters, digits and underscores, and not "
@@ -215,18 +257,6 @@ LOADED = {
         'metric_tags { key: "_a" value: "x" }',
         "metric tag '_a' of model m must consist of letters, digits and underscores, and not "
         "begin with an underscore",
-    ),
-    "GPU": (
-        "instance_group { kind: KIND_GPU }",
-        "instance group m_0 of model m has kind KIND_GPU but no GPUs are available",
-    ),
-    "CPU that names a GPU": (
-        'instance_group { name: "g" gpus: [0] }',
-        "instance group g of model m has kind KIND_CPU but specifies one or more GPUs",
-    ),
-    "batch input without a type": (
-        X_TO_Y + batch_input(data_type=""),
-        "unexpected batch input data type 'TYPE_INVALID'",
     ),
     "batch input of another type": (
         X_TO_Y + batch_input(data_type="data_type: TYPE_INT64"),
@@ -256,16 +286,31 @@ LOADED = {
         X_TO_Y + 'batch_output { target_name: ["Y", "X"] source_input: "X" }',
         "unknown target output name 'X' for m",
     ),
-    "an environment of its own": (
-        X_TO_Y + 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/env.tar.gz" } }',
-        "parameter EXECUTION_ENV_PATH of model m is not served: models run in the server's own "
-        "Python environment, install there what the model needs",
+    "batch output that is one twice": (
+        X_TO_Y + 'batch_output { target_name: ["Y", "Y"] source_input: "X" }',
+        "target output name 'Y' can only be specified once for m",
     ),
     "batch output of nothing": (
         X_TO_Y + 'batch_output { source_input: "X" }',
         "batch output must specify 'target_name' for m",
     ),
 }
+
+
+@pytest.mark.parametrize(("text", "said"), GIVEN.values(), ids=GIVEN)
+def test_refused_whatever_the_model_adds(text, said):
+    error = refusal(check_given, completed(text))
+    assert (error.code, error.message) == (Code.INVALID_ARG, said)
+
+
+@pytest.mark.parametrize("value", ["", 'string_value: "maybe"', 'string_value: "YES"'])
+def test_inputs_are_forced_to_the_cpu_or_not(value):
+    text = f'parameters {{ key: "FORCE_CPU_ONLY_INPUT_TENSORS" value {{ {value} }} }}'
+    error = refusal(check_given, completed(text))
+    said = value.partition('"')[2].rstrip('"')
+    assert error.code is Code.UNSUPPORTED
+    # The quote behind the value is Triton's.
+    assert error.message == f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {said}'"
 
 
 @pytest.mark.parametrize(("text", "said"), LOADED.values(), ids=LOADED)
@@ -286,6 +331,7 @@ def test_refused_when_loaded(text, said):
         "instance_group { kind: KIND_MODEL }",
         'platform: "any" backend: "python"',
         'metric_tags { key: "1a_" value: "any text" }',
+        'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }',
         X_TO_Y + batch_input(),
         X_TO_Y + batch_input(data_type="data_type: TYPE_FP32") * 2,
         X_TO_Y + 'batch_output { target_name: "Y" source_input: "X" }',
@@ -293,4 +339,5 @@ def test_refused_when_loaded(text, said):
     ],
 )
 def test_accepted_when_loaded(text):
+    check_given(completed(text))
     check_loaded(completed(text))

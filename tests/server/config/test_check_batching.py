@@ -45,7 +45,7 @@ POLICY_RANGE = "priority queue policy must have priority level in range [1, 2] f
 def test_refused_when_polled(text, said):
     config = completed(f"max_batch_size: 8 dynamic_batching {{ {text} }}")
     with pytest.raises(ServerError) as caught:
-        check_polled(config, "m")
+        check_polled(config)
     assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, said)
 
 
@@ -59,4 +59,4 @@ def test_refused_when_polled(text, said):
     ],
 )
 def test_accepted_when_polled(text):
-    check_polled(completed(f"max_batch_size: 8 dynamic_batching {{ {text} }}"), "m")
+    check_polled(completed(f"max_batch_size: 8 dynamic_batching {{ {text} }}"))

@@ -52,11 +52,11 @@ def test_what_is_named_stays(tmp_path):
 
 def test_a_platform_must_be_known():
     with pytest.raises(ServerError, match="unexpected platform type 'python' for m"):
-        check_polled(proto('name: "m" platform: "python"'), "m")
+        check_polled(proto('name: "m" platform: "python"'))
 
 
 def test_a_platform_beside_a_backend_says_nothing():
-    check_polled(proto('name: "m" platform: "whatever" backend: "python"'), "m")
+    check_polled(proto('name: "m" platform: "whatever" backend: "python"'))
 
 
 @pytest.mark.parametrize(
@@ -76,4 +76,4 @@ def test_a_platform_beside_a_backend_says_nothing():
 )
 def test_what_an_ensemble_does_not_have(text, said):
     with pytest.raises(ServerError, match=said):
-        check_polled(proto(f'name: "m" platform: "ensemble" {text}'), "m")
+        check_polled(proto(f'name: "m" platform: "ensemble" {text}'))

@@ -11,7 +11,7 @@ import pytest
 from server.support.clock import ManualClock
 from server.support.configs import ensemble, step
 from server.support.model_folders import BROKEN, VECTOR, write_ensemble, write_model
-from server.support.requests import Answers, a_request, array_tensor
+from server.support.requests import PATIENCE_S, Answers, a_request, array_tensor
 
 from reference_server.core.errors import Code, ServerError
 from reference_server.observability.metrics import MetricRegistry
@@ -64,11 +64,11 @@ class Gate:
 
     def started(self):
         self.is_starting.set()
-        assert self.may_start.wait(10)
+        assert self.may_start.wait(PATIENCE_S)
 
     def executing(self):
         self.is_executing.set()
-        assert self.may_answer.wait(10)
+        assert self.may_answer.wait(PATIENCE_S)
         self._log.append(f"{self._name} answers")
 
     def finalized(self):
@@ -257,7 +257,7 @@ def test_a_model_is_finalized_when_all_who_found_it_have_given_it_their_requests
 
     def handed_over():
         found.set()
-        assert given.wait(10)
+        assert given.wait(PATIENCE_S)
 
     repository = Repository([models], loader, 1, handed_over=handed_over)
     repository.load("m")

@@ -85,6 +85,14 @@ BAT = step("bat", {"X": "I"}, {"Y": "O"})
             composed(step("dec", {"X": "I"}, {"Y": "m"}), step("vec", {"X": "m"}, {"Y": "O"})),
             id="a decoupled model",
         ),
+        pytest.param(
+            composed(
+                VEC,
+                inputs={"I": ("FP32", [2, 2], "reshape { shape: [4] }")},
+                outputs={"O": ("FP32", [-1, 1], "reshape { shape: [-1] }")},
+            ),
+            id="a reshape of its own",
+        ),
     ],
 )
 def test_what_fits(config):
@@ -130,6 +138,21 @@ UNFIT = {
     "size, with the batch in front": (
         composed(BAT, inputs={"I": ("FP32", [3])}, outputs={"O": ("FP32", [4])}, batch=4),
         "in ensemble e, ensemble tensor I: inconsistent shape: [-1,3] is inferred from model e "
+        "while [-1,4] is inferred from model bat",
+    ),
+    "a reshape of an input": (
+        composed(VEC, inputs={"I": ("FP32", [4], "reshape { shape: [2, 2] }")}),
+        "in ensemble e, ensemble tensor I: inconsistent shape: [2,2] is inferred from model e "
+        "while [-1] is inferred from model vec",
+    ),
+    "a reshape of an output, behind the batch": (
+        composed(
+            BAT,
+            inputs={"I": ("FP32", [4])},
+            outputs={"O": ("FP32", [4], "reshape { shape: [2, 2] }")},
+            batch=4,
+        ),
+        "in ensemble e, ensemble tensor O: inconsistent shape: [-1,2,2] is inferred from model e "
         "while [-1,4] is inferred from model bat",
     ),
     "between two steps": (

@@ -8,7 +8,7 @@ import pytest
 from server.support.clock import ManualClock
 from server.support.configs import ensemble, step
 from server.support.model_folders import VECTOR, write_ensemble, write_model
-from server.support.requests import Answers, a_request, array_tensor
+from server.support.requests import PATIENCE_S, Answers, a_request, array_tensor
 
 from reference_server.observability.metrics import MetricRegistry
 from reference_server.repository.loader import ModelLoader
@@ -50,7 +50,7 @@ class Holds:
         return self._events.setdefault(what, (threading.Event(), threading.Event()))
 
     def begun(self, *what):
-        assert self.of(*what)[0].wait(10)
+        assert self.of(*what)[0].wait(PATIENCE_S)
 
     def has_begun(self, *what):
         return self.of(*what)[0].is_set()
@@ -61,7 +61,7 @@ class Holds:
     def wait(self, *what):
         begun, released = self.of(*what)
         begun.set()
-        assert released.wait(10)
+        assert released.wait(PATIENCE_S)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 import threading
 
+from server.support.requests import PATIENCE_S
+
 from reference_server.core.errors import internal
 from reference_server.repository.watch import Watch
 
@@ -26,7 +28,7 @@ def test_looks_go_on_whatever_happens(caplog):
     repository = Looked()
     watch = Watch(repository, 0)
     watch.start()
-    assert repository.enough.wait(10)
+    assert repository.enough.wait(PATIENCE_S)
     watch.stop()
     assert "failed to poll the repository: Internal: gone" in caplog.text
     looks = repository.looks

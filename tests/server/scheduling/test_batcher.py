@@ -335,7 +335,7 @@ class BatcherContract(QueueContract):
         assert len({request.batch_key for request in batch}) <= 1
 
 
-STEPS = settings(max_examples=60, stateful_step_count=25, deadline=None)
+STEPS = settings(max_examples=60, stateful_step_count=25)
 TestFifoContract = FifoContract.TestCase
 TestFifoContract.settings = STEPS
 TestBatcherContract = BatcherContract.TestCase

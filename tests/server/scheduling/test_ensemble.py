@@ -159,6 +159,35 @@ def test_the_answer_is_that_of_the_ensemble():
     assert response.final
 
 
+RESHAPED = CHAIN.replace(
+    'name: "O" data_type: TYPE_FP32 dims: [-1]',
+    'name: "O" data_type: TYPE_FP32 dims: [-1] reshape { shape: [1, -1, 1] }',
+)
+
+
+def reshaped_answer(made):
+    """The answer of an ensemble whose output was made as `[made]`, and what was recorded."""
+    bench = Bench(RESHAPED)
+    answers = bench.submit()
+    bench.answer("a", ("Y", [0]))
+    bench.answer("b", ("Y", made))
+    return answers.wait(), bench.outcomes
+
+
+@pytest.mark.parametrize(("made", "shown"), [([[1], [2], [3]], (3,)), ([1, 2, 3], (1, 3))])
+def test_the_client_sees_an_output_in_its_dims(made, shown):
+    answer, _ = reshaped_answer(made)
+    assert [tensor.shape for tensor in answer.outputs] == [shown]
+
+
+def test_an_output_that_has_no_such_shape_is_an_error_of_a_request_that_succeeded():
+    answer, outcomes = reshaped_answer([[1, 2], [3, 4]])
+    assert answer.error is not None
+    assert answer.error.code is Code.INTERNAL
+    assert answer.error.message == "output tensor shape does not match size of output for 'O'"
+    assert (len(outcomes.composed_of), outcomes.failed) == (1, [])
+
+
 def test_sequence_values_stand_in_the_answer():
     bench = Bench(CHAIN)
     answers = bench.submit(correlation_id=7, flags=SequenceFlag.START)

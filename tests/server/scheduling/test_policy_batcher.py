@@ -230,4 +230,4 @@ class PolicyContract(RuleBasedStateMachine):
 
 
 TestPolicyContract = PolicyContract.TestCase
-TestPolicyContract.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestPolicyContract.settings = settings(max_examples=80, stateful_step_count=30)

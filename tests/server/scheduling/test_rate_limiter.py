@@ -158,4 +158,4 @@ class LedgerContract(RuleBasedStateMachine):
 
 
 TestLedgerContract = LedgerContract.TestCase
-TestLedgerContract.settings = settings(max_examples=80, deadline=None)
+TestLedgerContract.settings = settings(max_examples=80)

@@ -8,19 +8,28 @@ from typing import Any
 
 from reference_server.backends.python_host.api.calls import InstanceServer
 from reference_server.backends.python_host.api.errors import TritonModelException
-from reference_server.backends.python_host.api.native import NO_CAST, given, incompatible_function
+from reference_server.backends.python_host.api.native import (
+    NO_CAST,
+    as_text,
+    given,
+    incompatible_function,
+)
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.request import LATEST
 
+_TEXT = (str, bytes)
 _LEADING_NUMBER = re.compile(r"\s*([+-]?\d+)")
 _LARGEST = (1 << 63) - 1
 
 
 def load_model(
-    server: InstanceServer, model_name: str, config: str, files: Mapping[str, bytes] | None
+    server: InstanceServer,
+    model_name: str | bytes,
+    config: str | bytes,
+    files: Mapping[str, bytes] | None,
 ) -> None:
     """Load a model, and wait for it. Raises TritonModelException."""
-    if not isinstance(model_name, str) or not isinstance(config, str):
+    if not isinstance(model_name, _TEXT) or not isinstance(config, _TEXT):
         raise incompatible_function(
             "load_model",
             "(model_name: str, config: str = '', files: object = None) -> None",
@@ -28,8 +37,8 @@ def load_model(
         )
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(
-            f"failed to load model '{model_name}', files should be a dictionary of file paths and "
-            "file contents"
+            f"failed to load model '{as_text(model_name)}', files should be a dictionary of file "
+            "paths and file contents"
         )
     for path, content in (files or {}).items():
         if not isinstance(path, str):
@@ -39,35 +48,39 @@ def load_model(
                 f"Object of type '{type(content).__name__}' is not an instance of 'bytes'"
             )
     try:
-        server.calls.load(model_name, config or None, files or {})
+        server.calls.load(as_text(model_name), as_text(config) or None, files or {})
     except ServerError as error:
         raise server.failure("Failed to load model", error) from error
 
 
-def unload_model(server: InstanceServer, model_name: str, *, unload_dependents: bool) -> None:
+def unload_model(
+    server: InstanceServer, model_name: str | bytes, *, unload_dependents: bool
+) -> None:
     """Begin to unload a model. Raises TritonModelException."""
-    if not isinstance(model_name, str):
+    if not isinstance(model_name, _TEXT):
         raise incompatible_function(
             "unload_model",
             "(model_name: str, unload_dependents: bool = False) -> None",
             *given((model_name, unload_dependents), (False,)),
         )
     try:
-        server.calls.unload(model_name, unload_dependents=bool(unload_dependents))
+        server.calls.unload(as_text(model_name), unload_dependents=bool(unload_dependents))
     except ServerError as error:
         raise server.failure("Failed to unload model", error) from error
 
 
-def is_model_ready(server: InstanceServer, model_name: str, model_version: str) -> bool:
+def is_model_ready(
+    server: InstanceServer, model_name: str | bytes, model_version: str | bytes
+) -> bool:
     """Whether a model can be asked. Raises TritonModelException for what is no version."""
-    if not isinstance(model_name, str) or not isinstance(model_version, str):
+    if not isinstance(model_name, _TEXT) or not isinstance(model_version, _TEXT):
         raise incompatible_function(
             "is_model_ready",
             "(model_name: str, model_version: str = '') -> bool",
             *given((model_name, model_version), ("",)),
         )
     try:
-        return server.calls.is_ready(model_name, _version(model_version))
+        return server.calls.is_ready(as_text(model_name), _version(as_text(model_version)))
     except ServerError as error:
         raise server.failure("Failed to check model readiness", error) from error
 
@@ -90,13 +103,17 @@ def _version(text: str) -> int:
 def bound_functions(server: InstanceServer) -> dict[str, Callable[..., Any]]:
     """The three functions as the model of one instance sees them, by name."""
 
-    def load(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+    def load(
+        model_name: str | bytes,
+        config: str | bytes = "",
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
         load_model(server, model_name, config, files)
 
-    def unload(model_name: str, unload_dependents: bool = False) -> None:
+    def unload(model_name: str | bytes, unload_dependents: bool = False) -> None:
         unload_model(server, model_name, unload_dependents=unload_dependents)
 
-    def ready(model_name: str, model_version: str = "") -> bool:
+    def ready(model_name: str | bytes, model_version: str | bytes = "") -> bool:
         return is_model_ready(server, model_name, model_version)
 
     functions: dict[str, Callable[..., Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reference_server.core.errors import Code, ServerError
 
-from .native import MODULE, Native, NativeEnum, incompatible_constructor
+from .native import MODULE, Native, NativeEnum, as_text, incompatible_constructor
 
 
 class ErrorCode(NativeEnum):
@@ -49,7 +49,7 @@ class TritonError(Native):
                 message,
                 code,
             )
-        self._message = message.decode() if isinstance(message, bytes) else message
+        self._message = as_text(message)
         self._code = code
 
     def message(self) -> str:

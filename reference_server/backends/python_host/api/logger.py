@@ -8,6 +8,7 @@ from reference_server.backends.python_host.api.native import (
     MODULE,
     NativeEnum,
     NotConstructible,
+    as_text,
     incompatible_function,
 )
 
@@ -58,37 +59,33 @@ class Logger(NotConstructible):
                 message,
                 level,
             )
-        _log.log(_LEVELS[level], _text(message), stacklevel=2)
+        _log.log(_LEVELS[level], as_text(message), stacklevel=2)
 
     @staticmethod
     def log_info(message: str | bytes) -> None:
         """Write what an operator may want to know."""
         _check("log_info", message)
-        _log.info(_text(message), stacklevel=2)
+        _log.info(as_text(message), stacklevel=2)
 
     @staticmethod
     def log_warn(message: str | bytes) -> None:
         """Write what an operator should look at."""
         _check("log_warn", message)
-        _log.warning(_text(message), stacklevel=2)
+        _log.warning(as_text(message), stacklevel=2)
 
     @staticmethod
     def log_error(message: str | bytes) -> None:
         """Write what failed."""
         _check("log_error", message)
-        _log.error(_text(message), stacklevel=2)
+        _log.error(as_text(message), stacklevel=2)
 
     @staticmethod
     def log_verbose(message: str | bytes) -> None:
         """Write what only a developer wants to know."""
         _check("log_verbose", message)
-        _log.debug(_text(message), stacklevel=2)
+        _log.debug(as_text(message), stacklevel=2)
 
 
 def _check(function: str, message: object) -> None:
     if not isinstance(message, (str, bytes)):
         raise incompatible_function(function, "(message: str) -> None", message)
-
-
-def _text(message: str | bytes) -> str:
-    return message.decode() if isinstance(message, bytes) else message

@@ -50,6 +50,11 @@ def _qualified(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
+def as_text(value: str | bytes) -> str:
+    """A text as C++ takes it, which reads bytes, too; what is no UTF-8 among them is replaced."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
 def incompatible_function(name: str, signature: str, *arguments: object) -> TypeError:
     """The error for arguments of wrong types; `signature` is the accepted one, in C++ terms."""
     return _incompatible(

@@ -36,7 +36,7 @@ class InferenceResponse(Native):
         error: TritonError | None = None,
         parameters: own.Parameters | None = None,
     ) -> None:
-        if not isinstance(output_tensors, (list, tuple)) or not (
+        if not (isinstance(output_tensors, (list, tuple)) or _is_sequence(output_tensors)) or not (
             error is None or isinstance(error, TritonError)
         ):
             raise _foreign(output_tensors, error)
@@ -75,6 +75,11 @@ class InferenceResponse(Native):
     def parameters(self) -> str:
         """The parameters as a JSON object."""
         return own.as_text(self._parameters)
+
+
+def _is_sequence(value: object) -> bool:
+    """Whether C++ reads elements from it: from whatever can be indexed."""
+    return hasattr(type(value), "__getitem__") and not isinstance(value, (dict, str, bytes))
 
 
 def _foreign(output_tensors: object, error: object) -> TypeError:

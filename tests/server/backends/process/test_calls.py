@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from server.backends import kit
-from server.support.requests import Answers
+from server.support.requests import PATIENCE_S, Answers
 
 from reference_server.backends.process_host.instance import ProcessInstance
 from reference_server.core.errors import Code, ServerError, unavailable
@@ -15,7 +15,6 @@ from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
 
 Start = Callable[..., ProcessInstance]
-SECONDS = 20
 
 
 class Asked:
@@ -47,7 +46,7 @@ class Asked:
         self.loaded.append((name, unload_dependents))
 
     def next(self) -> InferRequest:
-        return self.requests.get(timeout=SECONDS)
+        return self.requests.get(timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -154,7 +153,7 @@ def test_what_a_dead_process_has_asked_is_cancelled(start: Start, asked):
     cancelled = threading.Event()
     other.cancellation.watch(cancelled.set)
     instance._child.kill()
-    assert cancelled.wait(SECONDS)
+    assert cancelled.wait(PATIENCE_S)
     thread.join()
     assert failed.is_set()
     other.sink.send(answered(other))  # to nobody

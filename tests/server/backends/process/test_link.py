@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from server.backends.process.links import linked
+from server.support.requests import PATIENCE_S
 
 from reference_server.core.errors import Code, ServerError
 
@@ -26,7 +27,7 @@ def test_a_handler_that_fails_does_not_end_the_receiving(caplog):
         ends[0].send("bad")
         ends[0].send("unknown")
         ends[0].send("good")
-        assert heard.wait(10)
+        assert heard.wait(PATIENCE_S)
     assert "a message of kind bad was lost" in caplog.text
     assert "a message of kind unknown was lost" in caplog.text
 
@@ -51,7 +52,7 @@ def test_room_comes_back_with_the_other_sides_next_message():
         view = other.view(*one.put(memoryview(bytes(MEGABYTE))))
         del view
         other.send("hello")
-        assert told.wait(10)
+        assert told.wait(PATIENCE_S)
         assert one.put(memoryview(bytes(MEGABYTE))) == (0, MEGABYTE)
 
 
@@ -87,7 +88,7 @@ def test_the_thread_that_receives_does_not_wait_for_room():
     with linked(one={"put": put}) as (one, other):
         view = other.view(*one.put(memoryview(bytes(MEGABYTE))))
         other.send("put")
-        assert failed.wait(10)
+        assert failed.wait(PATIENCE_S)
         del view
 
 

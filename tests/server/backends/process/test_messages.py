@@ -39,7 +39,7 @@ def test_every_field_of_a_request_travels_or_has_a_reason_not_to():
     assert sorted(named) == sorted(fields)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     array=nst.arrays(
         st.sampled_from([d.numpy for d in DataType if not d.is_bytes and d is not DataType.BF16]),

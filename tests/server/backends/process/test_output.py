@@ -7,6 +7,7 @@ import sys
 import threading
 
 from server.backends import kit
+from server.support.requests import PATIENCE_S
 
 from reference_server.backends.process_host import output
 
@@ -77,7 +78,7 @@ def test_all_that_was_printed_is_out_when_the_end_is_told():
             ),
         )
         thread.start()
-        assert ended.wait(20)
+        assert ended.wait(PATIENCE_S)
         assert stream.getvalue() == f"[m] {'x' * 100_000}\n"
         process.stdin.close()
         thread.join()

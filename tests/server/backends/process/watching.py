@@ -6,9 +6,9 @@ import os
 import queue
 import select
 
-from reference_server.core.health import Health
+from server.support.requests import PATIENCE_S
 
-SECONDS = 20
+from reference_server.core.health import Health
 
 
 class WatchedHealth(Health):
@@ -28,7 +28,7 @@ class WatchedHealth(Health):
 
     def next(self) -> str:
         """The next reason; empty when it is well again."""
-        return self.changes.get(timeout=SECONDS)
+        return self.changes.get(timeout=PATIENCE_S)
 
 
 def await_end(pid: int) -> None:
@@ -40,6 +40,6 @@ def await_end(pid: int) -> None:
     try:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        assert poll.poll(SECONDS * 1000), f"process {pid} lives on"
+        assert poll.poll(PATIENCE_S * 1000), f"process {pid} lives on"
     finally:
         os.close(descriptor)

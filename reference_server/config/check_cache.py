@@ -1,16 +1,10 @@
-"""Which models can use the response cache and a warm-up, with Triton's texts."""
+"""Which models can use the response cache, with Triton's texts."""
 
 from __future__ import annotations
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.core.errors import invalid_arg
-
-
-def check_warmup(config: ConfigProto) -> None:
-    """Raise ServerError if the model has a warm-up, and cannot: an ensemble."""
-    if config.model_warmup and config.platform == "ensemble":
-        raise invalid_arg(f"model_warmup can not be specified for ensemble '{config.name}'")
 
 
 def check_response_cache(config: ConfigProto) -> None:

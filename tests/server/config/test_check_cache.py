@@ -1,9 +1,9 @@
-"""Which models can use the response cache, and which a warm-up."""
+"""Which models can use the response cache."""
 
 import pytest
 from server.support.configs import proto
 
-from reference_server.config import check_extras
+from reference_server.config import check_cache
 from reference_server.core.errors import ServerError
 
 CACHED = 'name: "m" response_cache { enable: true } '
@@ -18,7 +18,7 @@ CACHED = 'name: "m" response_cache { enable: true } '
 )
 def test_some_models_cannot_be_cached(text, reason):
     with pytest.raises(ServerError) as raised:
-        check_extras.check_response_cache(proto(CACHED + text))
+        check_cache.check_response_cache(proto(CACHED + text))
     assert raised.value.described() == (
         f"Invalid argument: Response Cache does not currently support model m with {reason}. "
         "Please disable the response cache."
@@ -35,18 +35,4 @@ def test_some_models_cannot_be_cached(text, reason):
     ],
 )
 def test_others_can_or_do_not_ask_for_it(text):
-    check_extras.check_response_cache(proto(text))
-
-
-def test_ensembles_have_no_warm_up():
-    with pytest.raises(ServerError) as raised:
-        check_extras.check_warmup(
-            proto('name: "e" platform: "ensemble" model_warmup { name: "w" batch_size: 1 }')
-        )
-    assert raised.value.described() == (
-        "Invalid argument: model_warmup can not be specified for ensemble 'e'"
-    )
-
-
-def test_other_models_have():
-    check_extras.check_warmup(proto('name: "m" model_warmup { name: "w" batch_size: 1 }'))
+    check_cache.check_response_cache(proto(text))
