@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ge_runtime.cli.arguments import new_command
+from ge_runtime.errors import shown
 from ge_runtime.memory.table import aligned, in_units
 from ge_runtime.service.paths import RuntimeFolder
 from ge_runtime.service.watching import look
@@ -72,9 +73,8 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=_EPILOG,
     )
     add = parser.add_argument
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--once", action="store_true", help="print the table once, and end")
-    form.add_argument("--json", action="store_true", help="print all figures once, as JSON")
+    add("--once", action="store_true", help="print the table once, and end")
+    add("--json", action="store_true", help="print all figures once, as JSON")
     add("--interval", type=_seconds, default=1.0, metavar="S", help="between two looks (1)")
     parser.set_defaults(run=_run)
 
@@ -100,16 +100,23 @@ def _live(folder: RuntimeFolder, interval_s: float) -> None:
             services = look(folder)
             columns, rows = _size_of_terminal()
             lines = table(services, before, folder.path, columns)
-            if len(lines) >= rows:
-                hidden = len(lines) - rows + 2
-                lines[-hidden:] = [f"... {hidden} more lines: see --once"]
-            screen = "".join(f"{line[:columns]}{_END_OF_LINE}\n" for line in lines)
-            sys.stdout.write(_HOME + screen + _BELOW)
-            sys.stdout.flush()
+            if sys.stdout.isatty():
+                _fill_screen(lines, columns, rows)
+            else:  # a file or a pipe: one table after the other
+                print("\n".join([*lines, ""]), flush=True)
             before = {one["device"]: one for one in services}
             time.sleep(interval_s)
     except KeyboardInterrupt:
         return
+
+
+def _fill_screen(lines: list[str], columns: int, rows: int) -> None:
+    if len(lines) >= rows:
+        hidden = len(lines) - rows + 2
+        lines[-hidden:] = [f"... {hidden} more lines: see --once"]
+    screen = "".join(f"{line[:columns]}{_END_OF_LINE}\n" for line in lines)
+    sys.stdout.write(_HOME + screen + _BELOW)
+    sys.stdout.flush()
 
 
 def _size_of_terminal() -> tuple[int, int]:
@@ -171,7 +178,7 @@ def _service(stats: Stats) -> list[str]:
 def _models(stats: Stats) -> list[Sequence[str]]:
     return [
         (
-            _model_name(model["artifacts"]),
+            shown(*map(Path, model["artifacts"])),
             model["engine"],
             model["content"],
             _size(model["weights"]),
@@ -185,8 +192,8 @@ def _models(stats: Stats) -> list[Sequence[str]]:
 
 
 def _clients(stats: Stats, before: Stats) -> list[Sequence[str]]:
-    earlier = {(one["name"], one["pid"]): one["busy_s"] for one in before.get("clients", ())}
-    busy = [one["busy_s"] - earlier.get((one["name"], one["pid"]), 0.0) for one in stats["clients"]]
+    earlier = {one["number"]: one["busy_s"] for one in before.get("clients", ())}
+    busy = [one["busy_s"] - earlier.get(one["number"], 0.0) for one in stats["clients"]]
     whole = sum(busy)
     return [
         (
@@ -217,13 +224,6 @@ def _fitted(rows: Sequence[Sequence[str]], sides: Mapping[str, str], columns: in
         if max(map(len, lines)) <= columns:
             break
     return lines
-
-
-def _model_name(artifacts: Sequence[str]) -> str:
-    """The model's folder, version and files, e.g. text_encoder/1/model.onnx."""
-    first, *others = (Path(path) for path in artifacts)
-    name = "/".join(first.parts[-3:])
-    return name + "".join(f" {path.name}" for path in others)
 
 
 def _size(nbytes: int) -> str:

@@ -44,6 +44,11 @@ class Need:
     pieces: int = 1
     """The most executions that share a slot for answers, with as many rows together as this one."""
 
+    @property
+    def io_bytes(self) -> int:
+        """Its inputs and outputs, once."""
+        return sum(map(_aligned_bytes, (*self.inputs.values(), *self.outputs.values())))
+
 
 @dataclass(frozen=True, slots=True)
 class GearPlan:

@@ -71,10 +71,6 @@ class Suballocator:
             end = after
         self._add_free(start, end)
 
-    def free_blocks(self) -> list[tuple[int, int]]:
-        """(first byte, byte after the last) of all that is free, by address."""
-        return sorted(self._ends.items())
-
     @property
     def free_bytes(self) -> int:
         """All that is free, in however many blocks."""

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.devices import Device
-from ge_runtime.service.channel import map_sealed, sealed_file
 from ge_runtime.service.executions import NOWHERE, Spot
 from ge_runtime.service.protocol import Broken
+from ge_runtime.service.sealed import map_sealed, sealed_file
 from ge_runtime.specs import Array
 
 MOST_ARENAS: Final = 1024
@@ -135,6 +135,11 @@ class Arenas:
         self._arenas: dict[int, NDArray[np.uint8]] = {}
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of those there are."""
+        return tuple(self._arenas)
+
+    @property
     def nbytes(self) -> int:
         """Of all of them."""
         return sum(arena.nbytes for arena in tuple(self._arenas.values()))
@@ -150,16 +155,14 @@ class Arenas:
         self._arenas[number] = memory
 
     def remove(self, number: int) -> None:
-        """Let go of one. Raises Broken if it is not there."""
+        """Let go of one. Raises Broken if it is not there, and what the device says.
+
+        It is gone from here even if the device does not let go of it.
+        """
         memory = self._arenas.pop(number, None)
         if memory is None:
             raise Broken(f"found arena {number}, expected one that was announced")
         self._disown(memory)
-
-    def clear(self) -> None:
-        """Let go of all."""
-        for number in tuple(self._arenas):
-            self.remove(number)
 
     def view(self, spot: Spot, dtype: np.dtype[np.generic]) -> Array:
         """The tensor at a spot. Raises Broken unless it lies whole within an arena."""
@@ -168,7 +171,10 @@ class Arenas:
         for size in shape:
             nbytes *= size
         if not nbytes:
-            return np.empty(shape, dtype)
+            try:
+                return np.empty(shape, dtype)
+            except ValueError as error:  # its other sizes are beyond all bounds
+                raise Broken(f"found shape {list(shape)}: {error}") from None
         memory = self._arenas.get(number)
         if memory is None:
             raise Broken(f"found arena {number}, expected one that was announced")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ge_runtime.engines.artifact import Artifact
-from ge_runtime.engines.base import Shapes
-from ge_runtime.errors import EngineLost, OutOfMemory, RuntimeFault
+from ge_runtime.engines.base import Limited, Shapes
+from ge_runtime.errors import EngineLost, OutOfMemory, RuntimeFault, shown
 from ge_runtime.service.channel import close_all
 from ge_runtime.service.protocol import (
     Broken,
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CLOSE_S: Final = 5.0
+_CLOSE_S: Final = 3.0
 """Until the connection of an engine that is closed has noticed."""
 
 _MOST_THREADS: Final = 1024
+_MOST_SHAPES: Final = 10_000
+"""That an engine is prepared for at once: each is compared with all others."""
 
 Value = TypeVar("Value")
 
@@ -59,23 +61,26 @@ class Attendant:
 
     def answer(self, message: Json, descriptors: list[int]) -> Json:
         """Do it; the result, or what was wrong. Takes the descriptors."""
+        do = str(message.get("do"))
         try:
-            does = self._does.get(str(message.get("do")))
+            does = self._does.get(do)
             if does is None:
-                raise Broken(f"found {message.get('do')!r} to do, expected one of {[*self._does]}")
+                raise Broken(f"found {do!r} to do, expected one of {[*self._does]}")
             return {"ok": does(message, descriptors)}
         except Broken as broken:
-            _log.warning("%s (pid %d): refused: %s", self._tenant.name, self._tenant.pid, broken)
+            _log.warning("%s: refused: %s", self._tenant, broken)
             return {"refused": str(broken)}
         except EngineLost as lost:
-            self._server.end(f"the device is lost: {lost}", patience_s=0.0)
+            self._server.end(f"the device is lost, {self._tenant} was told: {lost}", patience_s=0.0)
             return {"fault": fault_as_json(lost)}
         except RuntimeFault as fault:
+            _log.warning("%s: '%s' failed: %.2000s", self._tenant, do, fault)
             return {"fault": fault_as_json(fault)}
         except MemoryError as error:
+            _log.warning("%s: '%s' failed: %.2000s", self._tenant, do, error)
             return {"fault": fault_as_json(OutOfMemory(f"the device service: {error}"))}
         except Exception as error:
-            _log.exception("%s: a message failed", self._tenant.name)
+            _log.exception("%s: '%s' failed", self._tenant, do)
             return {"fault": fault_as_json(error)}
         finally:
             close_all(descriptors)
@@ -88,8 +93,10 @@ class Attendant:
         return {}
 
     def _forget(self, message: Json, descriptors: list[int]) -> Json:
-        self._tenant.arenas.remove(field_of(message, "number", int))
-        self._tenant.version += 1
+        try:
+            self._tenant.arenas.remove(field_of(message, "number", int))
+        finally:
+            self._tenant.version += 1
         return {}
 
     def _open(self, message: Json, descriptors: list[int]) -> Json:
@@ -104,28 +111,34 @@ class Attendant:
         if not 1 <= threads <= _MOST_THREADS:
             raise Broken(f"found {threads} threads, expected 1 to {_MOST_THREADS}")
         volume = self._server.library().borrow(artifacts, threads=threads, outputs=outputs)
-        loan = self._server.tenants.lend(self._tenant, volume)
-        shapes = volume.engine.shapes
+        name = shown(*(artifact.path for artifact in artifacts))
+        loan = self._server.tenants.lend(self._tenant, name, volume)
+        _log.info("%s has %s, content %.12s", self._tenant, name, volume.content)
+        engine = volume.engine
+        shapes = engine.shapes
         return {
             "engine": loan.number,
             "signature": signature_as_json(volume.engine.signature),
             "shapes": None if shapes is None else [dict(one) for one in shapes],
             "weights_bytes": volume.engine.weights_bytes(),
             "device_io_bytes": volume.engine.device_io_bytes(),
+            "unplanned": list(engine.unplanned) if isinstance(engine, Limited) else [],
             "content": volume.content,
         }
 
     def _bind(self, message: Json, descriptors: list[int]) -> Json:
         loan = self._tenant.loan(message.get("engine"))
         largest = [_shapes(one) for one in field_of(message, "largest", list)]
-        with self._server.alone(self._tenant, loan.volume):
+        if len(largest) > _MOST_SHAPES:
+            raise Broken(f"found {len(largest)} shapes to prepare for, expected {_MOST_SHAPES}")
+        with self._server.alone(self._tenant, loan):
             self._server.library().prepare(loan.volume, largest)
         return {}
 
     def _intermediates(self, message: Json, descriptors: list[int]) -> Json:
         volume = self._tenant.loan(message.get("engine")).volume
         shapes = _shapes(message.get("shapes"))
-        return {"intermediates": intermediates_as_json(self._server.intermediates(volume, shapes))}
+        return {"intermediates": intermediates_as_json(volume.intermediates(shapes))}
 
     def _cancel(self, message: Json, descriptors: list[int]) -> Json:
         ticket = self._tenant.loan(message.get("engine")).ticket

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
 import socket
 import struct
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ge_runtime.service.protocol import (
     MOST_BYTES,
-    MOST_LARGE_BYTES,
     Broken,
     Json,
     Kind,
@@ -27,6 +26,7 @@ from ge_runtime.service.protocol import (
     unframed,
     unpack_json,
 )
+from ge_runtime.service.sealed import message_file, message_in
 
 TICK_S: Final = 0.05
 """How long one attempt to receive waits."""
@@ -34,25 +34,47 @@ TICK_S: Final = 0.05
 _SEND_S: Final = 10.0
 """Packets are small, and the peer reads each before the next: only one that hangs makes it wait."""
 _ROOM: Final = 4 * MOST_BYTES
-_DESCRIPTORS: Final = 2
+_DESCRIPTOR_BYTES: Final = array("i").itemsize
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(2 * _DESCRIPTOR_BYTES)
+"""For the descriptors of one message, of which each brings two at most."""
 _CREDENTIALS: Final = struct.Struct("3i")
-SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 class PeerGone(Exception):
     """The other side has closed the connection, died, or does not read."""
 
 
+class Starved(Broken):
+    """A message whose descriptors this process could not have. It is lost; the next is not."""
+
+
 class Channel:
-    """One end of a connection. For one thread at a time, but for `shut`."""
+    """One end of a connection. For one thread at a time, but for `hush` and `shut`."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._buffer = bytearray(_ROOM)
+        # Of its pages those are there that messages have reached: one, for most connections.
+        self._room = memoryview(mmap.mmap(-1, _ROOM, flags=mmap.MAP_PRIVATE))
         connection.settimeout(None)
         # The kernel's own limits: no call more for each message, as with Python's timeouts.
         _limit(connection, socket.SO_SNDTIMEO, _SEND_S)
         self.tick(TICK_S)
+
+    def connect(self, address: str, while_waiting: Callable[[], None]) -> tuple[int, int]:
+        """Connect a new socket; the process and the user that listen there.
+
+        while_waiting: called at each tick while they let nobody in; what it raises ends the
+        waiting. Raises OSError.
+        """
+        _limit(self._socket, socket.SO_SNDTIMEO, TICK_S)
+        while True:
+            try:
+                self._socket.connect(address)
+                break
+            except BlockingIOError:
+                while_waiting()
+        _limit(self._socket, socket.SO_SNDTIMEO, _SEND_S)
+        return peer_of(self._socket)
 
     def tick(self, seconds: float) -> None:
         """How long one attempt to receive waits; 0 for as long as it takes, or until `shut`."""
@@ -73,14 +95,13 @@ class Channel:
             raise PeerGone(_said(error)) from None
 
     def send_json(self, message: Json, descriptors: Sequence[int] = ()) -> None:
-        """Send a control message, however large. Raises PeerGone."""
+        """Send a control message, however large. Raises PeerGone, and OutOfMemory."""
         body = pack_json(message)
         if len(body) <= MOST_BYTES:
             self.send(framed(Kind.CONTROL, body), descriptors)
             return
-        large = sealed_file("message", len(body))
+        large = message_file(body)
         try:
-            os.pwrite(large, body, 0)
             self.send(framed(Kind.LARGE, b""), [large, *descriptors])
         finally:
             os.close(large)
@@ -93,7 +114,7 @@ class Channel:
         """
         while True:
             try:
-                length = self._socket.recv_into(self._buffer)
+                length = self._socket.recv_into(self._room)
             except BlockingIOError:
                 while_waiting()
                 continue
@@ -101,32 +122,38 @@ class Channel:
                 raise PeerGone(_said(error)) from None
             if not length:
                 raise PeerGone("it closed the connection")
-            return unframed(self._buffer[:length])
+            return unframed(self._room[:length])
 
     def receive_with(
         self, while_waiting: Callable[[], None] = lambda: None
     ) -> tuple[Kind, bytes, list[int]]:
         """The next packet and the descriptors that it brings, the caller's to close.
 
-        Raises as `receive` does; then no descriptor stays open.
+        Raises as `receive` does, and Starved; then no descriptor stays open.
         """
         while True:
             try:
-                packet, descriptors, flags, _ = socket.recv_fds(
-                    self._socket, _ROOM, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                length, ancillary, flags, _ = self._socket.recvmsg_into(
+                    [self._room], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
                 while_waiting()
                 continue
             except OSError as error:
                 raise PeerGone(_said(error)) from None
-            if not packet:
+            descriptors = _descriptors_in(ancillary)
+            if not length:
                 close_all(descriptors)
                 raise PeerGone("it closed the connection")
             try:
-                if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-                    raise Broken("found a message too large, or with too many descriptors")
-                return *unframed(packet), descriptors
+                if flags & socket.MSG_TRUNC:
+                    raise Broken(f"found a message of more than {_ROOM} bytes, expected a packet")
+                if flags & socket.MSG_CTRUNC:
+                    raise Starved(
+                        "found more descriptors than any message brings, or than this process may "
+                        "have open beside its others (ulimit -n)"
+                    )
+                return *unframed(self._room[:length]), descriptors
             except Broken:
                 close_all(descriptors)
                 raise
@@ -136,20 +163,20 @@ class Channel:
     ) -> tuple[dict[str, Any], list[int]]:
         """The next message, which must be a control message, and the descriptors it brings.
 
-        Raises as `receive` does; then no descriptor stays open.
+        Raises as `receive_with` does; then no descriptor stays open.
         """
         kind, body, descriptors = self.receive_with(while_waiting)
         try:
             if kind is Kind.LARGE and descriptors:
                 large = descriptors.pop(0)
                 try:
-                    body = _read(large)
+                    body = message_in(large)
                 finally:
                     os.close(large)
             elif kind is not Kind.CONTROL:
                 raise Broken(f"found a message of kind {kind.name}, expected one of control")
             return unpack_json(body), descriptors
-        except Broken:
+        except BaseException:
             close_all(descriptors)
             raise
 
@@ -181,47 +208,13 @@ def close_all(descriptors: Sequence[int]) -> None:
         os.close(descriptor)
 
 
-def sealed_file(name: str, nbytes: int) -> int:
-    """The descriptor of a new file in memory that keeps this size for ever. Raises OSError.
-
-    It has no name anywhere, and is gone with the last process that has it. `name` is for people
-    who look into /proc. The kernel gives pages as they are written.
-    """
-    descriptor = os.memfd_create(f"ge_runtime {name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(descriptor, nbytes)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def map_sealed(descriptor: int, nbytes: int) -> mmap.mmap:
-    """The first `nbytes` (at least 1) of a file that somebody else made; the descriptor stays open.
-
-    Raises Broken unless its size is sealed: otherwise its maker could take pages away from under
-    whoever reads them, who would be killed for it.
-    """
-    try:
-        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-        size = os.fstat(descriptor).st_size
-        if seals & SEALS != SEALS or not 0 < nbytes <= size:
-            raise Broken(f"found a file of {size} bytes with seals {seals}, expected {nbytes}")
-        return mmap.mmap(descriptor, nbytes)
-    except (OSError, OverflowError) as error:  # no file in memory, or sealed against writing
-        raise Broken(f"found a descriptor that cannot be mapped: {error}") from None
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        size = os.fstat(descriptor).st_size
-    except OSError as error:
-        raise Broken(f"found a message that cannot be read: {error}") from None
-    if size > MOST_LARGE_BYTES:
-        raise Broken(f"found a message of {size} bytes, expected at most {MOST_LARGE_BYTES}")
-    with map_sealed(descriptor, size) as data:
-        return data[:]
+def _descriptors_in(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    """Those that came with a message."""
+    found = array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) // _DESCRIPTOR_BYTES * _DESCRIPTOR_BYTES])
+    return found.tolist()
 
 
 def _limit(connection: socket.socket, option: int, seconds: float) -> None:

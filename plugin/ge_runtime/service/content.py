@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from pathlib import Path
 from threading import Lock
 from typing import Final, TypeAlias
@@ -16,6 +17,9 @@ _EXTERNAL: Final = b"\x0a\x08location"
 
 
 _PART_BYTES: Final = 2**20
+
+_MOST_KNOWN: Final = 4096
+"""Files whose contents are kept: beyond, models are read again."""
 
 
 class Contents:
@@ -37,6 +41,8 @@ class Contents:
             if known is None:
                 known = _read(path)
                 with self._lock:
+                    if len(self._known) >= _MOST_KNOWN:
+                        self._known.clear()
                     self._known[identity] = known
             content, external = known
             return f"{content}{_beside(path)}" if external else content
@@ -45,7 +51,10 @@ class Contents:
 
 
 def _identity(path: Path) -> _Identity:
+    """Raises OSError, and ArtifactFault for what has no end, or blocks whoever opens it."""
     found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ArtifactFault(f"{path}: found no regular file, expected one")
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 

@@ -39,7 +39,8 @@ def main(device: str, path: str, limits: str, descriptor: int, lock: int, ready:
     for inherited in (descriptor, lock, ready):
         os.set_inheritable(inherited, False)  # a child of a library would keep the lock
     faulthandler.enable()
-    LogFile(device, folder).begin()
+    log = LogFile(device, folder)
+    log.begin()
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(f"ge_runtime {device}")
     _forget_the_starter(folder)
@@ -51,6 +52,7 @@ def main(device: str, path: str, limits: str, descriptor: int, lock: int, ready:
             limits=Limits(**json.loads(limits)),
             open_place=place_for,
             cores=len(os.sched_getaffinity(0)),
+            now_and_then=log.look,
         )
     except Exception as error:
         logging.exception("it cannot start")

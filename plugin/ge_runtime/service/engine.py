@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from threading import Lock
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,11 +13,13 @@ from numpy.typing import NDArray
 from ge_runtime.devices import Device
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Shapes, Signature
-from ge_runtime.errors import ArtifactFault, EngineFault
+from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.memory.lifetimes import Intermediates
-from ge_runtime.service.channel import Channel, PeerGone, close_all, map_sealed
-from ge_runtime.service.executions import NOWHERE, Done, Spot, pack_layout, pack_run, unpack_done
-from ge_runtime.service.protocol import Broken, Kind, fault_of, intermediates_of, signature_of
+from ge_runtime.service.channel import close_all
+from ge_runtime.service.executions import NOWHERE, Done, Spot, pack_layout
+from ge_runtime.service.protocol import Broken, intermediates_of, signature_of
+from ge_runtime.service.rounds import Rounds
+from ge_runtime.service.sealed import map_sealed
 from ge_runtime.service.staging import Staging
 from ge_runtime.specs import Array, Tensors
 
@@ -30,12 +30,8 @@ if TYPE_CHECKING:
 _TO_ALLOCATE: Final[Spot] = (NOWHERE, 0, ())
 
 
-def _stay() -> bool:
-    return False
-
-
 class ServiceEngine:
-    """See `base.Engine` and `base.Remote`. Made by `ServicePlace.open`.
+    """See `base.Engine`, `base.Limited` and `base.Remote`. Made by `ServicePlace.open`.
 
     Arrays in the place's memory are read and written where they lie. Others are copied to and
     from memory that is kept for it: slower, and the same.
@@ -58,13 +54,9 @@ class ServiceEngine:
         }
         self._largest: list[dict[str, list[int]]] | None = None
         self._facts: dict[str, Any] = {}
-        self._number = 0
-        self._link: Link | None = None
-        self._channel: Channel | None = None
-        self._sequences = itertools.count(1)
-        self._within: Callable[[], float] = lambda: math.inf
-        self._gone: Callable[[], bool] = _stay
-        self._executing = Lock()
+        self.number = 0
+        """In the service that there is, or was."""
+        self._rounds = Rounds(place, self)
         self._staging = Staging(place.memory)
         self._signature = Signature((), ())
         self._inputs: list[tuple[str, np.dtype[Any]]] = []
@@ -84,7 +76,7 @@ class ServiceEngine:
                 f"{self._path}: found another content than when the model "
                 "was loaded, expected the same; load the model again"
             )
-        self._number = facts["engine"]
+        self.number = facts["engine"]
         if not self._facts:
             self._signature = signature_of(facts["signature"])
             self._inputs = [(t.name, t.dtype.numpy) for t in self._signature.inputs]
@@ -93,17 +85,16 @@ class ServiceEngine:
             }
         self._facts = facts
         if self._largest is not None:
-            link.ask({"do": "bind", "engine": self._number, "largest": self._largest})
-        channel = link.join(self._number)
-        self._link, self._channel = link, channel
+            link.ask({"do": "bind", "engine": self.number, "largest": self._largest})
+        self._rounds.join(link, self.number)
 
     def lose(self) -> None:
         """The service is gone: nothing can be executed until the next `open`."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.shut()  # whoever waits there finds out, and then lets go of it
-            with self._executing:
-                channel.close()
+        self._rounds.lose()
+
+    def abandon(self) -> None:
+        """See `forks.Connected`."""
+        self._rounds.abandon()
 
     # ------------------------------------------------------------------------------- for lanes
 
@@ -124,22 +115,30 @@ class ServiceEngine:
 
     @property
     def lost(self) -> bool:
-        """See Remote."""
-        return self._place.link is None
+        """See Engine. Until the next service has it."""
+        return self._place.lost
 
-    @contextmanager
-    def waiting(self, within: Callable[[], float], gone: Callable[[], bool]) -> Iterator[None]:
+    @property
+    def compiles_each_shape(self) -> bool:
+        """See Limited. The service has no such engine."""
+        return False
+
+    @property
+    def unplanned(self) -> Sequence[str]:
+        """See Limited. What the engine in the service says."""
+        lines: list[str] = self._facts["unplanned"]
+        return lines
+
+    def waiting(
+        self, within: Callable[[], float], gone: Callable[[], bool]
+    ) -> AbstractContextManager[None]:
         """See Remote."""
-        self._within, self._gone = within, gone
-        try:
-            yield
-        finally:
-            self._within, self._gone = lambda: math.inf, _stay
+        return self._rounds.waiting(within, gone)
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
         """See Engine. What it needs lies in the service."""
         self._largest = [{name: list(dims) for name, dims in shapes.items()} for shapes in largest]
-        self._place.ask({"do": "bind", "engine": self._number, "largest": self._largest})
+        self._place.ask(self, {"do": "bind", "largest": self._largest})
 
     def reserve(self, nbytes: int) -> None:
         """See Remote."""
@@ -174,7 +173,7 @@ class ServiceEngine:
             if spot is None:
                 return self._run_staged(inputs, outputs)
             wanted.append((place, spot))
-        done, file = self._execute(pack_layout(given, wanted), allocates=allocates)
+        done, file = self._rounds.execute(pack_layout(given, wanted), allocates=allocates)
         results = {name: target for name, target in outputs.items() if target is not None}
         if allocates:
             results.update(self._allocated(done, file))
@@ -185,63 +184,20 @@ class ServiceEngine:
         nbytes: int = self._facts["weights_bytes"]
         return nbytes
 
-    def device_io_bytes(self) -> int:
+    def device_io_bytes(self) -> int | None:
         """See Engine."""
-        nbytes: int = self._facts["device_io_bytes"]
+        nbytes: int | None = self._facts["device_io_bytes"]
         return nbytes
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
         """See Engine."""
         dims = {name: list(shape) for name, shape in shapes.items()}
-        message = {"do": "intermediates", "engine": self._number, "shapes": dims}
-        return intermediates_of(self._place.ask(message)["intermediates"])
+        answer = self._place.ask(self, {"do": "intermediates", "shapes": dims})
+        return intermediates_of(answer["intermediates"])
 
     def close(self) -> None:
         """See Engine."""
-        self._place.close_engine(self, self._number)
-
-    # ------------------------------------------------------------------------------- executions
-
-    def _execute(self, layout: bytes, *, allocates: bool) -> tuple[Done, list[int]]:
-        """One execution in the service. Raises its fault, EngineLost."""
-        with self._executing:
-            channel, link = self._channel, self._link
-            if channel is None or link is None:
-                raise self._place.fault()
-            return self._converse(channel, link, layout, allocates=allocates)
-
-    def _converse(
-        self, channel: Channel, link: Link, layout: bytes, *, allocates: bool
-    ) -> tuple[Done, list[int]]:
-        sequence = next(self._sequences)
-        files: list[int] = []
-        try:
-            channel.send(pack_run(sequence, self._within(), layout))
-            if allocates:
-                kind, body, files = channel.receive_with(self._look_around)
-            else:
-                kind, body = channel.receive(self._look_around)
-            if kind is not Kind.DONE:
-                raise Broken(f"found a message of kind {kind.name}, expected a result")
-            done = unpack_done(body)
-            if done.sequence != sequence:
-                raise Broken(f"found the result of execution {done.sequence}, expected {sequence}")
-        except (PeerGone, Broken) as error:
-            close_all(files)
-            self._place.note_loss(link, str(error))
-            raise self._place.fault() from error
-        except BaseException:  # its answer is still to come, and would be taken for the next one's
-            close_all(files)
-            self._place.note_loss(link, "an execution was interrupted")
-            raise
-        if done.fault is not None:
-            close_all(files)
-            raise fault_of(done.fault)
-        return done, files
-
-    def _look_around(self) -> None:
-        if self._gone():
-            self._place.cancel(self._number)
+        self._place.close_engine(self)
 
     def _allocated(self, done: Done, files: list[int]) -> dict[str, Array]:
         """The outputs that the engine allocated, in memory of their own."""
@@ -256,6 +212,8 @@ class ServiceEngine:
             return results
         except (Broken, IndexError) as error:
             raise EngineFault(f"the device service: {error}") from error
+        except MemoryError as error:
+            raise OutOfMemory(f"the results of an execution cannot be mapped: {error}") from error
         finally:
             close_all(files)
 

@@ -20,6 +20,10 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
+
+_MOST_IDLE: Final = 64
+"""Clients without tickets that are remembered before those are looked for who can be forgotten."""
 
 
 class State(Enum):
@@ -35,7 +39,7 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One execution that somebody wants. Only the queue writes what follows `expected_s`."""
+    """One execution that somebody wants. Only the queue writes what follows `what`."""
 
     client: Hashable
     units: int = 1
@@ -49,6 +53,8 @@ class Ticket:
     """Of the tickets with the same key, one at a time runs. None: any number."""
     expected_s: float = 0.0
     """What it will probably take."""
+    what: str = ""
+    """Whose execution of what it is, for people."""
     state: State = State.NEW
     asked_at: float = 0.0
     began_at: float = 0.0
@@ -96,11 +102,6 @@ class FairQueue:
     def running(self) -> Sequence[Ticket]:
         """The one that has run longest first."""
         return tuple(self._running)
-
-    @property
-    def next_deadline(self) -> float:
-        """When `expire` must be called at the latest."""
-        return min((ticket.deadline for ticket in self._waiting), default=math.inf)
 
     def offer(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         """Take a new ticket: it is RUNNING, WAITING or EXPIRED afterwards.
@@ -151,7 +152,7 @@ class FairQueue:
         return tickets
 
     def expire(self, now: float) -> Sequence[Ticket]:
-        """End the waiting of those whose deadlines have come."""
+        """End the waiting of those whose deadlines have come. Call it at each of them."""
         late = [ticket for ticket in self._waiting if ticket.deadline <= now]
         for ticket in late:
             self._drop(ticket, State.EXPIRED)
@@ -199,9 +200,9 @@ class FairQueue:
         self._end(ticket)
 
     def _end(self, ticket: Ticket) -> None:
-        """One ticket less; forget clients that would start anew at the same virtual time."""
+        """One ticket less; now and then, forget clients that would start anew where they stand."""
         self._accounts[ticket.client].tickets -= 1
-        if len(self._accounts) > len(self._running) + len(self._waiting):
+        if len(self._accounts) > len(self._running) + len(self._waiting) + _MOST_IDLE:
             self._accounts = {
                 client: account
                 for client, account in self._accounts.items()

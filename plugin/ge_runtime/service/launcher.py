@@ -15,6 +15,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -33,23 +34,34 @@ if os.fork():
     os._exit(0)
 _, device, folder, limits, within_s, descriptor, lock, ready, *sys.path = sys.argv
 faulthandler.dump_traceback_later(float(within_s), exit=True)
+try:
+    os.pwrite(int(lock), str(os.getpid()).encode(), 0)
+except OSError:
+    pass
 sys.argv[:] = ['']
 from ge_runtime.service.daemon import main
 main(device, folder, limits, int(descriptor), int(lock), int(ready))
 """
 """What its interpreter runs. Modules are found where this process finds them. The fork makes it
 nobody's child: it may outlive whoever starts it, and is nobody's to wait for. One that hangs before
-it listens ends itself, or it would have the lock for ever; its log then says where it stood."""
+it listens ends itself, or it would have the lock for ever; its log then says where it stood. The
+lock's file says which process has it, unless the disk is full."""
 
 _TAIL: Final = 2000
 """Characters of a log that are shown."""
 
+_TICK_S: Final = 0.05
+"""Between two questions whether the service is still wanted."""
+_LATER_S: Final = 5.0
+"""What a service gets beyond its limit, to end itself and tell where it stood."""
 
-def start(device: str, folder: RuntimeFolder, limits: Limits) -> bool:
+
+def start(device: str, folder: RuntimeFolder, limits: Limits, wanted: Callable[[], None]) -> bool:
     """Start the device's service, unless there is one, or another is being started.
 
-    Blocks until it listens; False if it is somebody else's affair. Raises ServiceFault if it does
-    not come to listen.
+    Blocks until it listens; False if it is somebody else's affair. wanted: asked now and then; what
+    it raises ends the waiting, and what has been started goes on alone. Raises ServiceFault if the
+    service does not come to listen.
     """
     try:
         lock = _lock(device, folder)
@@ -58,11 +70,12 @@ def start(device: str, folder: RuntimeFolder, limits: Limits) -> bool:
         try:
             with contextlib.suppress(FileNotFoundError):  # of one that was killed
                 os.unlink(f"{file_name(device)}.sock", dir_fd=folder.descriptor)
-            said = _spawn(device, folder, limits, lock)
+            said = _spawn(device, folder, limits, lock, wanted)
         finally:
             os.close(lock)
     except OSError as error:
-        raise ServiceFault(f"the device service of {device} cannot be started: {error}") from error
+        where = f"the device service of {device} cannot be started: {folder.path}"
+        raise ServiceFault(f"{where}: {error}") from error
     if said != READY:
         why = said.decode(errors="replace") or _tail(device, folder)
         raise ServiceFault(
@@ -70,6 +83,17 @@ def start(device: str, folder: RuntimeFolder, limits: Limits) -> bool:
             f"its log is {folder.file(device, 'log')}"
         )
     return True
+
+
+def holder(device: str, folder: RuntimeFolder) -> str:
+    """Which process has the device's lock, and the cure if it hangs; empty if nobody knows."""
+    with contextlib.suppress(OSError, ValueError):
+        lock = _lock(device, folder)
+        if lock is None:
+            pid = int(folder.file(device, "lock").read_text())
+            return f"; process {pid} is its service, or is to be: end it if it hangs"
+        os.close(lock)
+    return ""
 
 
 def _lock(device: str, folder: RuntimeFolder) -> int | None:
@@ -81,10 +105,13 @@ def _lock(device: str, folder: RuntimeFolder) -> int | None:
     except BlockingIOError:
         os.close(lock)
         return None
+    os.ftruncate(lock, 0)  # it may name a process that had it before
     return lock
 
 
-def _spawn(device: str, folder: RuntimeFolder, limits: Limits, lock: int) -> bytes:
+def _spawn(
+    device: str, folder: RuntimeFolder, limits: Limits, lock: int, wanted: Callable[[], None]
+) -> bytes:
     """Start the process; what it says until it listens or ends."""
     output = open_log(device, folder)
     reading = writing = -1
@@ -104,25 +131,25 @@ def _spawn(device: str, folder: RuntimeFolder, limits: Limits, lock: int) -> byt
         )
         os.close(writing)
         writing = -1
-        process.wait(limits.start_s)
-        return _said(reading, limits.start_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return b"its interpreter does not start"
+        try:
+            return _said(reading, limits.start_s + _LATER_S, wanted)
+        finally:
+            process.kill()  # it has long handed on to the service, or never will
+            process.wait()
     finally:
         for descriptor in (output, reading, writing):
             if descriptor >= 0:
                 os.close(descriptor)
 
 
-def _said(reading: int, within_s: float) -> bytes:
+def _said(reading: int, within_s: float, wanted: Callable[[], None]) -> bytes:
     until = time.monotonic() + within_s
     poll = select.poll()
     poll.register(reading, select.POLLIN)
     said = b""
-    while (left_s := until - time.monotonic()) > 0:
-        if poll.poll(left_s * 1e3):
+    while time.monotonic() < until:
+        wanted()
+        if poll.poll(_TICK_S * 1e3):
             part = os.read(reading, 4096)
             if not part:
                 return said

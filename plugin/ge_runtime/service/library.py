@@ -17,11 +17,15 @@ from ge_runtime.engines.base import Engine, Shapes
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.engines.places import Place
 from ge_runtime.errors import ArtifactFault
+from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.service.content import Contents
 
 _REENTRANT: Final = (OnnxEngine,)
 """Engines whose `run` may be called by several threads at once: ONNX Runtime says so of its
 sessions, and nothing else is kept between two calls."""
+
+_MOST_ANALYSED: Final = 1024
+"""Shapes of one engine whose analysis is kept: as many as most models have gears."""
 
 
 class Share(Device[NDArray[np.uint8]]):
@@ -63,6 +67,8 @@ class Volume:
     largest: list[Shapes] = field(default_factory=list)
     """What it was prepared for."""
     preparing: Lock = field(default_factory=Lock)
+    analysed: dict[str, Intermediates | None] = field(default_factory=dict)
+    """What it holds at the shapes that clients have asked for."""
 
     @property
     def exclusive(self) -> Hashable | None:
@@ -79,6 +85,16 @@ class Volume:
         self.engine.close()
         self.share.free_all()
 
+    def intermediates(self, shapes: Shapes) -> Intermediates | None:
+        """See Engine: analysed once for all clients of the model."""
+        key = repr(sorted(shapes.items()))
+        with self.preparing:
+            if key not in self.analysed:
+                if len(self.analysed) >= _MOST_ANALYSED:
+                    self.analysed.clear()
+                self.analysed[key] = self.engine.intermediates(shapes)
+            return self.analysed[key]
+
     def note(self, took_s: float, *, failed: bool) -> None:
         """One more execution has ended."""
         self.executions += 1
@@ -89,13 +105,13 @@ class Volume:
 class Library:
     """Opens each content once, and closes it with its last user. Safe from any thread.
 
-    On the CPU the engine itself is shared. A card shares weights by content on its own, and each
-    client has an engine there, which is its slot.
+    On the CPU and on a GPU the engine itself is shared. An Ascend card shares weights by content on
+    its own, and each client has an engine there, which is its slot.
     """
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._shares = place.kind == "cpu"
+        self._shares = place.kind != "npu"
         self._contents = Contents()
         self._lock = Lock()
         self._opening: dict[Hashable, Lock] = {}  # never removed: somebody may wait for it

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ge_runtime.errors import RuntimeFault
 from ge_runtime.service.arenas import Shared
-from ge_runtime.service.channel import Channel
+from ge_runtime.service.channel import Channel, PeerGone
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.paths import RuntimeFolder
 from ge_runtime.service.protocol import VERSION, Json
@@ -54,6 +57,17 @@ class Link:
         """See `pulse.ask`."""
         return ask(self.channel, message, self.pulse.check, descriptors)
 
+    def tell(self, message: Json, within_s: float) -> None:
+        """Say what the service may refuse. Raises PeerGone if it does not answer in time."""
+        until = time.monotonic() + within_s
+
+        def patience() -> None:
+            if time.monotonic() > until:
+                raise PeerGone(f"it has not answered for {within_s:g} s")
+
+        with contextlib.suppress(RuntimeFault):
+            ask(self.channel, message, patience)
+
     def announce(self, shared: Shared) -> None:
         """Have the service map one more arena, unless it has."""
         if shared.number not in self._announced:
@@ -61,15 +75,9 @@ class Link:
             self.ask(message, [shared.descriptor])
             self._announced.add(shared.number)
 
-    def forget(self, number: int) -> None:
-        """Have the service let go of an arena, if it has it."""
-        if number in self._announced:
-            self._announced.discard(number)
-            self.ask({"do": "forget", "number": number})
-
     def join(self, engine: int) -> Channel:
         """A connection for executions on an engine. Raises PeerGone, ServiceFault, NoService."""
-        channel, _ = connect(self._device, self._folder)
+        channel, _ = connect(self._device, self._folder, self.pulse.check)
         token = self._welcome["client"]
         hello = {"role": "run", "version": VERSION, "client": token, "engine": engine}
         try:

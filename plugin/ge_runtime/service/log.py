@@ -35,19 +35,22 @@ class LogFile:
     def begin(self) -> None:
         """Log there from now on, as long as the process lives."""
         handler = logging.StreamHandler(sys.stderr)
-        handler.addFilter(self._look)
+        handler.addFilter(self._before_a_record)
         logging.basicConfig(
             handlers=[handler],
             level=logging.INFO,
             format="%(asctime)s %(levelname)s %(message)s",
         )
 
-    def _look(self, _: logging.LogRecord) -> bool:
-        """Begin the next file if this one is long; the record goes there."""
+    def look(self) -> None:
+        """Begin the next file if this one is long."""
         with self._lock, contextlib.suppress(OSError):  # a full disk is no reason to end
             if os.fstat(sys.stderr.fileno()).st_size > _MOST_BYTES:
                 file = open_log(self._device, self._folder)
                 for stream in (sys.stdout, sys.stderr):
                     os.dup2(file, stream.fileno())
                 os.close(file)
+
+    def _before_a_record(self, _: logging.LogRecord) -> bool:
+        self.look()
         return True

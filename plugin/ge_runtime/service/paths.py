@@ -1,7 +1,8 @@
 """Where the device services of a user are found: the runtime folder and what is in it.
 
     cpu.sock    where the service of the device `cpu` listens, while there is one
-    cpu.lock    held by it for as long as it lives; the file stays, since removing it would race
+    cpu.lock    held by it for as long as it lives, with its number in it; the file stays, since
+                removing it would race
     cpu.log     what the last one said, and cpu.log.old the one before
 
 Nobody else may have a hand in it: the folder belongs to the user alone, and files are reached

@@ -50,6 +50,10 @@ Json: TypeAlias = Mapping[str, Any]
 class Broken(Exception):
     """Bytes that are no message, or a message that is not what belongs here."""
 
+    def __init__(self, text: str) -> None:
+        """text: may quote what was found; of more than a fault can say only the beginning stays."""
+        super().__init__(text[:_MOST_TEXT])
+
 
 class Kind(IntEnum):
     """What a packet is."""
@@ -65,8 +69,8 @@ def framed(kind: Kind, body: bytes) -> bytes:
     return _HEADER.pack(_MAGIC, VERSION, kind, len(body)) + body
 
 
-def unframed(packet: bytes | bytearray) -> tuple[Kind, bytes]:
-    """The kind and the body of a packet. Raises Broken."""
+def unframed(packet: bytes | memoryview) -> tuple[Kind, bytes]:
+    """The kind and the body of a packet; the body is a copy. Raises Broken."""
     try:
         magic, version, kind, length = _HEADER.unpack_from(packet)
     except struct.error:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Final
 
-from ge_runtime.errors import ServiceFault
-from ge_runtime.service.channel import Channel, PeerGone, peer_of
-from ge_runtime.service.launcher import start
+from ge_runtime.errors import RuntimeFault, ServiceFault
+from ge_runtime.service.channel import Channel, PeerGone
+from ge_runtime.service.launcher import holder, start
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.paths import RuntimeFolder
 from ge_runtime.service.protocol import VERSION, Broken, Json, fault_of
@@ -26,36 +26,37 @@ class NoService(Exception):
     """Nobody listens."""
 
 
-class Crowded(ServiceFault):
-    """The service lets nobody in: it hangs, or more knock than it can greet."""
+class _Hangs(Exception):
+    """A service has given no sign of life for as long as it may."""
 
 
-def connect(device: str, folder: RuntimeFolder) -> tuple[Channel, int]:
+def connect(device: str, folder: RuntimeFolder, check: Callable[[], None]) -> tuple[Channel, int]:
     """A connection to the device's service, and its process.
 
-    Raises NoService, Crowded, and ServiceFault for what is wrong here.
+    check: called now and then while the service lets nobody in, since it hangs, or more knock than
+    it can greet; what it raises ends the waiting. Raises NoService, and ServiceFault for what is
+    wrong here.
     """
     try:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        channel = Channel(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     except OSError as error:
-        raise ServiceFault(f"the device service of {device} cannot be reached: {error}") from error
+        raise _unreachable(device, error) from error
     try:
-        channel = Channel(connection)  # whose limits hold for connecting as well
-        connection.connect(folder.address(device))
-        pid, uid = peer_of(connection)
-    except (FileNotFoundError, ConnectionRefusedError):
-        connection.close()
-        raise NoService from None
-    except BlockingIOError as error:
-        connection.close()
-        raise Crowded(f"the device service of {device} lets nobody in") from error
-    except OSError as error:
-        connection.close()
-        raise ServiceFault(f"the device service of {device} cannot be reached: {error}") from error
-    if uid != os.geteuid():
-        connection.close()
-        raise ServiceFault(f"found a device service of user {uid}, expected one of this user")
+        pid, uid = channel.connect(folder.address(device), check)
+        if uid != os.geteuid():
+            raise ServiceFault(f"found a device service of user {uid}, expected one of this user")
+    except BaseException as error:
+        channel.close()
+        if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+            raise NoService from None
+        if isinstance(error, OSError):
+            raise _unreachable(device, error) from error
+        raise
     return channel, pid
+
+
+def _unreachable(device: str, error: OSError) -> ServiceFault:
+    return ServiceFault(f"the device service of {device} cannot be reached: {error}")
 
 
 def ask(
@@ -94,6 +95,8 @@ class Pulse:
         wanted: Callable[[], None],
     ) -> None:
         """wanted: raises what ends a wait that nobody wants any more."""
+        self.stopped = False
+        """Whether the service hung, and was ended for it."""
         self._device = device
         self._folder = folder
         self._limits = limits
@@ -119,29 +122,26 @@ class Pulse:
         def patience() -> None:
             self._wanted()
             if time.monotonic() > until:
-                raise TimeoutError
+                raise _Hangs
 
         try:
             self._probe(patience)
-        except TimeoutError:
+        except _Hangs:
             kill(self._pid)
+            self.stopped = True
             raise PeerGone(
                 f"it gave no sign of life for {self._limits.hung_s:g} s, and was ended"
             ) from None
 
     def _probe(self, patience: Callable[[], None]) -> None:
         """Return when the service has answered, or there is nothing to be learnt from asking."""
-        while True:
-            try:
-                channel, pid = connect(self._device, self._folder)
-                break
-            except Crowded:
-                patience()
-            except (NoService, ServiceFault):
-                return  # if it has gone, whoever is connected is told by the kernel
+        try:
+            channel, pid = connect(self._device, self._folder, patience)
+        except (NoService, ServiceFault):
+            return  # if it has gone, whoever is connected is told by the kernel
         try:
             if pid == self._pid:
-                with contextlib.suppress(PeerGone, ServiceFault):
+                with contextlib.suppress(PeerGone, RuntimeFault):
                     ask(channel, {"role": "probe", "version": VERSION}, patience)
         finally:
             channel.close()
@@ -171,27 +171,32 @@ def reach(
     wrong.
     """
     until = time.monotonic() + limits.start_s
-    while True:
+    has_stopped_one = False
+
+    def patience() -> None:
         wanted()
-        try:
-            channel, pid = connect(device, folder)
-        except NoService:
-            if not start(device, folder, limits):
-                time.sleep(_AGAIN_S)
-        except Crowded:
-            pass  # connecting has waited
-        else:
-            pulse = Pulse(device, folder, limits, pid, wanted)
-            try:
-                return channel, pulse, pid, ask(channel, hello, pulse.check)
-            except PeerGone:  # it was just leaving, or hung
-                channel.close()
-                time.sleep(_AGAIN_S)
-            except BaseException:
-                channel.close()
-                raise
         if time.monotonic() > until:
             raise ServiceFault(
-                f"found no device service of {device} that answers within {limits.start_s:g} s; "
-                f"its log is {folder.file(device, 'log')}"
+                f"found no device service of {device} that answers within {limits.start_s:g} s"
+                f"{holder(device, folder)}; its log is {folder.file(device, 'log')}"
             )
+
+    while True:
+        patience()
+        try:
+            channel, pid = connect(device, folder, patience)
+        except NoService:
+            if not start(device, folder, limits, wanted):
+                time.sleep(_AGAIN_S)
+            continue
+        pulse = Pulse(device, folder, limits, pid, wanted)
+        try:
+            return channel, pulse, pid, ask(channel, hello, pulse.check)
+        except PeerGone:  # it was just leaving, or hung
+            channel.close()
+            if pulse.stopped and not has_stopped_one:  # which took all the time there was
+                has_stopped_one, until = True, time.monotonic() + limits.start_s
+            time.sleep(_AGAIN_S)
+        except BaseException:
+            channel.close()
+            raise

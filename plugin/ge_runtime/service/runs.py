@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -12,9 +13,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ge_runtime.engines.base import GraphTensor
-from ge_runtime.errors import Departed, EngineFault, EngineLost, ServiceFault, forget_frames
+from ge_runtime.errors import (
+    Departed,
+    EngineFault,
+    EngineLost,
+    OutOfMemory,
+    RuntimeFault,
+    ServiceFault,
+    forget_frames,
+)
 from ge_runtime.service.arenas import ALIGNMENT
-from ge_runtime.service.channel import Channel, map_sealed, sealed_file
+from ge_runtime.service.channel import Channel
 from ge_runtime.service.executions import (
     LAYOUT_AT,
     NOWHERE,
@@ -26,11 +35,14 @@ from ge_runtime.service.executions import (
 )
 from ge_runtime.service.fair import Ticket
 from ge_runtime.service.protocol import Broken, Kind, fault_as_json
+from ge_runtime.service.sealed import sealed_file
 from ge_runtime.service.tenancy import Loan, Tenant
 from ge_runtime.specs import Array, DType, Tensors
 
 if TYPE_CHECKING:
     from ge_runtime.service.server import Server
+
+_log = logging.getLogger(__name__)
 
 _MOST_KNOWN: Final = 256
 """Layouts whose arrays are kept. Fixed gears have few; without, most are seen once."""
@@ -50,6 +62,7 @@ def serve_runs(server: Server, channel: Channel, tenant: Tenant, loan: Loan) -> 
     """Execute what one connection asks for, one after the other. Raises PeerGone and Broken."""
     signature = loan.volume.engine.signature
     units, exclusive = server.units(loan.volume), loan.volume.exclusive
+    what = f"{tenant} of {loan.name}"
     known: dict[bytes, _Call] = {}
     version = tenant.version
     while True:
@@ -77,6 +90,7 @@ def serve_runs(server: Server, channel: Channel, tenant: Tenant, loan: Loan) -> 
             math.inf if within_s == math.inf else server.clock.now() + within_s,
             exclusive,
             loan.volume.expected_s,
+            what,
         )
         _execute(server, channel, tenant, loan, sequence, ticket, call)
 
@@ -137,57 +151,70 @@ def _execute(
         started = time.perf_counter()
         try:
             results = volume.engine.run(call.inputs, call.outputs)
-        except Exception as error:
+        except RuntimeFault as error:
+            fault = error
+        except Exception as error:  # a defect of the engine's
+            _log.exception("an execution for %s failed", ticket.what)
             fault = error
         took_s = time.perf_counter() - started
         server.turns.leave(ticket, took_s)
         volume.note(took_s, failed=fault is not None)
         tenant.note(took_s, waited_s, failed=fault is not None)
     loan.ticket = None
+    file: int | None = None
+    allocated: tuple[tuple[int, Spot], ...] = ()
+    if fault is None and call.allocates:
+        try:
+            file, allocated = _in_a_file(results, call, volume.engine.signature.outputs)
+        except RuntimeFault as error:
+            fault = error
     if fault is not None:
         forget_frames(fault)  # which hold arrays of the client's memory
         channel.send(pack_done(Done(sequence, waited_s, took_s, fault=fault_as_json(fault))))
         if isinstance(fault, EngineLost):
-            server.end(f"the device is lost: {fault}", patience_s=0.0)
-    elif call.allocates:
-        _send_allocated(channel, sequence, waited_s, took_s, results, call, loan)
+            server.end(f"the device is lost, {ticket.what} was told: {fault}", patience_s=0.0)
+    elif file is not None:
+        try:
+            channel.send(pack_done(Done(sequence, waited_s, took_s, allocated)), [file])
+        finally:
+            os.close(file)
     else:
         channel.send(pack_done(Done(sequence, waited_s, took_s)))
 
 
-def _send_allocated(
-    channel: Channel,
-    sequence: int,
-    waited_s: float,
-    took_s: float,
-    results: Tensors,
-    call: _Call,
-    loan: Loan,
-) -> None:
-    """Answer with outputs that the engine allocated: in a file of their own."""
-    places = [tensor.name for tensor in loan.volume.engine.signature.outputs]
+def _in_a_file(
+    results: Tensors, call: _Call, outputs: tuple[GraphTensor, ...]
+) -> tuple[int, tuple[tuple[int, Spot], ...]]:
+    """What the engine allocated, in a file of its own: its descriptor, and what lies where.
+
+    Raises EngineFault for BYTES, and OutOfMemory.
+    """
+    places = [tensor.name for tensor in outputs]
     spots: list[tuple[int, Spot]] = []
     end = 0
     for name in call.allocates:
         array = results[name]
         if array.dtype.hasobject:
-            fault = EngineFault(f"output '{name}': found BYTES, expected elements of a fixed size")
-            channel.send(pack_done(Done(sequence, waited_s, took_s, fault=fault_as_json(fault))))
-            return
+            raise EngineFault(f"output '{name}': found BYTES, expected elements of a fixed size")
         start = -(-end // ALIGNMENT) * ALIGNMENT
         spots.append((places.index(name), (0, start, array.shape)))
         end = start + array.nbytes
-    descriptor = sealed_file("answer", max(1, end))
     try:
-        with map_sealed(descriptor, max(1, end)) as file:
-            memory = np.frombuffer(file, np.uint8)
-            for name, (_, (_, start, shape)) in zip(call.allocates, spots, strict=True):
-                array = results[name]
-                own = memory[start : start + array.nbytes].view(array.dtype).reshape(shape)
-                np.copyto(own, array)
-                del own
-            del memory
-        done = Done(sequence, waited_s, took_s, tuple(spots))
-        channel.send(pack_done(done), [descriptor])
-    finally:
-        os.close(descriptor)
+        file = sealed_file("answer", max(1, end))
+        try:
+            for name, (_, (_, start, _)) in zip(call.allocates, spots, strict=True):
+                _write(file, results[name], start)
+        except BaseException:
+            os.close(file)
+            raise
+    except OSError as error:
+        raise OutOfMemory(f"the device service: no file for {end:,} bytes: {error}") from error
+    return file, tuple(spots)
+
+
+def _write(descriptor: int, array: Array, start: int) -> None:
+    """The array's bytes from there on: no mapping costs as little."""
+    left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    while left:
+        written = os.pwrite(descriptor, left, start)
+        left, start = left[written:], start + written

@@ -1,4 +1,4 @@
-"""The device service: listens, has a thread for each connection, and ends when nobody needs it."""
+"""The device service: owns a device for its clients, and ends when nobody needs it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import contextlib
 import logging
 import os
 import select
-import socket
 import threading
-import time
-from collections.abc import Callable, Hashable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from ge_runtime.clock import Clock
-from ge_runtime.engines.base import Shapes
 from ge_runtime.engines.places import Place
-from ge_runtime.memory.lifetimes import Intermediates
-from ge_runtime.service.channel import Channel, peer_of
+from ge_runtime.service.channel import Channel
+from ge_runtime.service.door import Door
 from ge_runtime.service.fair import Ticket
 from ge_runtime.service.grace import Grace
 from ge_runtime.service.library import Library, Volume
@@ -26,13 +23,11 @@ from ge_runtime.service.paths import RuntimeFolder, file_name
 from ge_runtime.service.protocol import Json
 from ge_runtime.service.session import serve
 from ge_runtime.service.stats import describe
-from ge_runtime.service.tenancy import Tenant, Tenants
+from ge_runtime.service.tenancy import Loan, Tenant, Tenants
 from ge_runtime.service.turns import Turns
 
 _log = logging.getLogger(__name__)
 
-_BACKLOG: Final = 128
-_MOST_CONNECTIONS: Final = 1024
 _LOOK_S: Final = 1.0
 """Between two looks at how long executions have been running."""
 _END_S: Final = 5.0
@@ -53,11 +48,12 @@ class Server:
         limits: Limits,
         open_place: Callable[[str], Place],
         cores: int,
+        now_and_then: Callable[[], None] = lambda: None,
     ) -> None:
         """Listens from now on. Raises OSError if it cannot.
 
         open_place: makes the device's place, with the first client. cores: those of the host that
-        executions on it share.
+        executions on it share. now_and_then: called every second or so.
         """
         self.device = device
         self.clock = clock
@@ -67,18 +63,17 @@ class Server:
         self.tenants = Tenants(self.place, self.library, self._count)
         self._folder = folder
         self._open_place = open_place
+        self._now_and_then = now_and_then
         self._place: Place | None = None
         self._library: Library | None = None
         self._opening = threading.Lock()
-        self._intermediates: dict[tuple[Hashable, str], Intermediates | None] = {}
         self._grace = Grace(limits.grace_s, self.started_at)
-        self._lock = threading.Lock()  # guards the grace and the channels
-        self._channels: dict[Channel, threading.Thread] = {}
+        self._lock = threading.Lock()  # guards the grace
         self._ending: str | None = None
         self._patience_s = _END_S
         self._waking = threading.RLock()  # guards the next; a signal may come to who has it
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._listener = _listen(folder.address(device))
+        self._door = Door(folder.address(device), partial(serve, self))
 
     # ------------------------------------------------------------------------ for connections
 
@@ -101,10 +96,15 @@ class Server:
         return volume.threads if self.device == "cpu" else 1
 
     @contextlib.contextmanager
-    def alone(self, tenant: Tenant, volume: Volume) -> Iterator[None]:
+    def alone(self, tenant: Tenant, loan: Loan) -> Iterator[None]:
         """A turn in which nobody executes on an engine that is not made for several."""
         ticket = Ticket(
-            tenant.process, 1, tenant.weight, tenant.priority, exclusive=volume.exclusive
+            tenant.process,
+            1,
+            tenant.weight,
+            tenant.priority,
+            exclusive=loan.volume.exclusive,
+            what=f"{tenant} of {loan.name}",
         )
         self.turns.enter(ticket)
         started = self.clock.now()
@@ -112,17 +112,6 @@ class Server:
             yield
         finally:
             self.turns.leave(ticket, self.clock.now() - started)
-
-    def intermediates(self, volume: Volume, shapes: Shapes) -> Intermediates | None:
-        """What an engine holds at these shapes: analysed once for all instances of a model."""
-        key = (volume.key, repr(sorted(shapes.items())))
-        if key in self._intermediates:
-            return self._intermediates[key]
-        open_now = {one.key for one in self.library().volumes()}
-        found = volume.engine.intermediates(shapes)
-        kept = {k: v for k, v in self._intermediates.items() if k[0] in open_now}
-        self._intermediates = {**kept, key: found}
-        return found
 
     def stats(self) -> Json:
         """All that an operator can look at."""
@@ -151,22 +140,23 @@ class Server:
     def run(self) -> None:
         """Serve until nobody needs it, or until `end`; `close` must follow."""
         poll = select.poll()
-        poll.register(self._listener, select.POLLIN)
+        poll.register(self._door, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while self._ending is None:
             now = self.clock.now()
             with self._lock:
                 left_s = self._grace.ends_at - now
             if left_s <= 0:
-                if not self._accept():  # nobody came at the last moment
+                if not self._door.let_in():  # nobody came at the last moment
                     self.end("nobody has needed it for a while")
                 continue
             poll.poll(min(left_s, _LOOK_S) * 1e3)
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
-            self._accept()
-            if self.turns.longest_run_s() > self.limits.run_s:
-                why = f"an execution has been running for more than {self.limits.run_s:g} s"
+            self._door.let_in()
+            self._now_and_then()
+            if (what := self.turns.overdue(self.limits.run_s)) is not None:
+                why = f"an execution for {what} has been running for {self.limits.run_s:g} s"
                 self.end(why, patience_s=0.0)
 
     def close(self) -> bool:
@@ -174,9 +164,10 @@ class Server:
         _log.info("it ends: %s", self._ending)
         with contextlib.suppress(OSError):
             os.unlink(f"{file_name(self.device)}.sock", dir_fd=self._folder.descriptor)
-        self._listener.close()
+        self._door.close()
         self.turns.close(self._patience_s)
-        if not (self._leave(Channel.hush, self._patience_s) or self._leave(Channel.shut, _END_S)):
+        leave = self._door.leave
+        if not (leave(Channel.hush, self._patience_s) or leave(Channel.shut, _END_S)):
             return False
         if self._library is not None:
             self._library.close()
@@ -186,72 +177,7 @@ class Server:
             os.close(self._wake)
         return True
 
-    def _accept(self) -> bool:
-        """Let everybody in who knocks; whether there was anybody."""
-        came = False
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except BlockingIOError:
-                return came
-            except OSError as error:  # out of descriptors, say: whoever knocks has to wait
-                _log.warning("nobody can be let in: %s", error)
-                time.sleep(_LOOK_S)
-                return came
-            came = True
-            try:
-                self._admit(connection)
-            except OSError as error:
-                _log.warning("a connection failed: %s", error)
-                connection.close()
-
-    def _admit(self, connection: socket.socket) -> None:
-        pid, uid = peer_of(connection)
-        if uid != os.geteuid() or len(self._channels) >= _MOST_CONNECTIONS:
-            _log.warning("a connection of pid %d, user %d is refused", pid, uid)
-            connection.close()
-            return
-        channel = Channel(connection)
-        thread = threading.Thread(
-            target=self._serve, args=(channel, pid), name=f"pid {pid}", daemon=True
-        )
-        with self._lock:
-            self._channels[channel] = thread
-        thread.start()
-
-    def _serve(self, channel: Channel, pid: int) -> None:
-        try:
-            serve(self, channel, pid)
-        finally:
-            with self._lock:
-                self._channels.pop(channel, None)
-            channel.close()
-
     def _count(self) -> None:
         with self._lock:
             self._grace.note(len(self.tenants), self.clock.now())
         os.eventfd_write(self._wake, 1)
-
-    def _leave(self, end: Callable[[Channel], None], within_s: float) -> bool:
-        """End all connections in this way; whether their threads have ended within that time."""
-        with self._lock:
-            channels = dict(self._channels)
-        for channel in channels:
-            end(channel)
-        until = time.monotonic() + within_s
-        for thread in channels.values():
-            thread.join(max(0.0, until - time.monotonic()))
-        return not any(thread.is_alive() for thread in channels.values())
-
-
-def _listen(address: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        listener.bind(address)
-        Path(address).chmod(0o600)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ge_runtime.errors import RuntimeFault
+from ge_runtime.errors import OutOfMemory, RuntimeFault
 from ge_runtime.service.attendant import Attendant, field_of
-from ge_runtime.service.channel import Channel, PeerGone, close_all
+from ge_runtime.service.channel import Channel, PeerGone, Starved, close_all
+from ge_runtime.service.naming import client_name
 from ge_runtime.service.protocol import VERSION, Broken, Json, fault_as_json
 from ge_runtime.service.runs import serve_runs
 
@@ -29,22 +30,33 @@ _MOST_WEIGHT: Final = 1e6
 
 def serve(server: Server, channel: Channel, pid: int) -> None:
     """Serve one connection until it ends. Raises nothing."""
+    visitor = _Visitor(f"a connection of pid {pid}")
     try:
-        _greet(server, channel, pid)
+        _greet(server, channel, pid, visitor)
     except PeerGone:
         pass
     except Broken as broken:
-        _log.warning("a connection of pid %d is closed: %s", pid, broken)
+        _log.warning("%s is closed: %s", visitor, broken)
     except Exception:
-        _log.exception("a connection of pid %d is closed", pid)
+        _log.exception("%s is closed", visitor)
 
 
-def _greet(server: Server, channel: Channel, pid: int) -> None:
+class _Visitor:
+    """Who is at the other end of a connection, as far as it is known."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _greet(server: Server, channel: Channel, pid: int, visitor: _Visitor) -> None:
     until = server.clock.now() + _HELLO_S
 
     def patience() -> None:
         if server.clock.now() > until:
-            raise PeerGone("it says nothing")
+            raise Broken(f"it has said nothing for {_HELLO_S:g} s")
 
     try:
         hello, descriptors = channel.receive_json(patience)
@@ -56,9 +68,9 @@ def _greet(server: Server, channel: Channel, pid: int) -> None:
         elif role == "observer":
             _observe(server, channel)
         elif role == "client":
-            _attend(server, channel, hello, pid)
+            _attend(server, channel, hello, pid, visitor)
         elif role == "run":
-            _run(server, channel, hello)
+            _run(server, channel, hello, visitor)
         else:
             raise Broken(f"found role {role!r}, expected client, run, observer or probe")
     except Broken as broken:
@@ -70,6 +82,7 @@ def _greet(server: Server, channel: Channel, pid: int) -> None:
         channel.send_json({"fault": fault_as_json(error)})
         if not isinstance(error, RuntimeFault):
             raise
+        _log.warning("%s is closed: %s", visitor, error)
 
 
 def _observe(server: Server, channel: Channel) -> None:
@@ -79,10 +92,12 @@ def _observe(server: Server, channel: Channel) -> None:
         close_all(descriptors)
 
 
-def _run(server: Server, channel: Channel, hello: Json) -> None:
+def _run(server: Server, channel: Channel, hello: Json, visitor: _Visitor) -> None:
     tenant = server.tenants.join(hello.get("client"))
+    visitor.name = f"a connection of {tenant}"
     try:
         loan = tenant.loan(hello.get("engine"))
+        visitor.name += f" for {loan.name}"
         if not loan.busy.acquire(blocking=False):
             raise Broken("found a second connection to an engine, expected one")
         try:
@@ -97,13 +112,14 @@ def _run(server: Server, channel: Channel, hello: Json) -> None:
         server.tenants.leave(tenant)
 
 
-def _attend(server: Server, channel: Channel, hello: Json, pid: int) -> None:
-    name, weight = str(hello.get("name"))[:256], hello.get("weight", 1.0)
+def _attend(server: Server, channel: Channel, hello: Json, pid: int, visitor: _Visitor) -> None:
+    name, weight = client_name(hello.get("name")), hello.get("weight", 1.0)
     priority = field_of(hello, "priority", int)
     if not isinstance(weight, int | float) or not 1 / _MOST_WEIGHT <= weight <= _MOST_WEIGHT:
         raise Broken(f"found weight {weight!r}, expected a number above 0")
     tenant = server.tenants.enter(name, pid, float(weight), priority)
-    _log.info("%s (pid %d) has come", name, pid)
+    visitor.name = f"the connection of {tenant}"
+    _log.info("%s has come", tenant)
     try:
         place = server.place()  # may take long; the service has a client meanwhile
         welcome = {
@@ -115,8 +131,14 @@ def _attend(server: Server, channel: Channel, hello: Json, pid: int) -> None:
         channel.send_json({"ok": welcome})
         attendant = Attendant(server, tenant)
         while True:
-            message, descriptors = channel.receive_json()
-            channel.send_json(attendant.answer(message, descriptors))
+            try:
+                message, descriptors = channel.receive_json()
+            except Starved as starved:
+                _log.warning("%s: %s", tenant, starved)
+                short = OutOfMemory(f"the device service: {starved}")
+                channel.send_json({"fault": fault_as_json(short)})
+            else:
+                channel.send_json(attendant.answer(message, descriptors))
     finally:
         tenant.leaving = True
         with tenant.lock:

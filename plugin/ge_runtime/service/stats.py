@@ -13,8 +13,9 @@ from typing import Any
 from ge_runtime.devices import Device
 from ge_runtime.engines.places import Place, books_of
 from ge_runtime.service.library import Volume
+from ge_runtime.service.naming import process_name
 from ge_runtime.service.protocol import VERSION, Json
-from ge_runtime.service.tenancy import Tenant, process_name
+from ge_runtime.service.tenancy import Tenant
 from ge_runtime.service.turns import Turns
 
 
@@ -27,9 +28,9 @@ def describe(
     turns: Turns,
 ) -> Json:
     """All of it. Times are seconds, sizes bytes; what counts, counts from the start."""
-    waiting = turns.waiting()
     arenas = sum(tenant.arenas.nbytes for tenant in tenants)
     books = () if place is None else books_of(place)
+    allocated = _by_label(books)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "version": VERSION,
@@ -43,9 +44,10 @@ def describe(
         "turns": asdict(turns.stats()),
         "memory": {
             "resident": _resident_bytes(),
-            "weights": _weights_bytes(volumes, shared=place is not None and place.kind != "cpu"),
+            # Engines have their own, but for those of a card, which share files of equal content.
+            "weights": allocated.get("weights", sum(v.engine.weights_bytes() for v in volumes)),
             "arenas": arenas,
-            "allocated": _by_label(books),
+            "allocated": allocated,
             "allocations": sum(device.allocations for device in books),
         },
         "models": [
@@ -63,6 +65,7 @@ def describe(
         ],
         "clients": [
             {
+                "number": tenant.number,
                 "name": tenant.name,
                 "pid": tenant.pid,
                 "process": process_name(tenant.pid),
@@ -74,20 +77,11 @@ def describe(
                 "faults": tenant.faults,
                 "busy_s": tenant.busy_s,
                 "wait_s": tenant.wait_s,
-                "waiting": waiting.get(tenant.process, 0),
+                "waiting": tenant.waiting,
             }
             for tenant in tenants
         ],
     }
-
-
-def _weights_bytes(volumes: Sequence[Volume], *, shared: bool) -> int:
-    """shared: whether engines of equal content have them once, as a card's do."""
-    each = {
-        volume.content if shared else id(volume): volume.engine.weights_bytes()
-        for volume in volumes
-    }
-    return sum(each.values())
 
 
 def _by_label(books: Sequence[Device[Any]]) -> dict[str, int]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 from threading import Lock
 from typing import Final
 
 from ge_runtime.engines.places import Place
 from ge_runtime.service.arenas import Arenas
-from ge_runtime.service.fair import Ticket
+from ge_runtime.service.fair import State, Ticket
 from ge_runtime.service.library import Library, Volume
 from ge_runtime.service.protocol import Broken
 
@@ -29,6 +28,8 @@ class Loan:
     """An engine as one client has it: its own turn, its own counts."""
 
     number: int
+    name: str
+    """The model's, as this client has it: files of equal content may have others."""
     volume: Volume
     busy: Lock = field(default_factory=Lock)
     """Held by the connection that executes on it."""
@@ -43,6 +44,8 @@ class Tenant:
     """A client: one model instance, connected. Its connections' threads change it under `lock`."""
 
     token: str
+    number: int
+    """Its own among all clients of this service."""
     name: str
     pid: int
     weight: float
@@ -63,6 +66,16 @@ class Tenant:
     def process(self) -> Hashable:
         """Who shares with whom: all clients in a process are one."""
         return self.pid
+
+    @property
+    def waiting(self) -> int:
+        """Its executions that wait for their turns."""
+        with self.lock:
+            tickets = [loan.ticket for loan in self.loans.values()]
+        return sum(ticket is not None and ticket.state is State.WAITING for ticket in tickets)
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid})"
 
     def note(self, took_s: float, waited_s: float, *, failed: bool) -> None:
         """One more execution has ended. Called by the connections of one engine each."""
@@ -103,8 +116,8 @@ class Tenants:
     def enter(self, name: str, pid: int, weight: float, priority: int) -> Tenant:
         """A new client, with one connection."""
         arenas = Arenas(lambda m: self._place().adopt(m), lambda m: self._place().disown(m))
-        token = secrets.token_hex(16)
-        tenant = Tenant(token, name, pid, weight, priority, arenas)
+        token, number = secrets.token_hex(16), next(self._numbers)
+        tenant = Tenant(token, number, name, pid, weight, priority, arenas)
         with self._lock:
             self._tenants[token] = tenant
         self._changed()
@@ -129,10 +142,12 @@ class Tenants:
         with tenant.lock:
             loans, tenant.loans = list(tenant.loans.values()), {}
         for loan in loans:
-            _tried(partial(self._library().give_back, loan.volume))
-        if tenant.arenas.nbytes:
-            _tried(tenant.arenas.clear)
-        _log.info("%s (pid %d) has left", tenant.name, tenant.pid)
+            with _told(f"{tenant}: {loan.name} was not given back"):
+                self._library().give_back(loan.volume)
+        for number in tenant.arenas.numbers:
+            with _told(f"{tenant}: arena {number} was not given back"):
+                tenant.arenas.remove(number)
+        _log.info("%s has left", tenant)
         self._changed()
 
     def all(self) -> list[Tenant]:
@@ -140,25 +155,18 @@ class Tenants:
         with self._lock:
             return list(self._tenants.values())
 
-    def lend(self, tenant: Tenant, volume: Volume) -> Loan:
-        """An engine for the client."""
-        loan = Loan(next(self._numbers), volume)
+    def lend(self, tenant: Tenant, name: str, volume: Volume) -> Loan:
+        """An engine for the client. name: the model's, for people."""
+        loan = Loan(next(self._numbers), name, volume)
         with tenant.lock:
             tenant.loans[loan.number] = loan
         return loan
 
 
-def _tried(give_back: Callable[[], None]) -> None:
-    """Give something back; a device that is lost, and fails to, keeps nobody else's things."""
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Log what goes wrong, and go on: a device that keeps one thing keeps no others."""
     try:
-        give_back()
+        yield
     except Exception:
-        _log.exception("something of a client was not given back")
-
-
-def process_name(pid: int) -> str:
-    """What the system calls a process; empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
+        _log.exception("%s", what)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Condition, Lock
 
@@ -75,7 +75,7 @@ class Turns:
         """The execution has ended, after so many seconds."""
         with self._lock:
             self._wake(self._queue.finish(ticket, took_s, self._clock.now()))
-            if not self._queue.running:
+            if self._closed and not self._queue.running:
                 self._idle.notify_all()
 
     def cancel(self, ticket: Ticket) -> None:
@@ -92,19 +92,13 @@ class Turns:
             while self._queue.running and self._clock.now() < now + patience_s:
                 self._clock.wait(self._idle, now + patience_s)
 
-    def waiting(self) -> dict[Hashable, int]:
-        """How many tickets of each client wait now."""
-        with self._lock:
-            counts: dict[Hashable, int] = {}
-            for ticket in self._queue.waiting:
-                counts[ticket.client] = counts.get(ticket.client, 0) + 1
-            return counts
-
-    def longest_run_s(self) -> float:
-        """How long the execution has been running that began first; 0 if none runs."""
+    def overdue(self, run_s: float) -> str | None:
+        """Whose execution of what has been running for more than that; None if none has."""
         with self._lock:
             running = self._queue.running
-            return self._clock.now() - running[0].began_at if running else 0.0
+            if running and self._clock.now() - running[0].began_at > run_s:
+                return running[0].what
+            return None
 
     def stats(self) -> TurnStats:
         """All at one moment."""

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any, Final
 
-from ge_runtime.errors import RuntimeFault
+from ge_runtime.errors import RuntimeFault, ServiceFault
 from ge_runtime.service.channel import PeerGone
 from ge_runtime.service.paths import RuntimeFolder
 from ge_runtime.service.protocol import VERSION
@@ -26,7 +26,7 @@ def look(folder: RuntimeFolder) -> list[dict[str, Any]]:
         with suppress(NoService, PeerGone):
             try:
                 services.append(_ask(device, folder))
-            except (RuntimeFault, TimeoutError) as fault:
+            except RuntimeFault as fault:
                 services.append({"device": device, "fault": str(fault)})
     return services
 
@@ -36,9 +36,9 @@ def _ask(device: str, folder: RuntimeFolder) -> dict[str, Any]:
 
     def patience() -> None:
         if time.monotonic() > until:
-            raise TimeoutError(f"it does not answer within {_ANSWER_S:g} s")
+            raise ServiceFault(f"it does not answer within {_ANSWER_S:g} s")
 
-    channel, _ = connect(device, folder)
+    channel, _ = connect(device, folder, patience)
     try:
         return ask(channel, {"role": "observer", "version": VERSION}, patience)
     finally:

@@ -46,6 +46,12 @@ def test_no_service_is_said_and_started(services, capsys):
     assert services.names() == set()
 
 
+@pytest.mark.parametrize("options", [["--once", "--json"], ["--json", "--once"]])
+def test_figures_are_shown_once_whether_that_is_said_or_not(services, capsys, options):
+    assert main(["top", *options]) == 1
+    assert json.loads(capsys.readouterr().out) == []
+
+
 def test_services_models_and_clients_are_shown(services, version_dir, capsys):
     model = version_dir(ENCODER) / "model.onnx"
     with ClientProcess(model) as one, ClientProcess(model) as other:
@@ -67,9 +73,11 @@ def test_services_models_and_clients_are_shown(services, version_dir, capsys):
 
 
 def test_share_is_of_the_time_since_the_last_look():
-    def client(name, busy_s):
+    def client(number, busy_s):
+        """A place of one instance: all have its name and its process."""
         known = dict.fromkeys(("arenas", "executions", "faults", "waiting", "wait_s"), 0)
-        return {**known, "name": name, "pid": 1, "process": "x", "weight": 1.0, "busy_s": busy_s}
+        named = {"number": number, "name": "encoder_0", "pid": 1, "process": "x", "weight": 1.0}
+        return {**known, **named, "busy_s": busy_s}
 
     def stats(a, b):
         turns = dict.fromkeys(
@@ -83,7 +91,7 @@ def test_share_is_of_the_time_since_the_last_look():
             "turns": {**turns, "wait_s": 0.0, "longest_wait_s": 0.0},
             "memory": {"weights": 0, "arenas": 0, "allocated": {}, "resident": 0},
             "models": [],
-            "clients": [client("a", a), client("b", b)],
+            "clients": [client(1, a), client(2, b)],
         }
 
     lines = table([stats(10.0, 30.0)], {}, Path("/x"))
@@ -156,6 +164,15 @@ def test_terminal_shows_one_screen_after_the_other(services, version_dir):
     assert len(lines) == 7
     assert lines[0].startswith("cpu (host), pid ")
     assert lines[-1] == "... 4 more lines: see --once"
+
+
+def test_what_is_no_terminal_gets_one_table_after_the_other(services):
+    command = [sys.executable, "-c", INTERRUPTIBLE, "top", "--interval", "0.01"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top:
+        first, empty, second = (top.stdout.readline() for _ in range(3))
+        top.kill()
+    assert (first, empty) == (second, "\n")
+    assert first.startswith("no device service in ")
 
 
 def test_service_that_does_not_answer_is_shown_as_such():

@@ -9,9 +9,9 @@ from runtime.devices.conformance_device import CAPACITY, DeviceConformance
 
 from ge_runtime.errors import OutOfMemory
 from ge_runtime.service.arenas import Arenas, SharedMemory
-from ge_runtime.service.channel import map_sealed, sealed_file
 from ge_runtime.service.executions import NOWHERE
 from ge_runtime.service.protocol import Broken
+from ge_runtime.service.sealed import map_sealed, sealed_file
 
 
 class Nobody:
@@ -130,6 +130,7 @@ def arenas():
         (1, 4096, (1,)),
         (1, 64, (1009,)),
         (1, 0, (2**62, 2**62)),
+        (NOWHERE, 0, (2**62, 0)),
         (1, 2**63, (1,)),
         (1, 2**64 - 64, (16,)),
         (1, 4, (1,)),

@@ -8,6 +8,7 @@ import pytest
 from runtime.support.ascend import ENVIRONMENT, SITE, compile_om, token_gears
 from runtime.support.configs import encoder_config
 from runtime.support.graphs import ENCODER, encode, write
+from runtime.support.pipelines import SCORES, WEIGHTS, compile_stages
 from runtime.support.services import until, wait_for_end
 
 from ge_runtime import Runtime
@@ -21,6 +22,7 @@ CONFIG = encoder_config(
         "cost": "launch_us=100, element_ns=100, element2_ns=0",
     }
 )
+LOGITS = SCORES | {"name": "logits"}
 
 
 def request(*row):
@@ -63,6 +65,26 @@ def test_clients_share_the_weights_and_the_workspace_of_the_card(card, compiled)
         runtime.close()
     until(lambda: not card.stats("npu:0")["clients"], "their leave")
     assert card.stats("npu:0")["models"] == []
+
+
+def test_stages_of_equal_content_are_on_the_card_once(card, tmp_path):
+    """Of two clients that have some stages in common, and hand over on the card."""
+    compile_stages(tmp_path)
+    runtimes = []
+    for outputs, stages in [(SCORES, "embed, pool, head, scale"), (LOGITS, "embed, pool, head")]:
+        config = {**CONFIG, "output": [outputs]}
+        config["parameters"] = CONFIG["parameters"] | {"stages": {"string_value": stages}}
+        runtimes.append(Runtime.open(tmp_path, config, instance_name=stages))
+    for name, weight, runtime in [("scores", 2, runtimes[0]), ("logits", 1, runtimes[1])]:
+        (answer,) = runtime.infer([request(5, 6, 10)])
+        np.testing.assert_allclose(answer[name], weight * 7 * WEIGHTS, rtol=1e-3)
+        assert runtime.gauges()["allocations_after_freeze"] == 0
+    stats = card.stats("npu:0")
+    assert [len(model["artifacts"]) for model in stats["models"]] == [4, 3]
+    weights = [model["weights"] for model in stats["models"]]
+    assert stats["memory"]["weights"] < sum(weights)
+    for runtime in runtimes:
+        runtime.close()
 
 
 def test_killed_service_gives_the_card_back_and_the_next_one_has_it(card, compiled):

@@ -1,14 +1,16 @@
 """Processes that die or hang, for real: what stays behind, and what comes back."""
 
 import contextlib
-import fcntl
 import gc
 import os
 import resource
+import select
 import shutil
 import signal
-import threading
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +22,9 @@ from runtime.support.threads import Beside
 
 from ge_runtime import EngineLost, Runtime
 from ge_runtime.engines.artifact import Artifact
-from ge_runtime.errors import RuntimeFault
+from ge_runtime.errors import RuntimeFault, ServiceFault
+from ge_runtime.service import keeper, pulse
+from ge_runtime.service.alarm import Alarm
 from ge_runtime.service.client import ServicePlace
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.paths import RuntimeFolder
@@ -37,8 +41,10 @@ def request(*row):
 
 def arenas_of(pid):
     """How many files of clients a process has open or mapped."""
-    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    files = sum(link.startswith("/memfd:ge_runtime") for link in links)
+    files = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it is closed while we look
+            files += str(link.readlink()).startswith("/memfd:ge_runtime")
     return files + Path(f"/proc/{pid}/maps").read_text().count("/memfd:ge_runtime")
 
 
@@ -72,7 +78,7 @@ def test_killed_client_gives_back_all_it_had_and_harms_nobody(services, runtime,
 def test_killed_service_fails_requests_at_once_and_is_replaced(services, runtime):
     pid = services.pid()
     (before,) = runtime.infer([request(3, 4)])
-    with services_held(services):
+    with nobody_starts_another():
         os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
         until(lambda: not runtime.is_ready(), "the runtime's notice")
@@ -90,13 +96,11 @@ def test_killed_service_fails_requests_at_once_and_is_replaced(services, runtime
 
 
 @contextlib.contextmanager
-def services_held(services):
-    """From the death of the service on nobody can start another, as long as this lasts."""
-    with (services.path / "cpu.lock").open("r+") as lock:
-        holder = threading.Thread(target=fcntl.flock, args=(lock, fcntl.LOCK_EX))
-        holder.start()  # it waits where others only try, so it is the next
+def nobody_starts_another():
+    """As if somebody else had the lock, and did not come to listen, as long as this lasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pulse, "start", lambda *_: False)
         yield
-        holder.join()
 
 
 def test_answers_outlive_the_service_that_made_them(services, runtime):
@@ -118,6 +122,24 @@ def test_service_is_replaced_as_often_as_it_dies(services, runtime):
         (answer,) = runtime.infer([request(1)])
         np.testing.assert_allclose(answer["embedding"], encode([[1]]), rtol=1e-5)
     assert len(seen) == 3
+
+
+def test_next_service_is_not_started_before_its_time(services, monkeypatch):
+    pauses = []
+
+    class Watched(Alarm):
+        def wait(self, seconds, channel=None):
+            if channel is None:
+                rings = bool(select.select([self._wake], [], [], 0)[0])
+                pauses.append((seconds, rings))
+            return super().wait(seconds, channel)
+
+    monkeypatch.setattr(keeper, "Alarm", Watched)
+    place = ServicePlace("cpu", "client", limits=Limits(retry_s=3600.0))
+    os.kill(place.pid, signal.SIGKILL)
+    until(lambda: pauses, "the notice")
+    assert pauses == [(3600.0, False)]
+    place.close()
 
 
 def test_several_clients_come_back_to_one_service(services, version_dir):
@@ -147,7 +169,7 @@ def test_runtime_that_is_closed_while_there_is_no_service_leaves_nothing(service
 def open_and_close_without_service(services, folder):
     runtime = Runtime.open(folder, CONFIG, instance_name="encoder_0")
     pid = services.pid()
-    with services_held(services):
+    with nobody_starts_another():
         os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
         until(lambda: not runtime.is_ready(), "the notice")
@@ -183,12 +205,167 @@ def test_service_that_hangs_is_ended_and_replaced(services, version_dir):
     place.close()
 
 
+def test_load_that_meets_the_death_of_a_service_goes_on_with_the_next(services, version_dir):
+    place = ServicePlace("cpu", "client", limits=Limits(retry_s=3600.0))
+    artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
+    inputs, expected = token_batch(2, 3)
+    shapes = {name: array.shape for name, array in inputs.items()}
+    seen = {place.pid}
+
+    def kill():
+        seen.add(place.pid)
+        os.kill(place.pid, signal.SIGKILL)
+        wait_for_end(place.pid)
+
+    kill()
+    engine = place.open([artifact], threads=1, outputs=["embedding"])
+    kill()
+    known = engine.intermediates(shapes)
+    kill()
+    engine.bind([shapes], place.memory)
+    assert known == engine.intermediates(shapes)
+    assert place.pid not in seen
+    assert len(seen) == 3
+    results = engine.run(inputs, {"embedding": None})
+    np.testing.assert_allclose(results["embedding"], expected, rtol=1e-5)
+    assert [model["clients"] for model in services.stats()["models"]] == [1]
+    place.close()
+
+
+def test_load_that_finds_no_next_service_fails_with_its_reason(services, version_dir):
+    first = ServicePlace("cpu", "first")
+    place = ServicePlace("cpu", "client", limits=Limits(start_s=0.2))
+    pid = place.pid
+    artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
+    with nobody_starts_another():
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+        with pytest.raises(EngineLost, match=r"found no device service of cpu that answers"):
+            place.open([artifact], threads=1, outputs=["embedding"])
+        place.close()
+    first.close()
+
+
+def test_client_closes_at_once_while_the_next_service_starts(
+    services, version_dir, tmp_path, monkeypatch
+):
+    limits = Limits(start_s=3600.0, retry_s=0.01)
+    place = ServicePlace("cpu", "client", limits=limits)
+    artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
+    engine = place.open([artifact], threads=1, outputs=["embedding"])
+    buffer = place.memory.allocate("inputs", 1000)
+    pid = place.pid
+    with never_listening(services, tmp_path, monkeypatch):
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+        until(lambda: lock_holder(services) not in (None, pid), "the start of the next one")
+        for close in (buffer.free, engine.close, place.close):
+            Beside(close).result()
+
+
+def test_client_of_a_service_that_hangs_closes_soon(services, version_dir, monkeypatch):
+    monkeypatch.setattr(keeper, "_WORD_S", 0.01)
+    place = ServicePlace("cpu", "client", limits=Limits(hung_s=3600.0, retry_s=3600.0))
+    artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
+    engine = place.open([artifact], threads=1, outputs=["embedding"])
+    buffers = [place.memory.allocate("inputs", 1000) for _ in range(3)]
+    os.kill(place.pid, signal.SIGSTOP)
+    for close in (engine.close, *(buffer.free for buffer in buffers), place.close):
+        Beside(close).result()
+
+
+def test_lock_of_a_service_that_does_not_come_to_listen_is_told_with_its_process(
+    services, tmp_path, monkeypatch
+):
+    with never_listening(services, tmp_path, monkeypatch):
+        starting = Beside(ServicePlace, "cpu", "first", limits=Limits(start_s=3600.0))
+        until(lambda: lock_holder(services) is not None, "the start")
+        pid = lock_holder(services)
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(ServiceFault) as raised:
+            ServicePlace("cpu", "second", limits=Limits(start_s=0.1))
+        assert str(raised.value) == (
+            "found no device service of cpu that answers within 0.1 s; "
+            f"process {pid} is its service, or is to be: end it if it hangs; "
+            f"its log is {services.path}/cpu.log"
+        )
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ServiceFault, match="has not come to listen: it ended without a word"):
+            starting.result()
+
+
+@contextlib.contextmanager
+def never_listening(services, tmp_path, monkeypatch):
+    """Services that start meanwhile hang before they listen; they are ended with this."""
+    other = tmp_path / "other"
+    (other / "ge_runtime").mkdir(parents=True)
+    (other / "ge_runtime" / "__init__.py").write_text("import threading; threading.Event().wait()")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [str(other), *sys.path])
+        try:
+            yield
+        finally:
+            if services.is_locked():
+                os.kill(lock_holder(services), signal.SIGKILL)
+
+
+def lock_holder(services):
+    """The process that has the lock; None before it is one that is to be the service."""
+    text = (services.path / "cpu.lock").read_text() if services.path.is_dir() else ""
+    return int(text) if text else None
+
+
+def test_client_that_meets_a_service_that_hangs_has_the_next(services, monkeypatch):
+    """Even if it took all the time there was to find that out."""
+    first = ServicePlace("cpu", "first")
+    hanging, lost_s = first.pid, 0.0
+
+    def stop(pid):
+        nonlocal lost_s
+        lost_s = 3600.0
+        kill(pid)
+
+    kill = pulse.kill
+    monkeypatch.setattr(pulse, "kill", stop)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + lost_s, sleep=time.sleep)
+    monkeypatch.setattr(pulse, "time", clock)
+    os.kill(hanging, signal.SIGSTOP)
+    second = ServicePlace("cpu", "second", limits=Limits(probe_s=0.01, hung_s=0.05))
+    assert second.pid != hanging
+    second.close()
+    first.close()
+
+
+def test_fork_of_a_client_does_not_hide_its_death(services, runtime, version_dir):
+    model = version_dir(ENCODER) / "model.onnx"
+    with ClientProcess(model, forks=True) as client:
+        client.service()
+        fork = client.fork()
+        assert len(services.stats()["clients"]) == 2
+        os.kill(client.pid, signal.SIGKILL)
+        until(lambda: len(services.stats()["clients"]) == 1, "the end of the killed client")
+        os.kill(fork, signal.SIGKILL)
+    (answer,) = runtime.infer([request(1, 2)])
+    np.testing.assert_allclose(answer["embedding"], encode([[1, 2]]), rtol=1e-5)
+
+
+def test_fork_of_a_client_is_told_that_the_service_is_not_its_own(services, version_dir):
+    with ClientProcess(version_dir(ENCODER) / "model.onnx", forks=True) as client:
+        pid = client.service()
+        client.fork()
+        assert client.said() == (
+            f"the device service of cpu (pid {pid}) is lost: it is the client's that this process "
+            f"was forked from; it was closed; its log is {services.path}/cpu.log"
+        )
+        assert client.said() == "the client goes on"
+
+
 def test_service_that_hangs_is_found_out_while_nobody_asks_for_anything(services):
     place = ServicePlace("cpu", "client", limits=QUICK)
     pid = place.pid
     os.kill(pid, signal.SIGSTOP)
     wait_for_end(pid)
-    until(lambda: place.link is not None and place.pid != pid, "the next service")
+    until(lambda: not place.lost and place.pid != pid, "the next service")
     place.close()
 
 

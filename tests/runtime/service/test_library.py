@@ -9,6 +9,7 @@ from runtime.support.graphs import ENCODER, PIXELS, onnx_model, write
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.places import HostPlace
 from ge_runtime.errors import ArtifactFault, OutOfMemory
+from ge_runtime.service import library as library_module
 from ge_runtime.service.library import Library
 
 
@@ -75,6 +76,25 @@ def test_other_content_or_options_are_other_engines(library, place, tmp_path):
     assert len({id(volume) for volume in volumes}) == place.opened == 3
     library.close()
     assert place.open_now == 0
+
+
+def test_analysis_of_shapes_is_kept_for_all_clients_and_not_without_bound(
+    library, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(library_module, "_MOST_ANALYSED", 2)
+    volume = borrow(library, artifact(tmp_path))
+    asked, analyse = [], volume.engine.intermediates
+
+    def intermediates(shapes):
+        asked.append(shapes["input_ids"][1])
+        return analyse(shapes)
+
+    monkeypatch.setattr(volume.engine, "intermediates", intermediates)
+    for size in (1, 2, 1, 2, 3, 3, 1):
+        shapes = {"input_ids": (1, size), "attention_mask": (1, size)}
+        assert volume.intermediates(shapes) == analyse(shapes)
+    assert asked == [1, 2, 3, 1]
+    library.close()
 
 
 def test_many_who_want_the_same_wait_for_one_to_open_it(library, place, tmp_path):

@@ -14,12 +14,13 @@ from runtime.support.graphs import ENCODER
 from runtime.support.services import descriptors_of, patience, until
 
 from ge_runtime.engines.artifact import Artifact
-from ge_runtime.errors import ServiceFault
-from ge_runtime.service.channel import PeerGone, sealed_file
+from ge_runtime.errors import ArtifactFault, OutOfMemory, RuntimeFault, ServiceFault
+from ge_runtime.service.channel import PeerGone
 from ge_runtime.service.client import ServicePlace
 from ge_runtime.service.executions import NOWHERE, pack_layout, pack_run, unpack_done
 from ge_runtime.service.protocol import MOST_LARGE_BYTES, VERSION, Kind, framed, pack_json
 from ge_runtime.service.pulse import ask
+from ge_runtime.service.sealed import sealed_file
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +125,20 @@ def test_requests_that_mean_nothing_are_refused_and_the_next_is_served(client, m
     os.close(descriptor)
 
 
+def test_long_nonsense_is_quoted_in_short(shared_services, client):
+    channel, _ = client
+    log = shared_services.path / "cpu.log"
+    nonsense = "x" * 100_000
+    before = log.stat().st_size
+    with pytest.raises(ServiceFault, match="refuses: found 'xxx") as refused:
+        answer(channel, {"do": nonsense})
+    opening = {"do": "open", "artifacts": [[nonsense, "onnxruntime", ""]], "threads": 1}
+    with pytest.raises(RuntimeFault, match="xxx") as failed:
+        answer(channel, {**opening, "outputs": []})
+    assert len(str(refused.value)) + len(str(failed.value)) < 10_000
+    assert log.stat().st_size - before < 10_000
+
+
 @pytest.mark.parametrize("shapes", [{"x": [-1]}, {"x": "4"}, {"x": [1.5]}, [1]])
 def test_shapes_that_are_none_are_refused(client, version_dir, shapes):
     channel, _ = client
@@ -151,6 +166,66 @@ def test_memory_that_could_vanish_is_refused(client):
         os.close(descriptor)
 
 
+@pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "sealed against writing", "empty"])
+def test_what_is_no_memory_to_share_is_refused(client, tmp_path, kind):
+    channel, _ = client
+    with contextlib.ExitStack() as stack:
+        if kind == "pipe":
+            descriptor, other = os.pipe()
+            stack.callback(os.close, other)
+        elif kind == "folder":
+            descriptor = os.open(tmp_path, os.O_RDONLY)
+        elif kind == "socket":
+            descriptor = os.dup(channel.fileno())
+        else:
+            descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+            os.ftruncate(descriptor, 0 if kind == "empty" else 4096)
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        stack.callback(os.close, descriptor)
+        with pytest.raises(ServiceFault, match="the device service refuses: found a"):
+            answer(channel, {"do": "arena", "number": 1, "nbytes": 4096}, [descriptor])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_model_that_is_no_file_is_refused_and_blocks_nobody(client, tmp_path, kind):
+    channel, _ = client
+    path = tmp_path / "model.onnx"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")  # which has no end
+    else:
+        path.mkdir()
+    message = {"do": "open", "artifacts": [[str(path), "onnxruntime", ""]], "threads": 1}
+    with pytest.raises(ArtifactFault, match=r"model\.onnx: found no regular file, expected one"):
+        answer(channel, {**message, "outputs": ["y"]})
+
+
+@pytest.mark.parametrize("path", ["\0", "x" * 5000, "\ud800", ""])
+def test_paths_that_are_none_are_faults(client, path):
+    channel, _ = client
+    message = {"do": "open", "artifacts": [[path, "onnxruntime", ""]], "threads": 1}
+    with pytest.raises(RuntimeFault):
+        answer(channel, {**message, "outputs": ["y"]})
+
+
+def test_more_shapes_than_any_model_has_are_refused(client, version_dir):
+    channel, _ = client
+    engine = opened(channel, version_dir)
+    with pytest.raises(ServiceFault, match="found 10001 shapes to prepare for, expected 10000"):
+        answer(channel, {"do": "bind", "engine": engine, "largest": [{}] * 10_001})
+
+
+def test_name_is_nothing_that_a_log_or_a_terminal_would_obey(shared_services):
+    name = "\x1b[2Jx\n2026 WARNING y\ud800" + "z" * 1000
+    channel, _ = shared_services.greet(role="client", name=name, weight=1.0, priority=0)
+    (stats,) = (c for c in shared_services.stats()["clients"] if c["name"].startswith("?[2Jx"))
+    assert stats["name"] == "?[2Jx?2026 WARNING y?" + "z" * (256 - 21)
+    assert f"\n{name[:5]}" not in (shared_services.path / "cpu.log").read_text()
+    channel.close()
+
+
 def test_descriptors_that_nobody_asked_for_do_not_stay_open(shared_services, client):
     channel, _ = client
     pid = shared_services.pid()
@@ -163,12 +238,24 @@ def test_descriptors_that_nobody_asked_for_do_not_stay_open(shared_services, cli
     until(lambda: descriptors_of(pid) <= before, "the end of descriptors")
 
 
-def test_more_descriptors_than_any_message_brings_end_the_connection(shared_services, client):
+def test_more_descriptors_than_any_message_brings_are_not_had(shared_services, client):
     channel, _ = client
+    pid = shared_services.pid()
+    before = descriptors_of(pid)
     file = sealed_file("test", 4096)
-    channel.send(framed(Kind.CONTROL, pack_json({"do": "fly"})), [file] * 50)
+    with pytest.raises(OutOfMemory, match="found more descriptors than any message brings"):
+        answer(channel, {"do": "arena", "number": 1, "nbytes": 4096}, [file] * 50)
+    until(lambda: descriptors_of(pid) <= before, "the end of descriptors")
+    answer(channel, {"do": "arena", "number": 1, "nbytes": 4096}, [file])
     os.close(file)
-    until_gone(channel)
+
+
+def test_memory_beyond_all_addresses_is_not_had(client):
+    channel, _ = client
+    file = sealed_file("test", 2**56)
+    with pytest.raises(OutOfMemory, match=r"the device service: .*Cannot allocate memory"):
+        answer(channel, {"do": "arena", "number": 1, "nbytes": 2**56}, [file])
+    os.close(file)
 
 
 def test_large_message_that_is_too_large_or_not_sealed_is_refused(client):

@@ -1,6 +1,8 @@
 """Turns on a device that is held by hand: who waits, until when, and who is told."""
 
 import contextlib
+import os
+import re
 import threading
 
 import numpy as np
@@ -155,13 +157,15 @@ def test_faults_of_the_engine_arrive_with_class_and_text(held, opened, fault):
     assert run(engine, 2.0) == 4.0
 
 
-def test_defect_of_the_engine_is_a_fault_with_its_class(held, opened):
+def test_defect_of_the_engine_is_a_fault_with_its_class(held, opened, caplog):
     device, _ = held
     device.let_go()
     engine = opened()
     device.fault = ZeroDivisionError("by zero")
     with pytest.raises(Exception, match=r"^ZeroDivisionError: by zero$"):
         run(engine, 1.0)
+    (failed,) = (line for line in caplog.messages if "failed" in line)
+    assert failed.startswith(f"an execution for client (pid {os.getpid()}) of ")
 
 
 def test_service_that_ends_answers_what_is_under_way_and_begins_nothing_more(services, opened):
@@ -222,6 +226,9 @@ def test_execution_that_never_ends_ends_the_service(services, opened):
         clock.advance(server.limits.run_s + 1)
         with pytest.raises(EngineLost):
             hanging.result()
+        who = rf"client \(pid {os.getpid()}\) of .*/model\.om"
+        until(lambda: server._ending is not None, "its end")
+        assert re.search(f"an execution for {who} has been running for 300 s", server._ending)
         device.let_go()
         engine._place.close()
 
@@ -243,6 +250,25 @@ def test_arenas_are_adopted_by_the_place_and_disowned_when_the_client_leaves(hel
     assert len(server.tenants) == 0
 
 
+def test_memory_that_the_device_does_not_let_go_of_keeps_nothing_else(held, opened, caplog):
+    device, server = held
+    place = opened()._place
+    let_go = device.disown
+
+    def disown(memory):
+        if memory.nbytes == 8192:
+            raise OutOfMemory("it is still in use")
+        let_go(memory)
+
+    device.disown = disown
+    for nbytes in (8000, 12_000, 16_000):
+        place.memory.allocate("inputs", nbytes)
+    place.close()
+    until(lambda: (device.adopted, device.closed) == ([8192], 1), "the rest")
+    until(lambda: len(server.tenants) == 0, "its leave")
+    assert f"client (pid {os.getpid()}): arena 1 was not given back" in caplog.messages
+
+
 def test_place_that_cannot_be_opened_is_told_in_its_own_words(services, monkeypatch, artifact):
     with held_service(services.path) as (_, server):
 
@@ -259,7 +285,7 @@ def test_idle_service_ends_by_its_clock(services):
     with held_service(services.path, clock=clock, limits=Limits(grace_s=100.0)) as (_, server):
         place = ServicePlace("held", "client")
         clock.advance(1000.0)
-        assert place.link is not None
+        assert not place.lost
         place.close()
         until(lambda: len(server.tenants) == 0, "its leave")
         clock.advance(99.0)

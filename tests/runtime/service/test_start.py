@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import resource
 import signal
 import socket
@@ -114,6 +115,14 @@ def test_interpreter_that_cannot_start_it_is_a_fault_with_the_log(services, monk
     with pytest.raises(ServiceFault, match=r"cannot be started: .* No such file"):
         ServicePlace("cpu", "client")
     assert not services.is_locked()
+
+
+def test_folder_in_the_place_of_a_file_is_told_with_where_it_is(services):
+    (services.path / "cpu.lock").mkdir(0o700, parents=True)
+    services.path.chmod(0o700)
+    expected = f"cannot be started: {services.path}: [Errno 21] Is a directory: 'cpu.lock'"
+    with pytest.raises(ServiceFault, match=re.escape(expected)):
+        ServicePlace("cpu", "client")
 
 
 def test_package_that_the_service_does_not_find_is_told(services, monkeypatch):

@@ -10,20 +10,21 @@ from ge_runtime.testing.clock import ManualClock
 def test_turn_comes_when_the_one_before_leaves():
     clock = ManualClock()
     turns = Turns(1, clock)
-    first, second = Ticket("a"), Ticket("b")
+    first, second = Ticket("a", what="encoder_0 of encoder/1/model.onnx"), Ticket("b")
     turns.enter(first)
     waiting = Beside(turns.enter, second)
     clock.until_waiting(1)
-    assert turns.waiting() == {"b": 1}
+    assert turns.stats().waiting == 1
     clock.advance(2.0)
-    assert turns.longest_run_s() == 2.0
+    assert turns.overdue(2.0) is None
+    assert turns.overdue(1.9) == "encoder_0 of encoder/1/model.onnx"
     turns.leave(first, 2.0)
     waiting.result()
     turns.leave(second, 0.5)
     stats = turns.stats()
     assert (stats.begun, stats.waited, stats.wait_s, stats.longest_wait_s) == (2, 1, 2.0, 2.0)
     assert (stats.running, stats.waiting, stats.free) == (0, 0, 1)
-    assert turns.longest_run_s() == 0.0
+    assert turns.overdue(0.0) is None
 
 
 def test_deadline_ends_the_waiting():
@@ -35,7 +36,7 @@ def test_deadline_ends_the_waiting():
     clock.advance(3.0)
     with pytest.raises(Expired):
         late.result()
-    assert (turns.stats().expired, turns.waiting()) == (1, {})
+    assert (turns.stats().expired, turns.stats().waiting) == (1, 0)
 
 
 def test_deadline_that_has_passed_is_no_turn():
