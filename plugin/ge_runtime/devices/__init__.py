@@ -1,9 +1,10 @@
-"""Where memory comes from: the bookkeeping that all devices share, and the host's memory.
+"""Where memory comes from, and whether it is there: what all devices share; the host's memory.
 
 A card's memory is in the room that knows the card.
 """
 
 from ge_runtime.devices.base import Buffer, Device
 from ge_runtime.devices.host import HostDevice
+from ge_runtime.devices.watch import Watch
 
-__all__ = ["Buffer", "Device", "HostDevice"]
+__all__ = ["Buffer", "Device", "HostDevice", "Watch"]

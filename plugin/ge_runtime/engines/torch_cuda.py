@@ -1,0 +1,215 @@
+"""The torch engine on a GPU: `model.pt2`, recorded as CUDA graphs, replayed on a stream of its own.
+
+Written from torch's documents and source, and never run on a GPU: tests hold it against a fake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ge_runtime.cuda.gpu import Gpu
+from ge_runtime.devices import Device
+from ge_runtime.engines.base import Shapes, Signature
+from ge_runtime.engines.importing import Torch, import_torch
+from ge_runtime.engines.torch import (
+    ExportedProgram,
+    Results,
+    TorchEngine,
+    TorchTensor,
+    load_program,
+    moved,
+    signature_of,
+)
+from ge_runtime.engines.torch_captures import Capture, DeviceModule, Key, Recorder
+from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, RuntimeFault
+from ge_runtime.specs import Array, Tensors
+
+DEVICE_TYPE: Final = "cuda"
+"""torch's name for the kind of device."""
+
+_NO_MEMORY: Final = "out of memory"
+_INSTALL: Final = "pip uninstall -y torch; pip install torch"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaTorch:
+    """torch with a GPU of this process."""
+
+    torch: Torch
+    module: DeviceModule
+    """torch.cuda."""
+    gpu: Gpu
+
+    @classmethod
+    def load(cls, gpu: Gpu) -> CudaTorch:
+        """Raises NoDevice, with the cure, for what is missing."""
+        try:
+            torch = import_torch()
+        except ImportError as error:
+            raise NoDevice(
+                f"{gpu.name}: found no torch ({error}), expected it: `{_INSTALL}`"
+            ) from error
+        module = torch.get_device_module(DEVICE_TYPE)
+        count = module.device_count() if module.is_available() else 0
+        if gpu.index >= count:
+            made_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU alone"
+            raise NoDevice(
+                f"{gpu.name}: found torch {torch.__version__}, built for {made_for}, which sees "
+                f"{count} GPU(s), expected more than {gpu.index}: `{_INSTALL}` brings one for "
+                "CUDA; which CUDA the driver can do, `nvidia-smi` says"
+            )
+        # FP32 stays FP32, also in convolutions, where torch's own default is TF32.
+        torch.backends.cudnn.allow_tf32 = False
+        return cls(torch, module, gpu)
+
+    @property
+    def device(self) -> str:
+        """As torch calls it."""
+        return f"{DEVICE_TYPE}:{self.gpu.index}"
+
+    def allocations(self) -> int:
+        """How often torch's caching allocator has asked the device for memory so far."""
+        return int(self.module.memory_stats(self.gpu.index)["num_device_alloc"])
+
+    def fault(self, error: Exception) -> RuntimeFault:
+        """What an error of torch means."""
+        short = isinstance(error, self.torch.OutOfMemoryError) or _NO_MEMORY in str(error)
+        return self.gpu.fault(f"{self.gpu.name}: torch: {error}", short=short)
+
+
+class TorchCudaEngine(TorchEngine):
+    """See `base.Engine` and `base.Limited`. Executions of the shapes it was bound for are replayed.
+
+    Of those nothing is allocated on the device, and the host waits once, at the end, without the
+    GIL. Others, and those that cannot be recorded because they wait for the device in between, are
+    executed operation by operation in memory of torch's caching allocator.
+    """
+
+    queues: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        cuda: CudaTorch,
+        program: ExportedProgram,
+        signature: Signature,
+        threads: int,
+        outputs: Sequence[str],
+    ) -> None:
+        """Made by `open_on`; brings the program to the device."""
+        # The analysis of the graph is of its weights on the host.
+        super().__init__(cuda.torch, program, signature, threads)
+        self._module = moved(program, cuda.device).module()
+        self._cuda = cuda
+        self._asked = frozenset(outputs)
+        self._stream = cuda.module.Stream(device=cuda.device)
+        self._captures: dict[Key, Capture] = {}
+
+    @classmethod
+    def open_on(
+        cls, cuda: CudaTorch, path: Path, threads: int, outputs: Sequence[str]
+    ) -> TorchCudaEngine:
+        """The graph in `path`, its weights on the GPU. outputs: as for `TorchEngine.open`.
+
+        Raises ArtifactFault, OutOfMemory or EngineLost.
+        """
+        program = load_program(cuda.torch, path)
+        signature = signature_of(path, program, outputs)
+        try:
+            return cls(cuda, program, signature, threads, outputs)
+        except Exception as error:
+            fault = cuda.fault(error)
+            if isinstance(fault, EngineFault):
+                fault = ArtifactFault(f"{path}: it cannot be brought to {cuda.gpu.name}: {error}")
+            raise fault from error
+
+    @property
+    def lost(self) -> bool:
+        """See Engine. With the GPU, whoever found that out."""
+        return self._cuda.gpu.health.lost is not None
+
+    @property
+    def compiles_each_shape(self) -> bool:
+        """See Limited. What is not recorded can be executed all the same."""
+        return False
+
+    @property
+    def unplanned(self) -> tuple[str, ...]:
+        """See Limited."""
+        return (
+            "device memory is shared out by torch's caching allocator: workspace is what the "
+            "graph's own results take, and what kernels and their libraries take besides is in no "
+            "plan",
+            "executions of other sizes than the gears' take inputs, results and workspace of that "
+            "allocator; new blocks of it, in the whole process, count as allocations while serving",
+        )
+
+    def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
+        """See Engine. Records an execution of each of these shapes, on zeros."""
+        cuda = self._cuda
+        cuda.gpu.health.ensure_there()
+        self._captures = {}  # the memory of those before is free again
+        recorder = Recorder(
+            cuda.torch,
+            cuda.module,
+            cuda.device,
+            cuda.gpu.name,
+            self._stream,
+            self._signature.inputs,
+            self._execute,
+        )
+        try:
+            with cuda.module.stream(self._stream):
+                self._captures = recorder.record(largest)
+        except RuntimeFault:
+            raise
+        except Exception as error:
+            raise cuda.fault(error) from error
+
+    def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
+        """See Engine."""
+        self._cuda.gpu.health.ensure_there()
+        try:
+            with self._cuda.module.stream(self._stream):
+                try:
+                    return super().run(inputs, outputs)
+                finally:
+                    self._stream.synchronize()  # no copy is under way when it returns
+        except RuntimeFault:
+            raise
+        except Exception as error:
+            raise self._fault(error) from error
+
+    def close(self) -> None:
+        """See Engine."""
+        super().close()
+        self._captures = {}
+
+    def _call(self, flat: Sequence[TorchTensor]) -> Results:
+        capture = self._captures.get(tuple(tuple(tensor.shape) for tensor in flat))
+        if capture is None:
+            return self._module_on([t.to(self._cuda.device, non_blocking=True) for t in flat])
+        for place, tensor in zip(capture.inputs, flat, strict=True):
+            place.copy_(tensor, non_blocking=True)
+        capture.graph.replay()
+        return capture.outputs
+
+    def _execute(self, given: Sequence[TorchTensor]) -> dict[str, TorchTensor]:
+        """The results that are asked for, of inputs on the device."""
+        results = self._module_on(given)
+        if not isinstance(results, dict):
+            results = {self._signature.outputs[0].name: results}
+        return {name: result for name, result in results.items() if name in self._asked}
+
+    def _module_on(self, given: Sequence[TorchTensor]) -> Results:
+        args, kwargs = self._arguments.unflatten(given)
+        with self._torch.no_grad():  # results are copied from beyond inference mode
+            return self._module(*args, **kwargs)
+
+    def _fault(self, error: Exception) -> RuntimeFault:
+        return self._cuda.fault(error)
