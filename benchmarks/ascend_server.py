@@ -27,11 +27,11 @@ from pathlib import Path
 
 import numpy as np
 from contract.ascend_repository import (
-    INSTANCES,
     MODELS,
     OTHERS,
     Served,
     configure,
+    instances_of,
     serving,
     write_ascend_repository,
 )
@@ -99,7 +99,7 @@ def serve_both(folder: Path, stack: ExitStack) -> dict[str, Served]:
     for name in (*MODELS, *OTHERS):
         shutil.copytree(source / name, folder / "CPU" / name, ignore=ignored)
     for name in MODELS:
-        configure(folder / "CPU" / name, {}, instances=INSTANCES)
+        configure(folder / "CPU" / name, {}, instances=instances_of(name))
     (folder / "run").mkdir()
     # The card's executions take turns; the instances on the CPU share the cores.
     settings = {"threads": os.cpu_count()}

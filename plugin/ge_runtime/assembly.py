@@ -23,7 +23,7 @@ from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.footprint import Footprint, answer_slots
 from ge_runtime.engines.gearing import Gearing
 from ge_runtime.engines.places import Place, place_for
-from ge_runtime.errors import ConfigFault, OutOfMemory, PlanFault
+from ge_runtime.errors import ConfigFault, OutOfMemory, PlanFault, shown
 from ge_runtime.memory.arena import Arena
 from ge_runtime.memory.plan import Plan
 from ge_runtime.memory.slots import AnswerSlots
@@ -69,7 +69,7 @@ def assemble(
     """
     cores = _cores()
     config = RuntimeConfig.parse(model_config, cores=cores, derived=derived)
-    if config.device_kind != "cpu":
+    if config.device_kind == "npu":
         heed_pythonpath()
     artifacts = find_artifacts(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
@@ -86,7 +86,8 @@ def assemble(
             places.append(place)
             engines.append(engine)
         if engines[0].shapes is not None:
-            config = with_compiled_gears(config, engines[0].shapes, artifacts[0].path.name)
+            files = shown(*(artifact.path for artifact in artifacts))
+            config = with_compiled_gears(config, engines[0].shapes, files)
         gearing = Gearing.of(config, version_dir)
         unplanned = _limits(engines[0], config, gearing.gears)
         contract = Contract.between(config, engines[0].signature)

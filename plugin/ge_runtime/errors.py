@@ -7,6 +7,7 @@ status code a client sees is decided in `adapters` alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 
 class RuntimeFault(Exception):
@@ -108,6 +109,11 @@ class Expired(Departed):
 
 class Cancelled(Departed):
     """The caller cancelled the request before it was executed."""
+
+
+def shown(path: Path, *others: Path) -> str:
+    """Files of a model as texts name them: the model's folder, its version and their names."""
+    return ", ".join(("/".join(path.parts[-3:]), *(other.name for other in others)))
 
 
 def forget_frames(error: BaseException) -> None:

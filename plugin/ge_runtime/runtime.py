@@ -140,7 +140,7 @@ class Runtime:
         return answers
 
     def is_ready(self) -> bool:
-        """Whether requests would be executed: the runtime is open and no engine was lost."""
+        """Whether requests would be executed: the runtime is open and no engine is lost."""
         return self._open and not any(lane.lost for lane in self._parts.lanes)
 
     def counts(self) -> Counts:

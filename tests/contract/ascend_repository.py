@@ -1,7 +1,7 @@
 """The project's own models compiled for a simulated card, several instances of each, and served.
 
 The folders, the code and the graphs are those of model_repository/; a few parameters are added,
-and model.om takes the place of model.onnx.
+and .om files take the place of .onnx files.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ CHIP = "AscendSimulator"
 DEVICE = "npu:0"
 INSTANCES = 2
 GRAPH = "1/model.onnx"
+TOKENS = {"gears.batch,tokens": "1x16, 8x16, 1x64, 8x64, 1x512"}
 MODELS = {
-    "text_encoder": {"gears.batch,tokens": "1x16, 8x16, 1x64, 8x64, 1x512"},
+    "text_encoder": TOKENS,
     "text_classifier": {"gears.batch": "1, 8, 64"},
     "ge_classifier": {"gears.batch,height,width": "1x32x32, 8x32x32, 8x64x64, 1x256x256"},
+    "text_pipeline_fused": TOKENS,
 }
 """The models on the card: their gears. No execution is timed at load: what it costs is given."""
+STAGES = {"text_pipeline_fused": ("encoder", "classifier")}
+"""Of those that are no single graph. The encoder's file is that of text_encoder, once compiled."""
 OTHERS = ("text_pipeline", "tokenizer")
 _SETTINGS = {
     "devices": DEVICE,
@@ -130,13 +134,23 @@ def environment() -> dict[str, str]:
 
 
 def write_ascend_repository(source: Path, folder: Path) -> None:
-    """Copy the models of `source`, whose model.onnx are there, and compile those of MODELS."""
-    ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2", "model.onnx")
+    """Copy the models of `source`, whose .onnx files are there, and compile those of MODELS."""
+    ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2", "*.onnx")
     for name in (*MODELS, *OTHERS):
         shutil.copytree(source / name, folder / name, ignore=ignored)
     for name, gears in MODELS.items():
-        configure(folder / name, gears | _SETTINGS, instances=INSTANCES)
-        build(folder / name, source / name / GRAPH)
+        configure(folder / name, gears | _SETTINGS, instances=instances_of(name))
+        build(folder / name, *(source / name / "1" / f"{stem}.onnx" for stem in stems_of(name)))
+
+
+def instances_of(model: str) -> int:
+    """Its processes: one is enough of a pipeline, whose stages others have as well."""
+    return 1 if model in STAGES else INSTANCES
+
+
+def stems_of(model: str) -> tuple[str, ...]:
+    """The names of its graphs' files."""
+    return STAGES.get(model, ("model",))
 
 
 def configure(folder: Path, parameters: Mapping[str, str], *, instances: int = 1) -> None:
@@ -156,9 +170,9 @@ def reconfigure(folder: Path, was: str, now: str) -> None:
     config.write_text(config.read_text().replace(was, now))
 
 
-def build(folder: Path, graph: Path, chip: str = CHIP) -> None:
-    """Compile model.om of the graph, which does not stay in the folder."""
-    copy = Path(shutil.copy(graph, folder / GRAPH))
+def build(folder: Path, *graphs: Path, chip: str = CHIP) -> None:
+    """Compile the graphs, which do not stay in the folder."""
+    copies = [Path(shutil.copy(graph, folder / "1")) for graph in graphs]
     command = [sys.executable, "-m", "ge_runtime.cli", "build", str(folder)]
     subprocess.run(
         [*command, "--soc-version", chip, "--precision", "origin"],
@@ -166,4 +180,5 @@ def build(folder: Path, graph: Path, chip: str = CHIP) -> None:
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    copy.unlink()
+    for copy in copies:
+        copy.unlink()

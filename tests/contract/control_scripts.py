@@ -25,7 +25,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 # How long states may take to settle: the real server ends a model's process within a second or two.
 SETTLE_SECONDS = 60
-ASK_SECONDS = 30
+ASK_SECONDS = 60
 # The real server counts an inference some time after it has answered. It is asked no sooner, nor
 # again and again: beside loads and unloads its statistics were seen to end it.
 COUNTING_SECONDS = 0.5

@@ -56,6 +56,19 @@ def ensemble(
     )
 
 
+def laid_out(taken: str, given: str, model: str, batch: int = 4) -> Probe:
+    """An ensemble of one step, whose input and output have these dims, and maybe a reshape."""
+    return Probe(
+        f'platform: "ensemble"\nmax_batch_size: {batch}\n'
+        f'input {{ name: "X" data_type: TYPE_FP32 {taken} }}\n'
+        f'output {{ name: "O" data_type: TYPE_FP32 {given} }}\n'
+        f"ensemble_scheduling {{ {step(model, 'X=X', 'Y=O')} }}\n",
+        None,
+    )
+
+
+SQUARE = "reshape { shape: [2, 2] }"
+COLUMN = "reshape { shape: [-1, 1] }"
 SOURCE = step("source", "what=what", "Y=a Z=b")
 SOURCE_Y = step("source", "what=what", "Y=a")
 PART = step("part", "what=what", "Y=a Z=b")
@@ -213,6 +226,24 @@ PROBES = {
         "X", "O", step("given", "A=X B=nowhere", "told=t"), step("same", "X=X", "Y=O")
     ),
     "dangling2": ensemble("X", "O", step("given", "A=X", "told=t"), step("same", "X=X", "Y=O")),
+    # Layouts of their own.
+    "grid": Probe(
+        "max_batch_size: 4\n"
+        + tensor("input", "X", dims="-1, -1")
+        + tensor("output", "Y", dims="-1, -1"),
+        IDENTITY,
+    ),
+    "square_in": laid_out(f"dims: [4] {SQUARE}", "dims: [-1, 2]", "grid"),
+    "square": laid_out(f"dims: [4] {SQUARE}", f"dims: [4] {SQUARE}", "grid"),
+    "square_out": laid_out("dims: [-1, -1]", f"dims: [4] {SQUARE}", "grid"),
+    "column": laid_out(f"dims: [-1] {COLUMN}", f"dims: [-1] {COLUMN}", "grid"),
+    "column_out": laid_out("dims: [-1, -1]", f"dims: [-1] {COLUMN}", "grid"),
+    "column_unbatched": laid_out(f"dims: [-1] {COLUMN}", f"dims: [-1] {COLUMN}", "wide_grid", 0),
+    "wide_grid": Probe(
+        tensor("input", "X", dims="-1, -1") + tensor("output", "Y", dims="-1, -1"), IDENTITY
+    ),
+    "bad_layout": laid_out(f"dims: [4] {SQUARE}", "dims: [2, 2]", "free", 0),
+    "bad_layout_out": laid_out("dims: [-1]", f"dims: [4] {SQUARE}", "free", 0),
     "sends": Probe(flow(decoupled=False), MODELS / "sends.py"),
     "sent": ensemble("what:STRING", "a b", step("sends", "what=what", "Y=a Z=b")),
     "sent_on": ensemble(
@@ -245,6 +276,10 @@ REFUSED = {
     "while [-1,1] is inferred from model same",
     "bad_shape_single": "ensemble tensor X: inconsistent shape: [-1,3] is inferred from model "
     "bad_shape_single while [1] is inferred from model single",
+    "bad_layout": "ensemble tensor X: inconsistent shape: [2,2] is inferred from model bad_layout "
+    "while [-1] is inferred from model free",
+    "bad_layout_out": "ensemble tensor O: inconsistent shape: [2,2] is inferred from model "
+    "bad_layout_out while [-1] is inferred from model free",
     "batch_pairs": "ensemble batch_pairs allows maximum batch size 4, but it contains model pairs "
     "which only allows maximum batch size to be 2",
 }

@@ -150,7 +150,8 @@ def shaped(model: str, shape: list[int]) -> Question:
     """Ask with a tensor of another shape than [rows, 1]."""
     data = [float(number) for number in range(int(np.prod(shape)))]
     given = {"name": "X", "datatype": "FP32", "shape": shape, "data": data}
-    return page("POST", f"/v2/models/{model}/infer", {"inputs": [given]})
+    asked = page("POST", f"/v2/models/{model}/infer", {"inputs": [given]})
+    return Question(f"{model} given {shape}", asked.ask)
 
 
 def repeated(model: str, what: str) -> Question:
@@ -226,5 +227,10 @@ ROWS = [
         for model in ("nobatch_same", "nobatch_single_same", "nobatch_same_single")
     ),
     shaped("batch_wide", [3, 2]),
+    *(shaped(model, [2, 4]) for model in ("square_in", "square", "column")),
+    *(shaped(model, [1, 2, 2]) for model in ("square", "square_out", "column_out")),
+    *(shaped(model, [1, 2, 3]) for model in ("square_out", "column_out")),
+    shaped("column_out", [2, 3, 1]),
+    shaped("column_unbatched", [3]),
     *(config(model) for model in ("through", "outer", "parted", "claims_decoupled")),
 ]

@@ -276,6 +276,18 @@ CONTROLLING = [
            "ready('echoes', '2'), ready('nobody'), ready('echoes', '0'), ready('echoes', '1x'), "
            "ready(model_name='echoes', model_version=' 1')]",
            "[True, True, False, False, False, True, True]"),
+    Script("a model's name in bytes",
+           "R = [pb_utils.is_model_ready(b'echoes', b'1'), pb_utils.unload_model(b'nobody')]",
+           "[True, None]"),
+    Script("a line of bytes that are no text",
+           "pb_utils.Logger.log(b'\\xff')\npb_utils.Logger.log_info(b'\\xff')\n"
+           "R = type(pb_utils.TritonError(b'\\xff')).__name__", "TritonError"),
+    Script("outputs in whatever can be indexed",
+           "x = numbers(1)\nR = [len(pb_utils.InferenceResponse(outputs).output_tensors()) for "
+           "outputs in ((x, x), range(0), np.array([x, x, x], object))]", "[2, 0, 3]"),
+    Script("outputs in what cannot",
+           "R = [refusal(pb_utils.InferenceResponse, outputs)[:9] for outputs in "
+           "({}, 'x', b'x', {1}, iter([]))] == ['TypeError'] * 5", "True"),
     Script("a version of a number", "R = refusal(pb_utils.is_model_ready, 'echoes', 1)",
            "TypeError: is_model_ready(): incompatible function arguments. The following argument "
            "types are supported:\n    1. (model_name: str, model_version: str = '') -> bool\n\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from contract.ascend_repository import (
 from contract.test_same_repository import image
 from runtime.support.services import until
 from tritonclient.http import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 pytestmark = pytest.mark.oracle
 
@@ -87,7 +89,7 @@ def repository(
     om.write_bytes(content)
     om = model("cut_short") / "1" / "model.om"
     om.write_bytes(om.read_bytes()[:-1])
-    build(model("for_another_chip"), graph, "Ascend910B3")
+    build(model("for_another_chip"), graph, chip="Ascend910B3")
     model("without_a_gear", "8x64x64", "8x48x48")
     build(model("workspace_too_large", "8x64x64", "32x256x256"), graph)
     model("weights_too_large", source="text_encoder")
@@ -128,6 +130,49 @@ def test_the_sound_model_is_alone_on_the_card_and_answers(served: Served):
     assert stats["memory"]["allocated"].keys() == {"weights", "workspace", "device I/O"}
     assert stats["place"]["hardware"] == CHIP
     assert isinstance(served.ask(PICTURE), np.ndarray)
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_a_damaged_file_is_told_and_loads_once_it_is_mended(
+    name: str, oracle_installed: None, repository: Path, tmp_path: Path
+):
+    """What is loaded goes on meanwhile, and what fails to load leaves nothing on the card."""
+    mended = Path(shutil.copytree(repository / "sound", tmp_path / "models" / "mended"))
+    om = mended / "1" / "model.om"
+    content = om.read_bytes()
+    request = replace(PICTURE, model="mended")
+    flags = {"model_control_mode": "explicit", "exit_on_error": False}
+    with (
+        serving(name, tmp_path / "models", tmp_path, ready_path="/v2/health/live", **flags) as one,
+        InferenceServerClient(one.server.http, network_timeout=60) as client,
+    ):
+
+        def fail_to_load() -> None:
+            om.write_bytes(content[:-1])
+            with pytest.raises(InferenceServerException) as failed:
+                client.load_model("mended")
+            told, _, frames = failed.value.message().partition("\n\nAt:\n")
+            assert f"{om}: npu:0, {CHIP}, cannot execute it: " in told
+            assert re.findall(r"\(\d+\): (\w+)", frames) == ["__init__", "initialize"]
+
+        def load() -> None:
+            om.write_bytes(content)
+            client.load_model("mended")
+
+        def allocated() -> dict[str, int]:
+            own: dict[str, int] = one.stats()["memory"]["allocated"]
+            return own
+
+        fail_to_load()
+        load()
+        answer, expected = one.ask(request), allocated()
+        fail_to_load()
+        assert allocated() == expected
+        np.testing.assert_array_equal(one.ask(request), answer)
+        load()
+        # The real server answers while it still unloads the one before.
+        until(lambda: allocated() == expected, "the memory of one model")
+        np.testing.assert_array_equal(one.ask(request), answer)
 
 
 @pytest.mark.parametrize("name", STARTERS)

@@ -15,24 +15,34 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from contract.ascend_repository import CHIP, DEVICE, INSTANCES, MODELS, STARTERS, Served, serving
+from contract.ascend_repository import (
+    CHIP,
+    DEVICE,
+    INSTANCES,
+    MODELS,
+    STARTERS,
+    Served,
+    instances_of,
+    serving,
+    stems_of,
+)
 from contract.test_same_repository import (
     Request,
     as_input,
     chinese,
     english,
+    fused,
     image,
     many_at_once,
     one_at_a_time,
     text,
 )
-from runtime.support.services import until
+from runtime.support.services import until, wait_for_end
 from support.servers import Server
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
@@ -66,11 +76,14 @@ def make_requests() -> dict[str, list[Request]]:
     """Texts of up to 512 tokens, images of up to 64x64, and several of either in one request."""
     rng = random.Random(20241127)
     lengths = [1, 2, 400, *(rng.randint(3, 60) for _ in range(25))]
+    texts = [text(rng.choice([english, chinese])(rng, n)) for n in lengths]
+    several = [
+        text(*(english(rng, rng.randint(1, 40)) for _ in range(n))) for n in (2, 3, 5, 8) * 2
+    ]
     return {
-        "texts": [text(rng.choice([english, chinese])(rng, n)) for n in lengths],
-        "several texts": [
-            text(*(english(rng, rng.randint(1, 40)) for _ in range(n))) for n in (2, 3, 5, 8) * 2
-        ],
+        "texts": texts,
+        "several texts": several,
+        "texts to one model": [fused(request) for request in (*texts[::5], *several[::2])],
         "images": [image(rng) for _ in range(40)],
         "batches of images": [image(rng, batch) for batch in (2, 3, 5, 8) * 3],
     }
@@ -100,14 +113,19 @@ def test_answers_are_those_of_the_cpu(group: str, send: Any, served: Served, ref
 def test_instances_are_processes_with_one_service(served: Served):
     stats = served.stats()
     assert stats["place"] == {"kind": "npu", "name": DEVICE, "hardware": CHIP}
-    names = {f"{model}_0_{number}" for model in MODELS for number in range(INSTANCES)}
+    names = {f"{model}_0_{number}" for model in MODELS for number in range(instances_of(model))}
     assert {client["name"] for client in stats["clients"]} == names
     assert len({client["pid"] for client in stats["clients"]}) == len(names)
     assert f"{DEVICE} is {CHIP}" in served.server.log
 
 
 def test_memory_is_weights_once_and_the_largest_workspace(served: Served, card_repository: Path):
-    files = [om.read(str(card_repository / name / "1" / "model.om")).manifest for name in MODELS]
+    paths = [
+        card_repository / name / "1" / f"{stem}.om" for name in MODELS for stem in stems_of(name)
+    ]
+    contents = {path.read_bytes(): path for path in paths}
+    assert len(paths) - len(contents) == 1  # the encoder is one of two models
+    files = [om.read(str(path)).manifest for path in contents.values()]
     weights = sum(file.weight_bytes for file in files)
     memory = served.stats()["memory"]
     allocated = memory["allocated"]
@@ -151,11 +169,12 @@ def test_many_requests_of_many_clients_allocate_nothing(served: Served):
 @contextmanager
 def no_service(served: Served, pid: int) -> Iterator[None]:
     """Kill the service; as long as this lasts, nobody can start the next."""
-    with (served.services.path / "npu-0.lock").open("r+") as lock:
-        holder = Thread(target=fcntl.flock, args=(lock, fcntl.LOCK_EX))
-        holder.start()  # it waits where others only try, so it is the next
+    path = served.services.path / "npu-0.lock"
+    with path.with_suffix(".held").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        Path(lock.name).replace(path)  # what others will try; the service has what was there before
         os.kill(pid, signal.SIGKILL)
-        holder.join()
+        wait_for_end(pid)
         yield
 
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
-import re
 import socket
 import struct
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +21,7 @@ import pytest
 import tritonclient.grpc as plain_client
 import tritonclient.grpc.aio as aio_client
 from contract import casebook
+from contract.decoupled_play import agrees, message, opened, posted, streamed, text, told
 from contract.decoupled_scripts import (
     AGAIN,
     BAD,
@@ -36,14 +34,14 @@ from contract.decoupled_scripts import (
     A,
     B,
     Script,
-    Told,
     write_scripted,
 )
 from contract.grpc_casebook import ANSWER_SECONDS, Outcome, byte_strings, call, infer, tensor
 from contract.statistics_scripts import Script as StatisticsScript
 from contract.statistics_scripts import play, succeeded
 from contract.wire import connect, exchange
-from support.servers import ROOT, Server, start_reference_server, start_tritonserver
+from support.perf_analyzer import measured
+from support.servers import Server, start_reference_server, start_tritonserver
 from tritonclient.grpc import service_pb2 as pb
 
 pytestmark = pytest.mark.oracle
@@ -66,8 +64,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def triton(oracle_installed: None, repository: Path) -> Iterator[Server]:
     """The real server."""
-    # One client is left without an answer, which nobody shall wait for in the end.
-    with start_tritonserver(repository, **EXPLICIT, exit_timeout_secs=1) as server:
+    with start_tritonserver(repository, **EXPLICIT) as server:
         yield server
 
 
@@ -88,67 +85,6 @@ def server(request: pytest.FixtureRequest) -> Server:
 def both(triton: Server, reference: Server) -> tuple[Server, Server]:
     """The real server, and ours."""
     return triton, reference
-
-
-# ------------------------------------------------------------------------------------ how to ask
-
-
-def message(
-    model: str, source: str, request_id: str = "i", **given: object
-) -> pb.ModelInferRequest:
-    """A request for gRPC."""
-    batched = model.startswith(("paired", "iterative"))
-    shape = [1, 1] if batched else [1]
-    raw = [byte_strings(source.encode())]
-    return infer(model, tensor("script", "BYTES", shape), raw=raw, id=request_id, given=given)
-
-
-def streamed(server: Server, *messages: pb.ModelInferRequest, **metadata: str) -> Outcome:
-    """What a stream of these requests gives."""
-    with grpc.insecure_channel(server.grpc) as channel:
-        return call("ModelStreamInfer", *messages, **metadata).put(channel)
-
-
-def told(outcome: Outcome, request_id: str = "i") -> tuple[Told, ...]:
-    """The text of each message about a request, and whether it says that it is the last."""
-    assert (outcome.code, outcome.details) == ("OK", "")
-    return tuple(
-        (
-            each.error_message or text(each.infer_response),
-            each.infer_response.parameters["triton_final_response"].bool_param,
-        )
-        for each in outcome.messages
-        if each.infer_response.id == request_id
-    )
-
-
-def text(response: pb.ModelInferResponse) -> str:
-    """The elements of all outputs; those that are no strings by their bytes."""
-    words = []
-    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
-        if output.datatype != "BYTES":
-            words.append(raw.hex(" "))
-        while output.datatype == "BYTES" and raw:
-            (size,) = struct.unpack_from("<I", raw)
-            words.append(raw[4 : 4 + size].decode())
-            raw = raw[4 + size :]
-    return " ".join(words)
-
-
-def agrees(found: tuple[Told, ...], expected: tuple[Told, ...]) -> bool:
-    """Errors need only contain what is expected."""
-    return len(found) == len(expected) and all(
-        part in whole and is_final == was_final
-        for (whole, is_final), (part, was_final) in zip(found, expected, strict=True)
-    )
-
-
-def posted(server: Server, path: str, document: object) -> bytes:
-    """Every byte that comes back for a request, on a connection of its own."""
-    body = json.dumps(document).encode()
-    with connect(server.http) as connection, connection.makefile("rb") as stream:
-        connection.sendall(casebook.post(path, body, headers={"Connection": "close"}))
-        return stream.read()
 
 
 # --------------------------------------------------------------------------------------- scripts
@@ -275,7 +211,7 @@ def test_coroutines_run_side_by_side(server: Server):
 WATCH = """
 import time
 def f():
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not (sender.is_cancelled() and request.is_cancelled()) and time.monotonic() < end:
         time.sleep(0.001)
     seen = [str(sender.is_cancelled()), str(request.is_cancelled())]
@@ -287,7 +223,7 @@ later(f)
 #: The same where execute returns the response.
 WATCH_AND_RETURN = """
 import time
-end = time.monotonic() + 10
+end = time.monotonic() + 60
 while not request.is_cancelled() and time.monotonic() < end:
     time.sleep(0.001)
 kept['seen'] = [str(request.is_cancelled())]
@@ -310,18 +246,6 @@ def seen(server: Server, model: str = "decoupled") -> str:
     )
     ((found, _),) = told(streamed(server, message(model, source)))
     return found
-
-
-def opened(
-    channel: grpc.Channel, requests: Iterator[pb.ModelInferRequest], **options: object
-) -> grpc.Call:
-    """A stream of these requests."""
-    method = channel.stream_stream(
-        "/inference.GRPCInferenceService/ModelStreamInfer",
-        pb.ModelInferRequest.SerializeToString,
-        pb.ModelStreamInferResponse.FromString,
-    )
-    return method(requests, **options)
 
 
 def test_cancelling_a_stream_cancels_its_requests(server: Server):
@@ -379,7 +303,7 @@ def test_a_broken_connection_cancels_only_here(
 ):
     """To the real server it makes no difference before the first response."""
     server = request.getfixturevalue(which)
-    source = ringing(bell, WATCH_AND_RETURN.replace("+ 10", "+ 1" if which == "triton" else "+ 10"))
+    source = ringing(bell, WATCH_AND_RETURN.replace("+ 60", "+ 1" if which == "triton" else "+ 60"))
     with connect(server.http) as connection:
         tensor = {"name": "script", "datatype": "BYTES", "shape": [1], "data": [source]}
         body = json.dumps({"inputs": [tensor]}).encode()
@@ -485,17 +409,7 @@ def test_the_stream_of_the_asyncio_client(server: Server):
 def test_perf_analyzer_streams_a_decoupled_model(tmp_path: Path, reference: Server):
     data = tmp_path / "data.json"
     data.write_text(json.dumps({"data": [{"script": [A + B + END]}]}))
-    program = [sys.executable, ROOT / "tools" / "oracle.py", "perf", "-m", "decoupled"]
-    how = ("--measurement-interval", "500", "--stability-percentage", "999", "--max-trials", "3")
-    done = subprocess.run(
-        [*program, "-i", "grpc", "-u", reference.grpc, "--streaming", "--input-data", data, *how],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"Response Throughput: [1-9]|Throughput: [1-9]", done.stdout), done.stdout
+    measured(reference, "grpc", "-m", "decoupled", "--streaming", "--input-data", str(data))
 
 
 # ----------------------------------------------------------------------------------- the very last

@@ -13,7 +13,7 @@ import tritonclient.grpc.aio as aio
 from support.servers import Server
 from tritonclient.utils import InferenceServerException, shared_memory
 
-SECONDS = 20
+SECONDS = 60
 TWO = np.array([1, 2], dtype=np.float32)
 
 

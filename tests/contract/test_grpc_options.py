@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 
 pytestmark = pytest.mark.oracle
 
-SECONDS = 20
+SECONDS = 60
 QUIET: dict[str, Flag] = {"allow_metrics": False}
 SERVERS = {"real": start_tritonserver, "ours": start_reference_server}
 
@@ -195,7 +195,7 @@ def test_an_old_connection_is_ended(start, oracle_installed: None, repository: P
 def test_a_silent_client_is_pinged(start, oracle_installed: None, repository: Path):
     flags: dict[str, Flag] = {
         "grpc_keepalive_time": 100,
-        "grpc_keepalive_timeout": 100,
+        "grpc_keepalive_timeout": 1000 * SECONDS,
         "grpc_keepalive_permit_without_calls": 1,
         "grpc_http2_max_pings_without_data": 0,
     }

@@ -176,7 +176,7 @@ def test_without_restarts_a_death_looks_as_in_the_real_server(mortal: Path, orac
     flags = {"backend_config": ["python,host=process", "python,stub-restart=false"]}
     with start_reference_server(mortal, **HTTP_ALONE, **flags) as server:
         ours = killed_and_asked(server)
-    with start_tritonserver(mortal, **HTTP_ALONE, exit_timeout_secs=1) as server:
+    with start_tritonserver(mortal, **HTTP_ALONE) as server:
         assert killed_and_asked(server) == ours == [UNHEALTHY, UNHEALTHY, (200, ""), (200, "")]
 
 

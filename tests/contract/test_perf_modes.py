@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from contract.probes import write_probes
-from support.servers import ROOT, Server, start_reference_server
+from support.perf_analyzer import measured
+from support.servers import Server, start_reference_server
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
-SECONDS = 60
-# One short window is enough: how fast it was is not looked at.
-SHORT = ("--measurement-interval", "500", "--stability-percentage", "999", "--max-trials", "3")
 ROWS = ("-m", "batched", "-b", "2")
 FREE = ("-m", "vector", "--shape", "X:16")
 WORDS = ("-m", "text", "--string-length", "16")
@@ -67,23 +62,6 @@ MODES = {
         *("grpc", *ROWS, "--request-parameter", "level:7:int", "--concurrency-range", "1"),
     ),
 }
-
-
-def measured(server: Server, protocol: str, *arguments: str) -> str:
-    """What perf_analyzer prints; it has measured at least one point, and no request failed."""
-    address = server.http if protocol == "http" else server.grpc
-    program = [sys.executable, ROOT / "tools" / "oracle.py", "perf"]
-    done = subprocess.run(
-        [*program, "-i", protocol, "-u", address, *SHORT, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"Throughput: [1-9]", done.stdout), done.stdout
-    assert "Failed Request Count" not in done.stdout, done.stdout
-    return done.stdout
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -10,8 +10,6 @@ import json
 import queue
 import re
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +30,8 @@ from contract.sequence_scripts import (
 )
 from contract.statistics_scripts import counters
 from contract.wire import exchange
-from support.servers import ROOT, Flag, Server, start_reference_server, start_tritonserver
+from support.perf_analyzer import measured
+from support.servers import Flag, Server, start_reference_server, start_tritonserver
 from tritonclient.grpc import service_pb2_grpc
 
 pytestmark = pytest.mark.oracle
@@ -343,16 +342,12 @@ def test_perf_analyzer_plays_sequences(
     server, repository = reference
     batches = repository / "direct" / "batches"
     batches.unlink(missing_ok=True)
-    command = [
-        *(sys.executable, str(ROOT / "tools" / "oracle.py"), "perf", "-m", "direct"),
-        *("-i", protocol, "-u", server.http if protocol == "http" else server.grpc),
-        *("--shape", "X:1", "--concurrency-range", "3"),
-        *("--measurement-interval", "500", "--stability-percentage", "999", "--max-trials", "3"),
+    measured(
+        *(server, protocol, "-m", "direct", "--shape", "X:1", "--concurrency-range", "3"),
         *("--num-of-sequences", "3", "--sequence-length", "5", "--sequence-length-variation", "0"),
-        *("--sequence-id-range", "1000:2000"),
-    ]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
+        # Long enough for some sequences on a slow machine.
+        *("--sequence-id-range", "1000:2000", "--measurement-interval", "500"),
+    )
     lines = batches.read_text(encoding="utf-8").splitlines()
     requests = [request for line in lines for request in json.loads(line)[1] if request["sequence"]]
     by_sequence: dict[int, list[int]] = {}

@@ -18,7 +18,7 @@ from contract.casebook import get, infer, post, tensor
 from contract.count_probes import FAULTS, FREE, ROWS, TOLD, over
 from contract.probes import MODELS, Probe, write_probe
 from contract.statistics_scripts import Script, counters, eventually, moved_since, play, succeeded
-from contract.wire import exchange
+from contract.wire import ANSWER_SECONDS, exchange
 from google.protobuf import json_format
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
 
@@ -126,7 +126,7 @@ def test_a_decoupled_request_counts_once(
         client.start_stream(lambda result, error: answers.put(error or result))
         client.async_stream_infer("repeats", [sent], enable_empty_final_response=True)
         for _ in range(responses + 1):
-            assert not isinstance(answers.get(timeout=20), Exception)
+            assert not isinstance(answers.get(timeout=ANSWER_SECONDS), Exception)
         client.stop_stream()
     wanted = succeeded(1)
     assert eventually(lambda: moved_since(before, asked.http, "repeats"), wanted) == wanted

@@ -1,12 +1,7 @@
-"""Artifacts of the tiny graphs, each built once per session; the same examples in every run."""
+"""Artifacts of the tiny graphs, each built once per session."""
 
 import pytest
-from hypothesis import settings
 from runtime.support.graphs import write
-
-# No deadline: cores are shared, and how long an example takes is not what is tested.
-settings.register_profile("runtime", deadline=None, derandomize=True)
-settings.load_profile("runtime")
 
 
 @pytest.fixture(scope="session")

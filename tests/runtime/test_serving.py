@@ -121,6 +121,7 @@ class Hooks:
         self.runs = 0
         self.before = lambda: None
         self.saw = lambda inputs: None
+        self.lost = set()
 
 
 @pytest.fixture
@@ -131,10 +132,15 @@ def engine(monkeypatch):
     def hooked(self, inputs, outputs):
         hooks.runs += 1
         hooks.saw(inputs)
-        hooks.before()
+        try:
+            hooks.before()
+        except EngineLost:
+            hooks.lost.add(self)
+            raise
         return run(self, inputs, outputs)
 
     monkeypatch.setattr(OnnxEngine, "run", hooked)
+    monkeypatch.setattr(OnnxEngine, "lost", property(lambda self: self in hooks.lost))
     return hooks
 
 

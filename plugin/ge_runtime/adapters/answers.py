@@ -68,11 +68,13 @@ def respond_to(
     read: Callable[[Request], Read],
     function: Callable[[Sequence[Read]], Sequence[Result]],
     bfloat16: Collection[str],
+    instance_name: str = "",
 ) -> list[object]:
     """One InferenceResponse per request, in order, from one call of `function` for all.
 
     read: what `function` gets of a request; a request that it raises for is answered with that.
-    function: one result per reading. bfloat16: the outputs that are arrays of bits.
+    function: one result per reading. bfloat16: the outputs that are arrays of bits. instance_name:
+    for the log, where it is known.
     """
     readings = [attempt(read, request) for request in requests]
     window = [reading for reading in readings if not isinstance(reading, Exception)]
@@ -88,6 +90,7 @@ def respond_to(
         requests,
         [reading if isinstance(reading, Exception) else next(left) for reading in readings],
         bfloat16,
+        f"{instance_name}: " if instance_name else "",
     )
 
 
@@ -104,6 +107,7 @@ def _respond(
     requests: Iterable[Request],
     results: Iterable[Result],
     bfloat16: Collection[str],
+    who: str,
 ) -> list[object]:
     responses = []
     logged: set[int] = set()  # a window that fails gives all its requests the same exception
@@ -116,7 +120,7 @@ def _respond(
                 result = error
         if not isinstance(result, (RequestFault, Departed)) and id(result) not in logged:
             logged.add(id(result))
-            pb_utils.Logger.log_error("".join(traceback.format_exception(result)))
+            pb_utils.Logger.log_error(who + _story(result))
         forget_frames(result)  # which hold what Triton lent: the requests' tensors
         responses.append(_failure(pb_utils, result))
     return responses
@@ -134,6 +138,13 @@ def _success(
                 tensor = pb_utils.Tensor.from_dlpack(name, bfloat16_of(tensor))
             tensors.append(tensor)
     return pb_utils.InferenceResponse(output_tensors=tensors)
+
+
+def _story(error: Exception) -> str:
+    """A sentence for what is raised on purpose, which says all; for all else where it was."""
+    if isinstance(error, RuntimeFault):
+        return str(error)
+    return "".join(traceback.format_exception(error)).rstrip()
 
 
 def _failure(pb_utils: PbUtils, error: Exception) -> object:

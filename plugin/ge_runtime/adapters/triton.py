@@ -55,13 +55,18 @@ class GraphModel:
         self._prepare = prepare
         self._derive = dict(derive or {})
         self._clock = clock or SystemClock()
-        self._runtime = runtime = Runtime.open(
-            Path(args["model_repository"]) / args["model_version"],
-            json.loads(args["model_config"]),
-            instance_name=args["model_instance_name"],
-            derived=self._derive,
-            clock=self._clock,
-        )
+        self._instance_name = args["model_instance_name"]
+        try:
+            self._runtime = runtime = Runtime.open(
+                Path(args["model_repository"]) / args["model_version"],
+                json.loads(args["model_config"]),
+                instance_name=self._instance_name,
+                derived=self._derive,
+                clock=self._clock,
+            )
+        except RuntimeFault as fault:
+            # Servers append the frames that an exception has gone through; its text says it all.
+            raise fault.with_traceback(None) from fault.__cause__
         for line in runtime.report:  # a line each: Triton's log escapes line breaks
             pb_utils.Logger.log_info(line)
         declared = (*runtime.config.inputs, *runtime.config.outputs)
@@ -71,7 +76,7 @@ class GraphModel:
                 pb_utils,
                 model=args["model_name"],
                 version=args["model_version"],
-                instance=args["model_instance_name"],
+                instance=self._instance_name,
                 counts=runtime.counts,
                 gauges=runtime.gauges,
             )
@@ -89,7 +94,9 @@ class GraphModel:
             caller = Caller(request.request_id(), deadline, request.is_cancelled)
             return self._read(request), caller
 
-        responses = respond_to(self._pb_utils, requests, read, self._infer, self._bfloat16)
+        responses = respond_to(
+            self._pb_utils, requests, read, self._infer, self._bfloat16, self._instance_name
+        )
         self._metrics.note()
         return responses
 

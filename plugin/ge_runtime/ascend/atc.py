@@ -119,5 +119,14 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def ensure_content(path: Path, digest: str) -> None:
+    """Raises ArtifactFault, or OSError, if the file is not what it was when it had this SHA-256."""
+    if sha256_of(path) != digest:
+        raise ArtifactFault(
+            f"{path}: found another content than when it was loaded, expected the same: "
+            "a file is replaced by unloading the model first, or as a new version"
+        )
+
+
 def _beside(om: Path) -> Path:
     return om.with_name(f"{om.name}.json")

@@ -12,7 +12,7 @@ ends.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -26,6 +26,7 @@ from ge_runtime.ascend.memory import CardMemory, DeviceAccess
 from ge_runtime.ascend.om_model import LoadedModel, ModelFile
 from ge_runtime.ascend.pyacl import open_driver
 from ge_runtime.devices import Buffer
+from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.errors import ArtifactFault, EngineLost, PlanFault
 
 _log = logging.getLogger(__name__)
@@ -40,10 +41,11 @@ class _Weights:
 class Card:
     """See above. Made by `Cards`. Safe from any thread."""
 
-    def __init__(self, driver: Driver, device: int) -> None:
+    def __init__(self, driver: Driver, device: int, health: DeviceHealth) -> None:
         """Raises DriverFault if the device cannot be had; then it is given back."""
         self.driver = driver
         self.device = device
+        self._health = health
         self.name = f"npu:{device}"
         with ExitStack() as undo:
             driver.set_device(device)
@@ -51,7 +53,7 @@ class Card:
             self._home = DeviceContext(driver, device)
             undo.callback(self._home.destroy)
             self.soc_name = driver.soc_name()
-            self.access = DeviceAccess(driver, self._home)
+            self.access = DeviceAccess(driver, self._home, health)
             undo.pop_all()
         self.memory = CardMemory(self.access, self.name)
         """For weights and workspace."""
@@ -61,13 +63,12 @@ class Card:
 
     @property
     def lost(self) -> EngineLost | None:
-        """What the card was lost of; None while it is there."""
-        return self.access.lost
+        """See DeviceHealth."""
+        return self._health.lost
 
     def ensure_there(self) -> None:
-        """Raises EngineLost if the card is lost."""
-        if self.lost is not None:
-            raise EngineLost(str(self.lost))
+        """See DeviceHealth."""
+        self._health.ensure_there()
 
     def enter(self) -> None:
         """Give the calling thread the card's own context, which is there as long as the card is.
@@ -78,18 +79,15 @@ class Card:
         self._home.enter()
 
     def lose(self, text: str) -> EngineLost:
-        """The card is lost, now and for the rest of the process; the error to raise."""
-        if self.access.lost is None:
-            _log.error("%s; the process has to be restarted", text)
-            self.access.lost = EngineLost(text)
-        return EngineLost(str(self.access.lost))
+        """See DeviceHealth."""
+        return self._health.lose(text)
 
     # -- models --
 
     def load(
-        self, file: ModelFile, lane: int, capacity_bytes: int | None
-    ) -> tuple[CardLane, LoadedModel]:
-        """The model of the file on this lane; given back by `unload`.
+        self, files: Sequence[ModelFile], lane: int, capacity_bytes: int | None
+    ) -> tuple[CardLane, list[LoadedModel]]:
+        """The models of these files on this lane; given back by `unload`.
 
         lane: from 0; made if it is not there. capacity_bytes: of its workspace; None: as large as
         its models need. Blocks until what executes is done, and the rest of the process for as
@@ -109,14 +107,15 @@ class Card:
                 )
             try:
                 self._renew_if_failed(there)
-                return there, there.load(file)
+                return there, there.load(files)
             finally:
                 self._drop_if_empty(lane)
 
-    def unload(self, lane: CardLane, model: LoadedModel) -> None:
-        """An engine needs the model no more. Waits for what executes."""
+    def unload(self, lane: CardLane, models: Sequence[LoadedModel]) -> None:
+        """An engine needs the models no more. Waits for what executes."""
         with self.quiet(), self.releasing():
-            lane.unload(model)
+            for model in models:
+                lane.unload(model)
             number = next(number for number, own in self._lanes.items() if own is lane)
             self._drop_if_empty(number)
 
@@ -156,14 +155,16 @@ class Card:
                 raise self.lose(f"{self.name}: it cannot be mended: {fault}") from fault
 
     @contextmanager
-    def releasing(self) -> Iterator[None]:
+    def releasing(self, *errors: type[Exception]) -> Iterator[None]:
         """Give something back, for the length of a `with`: at once nothing if the card is lost.
 
-        A card that fails in this is lost too: what it still uses nobody can tell.
+        A card that fails in this is lost too: what it still uses nobody can tell. errors: what else
+        is a failure of the card's.
         """
+        failures: tuple[type[Exception], ...] = (DriverFault, *errors)
         try:
             yield
-        except DriverFault as fault:
+        except failures as fault:
             self.lose(f"{self.name}: it fails to give back what it had: {fault}")
 
     @contextmanager
@@ -209,9 +210,14 @@ class Cards:
         self._open_driver = driver
         self._lock = Lock()
         self._open: dict[int, Card] = {}
+        self._healths: dict[int, DeviceHealth] = {}
         self._users: dict[int, int] = {}
         self._initialized = False
         """Whether it was us who called acl.init, and must call acl.finalize."""
+
+    def health(self, device: int) -> DeviceHealth:
+        """Whether that card is there; whether or not anybody has it open."""
+        return self._healths.setdefault(device, DeviceHealth())
 
     def acquire(self, device: int) -> Card:
         """The card, for one more user, until `release`.
@@ -219,17 +225,18 @@ class Cards:
         Raises NoDevice where there is no driver, DriverFault if the device cannot be had, and
         EngineLost if it was lost before.
         """
+        health = self.health(device)
+        health.ensure_there()
         with self._lock:
             if device not in self._open:
                 driver = self._open_driver()
                 if not self._open:
                     self._initialized = driver.init()
                 try:
-                    self._open[device] = Card(driver, device)
+                    self._open[device] = Card(driver, device, health)
                 except BaseException:
                     self._finalize_if_last(driver)
                     raise
-            self._open[device].ensure_there()
             self._users[device] = self._users.get(device, 0) + 1
             return self._open[device]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, TypeVar
 
 from ge_runtime.ascend.codes import SUCCESS, Kind, kind_of, name_of
@@ -34,6 +35,8 @@ class DriverFault(RuntimeFault):
         self.function = function
         self.code = code
         self.kind: Kind = kind_of(code)
+        self.path: Path | None = None
+        """The file that was loaded or executed, for those who know which of several it was."""
         told = f": {message}" if message else ""
         cure = f"; {_CURES[code]}" if code in _CURES else ""
         super().__init__(f"{function}: {name_of(code)}, {self.kind.value}{told}{cure}")
@@ -53,19 +56,27 @@ class Checker:
             raise DriverFault(function, code, " ".join(self._recent_message().split()))
         return code
 
-    def value(self, function: str, answer: tuple[Value, int]) -> Value:
-        """The value of `(value, ret)`."""
+    def value(self, function: str, answer: tuple[Value, int], *fine: int) -> Value:
+        """The value of `(value, ret)`; raises as `status`."""
         value, code = answer
-        self.status(function, code)
+        self.status(function, code, *fine)
         return value
 
     def handle(self, function: str, handle: int) -> int:
         """A handle that comes without a code, where 0 is the failure."""
-        if handle == 0:
-            message = " ".join(self._recent_message().split())
-            raise DriverFault(function, _NO_HANDLE, message)
-        return handle
+        return self._bare(function, handle, _NO_HANDLE)
+
+    def told(self, function: str, value: Value) -> Value:
+        """What a getter tells that has no code, where 0 and "" are the failure."""
+        return self._bare(function, value, _NOT_TOLD)
+
+    def _bare(self, function: str, value: Value, code: int) -> Value:
+        if not value:
+            raise DriverFault(function, code, " ".join(self._recent_message().split()))
+        return value
 
 
 _NO_HANDLE: Final = 200000
 """BAD_ALLOC: what a creator without a return code fails of, as it takes host memory only."""
+_NOT_TOLD: Final = 100000
+"""INVALID_PARAM: what a getter without a return code fails of."""

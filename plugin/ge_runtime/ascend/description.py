@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +33,9 @@ DTYPES: Final[Mapping[int, DType]] = {
 
 PLAIN_FORMATS: Final = (-1, 0, 1, 2, 27, 30, 35, 47)
 """aclFormat: undefined, NCHW, NHWC, ND, NDHWC, NCDHW, NC and NCL, whose elements lie in order."""
+
+_COMPILED: Final = re.compile(r"[^:]+:\d+:(.+)")
+"""An output's name as compilers write it: node, port, and the name that it had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,13 @@ class ModelDescription:
     def data_inputs(self) -> tuple[ModelTensor, ...]:
         """Those that a caller feeds."""
         return tuple(tensor for tensor in self.inputs if tensor.name != GEAR_INPUT)
+
+    @property
+    def output_names(self) -> list[str]:
+        """The outputs' names as the ONNX graph had them: compilers make node:port:name of them."""
+        names = [tensor.name for tensor in self.outputs]
+        own = [found[1] if (found := _COMPILED.fullmatch(name)) else name for name in names]
+        return own if len({*own}) == len(own) else names
 
     @property
     def family(self) -> str | None:

@@ -3,17 +3,23 @@
 GE-PY's tensors are made of Python lists, and read as text. What they hold on the card is freed as
 they go, at once; so they are let go only after their stream was waited for, and never on a card
 that is lost: calls might not return.
+
+Each execution waits for its end, so that what the wait reports is about this one and no other, as
+on a `lanes.CardLane`; and as there, a failed one is followed by a new session on a new stream, with
+the graph compiled again. Only the context stays the same: sessions take streams of the device's own
+alone, which all of the process share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ge_runtime.ascend.arena_pool import ArenaPool, allocator_over
+from ge_runtime.ascend.arena_pool import ArenaPool, GeAllocator, allocator_over
 from ge_runtime.ascend.card import Card
 from ge_runtime.ascend.checker import DriverFault
 from ge_runtime.ascend.codes import Kind
@@ -23,6 +29,7 @@ from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.ge_process import GeProcess, Session
 from ge_runtime.ascend.lanes import TIMEOUT_S
 from ge_runtime.devices import Device
+from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import Array, DType
 
 # GE-PY's own objects, which come without types.
@@ -41,49 +48,51 @@ _NUMBERS: Final = {dtype.numpy: number for number, dtype in DTYPES.items() if dt
 _LOST: Final[list[object]] = []
 """What lies on cards that are lost, until the process ends."""
 
+_log = logging.getLogger(__name__)
+
 
 class GeLane:
     """See above. For one thread at a time."""
 
     def __init__(
         self,
+        name: str,
         card: Card,
         memory: Device[Address],
         ge: GeProcess,
-        graph: Graph,
+        read: Callable[[], Graph],
         *,
         arena_bytes: int,
         session_options: Mapping[str, str],
         graph_options: Mapping[str, str],
     ) -> None:
-        """memory: of the card, for the arena. Options are GE's.
+        """name: of the graph, for people. memory: of the card, for the arena. Options are GE's.
 
-        Raises OutOfMemory, DriverFault, or RuntimeError as GE does.
+        read: the graph, for each session anew; raises RuntimeError as GE does, or ArtifactFault.
+        Raises what that does, OutOfMemory or DriverFault.
         """
+        self._name = name
         self._card = card
         self._ge = ge
+        self._read = read
+        self._session_options = session_options
+        self._graph_options = graph_options
         self._session: Session = None
-        self._undo = ExitStack()
+        self._allocator: GeAllocator = None
+        """GE does not keep it."""
+        self._failure: str | None = None
+        """Of the last execution, if the session and its stream are not to be trusted after it."""
         with ExitStack() as undo:
             card.access.enter()
             self._arena = memory.allocate("GE arena", arena_bytes)
             undo.callback(self._arena.free)
             self.pool = ArenaPool(self._arena.memory, arena_bytes)
-            # Sessions take streams of no other context.
             self._context = DefaultContext(card.driver, card.device)
             undo.callback(self._context.destroy)
-            self._stream = card.driver.create_stream()
-            undo.callback(card.driver.destroy_stream, self._stream)
-            self._session = ge.open_session(card.device, session_options)
-            undo.callback(self._leave)
-            # GE gives memory back as the graph goes, so the allocator goes after it; and it must
-            # not be asked for on a stream that is gone.
-            allocator = allocator_over(self.pool, ge.py.allocator)
-            self._session.register_external_allocator(self._stream, allocator)
-            undo.callback(self._unregister)
-            self._session.add_graph(_GRAPH, graph, dict(graph_options))
-            undo.callback(self._remove_graph)
-            self._undo = undo.pop_all()
+            ge.enter(card.device)
+            undo.callback(ge.leave)
+            self._begin()
+            undo.pop_all()
 
     @property
     def arena_bytes(self) -> int:
@@ -93,12 +102,13 @@ class GeLane:
     def execute(self, arrays: Sequence[Array], dtypes: Sequence[DType]) -> list[Array]:
         """The graph's results for these inputs, both in its order; dtypes: of the results.
 
-        Blocks until all is done; the first call compiles the graph as well.
-        Raises RuntimeError as GE does, DriverFault, or EngineLost. As long as an error's traceback
-        is kept, so is what the execution had on the card.
+        Blocks until all is done; the first call, and that after a failure, compiles the graph.
+        Raises RuntimeError as GE does, DriverFault, or EngineLost.
         """
         self._card.ensure_there()
         self._context.enter()
+        if self._failure is not None:
+            self._renew()
         given: list[Tensor] = []
         results: list[Tensor] = []
         try:
@@ -117,15 +127,61 @@ class GeLane:
         except DriverFault as fault:
             if fault.kind is Kind.LOST:
                 _LOST.extend((*given, *results))
+            elif fault.kind is Kind.RELOAD:
+                self._failure = str(fault)
             raise
+        finally:  # whoever keeps an error keeps this frame, too
+            given.clear()
+            results.clear()
 
     def close(self) -> None:
         """Free all of it. Once. Nothing executes: each execution waits for its end."""
+        if self._card.lost is None:
+            with self._card.releasing(RuntimeError):
+                self._context.enter()
+                self._end()
+                self._ge.leave()
+                self._context.destroy()
+                self._arena.free()
         if self._card.lost is not None:
-            _LOST.append((self._undo.pop_all(), self._session))
-            return
-        self._context.enter()
-        self._undo.close()
+            _LOST.append(self)
+
+    def _begin(self) -> None:
+        """A session with the graph, on a stream with an allocator."""
+        with ExitStack() as undo:
+            self._stream = self._card.driver.create_stream()
+            undo.callback(self._card.driver.destroy_stream, self._stream)
+            self._session = self._ge.open_session(self._card.device, self._session_options)
+            undo.callback(self._leave_session)
+            self._allocator = allocator_over(self.pool, self._ge.py.allocator)
+            self._session.register_external_allocator(self._stream, self._allocator)
+            undo.callback(self._unregister)
+            self._session.add_graph(_GRAPH, self._read(), dict(self._graph_options))
+            undo.pop_all()
+
+    def _end(self) -> None:
+        """Undo `_begin`, up to the first that fails.
+
+        GE gives memory back as the graph goes, so the allocator goes after it; and it must not be
+        asked for on a stream that is gone.
+        """
+        self._session.remove_graph(_GRAPH)
+        self._unregister()
+        self._leave_session()
+        self._card.driver.destroy_stream(self._stream)
+
+    def _renew(self) -> None:
+        _log.warning(
+            "%s: its session is made anew, which compiles it again, after a failed execution: %s",
+            self._name,
+            self._failure,
+        )
+        try:
+            self._end()
+            self._begin()
+        except (DriverFault, ArtifactFault, RuntimeError) as fault:
+            raise self._card.lose(f"{self._name}: it cannot be mended: {fault}") from fault
+        self._failure = None
 
     def _on_device(self, array: Array) -> Tensor:
         py = self._ge.py
@@ -138,12 +194,8 @@ class GeLane:
         )
         return tensor.to_device()
 
-    def _leave(self) -> None:
-        self._session = None  # the last that refers to it
-        self._ge.leave()
-
     def _unregister(self) -> None:
         self._session.unregister_external_allocator(self._stream)
 
-    def _remove_graph(self) -> None:
-        self._session.remove_graph(_GRAPH)
+    def _leave_session(self) -> None:
+        self._session = None  # the last that refers to it

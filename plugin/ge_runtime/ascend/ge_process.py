@@ -42,36 +42,34 @@ NAMES: Final = {
 
 
 class GeProcess:
-    """GE is begun with the first session and ended after the last. Safe from any thread."""
+    """GE is begun by the first who uses it and ended by the last. Safe from any thread."""
 
     def __init__(self, py: GePy) -> None:
         """py: GE-PY's modules by our names for them."""
         self.py = py
         self._lock = Lock()
-        self._sessions = 0
+        self._users = 0
 
-    def open_session(self, device: int, options: Mapping[str, str]) -> Session:
-        """A session on a card; given back by `leave` once nothing refers to it any more.
-
-        Raises RuntimeError as GE does.
-        """
+    def enter(self, device: int) -> None:
+        """Use GE, until `leave`. device: of sessions that name none. Raises RuntimeError as GE."""
         with self._lock:
-            if self._sessions == 0:
-                # The device is that of sessions that name none.
+            if self._users == 0:
                 begun = {"ge.graphRunMode": "0", "ge.exec.deviceId": str(device)}
                 self.py.global_.GeApi().ge_initialize(begun)
-            self._sessions += 1
-        try:
-            return self.py.session.Session({**options, "ge.session_device_id": str(device)})
-        except BaseException:
-            self.leave()
-            raise
+            self._users += 1
+
+    def open_session(self, device: int, options: Mapping[str, str]) -> Session:
+        """A session on a card, which is gone once nothing refers to it any more.
+
+        Between `enter` and `leave`. Raises RuntimeError as GE does.
+        """
+        return self.py.session.Session({**options, "ge.session_device_id": str(device)})
 
     def leave(self) -> None:
-        """A session is gone."""
+        """One user less; his sessions are gone."""
         with self._lock:
-            self._sessions -= 1
-            if self._sessions == 0:
+            self._users -= 1
+            if self._users == 0:
                 self.py.global_.GeApi().ge_finalize()
 
 
@@ -88,19 +86,23 @@ def open_ge() -> GeProcess:
                 "CANN's toolkit have: run `source /usr/local/Ascend/cann/set_env.sh` before the "
                 "server starts, or build a model.om, which needs no GE-PY: `ge-runtime build`"
             ) from error
-    lacking = [
+    if names := lacking(modules):
+        raise NoDevice(
+            f"found a GE-PY without {', '.join(names)}, expected one with all that is used of "
+            "it: another release of CANN's toolkit, or a model.om, which needs no GE-PY: "
+            "`ge-runtime build`"
+        )
+    return GeProcess(SimpleNamespace(**modules))
+
+
+def lacking(modules: Mapping[str, object]) -> list[str]:
+    """What is used of GE-PY and is not there. modules: by our names for them."""
+    return [
         f"{MODULES[name]}.{path}"
         for name, paths in NAMES.items()
         for path in paths
         if not _has(modules[name], path)
     ]
-    if lacking:
-        raise NoDevice(
-            f"found a GE-PY without {', '.join(lacking)}, expected one with all that is used of "
-            "it: another release of CANN's toolkit, or a model.om, which needs no GE-PY: "
-            "`ge-runtime build`"
-        )
-    return GeProcess(SimpleNamespace(**modules))
 
 
 def _has(module: object, path: str) -> bool:

@@ -16,7 +16,7 @@ from ge_runtime.ascend.codes import Kind
 from ge_runtime.ascend.context import DeviceContext
 from ge_runtime.ascend.driver import Address, Driver
 from ge_runtime.devices import Device
-from ge_runtime.errors import EngineLost
+from ge_runtime.devices.health import DeviceHealth
 
 _NOWHERE: Final = Address(0)
 
@@ -26,11 +26,11 @@ _log = logging.getLogger(__name__)
 class DeviceAccess:
     """A card as its memories use it: until it is lost."""
 
-    def __init__(self, driver: Driver, home: DeviceContext) -> None:
+    def __init__(self, driver: Driver, home: DeviceContext, health: DeviceHealth) -> None:
         """home: current in the calling thread."""
         self.driver = driver
         self.home = home
-        self.lost: EngineLost | None = None
+        self._health = health
         self.capacity_bytes = driver.memory_info()[1]
         """Of the card's own memory."""
         self.pinned_out = 0
@@ -38,10 +38,14 @@ class DeviceAccess:
         self._pinning = Lock()
         self._unpinned: deque[Address] = deque()  # without a lock: filled by `__del__`
 
+    @property
+    def lost(self) -> bool:
+        """Whether the card is."""
+        return self._health.lost is not None
+
     def enter(self) -> None:
         """Let the calling thread use the card. Raises EngineLost if it is lost."""
-        if self.lost is not None:
-            raise EngineLost(str(self.lost))
+        self._health.ensure_there()
         self.home.enter_device()
 
     def pin(self, nbytes: int) -> Address:
@@ -60,7 +64,7 @@ class DeviceAccess:
     def reap(self) -> None:
         """Give back the pinned memory that nobody reads any more. From any thread."""
         with self._pinning:
-            while self._unpinned and self.lost is None:
+            while self._unpinned and not self.lost:
                 self.enter()
                 self.driver.free_host(self._unpinned.popleft())
                 self.pinned_out -= 1
@@ -99,7 +103,7 @@ class CardMemory(Device[Address]):
         return obtain(self._access.driver.malloc, nbytes)
 
     def _release(self, memory: Address) -> None:
-        if memory != _NOWHERE and self._access.lost is None:
+        if memory != _NOWHERE and not self._access.lost:
             self._access.enter()
             self._access.driver.free(memory)
 
@@ -154,7 +158,7 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
             if address not in self._adopted:
                 return
             self._forget(address)
-        if self._access.lost is None:
+        if not self._access.lost:
             self._access.enter()
             self._access.driver.host_unregister(address)
         with self._lock:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from ge_runtime.ascend.atc import sha256_of
+from ge_runtime.ascend.atc import ensure_content, sha256_of
 from ge_runtime.ascend.description import ModelDescription
 from ge_runtime.ascend.driver import Address, Driver, GearSetting, ModelId
 from ge_runtime.devices import Buffer, Device
-from ge_runtime.errors import ArtifactFault
+from ge_runtime.errors import EngineFault
 
 Dims: TypeAlias = tuple[int, ...]
 
@@ -28,11 +29,7 @@ class ModelFile:
 
     def ensure_unchanged(self) -> None:
         """Raises ArtifactFault, or OSError, if the file is not what it was any more."""
-        if sha256_of(self.path) != self.digest:
-            raise ArtifactFault(
-                f"{self.path}: found another content than when it was loaded, expected the same: "
-                "a file is replaced by unloading the model first, or as a new version"
-            )
+        ensure_content(self.path, self.digest)
 
     @classmethod
     def read(cls, path: Path, driver: Driver) -> ModelFile:
@@ -59,11 +56,18 @@ class LoadedModel:
         self.file = file
         self.id = model
         """Another one each time that the lane loads it again."""
+        self.absent: str | None = None
+        """Why the lane could not load it again; None while it is loaded."""
         self.weights = weights
         self.users = 1
         self.description = ModelDescription((), ())
         self.gears: Mapping[tuple[Dims, ...], Gear] = {}
         """Dims of the data inputs: the gear; by growing elements."""
+
+    def ensure_there(self) -> None:
+        """Raises EngineFault if it is not loaded."""
+        if self.absent is not None:
+            raise EngineFault(self.absent)
 
     def describe(self, driver: Driver, memory: Device[Address]) -> None:
         """Ask for everything once: nothing of it is asked while serving.
@@ -79,16 +83,23 @@ class LoadedModel:
             self.gears = {dims: Gear(None, dims, outputs) for dims in shapes.values()}
             return
         buffer = memory.allocate("gear", description.inputs[-1].nbytes)
-        # Only the last is written to; a dataset has one for each input all the same.
-        dataset = driver.create_dataset([(buffer.memory, buffer.nbytes)] * len(description.inputs))
+        place = (buffer.memory, buffer.nbytes)
         gears = {}
-        try:
+        with ExitStack() as undo:
+            undo.callback(buffer.free)
+            # Only the last is written to; a dataset has one for each input all the same.
+            dataset = driver.create_dataset([place] * len(description.inputs))
+            undo.callback(driver.destroy_dataset, dataset)
             for values, dims in shapes.items():
                 setting = GearSetting(family, values)
                 driver.set_gear(self.id, dataset, len(description.inputs) - 1, setting)
                 outputs = tuple(driver.output_dims(self.id, len(description.outputs)))
                 gears[dims] = Gear(setting, dims, outputs)
-        finally:
-            driver.destroy_dataset(dataset)
-            buffer.free()
         self.gears = gears
+
+
+class Stage(NamedTuple):
+    """A file of a chain, and the model of its content, which other chains may have as well."""
+
+    path: Path
+    model: LoadedModel

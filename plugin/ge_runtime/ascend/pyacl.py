@@ -40,6 +40,7 @@ _HUGE_FIRST: Final = 0
 _DDR, _HBM = 0, 1
 _RESERVED_INDEX: Final = -1
 _STAND_IN: Final = "acl_modelId_"
+_INPUT, _OUTPUT = "acl.mdl.get_input", "acl.mdl.get_output"
 _PINNED: Final = 0x10000000
 """ACL_HOST_REG_PINNED. MAPPED, all that host_register has, is not said to lock pages."""
 _LAST_WITHOUT_REGISTERING: Final = (5, 10)
@@ -77,6 +78,7 @@ class PyAclDriver:
         self._status = checker.status
         self._value = checker.value
         self._handle = checker.handle
+        self._told = checker.told
 
     # -- process, device, context --
 
@@ -85,8 +87,13 @@ class PyAclDriver:
         return self._status("acl.init", self._acl.init(), REPEAT_INITIALIZE) == SUCCESS
 
     def finalize(self) -> None:
-        """See Driver."""
-        self._status("acl.finalize", self._acl.finalize(), REPEAT_FINALIZE)
+        """See Driver. Where CANN counts, those who began it after us go on, as torch_npu may."""
+        try:
+            answer = self._acl.finalize_reference()
+        except AttributeError:
+            self._status("acl.finalize", self._acl.finalize(), REPEAT_FINALIZE)
+        else:
+            self._value("acl.finalize_reference", answer, REPEAT_FINALIZE)
 
     def soc_name(self) -> str:
         """See Driver. Where the function fails it answers None, or ""."""
@@ -228,30 +235,39 @@ class PyAclDriver:
 
     def _described(self, model: ModelId) -> int:
         desc = self._handle("acl.mdl.create_desc", self._mdl.create_desc())
-        self._status("acl.mdl.get_desc", self._mdl.get_desc(desc, model))
+        try:
+            self._status("acl.mdl.get_desc", self._mdl.get_desc(desc, model))
+        except DriverFault:
+            self._mdl.destroy_desc(desc)
+            raise
         return desc
 
     def _description(self, desc: int) -> ModelDescription:
-        mdl = self._mdl
+        mdl, told = self._mdl, self._told
         inputs = tuple(
             ModelTensor(
-                name=self._real_name(desc, mdl.get_input_name_by_index(desc, index)),
+                name=self._real_name(
+                    desc, told(f"{_INPUT}_name_by_index", mdl.get_input_name_by_index(desc, index))
+                ),
                 dtype=int(mdl.get_input_data_type(desc, index)),
                 format=int(mdl.get_input_format(desc, index)),
                 dims=self._dims("acl.mdl.get_input_dims", mdl.get_input_dims(desc, index)),
-                nbytes=int(mdl.get_input_size_by_index(desc, index)),
+                nbytes=told(f"{_INPUT}_size_by_index", mdl.get_input_size_by_index(desc, index)),
             )
-            for index in range(mdl.get_num_inputs(desc))
+            for index in range(told("acl.mdl.get_num_inputs", mdl.get_num_inputs(desc)))
         )
         outputs = tuple(
             ModelTensor(
-                name=self._real_name(desc, mdl.get_output_name_by_index(desc, index)),
+                name=self._real_name(
+                    desc,
+                    told(f"{_OUTPUT}_name_by_index", mdl.get_output_name_by_index(desc, index)),
+                ),
                 dtype=int(mdl.get_output_data_type(desc, index)),
                 format=int(mdl.get_output_format(desc, index)),
                 dims=self._dims("acl.mdl.get_output_dims", mdl.get_output_dims(desc, index)),
-                nbytes=int(mdl.get_output_size_by_index(desc, index)),
+                nbytes=told(f"{_OUTPUT}_size_by_index", mdl.get_output_size_by_index(desc, index)),
             )
-            for index in range(mdl.get_num_outputs(desc))
+            for index in range(told("acl.mdl.get_num_outputs", mdl.get_num_outputs(desc)))
         )
         batch = self._value("acl.mdl.get_dynamic_batch", mdl.get_dynamic_batch(desc))
         image = self._value("acl.mdl.get_dynamic_hw", mdl.get_dynamic_hw(desc, _RESERVED_INDEX))
@@ -289,11 +305,15 @@ class PyAclDriver:
         """See Driver."""
         acl, mdl = self._acl, self._mdl
         handle = self._handle("acl.mdl.create_dataset", mdl.create_dataset())
-        made = []
-        for address, nbytes in buffers:
-            buffer = acl.create_data_buffer(address, nbytes)
-            made.append(self._handle("acl.create_data_buffer", buffer))
-            self._value("acl.mdl.add_dataset_buffer", mdl.add_dataset_buffer(handle, made[-1]))
+        made: list[int] = []
+        try:
+            for address, nbytes in buffers:
+                buffer = acl.create_data_buffer(address, nbytes)
+                made.append(self._handle("acl.create_data_buffer", buffer))
+                self._value("acl.mdl.add_dataset_buffer", mdl.add_dataset_buffer(handle, made[-1]))
+        except DriverFault:
+            self.destroy_dataset(Dataset(handle, tuple(made)))
+            raise
         return Dataset(handle, tuple(made))
 
     def destroy_dataset(self, dataset: Dataset) -> None:

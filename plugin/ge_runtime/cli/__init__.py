@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -28,6 +29,9 @@ COMMANDS: Final = (gears, build, inspect, conformance, doctor, top, convert, bac
 
 UNUSABLE: Final = 2
 """The exit code of bad arguments, argparse's own, and of bad input."""
+
+INTERRUPTED: Final = 128 + signal.SIGINT
+"""The exit code after Ctrl-C, as shells tell it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output had enough, e.g. head; at exit Python would complain once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except OSError as error:
         return _unusable(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except RuntimeFault as error:

@@ -10,6 +10,8 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from ge_runtime.errors import RuntimeFault
+
 NAME: Final = "ge"
 """What models say: `backend: "ge"`."""
 
@@ -50,6 +52,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _run(given: argparse.Namespace) -> int:
     directory: Path = given.directory
+    if not directory.is_dir():
+        raise RuntimeFault(
+            f"{directory}: found no such folder, expected Triton's --backend-directory, which is "
+            "/opt/tritonserver/backends unless told otherwise"
+        )
     folder = directory / NAME
     folder.mkdir(exist_ok=True)
     file = folder / "model.py"

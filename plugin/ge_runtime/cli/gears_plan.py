@@ -101,6 +101,8 @@ class Plan:
 
     def _options(self, target: Target) -> AscendOptions:
         """The gears for Ascend's compiler, with what else config.pbtxt asks of it."""
+        if self.config is not None and self.config.stages:
+            return AscendOptions(note="each stage has its own; `ge-runtime build` compiles them")
         return with_options(ascend_options(target), self.config.ge_options if self.config else {})
 
     def _io_bytes(self, target: Target) -> dict[tuple[int, ...], int] | None:

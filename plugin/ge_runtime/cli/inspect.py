@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ge_runtime.cli.arguments import add_model, new_command
 from ge_runtime.cli.inspection import Inspection
-from ge_runtime.cli.model_config import read_model_config, read_runtime_config
+from ge_runtime.cli.model_config import ensure_model, read_model_config, read_runtime_config
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import SUFFIXES, find_artifact, find_artifacts
 from ge_runtime.engines.base import Signature
@@ -20,7 +20,7 @@ from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.footprint import Footprint, answer_slots
 from ge_runtime.engines.gearing import Gearing
 from ge_runtime.engines.places import place_for
-from ge_runtime.errors import ArtifactFault, ConfigFault
+from ge_runtime.errors import ArtifactFault, ConfigFault, shown
 from ge_runtime.memory.plan import Plan
 
 if TYPE_CHECKING:
@@ -81,10 +81,9 @@ def _run(given: argparse.Namespace) -> int:
 def inspect(folder: Path, version: int | None = None) -> Inspection:
     """What the model in `folder` holds; in its highest version, if none is given.
 
-    Raises ConfigFault, ArtifactFault or OSError for what cannot be read or opened.
+    Raises RuntimeFault or OSError for what cannot be read or opened.
     """
-    model_config = read_model_config(folder)
-    _refuse_ensemble(model_config)
+    ensure_model(folder)
     version_dir = version_folder(folder, version)
     if not any(entry.suffix in SUFFIXES.values() for entry in version_dir.iterdir()):
         find_artifact(version_dir, "auto")  # raises, before faults that only graphs can have
@@ -105,7 +104,8 @@ def inspect(folder: Path, version: int | None = None) -> Inspection:
         opened.callback(engine.close)
         config = config_for(folder, config, engine.signature)
         if engine.shapes is not None:
-            config = with_compiled_gears(config, engine.shapes, artifacts[0].path.name)
+            files = shown(*(artifact.path for artifact in artifacts))
+            config = with_compiled_gears(config, engine.shapes, files)
         gearing = Gearing.of(config, version_dir)
         plan: Plan | None = None
         faults: Sequence[str] = ()
@@ -136,14 +136,6 @@ def config_for(folder: Path, config: RuntimeConfig, signature: Signature) -> Run
         return config
     derived += [spec.name for spec in config.derived]
     return RuntimeConfig.parse(read_model_config(folder), cores=1, derived=derived)
-
-
-def _refuse_ensemble(model_config: Mapping[str, object]) -> None:
-    if model_config.get("platform") == "ensemble":
-        name = model_config["name"]
-        raise ConfigFault(
-            str(name), ["platform: found ensemble, expected a model with a graph of its own"]
-        )
 
 
 def version_folder(folder: Path, version: int | None) -> Path:

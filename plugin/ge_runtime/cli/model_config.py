@@ -4,16 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from ge_runtime.cli.text_format import parse
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.errors import ConfigFault
+from ge_runtime.errors import ConfigFault, RuntimeFault
 from ge_runtime.specs import DType
+
+_MOST_NAMES: Final = 5
 
 
 def config_file(path: Path) -> Path:
     """The config.pbtxt that is at `path`, or in the model's folder there."""
     return path / "config.pbtxt" if path.is_dir() else path
+
+
+def ensure_model(folder: Path) -> None:
+    """Raises RuntimeFault, with where a model may be, unless one with a graph is in `folder`.
+
+    Raises ConfigFault if its config.pbtxt cannot be read.
+    """
+    if not config_file(folder).is_file() or not folder.is_dir():
+        found = "no config.pbtxt" if folder.is_dir() else "a file" if folder.exists() else "nothing"
+        models = sorted(file.parent.name for file in folder.glob("*/config.pbtxt"))
+        hint = ""
+        if models:
+            more = ", ..." if len(models) > _MOST_NAMES else ""
+            hint = f"; it holds models: {', '.join(models[:_MOST_NAMES])}{more}"
+        elif config_file(folder.parent).is_file() and folder.exists():
+            hint = f"; that is {folder.parent}"
+        raise RuntimeFault(f"{folder}: found {found}, expected the folder of a model{hint}")
+    config = read_model_config(folder)
+    if config.get("platform") == "ensemble":
+        fault = "platform: found ensemble, expected a model with a graph of its own"
+        raise ConfigFault(str(config["name"]), [fault])
 
 
 def read_model_config(path: Path) -> dict[str, object]:

@@ -104,6 +104,8 @@ def read_ge_options(
             elif not any(device.partition(":")[0] == NPU for device in devices):
                 expected = "a card among them: it is an option of Ascend's compiler"
                 faults.add(place, f"devices {', '.join(devices)}", expected)
+            elif engine != "ge_session" and option == "ge.externalWeight" and value != "0":
+                faults.add(place, f"'{value}'", "'0': a card's weights are loaded from the .om")
             elif options.setdefault(option, value) != value:
                 found = f"'{value}', and '{options[option]}' at another level"
                 faults.add(place, found, "one value")

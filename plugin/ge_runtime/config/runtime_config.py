@@ -114,7 +114,7 @@ class RuntimeConfig:
 
     @property
     def device_kind(self) -> str:
-        """Of all its devices: "cpu" or "npu"."""
+        """Of all its devices: "cpu", "cuda" or "npu"."""
         return kind_of(self.devices[0])
 
     @property
@@ -202,7 +202,7 @@ def _read(
         devices=devices,
         sharing=read_sharing(parameters, faults),
         stages=read_stages(parameters, faults),
-        workspace_pool_bytes=read_pool_bytes(parameters, faults),
+        workspace_pool_bytes=read_pool_bytes(parameters, faults, engine=engine),
         histogram=read_histogram(parameters, faults),
         warmup=read_word("warmup", ("gears", "none"), parameters, faults),
         ge_options=read_ge_options(parameters, devices, faults, engine=engine),

@@ -3,7 +3,7 @@
 - `engine`: `auto` (default), `onnxruntime`, `torch`, `om` or `ge_session`.
 - `intra_op_threads`: threads that one execution may use. Default: the cores of the process shared
   by all instances and their devices, at least 1.
-- `devices`: one engine and one lane each, e.g. `cpu, cpu` or `npu:0, npu:1`. Default `cpu`.
+- `devices`: one engine and one lane each, e.g. `cpu, cpu` or `cuda:0, cuda:1`. Default `cpu`.
 - `stages`: the names of the graphs in the version folder, in the order in which they run, e.g.
   `encoder, classifier` for encoder.onnx and classifier.onnx. Default: the one artifact.
 - `cost`: `calibrate` (default: timed at load), or what a launch costs: `launch_us=120,
@@ -14,7 +14,7 @@
 - `histogram`: where the sizes of requests are recorded, a path inside the version folder.
 - `warmup`: `gears` (default: each is executed once at load) or `none`.
 - `workspace_pool_mib`: the capacity of the device's pool of workspace, in MiB; on a card of each
-  lane.
+  lane, on a GPU of each engine.
 - `rows`: for `max_batch_size: 0` where the model's own code prepares the graph's inputs: the most
   rows of a batch. Prepared tensors then have a batch dimension, of as many rows as the code makes
   of a request, and so have the graph's inputs and outputs; config.pbtxt writes it as the first
@@ -35,13 +35,17 @@ from ge_runtime.config.parameters import Parameters, split_names
 from ge_runtime.config.values import read_whole
 
 ENGINES: Final = ("auto", "onnxruntime", "torch", "om", "ge_session")
-DEVICES: Final = ("cpu", "npu:0")
-"""For people: of cards there are others, such as npu:1."""
+DEVICES: Final = ("cpu", "cuda:0", "npu:0")
+"""For people: of GPUs and cards there are others, such as npu:1."""
 
 
-_CARD: Final = re.compile(r"npu:\d+", re.ASCII)
-_KINDS: Final = ("cpu", NPU)
-_ENGINES_ON: Final = {"cpu": ("onnxruntime", "torch"), NPU: ("om", "torch", "ge_session")}
+_CARD: Final = re.compile(r"(cuda|npu):\d+", re.ASCII)
+_KINDS: Final = ("cpu", "cuda", NPU)
+_ENGINES_ON: Final = {
+    "cpu": ("onnxruntime", "torch"),
+    "cuda": ("onnxruntime", "torch"),
+    NPU: ("om", "torch", "ge_session"),
+}
 """Kind of device: the engines that execute there."""
 
 _STAGE_NAME: Final = re.compile(r"\w[\w.-]*", re.ASCII)
@@ -57,7 +61,9 @@ def read_engine(parameters: Parameters, devices: Sequence[str], faults: Faults) 
     elif engine != "auto" and not any(
         engine in _ENGINES_ON.get(kind_of(each), ()) for each in devices
     ):
-        needed = "cpu" if engine in _ENGINES_ON["cpu"] else "cards, e.g. npu:0"
+        needed = "cpu, or GPUs, e.g. cuda:0"
+        if engine not in _ENGINES_ON["cpu"]:
+            needed = "cards, e.g. npu:0"
         found = f"engine {engine} for devices {', '.join(devices)}"
         faults.add("parameter 'engine'", found, f"devices: {needed}")
     return engine
@@ -157,9 +163,12 @@ def read_histogram(parameters: Parameters, faults: Faults) -> str | None:
     return str(path)
 
 
-def read_pool_bytes(parameters: Parameters, faults: Faults) -> int | None:
+def read_pool_bytes(parameters: Parameters, faults: Faults, *, engine: str) -> int | None:
     """The capacity of the workspace pool in bytes; None if there is none."""
-    text = parameters.settings.get("workspace_pool_mib")
+    place, text = "parameter 'workspace_pool_mib'", parameters.settings.get("workspace_pool_mib")
     if text is None:
+        if engine == "ge_session":
+            expected = "MiB for all that GE allocates, as it does not tell what its graph needs"
+            faults.add(place, "none", expected)
         return None
-    return read_whole("parameter 'workspace_pool_mib'", text, faults, least=1) * 2**20
+    return read_whole(place, text, faults, least=1) * 2**20

@@ -12,32 +12,46 @@ from ge_runtime.errors import ArtifactFault
 
 ENGINES: Final[Mapping[str, Mapping[str, str]]] = {
     "cpu": {"onnxruntime": ".onnx", "torch": ".pt2"},
+    "cuda": {"onnxruntime": ".onnx", "torch": ".pt2"},
     "npu": {"om": ".om", "torch": ".pt2", "ge_session": ".air"},
 }
 """Kind of device: its engines and their artifacts' suffix, the preferred one first.
 
-onnxruntime leads: it is a fraction of torch's size and writes results where they are planned. On a
-card om leads: of it alone all memory is planned before a byte is allocated.
+onnxruntime leads: it is a fraction of torch's size and writes results where they are planned. On an
+Ascend card om leads: of it alone all memory is planned before a byte is allocated.
 """
 
 SUFFIXES: Final = {name: suffix for own in ENGINES.values() for name, suffix in own.items()}
 """Engine: its artifacts' suffix."""
 
 _PACKAGES: Final = {
+    ("cuda", "onnxruntime"): "onnxruntime-gpu",
+    ("cuda", "torch"): "torch for CUDA",
     ("npu", "om"): "acl",
     ("npu", "torch"): "torch_npu",
     ("npu", "ge_session"): "ge",
 }
-"""Kind of device and engine: what Python imports for it, where that is not the engine's name."""
+"""Kind of device and engine: what it needs, where that is not a package of the engine's name."""
+
+_LIBRARIES: Final = {
+    "onnxruntime-gpu": ("onnxruntime", "capi/libonnxruntime_providers_cuda.so"),
+    "torch for CUDA": ("torch", "lib/libtorch_cuda.so"),
+}
+"""What is needed: the package that Python imports for it, and the file in it that others lack."""
 
 _SET_ENV: Final = "source /usr/local/Ascend/cann/set_env.sh"
-_INSTALL: Final = {"acl": _SET_ENV, "ge": _SET_ENV}
+_INSTALL: Final = {
+    "acl": _SET_ENV,
+    "ge": _SET_ENV,
+    "onnxruntime-gpu": "pip uninstall -y onnxruntime; pip install 'onnxruntime-gpu[cuda,cudnn]'",
+    "torch for CUDA": "pip uninstall -y torch; pip install torch",
+}
 """Package: what has it installed, where that is not `pip install` of its name."""
 
 _MERITS: Final = {"om": "all its memory is planned"}
 """Engine: why it is preferred, where that is told."""
 
-_BUILD: Final = {"cpu": "make models", "npu": "ge-runtime build"}
+_BUILD: Final = {"cpu": "make models", "cuda": "make models", "npu": "ge-runtime build"}
 """Kind of device: what builds its artifacts."""
 
 
@@ -51,20 +65,24 @@ class Artifact:
 
 
 def is_installed(package: str) -> bool:
-    """Whether Python finds the package. Does not import it."""
-    return importlib.util.find_spec(package) is not None
+    """Whether Python finds the package, or what is needed of one. Does not import it."""
+    module, file = _LIBRARIES.get(package, (package, ""))
+    spec = importlib.util.find_spec(module)
+    if spec is None or not file:
+        return spec is not None
+    return any((Path(folder) / file).is_file() for folder in spec.submodule_search_locations or ())
 
 
-def only_graph(artifacts: Sequence[Artifact], place: str, expected: str) -> Artifact:
-    """The one artifact, for places that hand nothing over from stage to stage.
+def only_graph(artifacts: Sequence[Artifact], place: str) -> Artifact:
+    """The one artifact, for engines of a card that hand nothing over from stage to stage.
 
-    place: the device, for people. expected: the file's name. Raises ArtifactFault.
+    place: the device, for people. Raises ArtifactFault.
     """
     if len(artifacts) > 1:
         stages = ", ".join(artifact.path.name for artifact in artifacts)
         raise ArtifactFault(
-            f"{place}: found the stages {stages}, expected one {expected}: on a card, graphs that "
-            "run one after another are compiled as one, or are models of their own"
+            f"{place}: found the stages {stages}, expected one graph, or .om files alone, which "
+            "hand tensors over on a card: `ge-runtime build` makes them of .onnx files"
         )
     return artifacts[0]
 
@@ -140,8 +158,17 @@ def find_artifact(
     return Artifact(version_dir / wanted[chosen], chosen, reason)
 
 
+def _told(entry: Path) -> str:
+    """Its name, and what it is if that is no file."""
+    if entry.is_file():
+        return entry.name
+    if entry.is_symlink() and not entry.exists():
+        return f"{entry.name} (a link to {entry.readlink()}, which is not there)"
+    return f"{entry.name}/" if entry.is_dir() else f"{entry.name} (no file)"
+
+
 def _nothing_there(version_dir: Path, wanted: Mapping[str, str], device_kind: str) -> str:
-    names = sorted(entry.name for entry in version_dir.iterdir()) if version_dir.is_dir() else []
+    names = sorted(map(_told, version_dir.iterdir())) if version_dir.is_dir() else []
     looked_for = " or ".join(f"{file} (for {name})" for name, file in wanted.items())
     return (
         f"{version_dir}: found {', '.join(names) or 'nothing'}, expected {looked_for}; "

@@ -57,6 +57,14 @@ class Engine(Protocol):
     def shapes(self) -> Sequence[Shapes] | None:
         """The only shapes of inputs that it can execute, at least one; None: any that fit."""
 
+    @property
+    def lost(self) -> bool:
+        """Whether it can execute nothing: its device, or the process that executes, is gone.
+
+        For good, unless that is another process, which may be started again. From any thread, at
+        once: nothing is asked. Until it is known, executions find out, and raise EngineLost.
+        """
+
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
         """Have what executions need besides their inputs and outputs, before the first of them.
 
@@ -73,14 +81,18 @@ class Engine(Protocol):
         outputs: those wanted. An array, C-contiguous, is written in place and must have exactly
         the type and shape of the result; for None the engine allocates.
         Returns the wanted outputs; those given as arrays are the same objects.
-        Raises EngineFault, after which the content of given arrays is undefined.
+        Raises EngineFault, after which the content of given arrays is undefined; EngineLost, at
+        once if it is lost.
         """
 
     def weights_bytes(self) -> int:
         """Bytes of the graph's weights and constants, counted in its file."""
 
-    def device_io_bytes(self) -> int:
-        """Bytes of inputs and outputs on its device; 0 where it works on those of its callers."""
+    def device_io_bytes(self) -> int | None:
+        """Bytes of inputs and outputs on its device; 0 where it works on those of its callers.
+
+        None: as many as the inputs and outputs of the largest execution take as they are planned.
+        """
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
         """What the graph holds while it runs on inputs of these shapes; all inputs, by name.
@@ -95,9 +107,9 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Limited(Protocol):
-    """What an engine tells besides that compiles while it runs, and cannot promise all of a plan.
+    """What an engine tells besides that cannot promise all of a plan.
 
-    A graph is compiled at its first execution, which takes seconds to minutes.
+    One that compiles while it runs takes seconds to minutes for a graph's first execution.
     """
 
     @property
@@ -112,10 +124,6 @@ class Limited(Protocol):
 @runtime_checkable
 class Remote(Protocol):
     """What an engine tells besides that executes in another process, among others' executions."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether it can execute nothing now, because that process is gone. It may come back."""
 
     def reserve(self, nbytes: int) -> None:
         """Have memory for outputs that are wanted where that process cannot write. Once.

@@ -70,6 +70,11 @@ class ChainEngine:
         """See Engine. Any, as far as stages do not limit each other."""
         return None
 
+    @property
+    def lost(self) -> bool:
+        """See Engine. If one of the stages is."""
+        return any(engine.lost for engine in self._stages.values())
+
     def plan(self, largest: Iterable[Shapes]) -> Handover:
         """Where tensors between stages lie, for executions on inputs up to these shapes.
 
@@ -139,7 +144,7 @@ class ChainEngine:
 
     def device_io_bytes(self) -> int:
         """See Engine."""
-        return sum(engine.device_io_bytes() for engine in self._stages.values())
+        return sum(engine.device_io_bytes() or 0 for engine in self._stages.values())
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
         """See Engine. What each stage holds in its turn, and what they hand over.

@@ -30,6 +30,11 @@ def with_compiled_gears(
     nothing was compiled for, or allows requests that none of the gears holds.
     """
     compiled = list(_sizes_of(config, shapes))
+    if not compiled:
+        raise ArtifactFault(
+            f"{artifact}: found no gear whose inputs agree in size, expected one in which each "
+            "axis of config.pbtxt has one size: run `ge-runtime build`"
+        )
     axes = tuple(compiled[0])
     if not axes:
         return config
@@ -43,7 +48,8 @@ def with_compiled_gears(
 def _sizes_of(config: RuntimeConfig, shapes: Sequence[Shapes]) -> Iterator[Sizes]:
     """Each set of shapes as the size of every axis that an input has, ROWS among them.
 
-    Inputs of other ranks or names than config.pbtxt has are left to `Contract`, which tells them.
+    Not those in which an axis has two sizes, as no execution has. Inputs of other ranks or names
+    than config.pbtxt has are left to `Contract`, which tells them.
     """
     dims = {spec.name: spec.dims for spec in config.sources}
     dims |= dict(config.masks)
@@ -53,13 +59,15 @@ def _sizes_of(config: RuntimeConfig, shapes: Sequence[Shapes]) -> Iterator[Sizes
     order = [*rows, *config.limits]
     for own in shapes:
         sizes: Sizes = {}
+        agree = True
         for name, found in own.items():
             expected = (*rows, *dims[name]) if name in dims else ()
             # A length may have a dimension of its own: behind those that are expected.
             for dim, size in zip(expected, found, strict=False):
                 if isinstance(dim, str):
-                    sizes.setdefault(dim, size)
-        yield {axis: sizes[axis] for axis in order if axis in sizes}
+                    agree &= sizes.setdefault(dim, size) == size
+        if agree:
+            yield {axis: sizes[axis] for axis in order if axis in sizes}
 
 
 def _refuse_free_sizes(config: RuntimeConfig, artifact: str) -> None:

@@ -48,11 +48,12 @@ class Footprint:
         analysed at its shapes; nothing is executed.
         """
         needs = [self._need(engine, gear) for gear in gears]
+        io_bytes = engine.device_io_bytes()
         return Plan.of(
             needs,
             weights_bytes=engine.weights_bytes(),
             answer_slots=answer_slots,
-            device_io_bytes=engine.device_io_bytes(),
+            device_io_bytes=max(need.io_bytes for need in needs) if io_bytes is None else io_bytes,
         )
 
     def _need(self, engine: Engine, gear: Gear) -> Need:

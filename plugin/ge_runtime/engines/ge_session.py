@@ -1,8 +1,5 @@
 """The engine for AIR graphs: `model.air`, compiled and executed by a session of GE, by GE-PY.
 
-An AIR file is what torchair's `dynamo_export` and GE-PY's `Graph.save_to_air` write. There is no
-way from ONNX to a session in Python: an ONNX graph becomes a model.om, by `ge-runtime build`.
-
 Written from GE-PY's source and documents, and never run on a card: tests hold it against a fake of
 GE-PY that works on the simulator's memory.
 """
@@ -20,14 +17,13 @@ from numpy.typing import NDArray
 from ge_runtime.ascend.card import Card
 from ge_runtime.ascend.checker import DriverFault
 from ge_runtime.ascend.codes import Kind
-from ge_runtime.ascend.description import DTYPES
 from ge_runtime.ascend.driver import Address
-from ge_runtime.ascend.ge_graph import GraphValue, inputs_of, outputs_of
-from ge_runtime.ascend.ge_lane import LACKED, GeLane
+from ge_runtime.ascend.ge_lane import GeLane
 from ge_runtime.ascend.ge_process import GeProcess
 from ge_runtime.config import GE_LEVELS, GRAPH_LEVEL, SESSION_LEVEL
 from ge_runtime.devices import Device
-from ge_runtime.engines.base import GraphTensor, Shapes, Signature
+from ge_runtime.engines.air import AirFile
+from ge_runtime.engines.base import Shapes, Signature
 from ge_runtime.engines.ge_gears import DYNAMIC_DIMS, NODE_TYPE, shapes_of
 from ge_runtime.errors import (
     ArtifactFault,
@@ -35,6 +31,7 @@ from ge_runtime.errors import (
     OutOfMemory,
     RuntimeFault,
     forget_frames,
+    shown,
 )
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import Array, Tensors
@@ -57,22 +54,22 @@ class GeSessionEngine:
     - Speed: tensors are made of Python lists and read as text, element by element.
     - Every bit of a float: that text has as many digits as GE writes.
     - Memory shared with other models, and weights once for several engines of a file.
-    - A new stream after an execution that failed: it goes on with the one that there is.
+    - To go on at once after an execution that failed: GE compiles the graph again before the next,
+      and may find the context that all of the process share as it was.
     """
 
     def __init__(
         self,
-        path: Path,
+        file: AirFile,
         card: Card,
         lane: GeLane,
-        signature: Signature,
         shapes: Sequence[Shapes] | None,
     ) -> None:
         """Made by `open`; closes the lane it is given."""
-        self._path = path
+        self._path = file.path
         self._card = card
         self._lane = lane
-        self._signature = signature
+        self._signature = signature = file.signature
         self._shapes = shapes
         names = [tensor.name for tensor in signature.inputs]
         self._compiled = {tuple(own[name] for name in names) for own in shapes or ()}
@@ -93,28 +90,19 @@ class GeSessionEngine:
     ) -> GeSessionEngine:
         """The graph in `path`, in a session of its own.
 
-        memory: of the card, for the arena. outputs: the names of the graph's results in their
-        order, as an AIR graph has none for them. options: of GE, by GE_LEVELS.
-        Raises ArtifactFault, OutOfMemory or EngineLost.
+        memory: of the card, for the arena. outputs: see `AirFile.open`. options: of GE, by
+        GE_LEVELS. Raises ArtifactFault, OutOfMemory or EngineLost.
         """
-        try:
-            graph = ge.py.graph.Graph(path.parent.parent.name or "graph")
-            graph.load_from_air(str(path))
-            signature = _signature(path, inputs_of(graph), outputs_of(graph), outputs)
-        except (RuntimeError, ValueError, AttributeError) as error:
-            raise ArtifactFault(
-                f"{path}: GE cannot read it: {error}; expected an AIR file of this CANN, as "
-                "torchair's dynamo_export writes it; of a model.onnx `ge-runtime build` makes a "
-                "model.om"
-            ) from error
-        shapes = shapes_of(signature.inputs, options, path.name)
+        file = AirFile.open(path, ge, outputs)
+        shapes = shapes_of(file.signature.inputs, options, shown(path))
         own = {**_PRECISION, **options, **(NODE_TYPE if DYNAMIC_DIMS in options else {})}
         try:
             lane = GeLane(
+                shown(path),
                 card,
                 memory,
                 ge,
-                graph,
+                file.graph,
                 arena_bytes=arena_bytes,
                 session_options={k: v for k, v in own.items() if _level(k) == SESSION_LEVEL},
                 graph_options={k: v for k, v in own.items() if _level(k) == GRAPH_LEVEL},
@@ -122,7 +110,7 @@ class GeSessionEngine:
         except (DriverFault, RuntimeError) as error:
             forget_frames(error)
             raise _fault(path, card, error, at_load=True) from error
-        return cls(path, card, lane, signature, shapes)
+        return cls(file, card, lane, shapes)
 
     @property
     def signature(self) -> Signature:
@@ -133,6 +121,11 @@ class GeSessionEngine:
     def shapes(self) -> Sequence[Shapes] | None:
         """See Engine. Those of the file, or of GE's own gears; any, where it leaves sizes open."""
         return self._shapes
+
+    @property
+    def lost(self) -> bool:
+        """See Engine. With the card, whoever found that out."""
+        return self._card.lost is not None
 
     @property
     def compiles_each_shape(self) -> bool:
@@ -214,34 +207,6 @@ class GeSessionEngine:
 
 def _level(option: str) -> str:
     return GE_LEVELS.get(option, GRAPH_LEVEL)
-
-
-def _signature(
-    path: Path, inputs: Sequence[GraphValue], results: Sequence[GraphValue], names: Sequence[str]
-) -> Signature:
-    if len(results) != len(names):
-        found = f"{len(results)} result(s)" if results else "no node NetOutput"
-        raise ArtifactFault(
-            f"{path}: found {found}, expected one for each output of config.pbtxt, in its order: "
-            f"{', '.join(names)}"
-        )
-    return Signature(
-        inputs=tuple(_tensor(path, value, value.name) for value in inputs),
-        outputs=tuple(
-            _tensor(path, value, name) for value, name in zip(results, names, strict=True)
-        ),
-    )
-
-
-def _tensor(path: Path, value: GraphValue, name: str) -> GraphTensor:
-    dtype = DTYPES.get(value.dtype)
-    if dtype is None or dtype in LACKED:
-        lacked = ", ".join(each.value for each in LACKED)
-        raise ArtifactFault(
-            f"{path}: '{name}': found type {dtype.value if dtype else value.dtype}, expected one "
-            f"that GE-PY has tensors of: Triton's but {lacked} and BYTES; a model.om can have more"
-        )
-    return GraphTensor(name, dtype, value.dims)
 
 
 def _delivered(name: str, result: Array, target: Array | None) -> Array:

@@ -1,165 +1,174 @@
-"""The Ascend engine: `model.om`, compiled by ATC, on a card.
+"""The Ascend engine: .om files, compiled by ATC, on a card, executed one after another as one.
 
-One engine is one slot on a lane of the card: inputs, outputs and the gear have their place in
-device memory, found once. Batches and answers lie in pinned memory of the host: an execution is one
-copy for each input, the model, and one copy for each output straight to where it is wanted.
+One engine is one slot on a lane of the card: all tensors, and each stage's gear, have their place
+in device memory, found once. Batches and answers lie in pinned memory of the host: an execution is
+one copy for each input, the stages, and one copy for each output straight to where it is wanted.
+What one stage gives and another takes stays on the card.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.ascend.card import Card
 from ge_runtime.ascend.checker import DriverFault
-from ge_runtime.ascend.codes import Kind
-from ge_runtime.ascend.description import (
-    AIPP_INPUT,
-    DTYPES,
-    GEAR_INPUT,
-    PLAIN_FORMATS,
-    ModelTensor,
-)
 from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.lanes import CardLane
-from ge_runtime.ascend.om_model import Gear, LoadedModel, ModelFile
-from ge_runtime.ascend.slots import Slot, Transfer, slot_bytes
+from ge_runtime.ascend.om_model import Stage
+from ge_runtime.ascend.slots import Execution, Slot, Transfer, layout
 from ge_runtime.devices import Device
-from ge_runtime.engines.base import GraphTensor, Shapes, Signature
-from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory, RuntimeFault
+from ge_runtime.engines.base import Shapes, Signature
+from ge_runtime.engines.om_files import (
+    load_fault,
+    read_files,
+    refuse_what_nobody_can_feed,
+    signature_of,
+)
+from ge_runtime.engines.om_gears import ChainGear, join_gears, listed
+from ge_runtime.engines.wiring import Wiring
+from ge_runtime.errors import ArtifactFault, EngineFault
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import Array, Tensors
 
-_COMPILED: Final = re.compile(r"[^:]+:\d+:(.+)")
-"""An output's name as compilers write it: node, port, and the name that it had."""
-
 
 class OmEngine:
-    """See `base.Engine`. Executes exactly the shapes that the file was compiled for."""
+    """See `base.Engine`. Executes exactly the shapes that the files were compiled for.
+
+    A chain of one file or more, which are its stages, named after the files. Inputs and outputs
+    are wired by name, as `Wiring.of` says.
+    """
 
     def __init__(
         self,
         card: Card,
         lane: CardLane,
-        model: LoadedModel,
+        stages: Sequence[Stage],
         memory: Device[Address],
         is_pinned: Callable[[Array], bool],
+        asked: Sequence[str],
     ) -> None:
-        """Made by `open`; closes the model it is given."""
+        """Made by `open`; closes the models it is given. Raises ArtifactFault."""
         self._card = card
         self._lane = lane
-        self._model = model
+        self._stages = stages
         self._memory = memory
         self._is_pinned = is_pinned
         self._slot: Slot | None = None
         self._closed = False
-        description = model.description
-        gears = model.gears.values()
-        self._inputs = [tensor.name for tensor in description.data_inputs]
-        names = _output_names(description.outputs)
-        self._outputs = {name: place for place, name in enumerate(names)}
-        self._dtypes = [DTYPES[tensor.dtype].numpy for tensor in description.outputs]
-        self._signature = Signature(
-            tuple(
-                GraphTensor(t.name, DTYPES[t.dtype], _common([g.inputs[i] for g in gears]))
-                for i, t in enumerate(description.data_inputs)
-            ),
-            tuple(
-                GraphTensor(names[i], DTYPES[t.dtype], _common([g.outputs[i] for g in gears]))
-                for i, t in enumerate(description.outputs)
-            ),
-        )
+        models = {stage.path.stem: stage.model for stage in stages}
+        self._numbers = {name: number for number, name in enumerate(models)}
+        signatures = {name: signature_of(model) for name, model in models.items()}
+        self._wiring = Wiring.of(signatures, asked)
+        self._inputs = [tensor.name for tensor in self._wiring.signature.inputs]
+        self._dtypes = {t.name: t.dtype.numpy for t in self._wiring.signature.outputs}
+        gears = join_gears(models)
+        self._gears = {tuple(gear.dims[name] for name in self._inputs): gear for gear in gears}
+        self._gone = self._wiring.spans.keys() - {*asked}
+        """What later stages may have written over when all are done."""
+        self._packing = layout([stage.model for stage in stages], asked)
 
     @classmethod
     def open(
         cls,
-        path: Path,
+        paths: Sequence[Path],
         card: Card,
         memory: Device[Address],
         *,
         lane: int,
         workspace_bytes: int | None,
         is_pinned: Callable[[Array], bool],
+        outputs: Sequence[str],
     ) -> OmEngine:
-        """The model in `path`, on a lane of the card.
+        """The models in `paths`, in order of execution, on a lane of the card.
 
         memory: of the card, for the slot. workspace_bytes: the lane's; None: as large as its models
-        need. is_pinned: whether copies to and from an array can be queued.
-        Raises ArtifactFault for a file that cannot be executed here, OutOfMemory, PlanFault, or
-        EngineLost.
+        need. is_pinned: whether copies to and from an array can be queued. outputs: those that
+        executions will want, of what stages give each other.
+        Raises ArtifactFault for files that cannot be executed here, or not together, OutOfMemory,
+        PlanFault, or EngineLost; then nothing stays loaded.
         """
         try:
             card.enter()
-            file = ModelFile.read(path, card.driver)
-            if file.workspace_bytes == 0:
-                raise ArtifactFault(
-                    f"{path}: found a model whose sizes only an execution tells, so that its "
-                    "memory cannot be planned; expected gears: name them in config.pbtxt "
-                    "(gears.<axes>) and run `ge-runtime build`"
-                )
-            there, model = card.load(file, lane, workspace_bytes)
+            files = read_files(paths, card)
+            there, models = card.load(files, lane, workspace_bytes)
         except DriverFault as fault:
-            raise _load_fault(path, card, fault) from fault
+            raise load_fault(fault.path or paths[0], card, fault) from fault
         except OSError as error:
-            raise ArtifactFault(f"{path}: {error.strerror}") from error
+            raise ArtifactFault(f"{error.filename}: {error.strerror}") from error
+        stages = [Stage(path, model) for path, model in zip(paths, models, strict=True)]
         try:
-            _refuse_what_nobody_can_feed(path, model)
+            for stage in stages:
+                refuse_what_nobody_can_feed(*stage)
+            return cls(card, there, stages, memory, is_pinned, outputs)
         except ArtifactFault:
-            card.unload(there, model)
+            card.unload(there, models)
             raise
-        return cls(card, there, model, memory, is_pinned)
 
     @property
     def signature(self) -> Signature:
-        """See Engine. Without the gear input, which no caller feeds."""
-        return self._signature
+        """See Engine. Without gear inputs, which no caller feeds; the outputs of all stages."""
+        return self._wiring.signature
 
     @property
     def shapes(self) -> Sequence[Shapes]:
-        """See Engine. By growing elements."""
-        return [
-            dict(zip(self._inputs, gear.inputs, strict=True)) for gear in self._model.gears.values()
-        ]
+        """See Engine. The first stage's by growing elements."""
+        return [dict(zip(self._inputs, dims, strict=True)) for dims in self._gears]
+
+    @property
+    def lost(self) -> bool:
+        """See Engine. With the card, whoever found that out."""
+        return self._card.lost is not None
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
         """See Engine. The slot, which is as large as the largest gear."""
         if self._slot is None:
-            self._card.enter()
-            self._slot = Slot(self._model, self._card.driver, self._memory)
+            try:
+                self._card.enter()
+                self._slot = Slot(self._stages, self._packing, self._card.driver, self._memory)
+            except DriverFault as fault:
+                raise load_fault(self._stages[0].path, self._card, fault) from fault
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """See Engine. Arrays that are not pinned are copied one more time, and not in a stream."""
+        """See Engine. Executes the stages that the wanted outputs need, and no others.
+
+        Arrays that are not pinned are copied one more time, and not in a stream.
+        """
         slot = self._slot
         assert slot is not None, "run before bind"
         gear = self._gear_of(inputs)
         results = {name: self._result(name, target, gear) for name, target in outputs.items()}
-        copies_in = [
-            self._transfer(inputs[name], address)
-            for name, address in zip(self._inputs, slot.inputs, strict=False)
-        ]
-        copies_out = [
-            self._transfer(array, slot.outputs[self._outputs[name]])
-            for name, array in results.items()
-        ]
-        self._lane.execute(slot, gear, copies_in, copies_out)
+        steps = self._wiring.steps(outputs)
+        if not steps:
+            return results
+        taken = {t.name for step in steps for t in self._wiring.stages[step.stage].inputs}
+        numbers = [self._numbers[step.stage] for step in steps]
+        places = slot.places
+        self._lane.execute(
+            slot,
+            Execution(
+                [(number, gear.stages[number]) for number in numbers],
+                [self._transfer(inputs[n], places[n]) for n in self._inputs if n in taken],
+                [self._transfer(array, places[name]) for name, array in results.items()],
+            ),
+        )
         return results
 
     def weights_bytes(self) -> int:
-        """See Engine. Engines of the same file share them."""
-        return self._model.file.weights_bytes
+        """See Engine. Engines of the same files share them."""
+        return sum(stage.model.file.weights_bytes for stage in self._stages)
 
     def device_io_bytes(self) -> int:
-        """See Engine."""
-        return slot_bytes(self._model)
+        """See Engine. With what lies between stages."""
+        return self._packing.peak
 
     def intermediates(self, shapes: Shapes) -> Intermediates:
-        """See Engine. The compiler's plan, one for all gears; models of a lane share it."""
-        return Intermediates((Lifetime("workspace", self._model.file.workspace_bytes, 0, 0),))
+        """See Engine. The compiler's plan, one for all gears; all models of a lane share it."""
+        largest = max(stage.model.file.workspace_bytes for stage in self._stages)
+        return Intermediates((Lifetime("workspace", largest, 0, 0),))
 
     def close(self) -> None:
         """See Engine. Waits for what the card executes; what is lost stays where it is."""
@@ -170,74 +179,33 @@ class OmEngine:
             if self._slot is not None and self._card.lost is None:
                 self._card.enter()
                 self._slot.close()
-            self._card.unload(self._lane, self._model)
+            self._card.unload(self._lane, [stage.model for stage in self._stages])
 
-    def _gear_of(self, inputs: Tensors) -> Gear:
+    def _gear_of(self, inputs: Tensors) -> ChainGear:
         shapes = tuple(inputs[name].shape for name in self._inputs)
-        gear = self._model.gears.get(shapes)
+        gear = self._gears.get(shapes)
         if gear is None:
-            found = _shown(dict(zip(self._inputs, shapes, strict=True)))
-            compiled = "; ".join(map(_shown, self.shapes))
+            found = listed(dict(zip(self._inputs, shapes, strict=True)))
+            compiled = "; ".join(map(listed, self.shapes))
             raise EngineFault(f"found inputs {found}, expected those of a gear: {compiled}")
         return gear
 
-    def _result(self, name: str, target: Array | None, gear: Gear) -> Array:
-        place = self._outputs[name]
-        shape = gear.outputs[place]
+    def _result(self, name: str, target: Array | None, gear: ChainGear) -> Array:
+        if name in self._gone:
+            raise EngineFault(
+                f"output '{name}': found it wanted, expected only what the chain was opened for: "
+                "a later stage takes it, and its bytes may be in use for another tensor then"
+            )
+        shape, dtype = gear.dims[name], self._dtypes[name]
         if target is None:
-            return np.empty(shape, self._dtypes[place])
-        if target.shape != shape or target.dtype != self._dtypes[place]:
+            return np.empty(shape, dtype)
+        if target.shape != shape or target.dtype != dtype:
             raise EngineFault(
                 f"output '{name}': found {target.dtype}{list(target.shape)}, expected "
-                f"{self._dtypes[place]}{list(shape)} at this gear"
+                f"{dtype}{list(shape)} at this gear"
             )
         return target
 
     def _transfer(self, array: Array, device: Address) -> Transfer:
         host = Address(array.ctypes.data)
         return Transfer(host, device, array.nbytes, self._is_pinned(array))
-
-
-def _load_fault(path: Path, card: Card, fault: DriverFault) -> RuntimeFault:
-    """What a failed load means."""
-    if fault.kind is Kind.LOST:
-        return card.lose(f"{path}: {fault}")
-    if fault.kind is Kind.MEMORY:
-        return OutOfMemory(f"{path}: {fault}")
-    return ArtifactFault(
-        f"{path}: {card.name}, {card.soc_name}, cannot execute it: {fault}; `ge-runtime build` "
-        "makes it anew from model.onnx, for this chip"
-    )
-
-
-def _refuse_what_nobody_can_feed(path: Path, model: LoadedModel) -> None:
-    description = model.description
-    faults: list[str] = []
-    for tensor in (*description.data_inputs, *description.outputs):
-        if tensor.name == AIPP_INPUT:
-            faults.append("found dynamic AIPP, expected static or none: `atc --insert_op_conf`")
-        elif tensor.dtype not in DTYPES:
-            faults.append(f"'{tensor.name}': found aclDataType {tensor.dtype}, which Triton lacks")
-        elif tensor.format not in PLAIN_FORMATS:
-            expected = "ND, NCHW or NHWC, whose elements lie in order: `atc --input_format`"
-            faults.append(f"'{tensor.name}': found aclFormat {tensor.format}, expected {expected}")
-    if description.family is not None and description.inputs[-1].name != GEAR_INPUT:
-        names = ", ".join(tensor.name for tensor in description.inputs)
-        faults.append(f"found the inputs {names}, expected {GEAR_INPUT} as the last of them")
-    if faults:
-        raise ArtifactFault("\n".join(f"{path}: {fault}" for fault in faults))
-
-
-def _output_names(tensors: Sequence[ModelTensor]) -> list[str]:
-    """The names that the ONNX graph had: compilers make node:port:name of them, or leave them."""
-    own = [found[1] if (found := _COMPILED.fullmatch(t.name)) else t.name for t in tensors]
-    return own if len({*own}) == len(own) else [tensor.name for tensor in tensors]
-
-
-def _common(dims: Sequence[tuple[int, ...]]) -> tuple[int | None, ...]:
-    """The dims, None for those in which gears differ."""
-    return tuple(sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*dims, strict=True))
-
-
-def _shown(shapes: Shapes) -> str:
-    return ", ".join(f"{name} {list(dims)}" for name, dims in shapes.items())

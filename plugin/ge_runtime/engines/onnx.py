@@ -1,4 +1,7 @@
-"""The ONNX Runtime engine: `model.onnx` on the CPU, results written where they are planned."""
+"""The ONNX Runtime engine: `model.onnx`, results written where they are planned.
+
+Here on the CPU; `onnx_cuda` has it on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +20,17 @@ from ge_runtime.devices import Device
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
 from ge_runtime.engines.base import GraphTensor, Shapes, Signature
-from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
+from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
-# onnxruntime's own objects, which come without types.
+# onnxruntime and its own objects, which come without types.
+Onnxruntime: TypeAlias = Any
 Session: TypeAlias = Any
 NodeArg: TypeAlias = Any
+
+Provider: TypeAlias = str | tuple[str, Mapping[str, str]]
+"""What executes, by ONNX Runtime's name for it, perhaps with its options."""
 
 _DTYPES: Final[Mapping[str, DType]] = {
     "tensor(bool)": DType.BOOL,
@@ -43,12 +51,19 @@ _DTYPES: Final[Mapping[str, DType]] = {
 _FATAL: Final = 4
 _BFLOAT16: Final = 16
 """TensorProto.DataType.BFLOAT16: NumPy, which names all other types, has none."""
-_NO_MEMORY: Final = re.compile(r"Failed to allocate memory|bad_?\s?alloc", re.IGNORECASE)
-"""What ONNX Runtime's arena and its standard library say; it has no type of error for it."""
+_NO_MEMORY: Final = re.compile(
+    r"Failed to allocate memory|bad_?\s?alloc|smaller than requested|out of memory|ALLOC_FAILED",
+    re.IGNORECASE,
+)
+"""What ONNX Runtime's arena, its standard library and CUDA say; it has no type of error for it."""
+_NO_ENTRIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class OnnxEngine:
     """See `base.Engine`."""
+
+    copies: ClassVar[bool] = False
+    """Whether inputs and outputs are copied to a device and back."""
 
     def __init__(self, session: Session, signature: Signature, path: Path) -> None:
         self._session = session
@@ -63,35 +78,8 @@ class OnnxEngine:
     @classmethod
     def open(cls, path: Path, threads: int) -> OnnxEngine:
         """The graph in `path`, run by at most `threads` threads. Raises ArtifactFault."""
-        # From 1.29 on ONNX Runtime reports its use to its makers, unless told not to before its
-        # import (Privacy.md in its package). A choice already in the environment stands.
-        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        # Waiting threads that spin burn the cores that the server and its other models share.
-        # Measured on 2 busy cores, 2 threads, six 384x1536 layers on 128 rows, back to back:
-        # 30 ms of CPU time and 35 ms latency per run with spinning, 19 ms and 18 ms without.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-        # Memory patterns are kept for each combination of input shapes ever seen, and ragged
-        # batches seldom repeat one. Measured over 2,000 random batches of the same layers: 3.6 MiB
-        # more and 14.1 ms a run with patterns, 0.0 MiB and 14.0 ms without.
-        options.enable_mem_pattern = False
-        options.log_severity_level = _FATAL  # what is an error is raised as well
-        try:
-            session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:
-            raise ArtifactFault(f"{path}: onnxruntime cannot open it: {error}") from error
-        signature = Signature(
-            inputs=tuple(_tensor(path, value) for value in session.get_inputs()),
-            outputs=tuple(_tensor(path, value) for value in session.get_outputs()),
-        )
-        return cls(session, signature, path)
+        session = open_session(path, threads, ["CPUExecutionProvider"])
+        return cls(session, signature_of(path, session), path)
 
     @property
     def signature(self) -> Signature:
@@ -101,6 +89,11 @@ class OnnxEngine:
     @property
     def shapes(self) -> None:
         """See Engine. Any."""
+
+    @property
+    def lost(self) -> bool:
+        """See Engine. It executes in this process."""
+        return False
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
         """See Engine. What it needs it allocates itself."""
@@ -122,7 +115,11 @@ class OnnxEngine:
                     element = _BFLOAT16 if name in self._bfloat16 else target.dtype.type
                     address = target.ctypes.data
                     binding.bind_output(name, "cpu", 0, element, target.shape, address)
+            if self.copies:  # inputs set out for the device as they were bound
+                binding.synchronize_inputs()
             self._session.run_with_iobinding(binding)
+            if self.copies:
+                binding.synchronize_outputs()
             return {
                 name: value.numpy() if target is None else target
                 for (name, target), value in zip(
@@ -130,16 +127,20 @@ class OnnxEngine:
                 )
             }
         except Exception as error:
-            short = isinstance(error, MemoryError) or _NO_MEMORY.search(str(error))
-            raise (OutOfMemory if short else EngineFault)(f"onnxruntime: {error}") from error
+            short = isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
+            raise self._fault(f"onnxruntime: {error}", short=short) from error
+
+    def _fault(self, text: str, *, short: bool) -> RuntimeFault:
+        """What a failed execution means. short: whether of memory."""
+        return (OutOfMemory if short else EngineFault)(text)
 
     def weights_bytes(self) -> int:
         """See Engine."""
         return self._file.weights_bytes
 
-    def device_io_bytes(self) -> int:
+    def device_io_bytes(self) -> int | None:
         """See Engine."""
-        return 0
+        return None if self.copies else 0
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
         """See Engine. Needs the package onnx, for its shape inference."""
@@ -156,6 +157,60 @@ class OnnxEngine:
     def close(self) -> None:
         """See Engine."""
         self._session = None
+
+
+def open_session(
+    path: Path,
+    threads: int,
+    providers: Sequence[Provider],
+    entries: Mapping[str, str] = _NO_ENTRIES,
+) -> Session:
+    """A session of the graph in `path`, on the first of the providers that it can be made for.
+
+    threads: the most that it uses of the host's. entries: of its configuration, besides those that
+    all have. Raises ArtifactFault.
+    """
+    onnxruntime = import_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Waiting threads that spin burn the cores that the server and its other models share.
+    # Measured on 2 busy cores, 2 threads, six 384x1536 layers on 128 rows, back to back:
+    # 30 ms of CPU time and 35 ms latency per run with spinning, 19 ms and 18 ms without.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    # Memory patterns are kept for each combination of input shapes ever seen, and ragged
+    # batches seldom repeat one. Measured over 2,000 random batches of the same layers: 3.6 MiB
+    # more and 14.1 ms a run with patterns, 0.0 MiB and 14.0 ms without.
+    options.enable_mem_pattern = False
+    options.log_severity_level = _FATAL  # what is an error is raised as well
+    try:
+        # Of its own it would print what is wrong, and go on with another provider.
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=list(providers), enable_fallback=0
+        )
+    except Exception as error:
+        raise ArtifactFault(f"{path}: onnxruntime cannot open it: {error}") from error
+
+
+def import_onnxruntime() -> Onnxruntime:
+    """onnxruntime, which tells nobody of its use."""
+    # From 1.29 on ONNX Runtime reports its use to its makers, unless told not to before its
+    # import (Privacy.md in its package). A choice already in the environment stands.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime
+
+    return onnxruntime
+
+
+def signature_of(path: Path, session: Session) -> Signature:
+    """What the session's graph takes and gives. path: for people. Raises ArtifactFault."""
+    return Signature(
+        inputs=tuple(_tensor(path, value) for value in session.get_inputs()),
+        outputs=tuple(_tensor(path, value) for value in session.get_outputs()),
+    )
 
 
 def _tensor(path: Path, value: NodeArg) -> GraphTensor:

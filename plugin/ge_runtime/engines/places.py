@@ -22,6 +22,7 @@ from ge_runtime.config import kind_of
 from ge_runtime.devices import Device, HostDevice
 from ge_runtime.engines.artifact import Artifact, only_graph
 from ge_runtime.engines.base import Engine
+from ge_runtime.engines.cuda_place import CudaPlace
 from ge_runtime.engines.ge_session import GeSessionEngine
 from ge_runtime.engines.loader import open_engine
 from ge_runtime.engines.om import OmEngine
@@ -37,7 +38,7 @@ class Place(Protocol):
 
     @property
     def kind(self) -> str:
-        """Of the device: "cpu" or "npu"."""
+        """Of the device: "cpu", "cuda" or "npu"."""
 
     @property
     def name(self) -> str:
@@ -168,22 +169,23 @@ class CardPlace:
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
-        """See Place. One .om file: stages are not handed over on the card."""
-        artifact = only_graph(artifacts, self.name, "model.om")
+        """See Place. Stages are .om files; of a graph for another engine there is one."""
+        if all(artifact.engine == "om" for artifact in artifacts):
+            return OmEngine.open(
+                [artifact.path for artifact in artifacts],
+                self._card,
+                self._device_memory,
+                lane=self._lane,
+                workspace_bytes=self._workspace_bytes,
+                is_pinned=self._memory.holds,
+                outputs=outputs,
+            )
+        artifact = only_graph(artifacts, self.name)
         if artifact.engine == "ge_session":
             return self._open_session(artifact, outputs)
-        if artifact.engine != "om":
-            raise ArtifactFault(
-                f"{artifact.path}: found placement: service for engine {artifact.engine}, expected "
-                "placement: local: on a card, only a model.om is executed for others"
-            )
-        return OmEngine.open(
-            artifact.path,
-            self._card,
-            self._device_memory,
-            lane=self._lane,
-            workspace_bytes=self._workspace_bytes,
-            is_pinned=self._memory.holds,
+        raise ArtifactFault(
+            f"{artifact.path}: found placement: service for engine {artifact.engine}, expected "
+            "placement: local: on a card, only .om files are executed for others"
         )
 
     def _open_session(self, artifact: Artifact, outputs: Sequence[str]) -> Engine:
@@ -251,11 +253,13 @@ def place_for(
     lane: how many places of one model are on the same device before it. workspace_bytes: the
     capacity of the workspace that models share; on the host it is no affair of a place.
     engine: what will execute there; on the host any. options: of GE, for engines that compile.
-    Raises as `CardPlace` and `TorchNpuPlace`.
+    Raises as `CardPlace`, `CudaPlace` and `TorchNpuPlace`.
     """
     if kind_of(device) == "cpu":
         return HostPlace(device)
     number = int(device.partition(":")[2])
+    if kind_of(device) == "cuda":
+        return CudaPlace(number, workspace_bytes=workspace_bytes)
     if engine == "torch":
         return TorchNpuPlace(number, options)
     return CardPlace(number, lane=lane, workspace_bytes=workspace_bytes, options=options)

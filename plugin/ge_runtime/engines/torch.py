@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from ge_runtime.specs import Array, DType, Tensors
 ExportedProgram: TypeAlias = Any
 TorchTensor: TypeAlias = Any
 Results: TypeAlias = Any
+ElementType: TypeAlias = Any
 
 _DTYPES: Final[Mapping[str, DType]] = {
     "torch.bool": DType.BOOL,
@@ -45,6 +46,9 @@ _NO_MEMORY: Final = "not enough memory"
 
 class TorchEngine:
     """See `base.Engine`."""
+
+    queues: ClassVar[bool] = False
+    """Whether copies of results from a device are queued, and waited for at the end of `run`."""
 
     def __init__(
         self, torch: Torch, program: ExportedProgram, signature: Signature, threads: int
@@ -76,6 +80,11 @@ class TorchEngine:
     @property
     def shapes(self) -> None:
         """See Engine. Any."""
+
+    @property
+    def lost(self) -> bool:
+        """See Engine. It executes in this process."""
+        return False
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
         """See Engine. What it needs it allocates itself."""
@@ -121,16 +130,16 @@ class TorchEngine:
             raise EngineFault(
                 f"torch: output '{name}': found shape {list(shape)}, expected {list(target.shape)}"
             )
-        self._torch.from_numpy(target).copy_(result)
+        self._torch.from_numpy(target).copy_(result, non_blocking=self.queues)
         return target
 
     def weights_bytes(self) -> int:
         """See Engine."""
         return self._weights_bytes
 
-    def device_io_bytes(self) -> int:
+    def device_io_bytes(self) -> int | None:
         """See Engine."""
-        return 0
+        return None if self.queues else 0
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
         """See Engine."""
@@ -147,6 +156,22 @@ def load_program(torch: Torch, path: Path) -> ExportedProgram:
         return torch.export.load(path)
     except Exception as error:
         raise ArtifactFault(f"{path}: torch cannot open it: {error}") from error
+
+
+def moved(program: ExportedProgram, device: str) -> ExportedProgram:
+    """The program with its weights, and what it makes without inputs, on the device.
+
+    Raises what torch raises.
+    """
+    from torch.export.passes import move_to_device_pass
+
+    return move_to_device_pass(program, device)
+
+
+def element_type(torch: Torch, dtype: DType) -> ElementType:
+    """The type of torch's tensors that this is, which is of a fixed size."""
+    (name,) = (name for name, own in _DTYPES.items() if own is dtype)
+    return getattr(torch, name.removeprefix("torch."))
 
 
 def signature_of(path: Path, program: ExportedProgram, outputs: Sequence[str]) -> Signature:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.codes import Kind, kind_of
+from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.engines.base import Signature
 from ge_runtime.engines.importing import Torch, import_torch
 from ge_runtime.engines.torch import (
@@ -22,9 +24,10 @@ from ge_runtime.engines.torch import (
     TorchEngine,
     TorchTensor,
     load_program,
+    moved,
     signature_of,
 )
-from ge_runtime.errors import ArtifactFault, EngineLost, NoDevice, OutOfMemory, RuntimeFault
+from ge_runtime.errors import ArtifactFault, NoDevice, OutOfMemory, RuntimeFault
 
 # torchair's own objects, which come without types.
 Torchair: TypeAlias = Any
@@ -54,11 +57,14 @@ class NpuTorch:
     torch: Torch
     torchair: Torchair
     index: int
+    health: DeviceHealth
 
     @classmethod
     def load(cls, index: int) -> NpuTorch:
-        """Raises NoDevice, with the cure, for what is missing."""
+        """Raises NoDevice, with the cure, for what is missing; EngineLost for a lost card."""
         name = f"npu:{index}"
+        health = PROCESS_CARDS.health(index)
+        health.ensure_there()
         try:
             torch = import_torch()
         except ImportError as error:
@@ -78,7 +84,7 @@ class NpuTorch:
                 f"{name}: found {count} device(s), expected more than {index}: `npu-smi info` and "
                 "ASCEND_RT_VISIBLE_DEVICES say which devices this process has"
             )
-        return cls(torch, torchair, index)
+        return cls(torch, torchair, index, health)
 
     @property
     def device(self) -> str:
@@ -86,7 +92,8 @@ class NpuTorch:
         return f"npu:{self.index}"
 
     def enter(self) -> None:
-        """Let the calling thread use the device."""
+        """Let the calling thread use the device. Raises EngineLost."""
+        self.health.ensure_there()
         self.torch.npu.set_device(self.index)
 
     def allocations(self) -> int:
@@ -126,7 +133,8 @@ class TorchNpuEngine(TorchEngine):
         super().__init__(npu.torch, program, signature, npu.torch.get_num_threads())
         self._module = None
         self._npu = npu
-        self._program = _moved(npu, program)
+        npu.enter()
+        self._program = moved(program, npu.device)
         self._backend = backend
         self._compiled: dict[tuple[tuple[int, ...], ...], Callable[..., Results]] = {}
 
@@ -143,11 +151,18 @@ class TorchNpuEngine(TorchEngine):
         signature = signature_of(path, program, outputs)
         try:
             return cls(npu, program, signature, backend)
+        except RuntimeFault:
+            raise
         except Exception as error:
             fault = _fault(npu, error)
             if fault is None:
                 fault = ArtifactFault(f"{path}: it cannot be brought to {npu.device}: {error}")
             raise fault from error
+
+    @property
+    def lost(self) -> bool:
+        """See Engine. Once an execution was told so, of whichever engine of the process."""
+        return self._npu.health.lost is not None
 
     @property
     def compiles_each_shape(self) -> bool:
@@ -194,19 +209,11 @@ def _fault(npu: NpuTorch, error: Exception) -> RuntimeFault | None:
     text = f"{npu.device}: torch: {error}"
     code = _CODE.search(str(error))
     if code and kind_of(int(code[1])) is Kind.LOST:
-        return EngineLost(text)
+        return npu.health.lose(text)
     short = isinstance(error, npu.torch.OutOfMemoryError) or _NO_MEMORY in str(error)
     if short or (code and kind_of(int(code[1])) is Kind.MEMORY):
         return OutOfMemory(text)
     return None
-
-
-def _moved(npu: NpuTorch, program: ExportedProgram) -> ExportedProgram:
-    """The program with its weights, and what it makes without inputs, on the device."""
-    from torch.export.passes import move_to_device_pass
-
-    npu.enter()
-    return move_to_device_pass(program, npu.device)
 
 
 def _import(module: str, device: str, cure: str) -> Any:  # noqa: ANN401 - a module without types

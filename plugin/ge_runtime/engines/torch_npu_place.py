@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.devices import Device, HostDevice
+from ge_runtime.devices import Device, HostDevice, Watch
 from ge_runtime.engines.artifact import Artifact, only_graph
 from ge_runtime.engines.base import Engine
 from ge_runtime.engines.torch_npu import NpuTorch, TorchNpuEngine
 from ge_runtime.specs import Array
-
-_log = logging.getLogger(__name__)
 
 
 class TorchNpuPlace:
@@ -29,7 +26,8 @@ class TorchNpuPlace:
     def __init__(self, device: int, options: Mapping[str, str]) -> None:
         """device: its number. options: of GE, for compiling.
 
-        Raises NoDevice, with the cure, where torch_npu or the card is missing.
+        Raises NoDevice, with the cure, where torch_npu or the card is missing, and EngineLost if it
+        was lost before.
         """
         self._npu = NpuTorch.load(device)
         self._options = options
@@ -41,7 +39,7 @@ class TorchNpuPlace:
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
         """See Place. One model.pt2: stages are not handed over on the card."""
-        path = only_graph(artifacts, self.name, "model.pt2").path
+        path = only_graph(artifacts, self.name).path
         return TorchNpuEngine.open_on(self._npu, path, outputs, self._options)
 
     def adopt(self, memory: Array) -> None:
@@ -55,9 +53,10 @@ class TorchNpuPlace:
         self.memory.freeze()
 
     def close(self) -> None:
-        """See Place. What torch has cached of the card goes back to it."""
+        """See Place. What torch has cached of the card goes back to it, unless that is lost."""
         self.memory.free_all()
-        self._npu.torch.npu.empty_cache()
+        if self._npu.health.lost is None:
+            self._npu.torch.npu.empty_cache()
 
 
 class _WatchedMemory(HostDevice):
@@ -67,27 +66,14 @@ class _WatchedMemory(HostDevice):
 
     def __init__(self, npu: NpuTorch) -> None:
         super().__init__(npu.device)
-        self._npu = npu
-        self._before = 0
-        """Allocations on the card when all was warm."""
-        self._told = False
+        self._watch = Watch(npu.device, npu.allocations)
 
     def freeze(self) -> None:
         """See Device."""
-        if not self.frozen:
-            self._before = self._npu.allocations()
+        self._watch.begin()
         super().freeze()
 
     @property
     def allocations_after_freeze(self) -> int:
         """See Device."""
-        late = self._npu.allocations() - self._before if self.frozen else 0
-        if late and not self._told:
-            self._told = True
-            _log.warning(
-                "%s: torch's allocator asked for memory %d time(s) while serving, where all sizes "
-                "were executed before; more are counted, not logged",
-                self.name,
-                late,
-            )
-        return super().allocations_after_freeze + late
+        return super().allocations_after_freeze + self._watch.late()

@@ -23,7 +23,7 @@ from ge_runtime.batching.ragged import Layout, scatter
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.base import Engine, Remote
 from ge_runtime.engines.contract import Contract
-from ge_runtime.errors import EngineFault, EngineLost
+from ge_runtime.errors import EngineFault
 from ge_runtime.memory.arena import Arena
 from ge_runtime.memory.plan import ALIGNMENT
 from ge_runtime.memory.slots import AnswerSlots
@@ -71,7 +71,6 @@ class Lane:
         self._answers = answers
         self._slot: Arena | None = None  # where the answers of the window in progress lie
         self._remote = engine if isinstance(engine, Remote) else None
-        self._lost = False
         self._asked = [spec for spec in contract.outputs if UNKNOWN not in spec.dims]
 
     @property
@@ -81,8 +80,8 @@ class Lane:
 
     @property
     def lost(self) -> bool:
-        """Whether the engine can execute nothing: for good, or until it is there again."""
-        return self._lost if self._remote is None else self._remote.lost
+        """Whether its engine is: see `engines.base.Engine`."""
+        return self._engine.lost
 
     def waiting(
         self, within: Callable[[], float], gone: Callable[[], bool]
@@ -116,8 +115,7 @@ class Lane:
         carved = slot.used_bytes
         try:
             return self._run(layout, inputs, slot)
-        except BaseException as error:
-            self._lost = self._lost or isinstance(error, EngineLost)
+        except BaseException:
             slot.reset(carved)  # nobody has an answer of this batch
             raise
 

@@ -282,6 +282,7 @@ CASES = [
         case("a large exponent of zero", literal("FP64", "0e999"), 500, "Number too big"),
         case("FP16", one("FP16", [1]), 400, "receiving FP16 data via JSON is not supported"),
         case("BF16", one("BF16", [1]), 400, "receiving BF16 data via JSON is not supported"),
+        case("FP16 in no array", one("FP16", 1, [1]), 500, "non-array as array"),
     ),
     *chapter(
         "text",
@@ -534,6 +535,18 @@ CASES = [
             infer("vector", tensor("X", "FLOAT", [1], [1])),
             400,
             "invalid datatype for input X",
+        ),
+        case(
+            "unknown datatype in no array",
+            infer("vector", tensor("X", "FLOAT", [1], 1)),
+            500,
+            "non-array as array",
+        ),
+        case(
+            "unknown datatype of no elements",
+            infer("vector", tensor("X", "FLOAT", [0], [1])),
+            400,
+            "data-type is '<invalid>', but model 'vector' expects 'FP32'",
         ),
         case(
             "datatype in small letters",

@@ -336,6 +336,14 @@ CASES = [
             '"sequence_id":"s"',
         ),
         case(
+            "a sequence id of 64 bits",
+            infer(
+                "chain", tensor("IN", "FP32", [1, 4], [0] * 4), parameters={"sequence_id": 1 << 63}
+            ),
+            200,
+            '"sequence_id":-9223372036854775808',
+        ),
+        case(
             "other parameters are not echoed",
             infer("chain", tensor("IN", "FP32", [1, 4], [0] * 4), parameters={"a": 1}),
             200,

@@ -43,29 +43,32 @@ class State:
         """Card: how often its memory was asked for."""
         self.reserved = Counter()
         self.cached = Counter()
-        """(card, bytes): free blocks that the allocator keeps."""
+        """(pool, card, bytes): free blocks that the allocator keeps; most are of no pool (None)."""
+        self.device = None
+        """What a card does besides, of the same tensors: see `fake_cuda`."""
 
     def allocate(self, index, nbytes):
-        """A block of the caching allocator; its bytes."""
+        """A block of the caching allocator: what `give_back` takes."""
         block = -(-max(1, nbytes) // _GRANULE) * _GRANULE
-        if self.cached[index, block]:
-            self.cached[index, block] -= 1
-            return block
+        pool = self.device.pool() if self.device else None
+        if self.cached[pool, index, block]:
+            self.cached[pool, index, block] -= 1
+            return pool, index, block
         if self.capacity is not None and self.reserved[index] + block > self.capacity:
             raise torch.OutOfMemoryError(
                 f"NPU out of memory. Tried to allocate {block} bytes (NPU {index})"
             )
         self.allocations[index] += 1
         self.reserved[index] += block
-        return block
+        return pool, index, block
 
-    def give_back(self, index, block):
-        self.cached[index, block] += 1
+    def give_back(self, pool, index, block):
+        self.cached[pool, index, block] += 1
 
     def empty_cache(self):
-        for (index, block), count in self.cached.items():
-            self.reserved[index] -= block * count
-        self.cached.clear()
+        for pool, index, block in [*self.cached]:
+            if pool is None:
+                self.reserved[index] -= block * self.cached.pop((pool, index, block))
 
 
 STATE = State()
@@ -75,7 +78,7 @@ class NpuTensor(torch.Tensor):
     """A tensor on a card. `held` is where the fake keeps its elements."""
 
     @staticmethod
-    def __new__(cls, held, device):
+    def __new__(cls, held, device, owner=None):
         return torch.Tensor._make_wrapper_subclass(
             cls,
             held.shape,
@@ -85,12 +88,14 @@ class NpuTensor(torch.Tensor):
             storage_offset=held.storage_offset(),
         )
 
-    def __init__(self, held, device):
+    def __init__(self, held, device, owner=None):
+        """owner: the tensor whose memory it shows; without one it has memory of its own."""
         self.held = held
-        if not isinstance(held, FakeTensor):  # while torch.compile looks, nothing is allocated
-            index = device.index or 0
-            block = STATE.allocate(index, held.numel() * held.element_size())
-            weakref.finalize(self, STATE.give_back, index, block)
+        self.owner = owner
+        # While torch.compile looks, nothing is allocated.
+        if owner is None and not isinstance(held, FakeTensor):
+            block = STATE.allocate(device.index or 0, held.numel() * held.element_size())
+            weakref.finalize(self, STATE.give_back, *block)
 
     def __tensor_flatten__(self):
         return ["held"], self.device
@@ -115,6 +120,13 @@ def _perform(op, args, kwargs):
             f"{op}:build/CMakeFiles/torch_npu.dir/compiler_depend.ts:47 NPU function error: "
             f"c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream), error code is {code}"
         )
+    if STATE.device:
+        return STATE.device.perform(op, args, kwargs)
+    return perform(op, args, kwargs)
+
+
+def perform(op, args, kwargs):
+    """The same on a card that is well."""
     asked = kwargs.get("device")
     asked = None if asked is None else _known(torch.device(asked))
     if op is torch.ops.aten.copy_.default:
@@ -137,10 +149,25 @@ def _perform(op, args, kwargs):
     where = asked if asked is not None and asked.type == "npu" else next(iter(places), None)
     if where is None:
         where = torch.device("npu", npu.current_device())
-    result = op(*pytree.tree_map(_as_held, args), **pytree.tree_map(_as_held, kwargs))
+    given, named = pytree.tree_map(_as_held, (args, kwargs))
+    result = op(*given, **named)
+    if STATE.device:
+        STATE.device.note(op, given, named, result)
+    owners = [leaf for leaf in leaves if isinstance(leaf, NpuTensor)]
     return pytree.tree_map(
-        lambda each: NpuTensor(each, where) if isinstance(each, torch.Tensor) else each, result
+        lambda each: _wrapped(each, where, owners) if isinstance(each, torch.Tensor) else each,
+        result,
     )
+
+
+def _wrapped(held, where, owners):
+    """The tensor on a card whose elements these are: perhaps one of another's."""
+    if not isinstance(held, FakeTensor) and held.numel():
+        storage = held.untyped_storage().data_ptr()
+        for owner in owners:
+            if owner.held.untyped_storage().data_ptr() == storage:
+                return NpuTensor(held, where, owner)
+    return NpuTensor(held, where)
 
 
 def _known(device):

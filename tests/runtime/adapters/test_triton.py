@@ -101,17 +101,20 @@ def test_engine_fault_is_internal_logged_once_and_its_culprits_alone(opened, pb_
     code, message = error_of(bad)
     assert code == INTERNAL
     assert message.startswith("onnxruntime: ")
-    ((level, text),) = pb_utils.Logger.lines
-    assert level == "error"
-    assert "EngineFault: onnxruntime: " in text
+    assert pb_utils.Logger.lines == [("error", f"encoder_0_0: {message}")]
 
 
-def test_input_that_numpy_cannot_show_fails_its_request_alone(opened):
+def test_input_that_numpy_cannot_show_fails_its_request_alone(opened, pb_utils):
     bf16 = InferenceRequest([Bfloat16Tensor("input_ids", None)], ["embedding"])
-    bad, good = opened(encoder_config()).execute([bf16, request([1])])
+    model = opened(encoder_config())
+    pb_utils.Logger.lines.clear()
+    bad, good = model.execute([bf16, request([1])])
     code, message = error_of(bad)
     assert (code, message.split(" is ")[0]) == (INTERNAL, "TritonModelException: Tensor dtype")
     assert outputs_of(good)
+    ((_, text),) = pb_utils.Logger.lines
+    assert text.startswith("encoder_0_0: Traceback (most recent call last):\n")
+    assert text.endswith(message)
 
 
 def test_load_is_logged_line_by_line(opened, pb_utils):
@@ -129,6 +132,12 @@ def test_faults_of_the_load_are_raised_to_triton(opened, tmp_path, pb_utils):
     (tmp_path / "1").mkdir()
     with pytest.raises(ArtifactFault, match="/1: found nothing, expected"):
         GraphModel(args_of(tmp_path / "1", encoder_config()), pb_utils)
+
+
+def test_a_fault_of_the_load_shows_no_frames_below_the_adapter(opened):
+    with pytest.raises(ConfigFault) as caught:
+        opened(encoder_config({"foo": "1"}))
+    assert [entry.name for entry in caught.traceback][-2:] == ["open_model", "__init__"]
 
 
 def test_a_graph_is_closed_again_if_its_metrics_cannot_be_made(opened, pb_utils, monkeypatch):

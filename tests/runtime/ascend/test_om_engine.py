@@ -18,6 +18,7 @@ from runtime.support.graphs import ENCODER, PIXELS, copy_of, sums, write
 
 import ge_runtime.ascend.lanes as lanes
 import ge_runtime.ascend.om_model as om_model
+from ascend_simulator import SimulatorViolation, process
 from ge_runtime.ascend.atc import sha256_of
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.description import AIPP_INPUT, GEAR_INPUT
@@ -430,6 +431,74 @@ def test_a_file_that_has_changed_is_not_loaded_again(place, encoder_dir, larger,
     assert right(engine, 4, 8)
 
 
+@pytest.fixture
+def beside(place, engine, encoder_dir, tmp_path):
+    """Another engine of the same lane, its file, and what was in that."""
+    path = tmp_path / "beside.om"
+    graph = onnx.load(encoder_dir / "model.onnx")
+    graph.doc_string = "another content"
+    onnx.save(graph, tmp_path / "model.onnx")
+    content = compile_om(tmp_path, *token_gears(*GEARS)).read_bytes()
+    path.write_bytes(content)
+    other = place().open_om(path)
+    other.bind([], place().memory)
+    return other, path, content
+
+
+def test_a_lane_is_made_anew_without_the_model_whose_file_has_changed(
+    engine, beside, place, machine
+):
+    other, path, content = beside
+    path.write_bytes(content[:-1])
+    machine.arm("execute@1=507011")
+    with pytest.raises(EngineFault, match="507011"):
+        right(engine, 4, 8)
+    assert right(engine, 4, 8)
+    absent = r"beside\.om: found another content than .*; load the model again"
+    for _ in range(2):
+        with pytest.raises(EngineFault, match=absent):
+            right(other, 4, 8)
+    assert right(engine, 4, 8)
+    path.write_bytes(content)
+    again = place().open_om(path)
+    again.bind([], place().memory)
+    assert right(again, 4, 8)
+    assert right(other, 4, 8)
+    assert machine.report.broken == {}
+
+
+def test_a_model_whose_file_has_gone_is_unloaded_without_harm(engine, beside, machine):
+    other, path, _ = beside
+    path.unlink()
+    machine.arm("execute@1=507011")
+    with pytest.raises(EngineFault, match="507011"):
+        right(engine, 4, 8)
+    assert right(engine, 4, 8)
+    with pytest.raises(EngineFault, match=r"beside\.om: No such file or directory; load the"):
+        right(other, 4, 8)
+    other.close()
+    machine.arm("execute@1=507011")
+    with pytest.raises(EngineFault, match="507011"):
+        right(engine, 4, 8)
+    assert right(engine, 4, 8)
+    assert machine.report.broken == {}
+
+
+def test_a_file_that_others_have_elsewhere_may_go(place, encoder_dir, tmp_path, machine):
+    engines = []
+    for name in ("first.om", "second.om"):
+        (tmp_path / name).write_bytes((encoder_dir / "model.om").read_bytes())
+        there = place()
+        engines.append(there.open_om(tmp_path / name))
+        engines[-1].bind([], there.memory)
+    engines[0].close()
+    (tmp_path / "first.om").unlink()
+    machine.arm("execute@1=507011")
+    with pytest.raises(EngineFault, match="507011"):
+        right(engines[1], 4, 8)
+    assert right(engines[1], 4, 8)
+
+
 def test_adopted_memory_is_copied_from_and_to_in_the_stream(engine, machine):
     inputs, expected = token_batch(4, 8)
     with mmap.mmap(-1, 3 * mmap.PAGESIZE) as pages:
@@ -641,6 +710,48 @@ def test_a_lost_device_is_left_alone(engine, place, encoder_dir, machine, code):
     assert machine.report.calls == calls
 
 
+@pytest.mark.parametrize("lane", [0, 1])
+def test_what_one_engine_found_lost_is_lost_for_all_on_that_card(
+    place, larger, encoder_dir, machine, lane
+):
+    machine.start(devices=2)
+    engines = []
+    for there, path in [
+        (place(), encoder_dir / "model.om"),
+        (place(lane=lane), larger),
+        (place(1), larger),
+    ]:
+        engines.append(there.open_om(path))
+        engines[-1].bind([], there.memory)
+    machine.arm("execute@1=507010")
+    with pytest.raises(EngineLost) as met:
+        right(engines[0], 4, 8)
+    assert [own.lost for own in engines] == [True, True, False]
+    calls = machine.report.calls
+    with pytest.raises(EngineLost) as told:
+        right(engines[1], 64, 1024)
+    assert str(told.value) == str(met.value)
+    assert machine.report.calls == calls
+    assert right(engines[2], 64, 1024)
+
+
+def test_a_device_that_is_lost_during_a_load_is_told_as_lost(place, encoder_dir, machine):
+    there = place()
+    machine.arm("device_lost@1")
+    with pytest.raises(EngineLost):
+        there.open_om(encoder_dir / "model.om")
+    assert PROCESS_CARDS.health(0).lost
+
+
+def test_a_device_that_is_lost_as_memory_is_prepared_is_told_as_lost(place, encoder_dir, machine):
+    there = place()
+    engine = there.open_om(encoder_dir / "model.om")
+    machine.arm("device_lost@1")
+    with pytest.raises(EngineLost):
+        engine.bind([], there.memory)
+    assert engine.lost
+
+
 def test_all_calls_that_fail_after_a_loss_are_the_loss(engine, machine):
     machine.arm("device_lost@2")
     with pytest.raises(EngineLost):
@@ -722,12 +833,60 @@ def test_a_card_that_cannot_be_opened_is_given_back(place, encoder_dir, machine,
     assert right(engine, 4, 8)
 
 
+def test_whichever_call_of_a_load_is_refused_nothing_of_it_stays(encoder_dir, machine):
+    """Each call in turn, with a code that says nothing of the card."""
+    artifact = Artifact(encoder_dir / "model.om", "om", "")
+
+    def load():
+        with ExitStack() as opened:
+            place = CardPlace(0)
+            opened.callback(place.close)
+            engine = place.open([artifact], threads=1, outputs=())
+            opened.callback(engine.close)
+            engine.bind([], place.memory)
+            process.current().faults.clear()
+
+    def calls():
+        return sum(machine.report.calls.values())
+
+    begin = calls()
+    load()
+    refused = 0
+    for number in range(1, calls() - begin):
+        machine.arm(f"call@{number}=200000")
+        try:
+            load()
+        except (NoDevice, ArtifactFault, OutOfMemory, SimulatorViolation) as error:
+            refused += 1
+            if re.search(r"destroy_|rt\.free", f"{error} {error.__context__}"):  # so it stays
+                machine.start()
+                PROCESS_CARDS.__init__()
+                continue
+        process.current().faults.clear()
+        assert PROCESS_CARDS.health(0).lost is None
+        assert machine.report.live == []
+    assert refused > 40
+
+
+def test_others_who_began_the_driver_after_us_go_on_when_we_end(place, encoder_dir):
+    import acl
+
+    there = place()
+    assert acl.init() == 100002  # as torch_npu does when it is imported
+    there.open_om(encoder_dir / "model.om").close()
+    there.close()
+    assert acl.rt.get_device_count() == (1, 0)
+    assert acl.finalize() == 0
+
+
+def test_a_driver_that_does_not_count_is_ended(place, monkeypatch):
+    import acl
+
+    monkeypatch.delattr(acl, "finalize_reference")
+    place().close()
+    assert acl.finalize() == 100037
+
+
 def test_a_card_that_is_not_there_is_told(place):
     with pytest.raises(NoDevice, match=r"npu:7 cannot be used: acl.rt.set_device: 107001"):
         place(7)
-
-
-def test_stages_are_refused_on_a_card(place, encoder_dir):
-    artifact = Artifact(encoder_dir / "model.om", "om", "")
-    with pytest.raises(ArtifactFault, match=r"found the stages model.om, model.om, expected one"):
-        place().open([artifact, artifact], threads=1, outputs=())

@@ -9,16 +9,15 @@ from runtime.ascend.conftest import GEARS
 from runtime.support.ascend import compile_om, token_gears
 from runtime.support.configs import encoder_config
 from runtime.support.graphs import ENCODER, TABLE, encode, write
+from runtime.support.pipelines import SCORES, WEIGHTS, compile_stages
 from runtime.testing.models import SOUND, TOKENS, UNFORESEEN
 
 from ge_runtime import ArtifactFault, ConfigFault, EngineLost, PlanFault, Runtime
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.pyacl import open_driver
-from ge_runtime.cli.build import shape_flags
+from ge_runtime.cli.build_shapes import shape_flags
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.gearing import Gearing
-from ge_runtime.engines.onnx import OnnxEngine
+from ge_runtime.engines.compiled import with_compiled_gears
 from ge_runtime.errors import NoDevice
 from ge_runtime.testing.conformance import check
 
@@ -37,13 +36,10 @@ def on_card(config, **parameters):
 
 def compiled(model, folder):
     """The model's folder with model.om for the gears of its configuration."""
-    path = write(model.graph, "onnxruntime", folder)
+    write(model.graph, "onnxruntime", folder)
     config = RuntimeConfig.parse(on_card(model.config), cores=1)
-    engine = OnnxEngine.open(path, threads=1)
-    contract = Contract.between(config, engine.signature)
-    engine.close()
-    flags, _ = shape_flags(config, contract, Gearing.of(config, folder))
-    compile_om(folder, *flags)
+    flags, _ = shape_flags(folder, folder, config)
+    compile_om(folder, *flags["model"])
     return folder
 
 
@@ -121,6 +117,19 @@ def test_gears_that_the_file_lacks_are_refused_with_both_lists(opened, parameter
     assert "it was compiled for " in str(raised.value)
 
 
+def test_gears_in_which_an_axis_has_two_sizes_are_nobodys():
+    """Such as stages apart from each other have, when each of theirs is joined with every other."""
+    config = RuntimeConfig.parse(on_card(encoder_config()), cores=1)
+    uneven = {"input_ids": (1, 16), "attention_mask": (1, 8)}
+    even = [{"input_ids": gear, "attention_mask": gear} for gear in ((1, 8), (8, 32))]
+    found = with_compiled_gears(config, [even[0], uneven, even[1]], "model.om")
+    assert found.gears == {("batch", "tokens"): ((1, 8), (8, 32))}
+    with pytest.raises(
+        ArtifactFault, match=r"^model\.om: found no gear whose inputs agree in size"
+    ):
+        with_compiled_gears(config, [uneven], "model.om")
+
+
 def test_a_limit_that_no_gear_holds_is_refused(opened):
     with pytest.raises(ArtifactFault, match="found no gear that holds tokens 64, expected one"):
         opened({"limit.tokens": "64"})
@@ -129,12 +138,72 @@ def test_a_limit_that_no_gear_holds_is_refused(opened):
 @pytest.mark.parametrize(
     ("parameters", "fault"),
     [
-        ({"oversize": "fallback"}, "parameter 'oversize': found model.om, which was compiled"),
+        (
+            {"oversize": "fallback"},
+            r"parameter 'oversize': found .*/encoder0/model\.om, which was compiled",
+        ),
     ],
 )
 def test_what_needs_free_sizes_is_refused(opened, parameters, fault):
     with pytest.raises(ArtifactFault, match=fault):
         opened(parameters)
+
+
+# -- stages ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pipeline(opened, tmp_path):
+    """A function: the pipeline's stages as one model, opened with parameters."""
+    compile_stages(tmp_path)
+
+    def open_pipeline(parameters=None):
+        stages = {"stages": "embed, pool, head, scale"}
+        return opened(stages | (parameters or {}), folder=tmp_path, output=[SCORES])
+
+    return open_pipeline
+
+
+def scored(runtime, lengths=(3, 7, 8, 20, 32), seed=0):
+    rng = np.random.default_rng(seed)
+    rows = [rng.integers(0, 50, length) for length in lengths]
+    answers = runtime.infer([text(*tokens) for tokens in rows])
+    for tokens, answer in zip(rows, answers, strict=True):
+        expected = 2 * tokens.mean(dtype=np.float32) * WEIGHTS
+        np.testing.assert_allclose(answer["scores"], expected, rtol=1e-5)
+    return True
+
+
+def test_a_pipeline_is_planned_and_served_as_one_model(pipeline, machine):
+    runtime = pipeline()
+    assert runtime.config.gears == {("batch", "tokens"): tuple(GEARS)}
+    report = "\n".join(runtime.report)
+    for stage in ("embed", "pool", "head", "scale"):
+        assert f"engine om, because {stage}.om is there and acl is installed" in report
+    plan = runtime.plan
+    card = PROCESS_CARDS._open[0].memory.allocated_bytes
+    assert card["workspace"] == plan.workspace_bytes
+    assert machine.used("device") == sum(card.values()) + plan.device_io_bytes
+    before = machine.report
+    assert all(scored(runtime, seed=seed) for seed in range(5))
+    after = machine.report
+    assert after.mallocs == before.mallocs
+    assert "rt.memcpy" not in after.calls
+    assert runtime.gauges()["allocations_after_freeze"] == 0
+
+
+def test_a_gear_that_one_stage_lacks_is_refused_with_all_files(pipeline):
+    with pytest.raises(ArtifactFault) as raised:
+        pipeline({"gears.tokens": "16, 32"})
+    assert "/embed.om, pool.om, head.om, scale.om: found no gear 16 for tokens" in str(raised.value)
+
+
+def test_a_failed_stage_has_the_launch_executed_again_in_halves(pipeline, machine):
+    runtime = pipeline()
+    machine.arm("execute@3=507011")
+    assert scored(runtime, (5, 6))
+    assert runtime.counts().isolations == 1
+    assert runtime.is_ready()
 
 
 # -- memory ---------------------------------------------------------------------------------------
@@ -145,7 +214,7 @@ def test_report_and_plan_say_what_lies_where(opened):
     report = "\n".join(runtime.report)
     assert "engine om, because model.om is there and acl is installed" in report
     assert "npu:0 is AscendSimulator" in report
-    assert re.search(r"device I/O +4,448 .* on the device; inputs and answers are pinned", report)
+    assert re.search(r"device I/O +4,480 .* on the device; inputs and answers are pinned", report)
     plan = runtime.plan
     assert plan.total_bytes == (
         plan.weights_bytes + plan.workspace_bytes + plan.device_io_bytes + plan.io_bytes
@@ -249,6 +318,17 @@ def test_a_lost_card_makes_the_runtime_not_ready_and_close_returns(opened, machi
     assert all(isinstance(answer, EngineLost) for answer in answers)
     assert not runtime.is_ready()
     runtime.close()
+
+
+def test_a_card_lost_by_a_neighbour_makes_the_runtime_not_ready_at_once(opened, machine):
+    runtime, neighbour = opened(), opened()
+    machine.arm("execute@1=507010")
+    (met,) = neighbour.infer([text(1, 2)])
+    assert isinstance(met, EngineLost)
+    assert not runtime.is_ready()
+    (told,) = runtime.infer([text(3)])
+    assert isinstance(told, EngineLost)
+    assert str(told) == str(met)
 
 
 def test_a_missing_interface_is_told_with_its_cure(monkeypatch):

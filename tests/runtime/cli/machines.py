@@ -30,6 +30,7 @@ PLAIN = Machine(
         "torch": ABSENT,
         "acl": ABSENT,
         "torch_npu": ABSENT,
+        "ge": ABSENT,
     },
     npu_driver=None,
     npu_smi=ABSENT,
@@ -83,6 +84,19 @@ TORCH_NPU = replace(
     },
 )
 """And torch with torch_npu."""
+
+
+GE_PY = replace(
+    ASCEND,
+    packages={**ASCEND.packages, "ge-py": "0.0.1"},
+    imports={
+        **ASCEND.imports,
+        "ge": Trial(
+            Outcome.DONE, {"file": "/cann/python/site-packages/ge/__init__.py", "lacking": ""}
+        ),
+    },
+)
+"""And GE-PY."""
 
 
 def importing(machine, module, trial):

@@ -22,4 +22,5 @@ def test_writing_it_again_changes_nothing(tmp_path):
 
 def test_a_missing_directory_is_told(tmp_path, capsys):
     assert main(["backend", str(tmp_path / "nowhere")]) == 2
-    assert "No such file or directory" in capsys.readouterr().err
+    expected = "nowhere: found no such folder, expected Triton's --backend-directory, which is "
+    assert expected in capsys.readouterr().err

@@ -3,14 +3,23 @@
 import json
 import os
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from runtime.cli.test_inspect import ENCODER_CONFIG, parameter
 from runtime.support.ascend import ENVIRONMENT, SITE, Machine
-from runtime.support.graphs import ENCODER, write
+from runtime.support.graphs import ENCODER, onnx_model, write
+from runtime.support.pipelines import write_stages
 
 from ge_runtime import cli
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.cli.build import build
+
+PIPELINE_CONFIG = ENCODER_CONFIG.replace(
+    'name: "embedding" data_type: TYPE_FP32 dims: [ 4 ]',
+    'name: "scores" data_type: TYPE_FP32 dims: [ 3 ]',
+) + parameter("stages", "embed, pool, head, scale")
 
 GEARS = parameter("gears.tokens", "8, 32") + parameter("gears.batch", "1, 8")
 ON_CARD = parameter("devices", "npu:0")
@@ -43,7 +52,7 @@ def test_a_model_that_is_not_for_a_card_is_built_and_that_is_said(folder, capsys
     (folder / "config.pbtxt").write_text(ENCODER_CONFIG + GEARS)
     assert run("build", folder) == 0
     _, note = capsys.readouterr().out.splitlines()
-    assert note == "config.pbtxt says devices: cpu; model.om is served on npu:0 and others"
+    assert note == "config.pbtxt says devices: cpu; .om files are served on npu:0 and others"
 
 
 def test_a_model_is_built_recorded_and_inspected(folder, capsys):
@@ -103,7 +112,7 @@ def test_what_is_missing_is_told_with_its_cure(folder, capsys, monkeypatch):
     assert "found no `atc` on PATH" in capsys.readouterr().err
     (folder / "config.pbtxt").write_text(ENCODER_CONFIG + parameter("stages", "a, b"))
     assert run("build", folder) == 2
-    assert "parameter 'stages': found a, b, expected one model.onnx" in capsys.readouterr().err
+    assert "found no a.onnx, b.onnx, expected what .om files are made of" in capsys.readouterr().err
 
 
 def test_more_gears_than_atc_takes_are_refused(folder, capsys):
@@ -112,3 +121,154 @@ def test_more_gears_than_atc_takes_are_refused(folder, capsys):
     (folder / "config.pbtxt").write_text(ENCODER_CONFIG + more)
     assert run("build", folder, "--soc-version", "AscendSimulator") == 2
     assert "found 128 combinations of gears, expected at most 100" in capsys.readouterr().err
+
+
+# -- stages -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pipeline(tmp_path):
+    folder = tmp_path / "pipeline"
+    write_stages(folder / "1")
+    (folder / "config.pbtxt").write_text(PIPELINE_CONFIG + GEARS + ON_CARD)
+    return folder
+
+
+def flags_of(folder, stage):
+    return json.loads((folder / "1" / f"{stage}.om.json").read_text())["flags"]
+
+
+def test_every_stage_is_compiled_for_what_the_gears_of_the_model_make_of_it(pipeline, capsys):
+    assert run("build", pipeline) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in printed] == [
+        str(pipeline / "1" / f"{stage}.om") for stage in ("embed", "pool", "head", "scale")
+    ]
+    tokens = "--dynamic_dims=1,8,1,8;1,32,1,32;8,8,8,8;8,32,8,32"
+    assert flags_of(pipeline, "embed")[1:4] == [
+        "--input_shape=input_ids:-1,-1;attention_mask:-1,-1",
+        "--input_format=ND",
+        tokens,
+    ]
+    assert flags_of(pipeline, "pool")[1:4] == [
+        "--input_shape=hidden:-1,-1;attention_mask:-1,-1",
+        "--input_format=ND",
+        tokens,
+    ]
+    for stage, shape in {"head": "pooled:-1,1", "scale": "logits:-1,3"}.items():
+        assert flags_of(pipeline, stage)[1:3] == [
+            f"--input_shape={shape}",
+            "--dynamic_batch_size=1,8",
+        ]
+    assert run("conformance", pipeline, "--range", "input_ids=0:16", "--rounds", "2") == 0
+
+
+def test_only_stages_that_have_changed_are_compiled_again(pipeline, capsys):
+    def made():
+        assert run("build", pipeline, "--soc-version", "AscendSimulator") == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line.partition(".om:")[0][-5:] for line in lines if ": made with" in line]
+
+    assert made() == ["embed", "/pool", "/head", "scale"]
+    assert made() == []
+    (pipeline / "1" / "pool.om").unlink()
+    assert made() == ["/pool"]
+    more = parameter("gears.tokens", "16, 32") + parameter("gears.batch", "1, 8")
+    (pipeline / "config.pbtxt").write_text(PIPELINE_CONFIG + more + ON_CARD)
+    assert made() == ["embed", "/pool"]
+
+
+def test_inspect_tells_of_all_stages_and_of_what_lies_between_them(pipeline, capsys):
+    assert run("build", pipeline) == 0
+    capsys.readouterr()
+    assert run("inspect", pipeline, "--format", "json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [each["file"] for each in shown["engines"]] == [
+        "embed.om",
+        "pool.om",
+        "head.om",
+        "scale.om",
+    ]
+    assert shown["gears"] == [
+        {"axes": ["batch", "tokens"], "sizes": [[1, 8], [1, 32], [8, 8], [8, 32]]}
+    ]
+    memory = shown["memory"]
+    (ids, mask, hidden) = (8 * 32 * size for size in (8, 8, 4))
+    assert memory["device_io_bytes"] > ids + mask + hidden
+    assert memory["inputs_bytes"] == ids + mask
+    assert {gear["workspace_bytes"] for gear in memory["gears"]} == {memory["workspace_bytes"]}
+
+
+def test_sizes_that_no_name_tells_are_inferred(pipeline, capsys):
+    """Half of the tokens, which the graph calls by no name of its inputs."""
+    halves = onnx_model(
+        [
+            helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.FLOAT),
+            helper.make_node("MaxPool", ["column"], ["pairs"], kernel_shape=[2], strides=[2]),
+            helper.make_node("Unsqueeze", ["ids", "one"], ["column"]),
+            helper.make_node("Squeeze", ["pairs", "one"], ["hidden"]),
+            helper.make_node("Cast", ["attention_mask"], ["unused"], to=TensorProto.FLOAT),
+        ],
+        [
+            ("input_ids", TensorProto.INT64, ["rows", "tokens"]),
+            ("attention_mask", TensorProto.INT64, ["rows", "tokens"]),
+        ],
+        [("hidden", TensorProto.FLOAT, ["rows", "half"])],
+        {"one": np.array([1])},
+    )
+    halves.graph.node.sort(
+        key=lambda node: ["Cast", "Unsqueeze", "MaxPool", "Squeeze"].index(node.op_type)
+    )
+    total = onnx_model(
+        [helper.make_node("ReduceMax", ["hidden"], ["most"], axes=[1], keepdims=1)],
+        [("hidden", TensorProto.FLOAT, ["rows", "half"])],
+        [("most", TensorProto.FLOAT, ["rows", 1])],
+    )
+    onnx.save(halves, pipeline / "1" / "halves.onnx")
+    onnx.save(total, pipeline / "1" / "total.onnx")
+    config = PIPELINE_CONFIG.replace("embed, pool, head, scale", "halves, total")
+    config = config.replace(
+        '"scores" data_type: TYPE_FP32 dims: [ 3 ]', '"most" data_type: TYPE_FP32 dims: [ 1 ]'
+    )
+    (pipeline / "config.pbtxt").write_text(config + GEARS + ON_CARD)
+    assert run("build", pipeline) == 0
+    assert flags_of(pipeline, "total")[1:4] == [
+        "--input_shape=hidden:-1,-1",
+        "--input_format=ND",
+        "--dynamic_dims=1,4;1,16;8,4;8,16",
+    ]
+
+
+def test_sizes_that_only_an_execution_tells_are_refused_with_the_cure(pipeline, capsys):
+    found = onnx_model(
+        [
+            helper.make_node("Mul", ["input_ids", "attention_mask"], ["kept"]),
+            helper.make_node("NonZero", ["kept"], ["hidden"]),
+        ],
+        [
+            ("input_ids", TensorProto.INT64, ["rows", "tokens"]),
+            ("attention_mask", TensorProto.INT64, ["rows", "tokens"]),
+        ],
+        [("hidden", TensorProto.INT64, [2, "found"])],
+    )
+    count = onnx_model(
+        [
+            helper.make_node("ReduceSum", ["hidden"], ["sum"], keepdims=1),
+            helper.make_node("Add", ["input_ids", "sum"], ["scores"]),
+        ],
+        [
+            ("hidden", TensorProto.INT64, [2, "found"]),
+            ("input_ids", TensorProto.INT64, ["rows", "tokens"]),
+        ],
+        [("scores", TensorProto.INT64, ["rows", "tokens"])],
+    )
+    onnx.save(found, pipeline / "1" / "find.onnx")
+    onnx.save(count, pipeline / "1" / "count.onnx")
+    config = PIPELINE_CONFIG.replace("embed, pool, head, scale", "find, count")
+    config = config.replace("TYPE_FP32 dims: [ 3 ]", "TYPE_INT64 dims: [ -1 ]")
+    config += parameter("axes.scores", "tokens")
+    (pipeline / "config.pbtxt").write_text(config + GEARS + ON_CARD)
+    assert run("build", pipeline) == 2
+    told = capsys.readouterr().err
+    assert "find.onnx: found no sizes for what it gives the next stage, hidden, expected" in told
+    assert "make it one graph with the next" in told

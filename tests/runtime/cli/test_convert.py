@@ -137,6 +137,30 @@ def test_it_is_written_where_it_is_wanted(run, tmp_path):
     assert (code, printed, file.read_text()) == (0, "", CONVERTED)
 
 
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ((), None),
+        (("1/net/a.onnx", "1/a.pb"), "1/net/a.onnx: ge_runtime takes 1/model.onnx: rename it"),
+        (("1/b.onnx", "1/a.onnx"), "1/a.onnx or 1/b.onnx: ge_runtime takes 1/model.onnx: "),
+        (("1/a.onnx", "1/model.onnx"), None),
+        (("2/a.onnx", "2/model.om"), None),
+        (("3/frozen.pb",), "3/frozen.pb: no engine takes it: `atc --framework=3` makes 3/model.om"),
+        (("old/a.onnx",), None),
+    ],
+)
+def test_graphs_that_have_to_be_renamed_or_compiled_are_told(run, tmp_path, there, told):
+    for name in there:
+        file = tmp_path / "encoder" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    code, printed, notes = run(ENCODER, "--axes", "ids=tokens")
+    assert (code, printed) == (0, CONVERTED)
+    graphs = [line for line in notes.splitlines() if line.startswith("note: ") and "/" in line]
+    assert len(graphs) == (told is not None)
+    assert all(line.startswith(f"note: {told}") for line in graphs)
+
+
 def test_everything_refused_is_told_at_once_and_nothing_written(run, tmp_path):
     file = tmp_path / "new.pbtxt"
     text = ENCODER + parameter("profiling", "dynamic") + parameter("dynamic", "1")
@@ -347,6 +371,7 @@ REFUSED = {
     "graph.ge.compileHybridMode": ("1", "add a gear"),
     "graph.ge.exec.precision_mode": ("force_fp16", "precision_mode_v2"),
     "graph.ge.oo.level": ("O3", "atc --help"),
+    "graph.ge.externalWeight": ("1", "weights are loaded from the .om"),
     "statik_model": ("1", "knows no such parameter"),
 }
 

@@ -1,6 +1,7 @@
 """The command: what it prints of a machine, and its exit codes."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -185,6 +186,18 @@ def test_a_model_of_torch_needs_torch(run, repository):
     assert "Required: torch;" in printed
 
 
+def test_a_model_of_ge_session_needs_ge_py_and_the_size_of_its_arena(run, repository):
+    folder = repository(
+        ENCODER_CONFIG + parameter("devices", "npu:0") + parameter("engine", "ge_session")
+    )
+    (folder / "encoder/1/model.onnx").rename(folder / "encoder/1/model.air")
+    code, printed, _ = run(ASCEND, folder)
+    assert code == 1
+    assert re.search(r"\nGE-PY\n  ge +missing +none\n", printed)
+    assert re.search(r"\n  encoder +wrong +parameter 'workspace_pool_mib': found none", printed)
+    assert "Required: ge_session, npu; 2 of these stand in the way." in printed
+
+
 @pytest.mark.parametrize(
     ("parameters", "required"),
     [
@@ -209,6 +222,13 @@ def test_models_without_a_graph_are_none_of_its_business(run, repository):
 def test_a_folder_without_models_is_code_2(run, tmp_path):
     expected = f"ge-runtime: {tmp_path}: found no model, expected folders with a config.pbtxt\n"
     assert run(PLAIN, tmp_path) == (2, "", expected)
+
+
+def test_a_model_in_place_of_its_repository_is_told(run, tmp_path):
+    (tmp_path / "config.pbtxt").write_text("")
+    code, _, err = run(PLAIN, tmp_path)
+    assert code == 2
+    assert err.endswith(f"; it is a model: {tmp_path.parent} may be meant\n")
 
 
 def test_an_unknown_requirement_is_code_2(run, capsys):

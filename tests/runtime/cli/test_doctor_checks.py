@@ -8,6 +8,7 @@ from runtime.cli.machines import (
     ACL_FACTS,
     ASCEND,
     CUDA,
+    GE_PY,
     NVIDIA,
     PLAIN,
     SET_ENV,
@@ -246,6 +247,15 @@ CASES = {
         importing(TORCH_NPU, "torch", Trial(Outcome.DONE, {"cuda": "12.8", "cuda_devices": "1"})),
         *("torch_npu", "only accelerator", WRONG, "CUDA_VISIBLE_DEVICES="),
     ),
+    "no GE-PY": (ASCEND, "GE-PY", "ge", MISSING, "ge-runtime build"),
+    "a GE-PY without CANN": (
+        importing(ASCEND, "ge", failed("OSError: libge_runner.so: cannot open shared object file")),
+        *("GE-PY", "ge", WRONG, "set_env.sh"),
+    ),
+    "a GE-PY of another release": (
+        importing(GE_PY, "ge", Trial(Outcome.DONE, {"file": "", "lacking": "ge.session.Session"})),
+        *("GE-PY", "ge", WRONG, "another release"),
+    ),
     "no NVIDIA driver": (PLAIN, "NVIDIA", "driver", MISSING, "--gpus all"),
     "an NVIDIA driver without a version": (
         replace(NVIDIA, nvidia_driver=""),
@@ -260,7 +270,11 @@ CASES = {
         replace(NVIDIA, nvidia_smi=failed("Driver/library version mismatch")),
         *("NVIDIA", "GPUs", WRONG, "load its module again"),
     ),
-    "no engine for a GPU": (PLAIN, "NVIDIA", "engine", MISSING, "pip install onnxruntime-gpu"),
+    "no engine for a GPU": (PLAIN, "NVIDIA", "engine", MISSING, "pip install 'onnxruntime-gpu["),
+    "two engines in one folder": (
+        with_package(NVIDIA, "onnxruntime-gpu", "1.31.1"),
+        *("NVIDIA", "engine", WRONG, "`pip uninstall -y onnxruntime onnxruntime-gpu; pip install"),
+    ),
     "an engine without CUDA's libraries": (
         importing(
             NVIDIA,
@@ -287,6 +301,7 @@ def test_what_is_not_right_is_found_and_has_its_cure(case):
         (PLAIN, {"cpu", "service"}),
         (ASCEND, {"cpu", "npu", "service"}),
         (TORCH_NPU, {"npu", "torch", "torch_npu"}),
+        (GE_PY, {"npu", "ge_session"}),
         (NVIDIA, {"cuda"}),
         (
             importing(
@@ -323,9 +338,15 @@ def test_what_is_wrong_stays_wrong_and_counts_only_where_it_is_required():
 
 
 def test_the_compilers_python_never_stands_in_the_way():
-    findings = examine(ASCEND, [], ALL - {"cuda", "torch", "torch_npu"})
+    required = ALL - {"cuda", "torch", "torch_npu", "ge_session"}
+    findings = examine(ASCEND, [], required)
     assert "Ascend's compiler" in {each.group for each in findings if each.state is State.WRONG}
-    assert faults_of(findings, ALL - {"cuda", "torch", "torch_npu"}) == []
+    assert faults_of(findings, required) == []
+
+
+def test_ge_py_is_looked_at_only_where_a_model_asks_for_it():
+    assert "GE-PY" not in {each.group for each in examine(GE_PY, [], frozenset({"npu"}))}
+    assert find(GE_PY, "GE-PY", "ge").found == "0.0.1, /cann/python/site-packages/ge/__init__.py"
 
 
 def test_patch_releases_of_python_do_not_matter_to_cann():

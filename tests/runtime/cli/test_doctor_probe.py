@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from runtime.support.ascend import ENVIRONMENT
+from runtime.support.fakes import FAKES
 
 from ge_runtime.cli.doctor.imports import run, try_import
 from ge_runtime.cli.doctor.machine import Cann, Outcome, Trial
@@ -231,6 +233,19 @@ def test_a_module_in_the_current_folder_does_not_count(tmp_path, monkeypatch):
 def test_a_module_that_breaks_breaks_its_own_process(acl, text, trial):
     acl(text)
     assert try_import("acl") == trial
+
+
+def test_ge_py_is_asked_for_all_that_is_used_of_it(monkeypatch, tmp_path):
+    folders = [FAKES, *ENVIRONMENT["PYTHONPATH"].split(os.pathsep)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
+    trial = try_import("ge")
+    assert trial.outcome is Outcome.DONE, trial
+    assert trial.facts == {"file": str(FAKES / "ge" / "__init__.py"), "lacking": ""}
+    write(tmp_path / "ge/__init__.py")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert try_import("ge") == Trial(
+        Outcome.FAILED, error="ModuleNotFoundError: No module named 'ge.ge_global'"
+    )
 
 
 def test_a_module_that_hangs_is_ended(acl):

@@ -134,6 +134,14 @@ def test_gears_of_other_axes_in_the_configuration_are_compiled_too(printed, leng
     assert '--dynamic_dims="1,9,1,9;8,9,8,9;1,64,1,64;8,64,8,64"' in shown
 
 
+def test_stages_are_left_to_build(printed, lengths, model):
+    stages = 'parameters { key: "stages" value { string_value: "encoder, head" } }'
+    (model / "config.pbtxt").write_text(CONFIG + stages)
+    shown = printed(lengths, "--config", model, "--count", 2)
+    assert "no gears for ATC and GE: each stage has its own; `ge-runtime build` compiles" in shown
+    assert "--dynamic_dims" not in shown
+
+
 def test_without_a_configuration_a_stand_in_is_named(printed, lengths):
     shown = printed(lengths, "--count", 2)
     assert '--input_shape="INPUT:-1"' in shown

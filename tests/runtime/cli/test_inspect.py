@@ -303,5 +303,5 @@ def test_folder_that_is_no_model_is_code_2(tmp_path, run):
     assert run(tmp_path) == (
         2,
         "",
-        f"ge-runtime: {tmp_path}/config.pbtxt: No such file or directory\n",
+        f"ge-runtime: {tmp_path}: found no config.pbtxt, expected the folder of a model\n",
     )

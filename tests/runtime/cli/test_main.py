@@ -42,6 +42,40 @@ def test_a_faulty_file_is_one_line_and_code_2(tmp_path, capsys):
     )
 
 
+def test_ctrl_c_is_a_code_and_no_traceback(tmp_path, capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ge_runtime.cli.gears.read_histogram", interrupt)
+    assert cli.main(["gears", str(tmp_path)]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("command", ["build", "inspect", "conformance"])
+def test_what_is_no_models_folder_is_told_with_where_one_may_be(tmp_path, capsys, command):
+    repository = tmp_path / "repository"
+    version = repository / "encoder" / "1"
+    version.mkdir(parents=True)
+    config = repository / "encoder" / "config.pbtxt"
+    config.write_text("")
+    expected = "expected the folder of a model"
+    for folder, complaint in (
+        (tmp_path / "nowhere", f"found nothing, {expected}"),
+        (tmp_path, f"found no config.pbtxt, {expected}"),
+        (repository, f"found no config.pbtxt, {expected}; it holds models: encoder"),
+        (version, f"found no config.pbtxt, {expected}; that is {version.parent}"),
+        (config, f"found a file, {expected}; that is {version.parent}"),
+    ):
+        assert cli.main([command, str(folder)]) == cli.UNUSABLE
+        assert capsys.readouterr() == ("", f"ge-runtime: {folder}: {complaint}\n")
+
+
+def test_an_ensemble_is_not_built(tmp_path, capsys):
+    (tmp_path / "config.pbtxt").write_text('platform: "ensemble"')
+    assert cli.main(["build", str(tmp_path)]) == cli.UNUSABLE
+    assert "platform: found ensemble, expected a model with" in capsys.readouterr().err
+
+
 def test_the_module_runs_and_a_closed_pipe_is_no_error(tmp_path):
     path = tmp_path / "lengths.csv"
     path.write_text("tokens\n12\n")

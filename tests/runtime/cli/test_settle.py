@@ -15,7 +15,7 @@ from runtime.support.fakes import FAKES
 
 from ge_runtime import cli
 from ge_runtime.cli.settle import ask
-from ge_runtime.cli.settle.graphs import Moving, moved, numbers, onnx_file
+from ge_runtime.cli.settle.graphs import Moving, Pictures, moved, numbers, onnx_file
 from ge_runtime.cli.settle.processes import Running
 from ge_runtime.cli.settle.questions import PROBES, QUESTIONS
 
@@ -50,7 +50,7 @@ ANSWERS = {
     4: "query_size gives 107002 without a device",
     5: "waiting gives 507046, waiting again 0, execute_async then 0 and 0; its answer is right",
     6: "neither: load_with_config gives 0; WITHOUT_GRAPH_INT32: set_config_opt gives 100000; .*",
-    7: "acl.rt.ipc_mem_get_export_key is not there",
+    7: "the other process: it is right; afterwards this one is right",
     8: r"acl can be imported with python 3\.\d+\.\d+, numpy .*",
     9: r"the longest that Python stood still: mdl\.execute \d+% of \d+ ms; .*",
     10: "torchair cannot be imported: .*",
@@ -61,6 +61,8 @@ ANSWERS = {
     15: "tensors x, ascend_mbatch_shape_data, to_y:0:y; gears .*: True; are the .* before: True",
     16: "it took 0 MiB; .* s after its death 0 MiB are still taken",
     17: "ge.graph cannot be imported: .*",
+    18: r"tensors x, ascend_mbatch_shape_data, to_y:0:y; gears \(\(8, 32\), \(64, 16\)\), input "
+    r"\(1, 16, -1, -1\); .* gear: True; are .* before: True; answers right: \[True, True\]",
 }
 
 
@@ -122,6 +124,17 @@ def test_without_a_device_nothing_is_asked(monkeypatch, environment, capsys):
     assert "found no Ascend device to ask (0); `ge-runtime doctor" in capsys.readouterr().err
 
 
+def test_a_card_that_is_not_there_is_refused(environment, capsys):
+    assert run("--device", 1) == cli.UNUSABLE
+    assert "--device: found 1, expected one of the 1, from 0" in capsys.readouterr().err
+
+
+def test_nothing_is_asked_where_the_answers_cannot_be_written(environment, tmp_path, capsys):
+    file = tmp_path / "nowhere" / "settled.json"
+    assert run("--only", 4, "--json", file) == cli.UNUSABLE
+    assert capsys.readouterr() == ("", f"ge-runtime: {file}: No such file or directory\n")
+
+
 def test_without_pyacl_nothing_is_asked(monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", "")
     assert run() == cli.UNUSABLE
@@ -137,7 +150,7 @@ def test_a_question_without_an_answer_is_told_by_the_exit_code(monkeypatch, envi
 
 def test_a_probe_that_never_ends_is_killed(environment, tmp_path):
     running = Running("holds_memory", 0, tmp_path)
-    assert running.line() == "ready\n"
+    assert running.program.line() == "ready\n"
     assert running.result(0.01)[:2] == ("hung", "no answer within 0.01 s")
 
 
@@ -156,8 +169,8 @@ def test_a_fault_of_the_probe_itself_is_told_with_its_traceback(environment, tmp
 
 def test_a_probe_that_was_killed_is_told_by_its_signal(environment, tmp_path):
     running = Running("holds_memory", 0, tmp_path)
-    running.line()
-    running.kill()
+    running.program.line()
+    running.program.kill()
     assert running.result(60)[:2] == ("died", "it ended with -9")
 
 
@@ -174,11 +187,21 @@ def test_numbers_and_probes_are_one_for_each_question():
     rows=st.integers(1, 9), width=st.integers(1, 33), layers=st.integers(1, 5), geared=st.booleans()
 )
 def test_a_graph_is_an_onnx_file_that_moves_columns(rows, width, layers, geared):
-    graph = Moving(rows, width, layers, gears=(rows, rows + 1) if geared else ())
+    right(Moving(rows, width, layers, gears=(rows, rows + 1) if geared else ()), rows)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 16])
+def test_a_graph_of_images_moves_channels_at_any_size(channels):
+    graph = Pictures(channels)
+    assert all(right(graph, gear) for gear in graph.gears)
+
+
+def right(graph, gear):
     content = onnx_file(graph)
     onnx.checker.check_model(onnx.load_from_string(content), full_check=True)
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    x = numbers(rows, width)
+    x = numbers(graph.shape(gear))
     (y,) = session.run(["y"], {"x": x})
-    np.testing.assert_array_equal(y, moved(x, layers))
+    np.testing.assert_array_equal(y, moved(x, graph.layers))
     assert np.array_equal(x, x.astype(np.float16))
+    return True

@@ -87,7 +87,7 @@ def test_a_single_row_needs_no_gears_to_be_static():
     assert parse(config).rows == 1
 
 
-SESSION = {**CARDS, "engine": "ge_session"}
+SESSION = {**CARDS, "engine": "ge_session", "workspace_pool_mib": "64"}
 
 
 def test_a_session_of_ge_has_options_that_the_compiler_of_files_lacks():
@@ -100,6 +100,18 @@ def test_a_session_of_ge_has_options_that_the_compiler_of_files_lacks():
     for other in ({}, {"engine": "om"}, {"engine": "torch"}):
         fault = "found no option of GE that a model can have 'ge.inputShape'"
         assert_fault(encoder_config({**CARDS, **other, **options}), fault)
+
+
+def test_a_session_of_ge_needs_the_size_of_its_arena():
+    fault = "parameter 'workspace_pool_mib': found none, expected MiB for all that GE allocates"
+    assert_fault(encoder_config({**CARDS, "engine": "ge_session"}), fault)
+
+
+def test_weights_beside_the_file_are_refused_where_they_would_not_be_found():
+    option = {"graph.ge.externalWeight": "1"}
+    assert_fault(encoder_config({**CARDS, **option}), "found '1', expected '0': a card's weights")
+    assert parse(encoder_config({**SESSION, **option})).ge_options == {"ge.externalWeight": "1"}
+    assert parse(encoder_config({**CARDS, "graph.ge.externalWeight": "0"})).ge_options
 
 
 def test_every_option_of_the_compiler_of_files_is_one_of_a_session():

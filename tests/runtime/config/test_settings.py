@@ -18,6 +18,8 @@ from runtime.support.parsing import assert_fault, faults_of, parse
         ("devices", "cpu, cpu", "devices", ("cpu", "cpu")),
         ("devices", "npu:0, npu:12", "devices", ("npu:0", "npu:12")),
         ("devices", "npu:3", "device_kind", "npu"),
+        ("devices", "cuda:0, cuda:1", "devices", ("cuda:0", "cuda:1")),
+        ("devices", "cuda:3", "device_kind", "cuda"),
         ("stages", "encoder, head-2.b", "stages", ("encoder", "head-2.b")),
         ("stages", "encoder", "stages", ("encoder",)),
         ("histogram", "./seen//sizes.json", "histogram", "seen/sizes.json"),
@@ -63,10 +65,12 @@ def test_engines_on_several_devices_share_the_cores():
         (
             "devices",
             "cpu, cuda",
-            "parameter 'devices': found no device 'cuda', expected one of: cpu, npu:0",
+            "parameter 'devices': found no device 'cuda', expected one of: cpu, cuda:0, npu:0; did "
+            "you mean 'cuda:0'?",
         ),
         ("devices", "", "parameter 'devices': found no device ''"),
-        ("devices", "NPU:0", "cpu, npu:0; did you mean 'npu:0'?"),
+        ("devices", "cpu, cuda:0", "found cpu and cuda, expected devices of one kind"),
+        ("devices", "NPU:0", "cpu, cuda:0, npu:0; did you mean 'npu:0'?"),
         (
             "stages",
             "encoder, encoder",

@@ -1,6 +1,9 @@
+import os
+
 import pytest
 
 from ge_runtime.config import ENGINES
+from ge_runtime.engines import artifact
 from ge_runtime.engines.artifact import (
     SUFFIXES,
     Artifact,
@@ -95,6 +98,22 @@ def test_on_a_card_other_engines_need_other_packages(folder, file, engine, packa
         find_artifact(path, engine, only("torch"), device_kind="npu")
 
 
+def test_what_has_the_name_and_is_no_file_is_told_as_what_it_is(tmp_path):
+    om = tmp_path / "model.om"
+    om.symlink_to("elsewhere.om")
+    link = r"found model\.om \(a link to elsewhere\.om, which is not there\), expected model\.om"
+    with pytest.raises(ArtifactFault, match=link):
+        find_artifact(tmp_path, "om", device_kind="npu")
+    om.unlink()
+    om.mkdir()
+    with pytest.raises(ArtifactFault, match=r"found model\.om/, expected model\.om"):
+        find_artifact(tmp_path, "om", device_kind="npu")
+    om.rmdir()
+    os.mkfifo(om)
+    with pytest.raises(ArtifactFault, match=r"found model\.om \(no file\), expected model\.om"):
+        find_artifact(tmp_path, "om", device_kind="npu")
+
+
 def test_nothing_there_is_one_fault_with_folder_names_and_cure(folder):
     path = folder("model.py", "model.om")
     with pytest.raises(ArtifactFault) as raised:
@@ -162,6 +181,55 @@ def test_all_stages_that_lack_their_artifact_are_told(folder):
 def test_installed_tells_what_can_be_imported():
     assert is_installed("onnxruntime")
     assert not is_installed("no_such_engine")
+
+
+# -- on a GPU -------------------------------------------------------------------------------------
+
+GPU = only("onnxruntime-gpu", "torch for CUDA")
+
+
+def test_on_a_gpu_engines_are_the_hosts_and_packages_are_others(folder):
+    path = folder("model.onnx", "model.pt2", "model.om")
+    chosen = find_artifact(path, "auto", GPU, device_kind="cuda")
+    assert chosen == Artifact(
+        path / "model.onnx",
+        "onnxruntime",
+        "model.onnx is there and onnxruntime-gpu is installed; model.pt2 would do too, but "
+        "onnxruntime is preferred",
+    )
+    other = find_artifact(path, "auto", only("torch for CUDA", "onnxruntime"), device_kind="cuda")
+    assert other == Artifact(
+        path / "model.pt2",
+        "torch",
+        "model.pt2 is there and torch for CUDA is installed; model.onnx is there, but "
+        "onnxruntime-gpu is not installed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "cure"),
+    [
+        ("model.onnx", "onnxruntime-gpu is not installed; run `pip uninstall -y onnxruntime; pip "),
+        ("model.pt2", "torch for CUDA is not installed; run `pip uninstall -y torch; pip install "),
+    ],
+)
+def test_packages_for_the_cpu_are_told_what_replaces_them(folder, file, cure):
+    with pytest.raises(ArtifactFault, match=f"found {file}, but {cure}"):
+        find_artifact(folder(file), "auto", only("onnxruntime", "torch"), device_kind="cuda")
+
+
+def test_what_makes_a_package_one_for_a_gpu_is_a_file_of_it(tmp_path, monkeypatch):
+    package = tmp_path / "engine_of_tests"
+    (package / "lib").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    needed = ("engine_of_tests", "lib/libcuda_part.so")
+    monkeypatch.setitem(artifact._LIBRARIES, "engine for CUDA", needed)
+    assert not is_installed("engine for CUDA")
+    (package / "lib/libcuda_part.so").touch()
+    assert is_installed("engine for CUDA")
+    monkeypatch.setitem(artifact._LIBRARIES, "another", ("no_such_engine", "lib.so"))
+    assert not is_installed("another")
 
 
 # -- on a card ------------------------------------------------------------------------------------

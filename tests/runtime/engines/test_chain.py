@@ -131,6 +131,7 @@ class Stage:
         return given
 
     shapes = None
+    lost = False
 
     def bind(self, largest, memory):
         self.bound = largest
@@ -437,6 +438,13 @@ def test_fault_of_a_stage_keeps_its_kind_and_names_the_stage(kind):
         chain.run({"a": ONES}, {"c": None})
     assert str(raised.value) == "stage 'c': no more"
     assert isinstance(raised.value.__cause__, kind)
+
+
+def test_chain_is_lost_with_any_of_its_stages():
+    stages, chain = counting("a", "b", "c")
+    assert not chain.lost
+    stages["c"].lost = True
+    assert chain.lost
 
 
 def test_closing_closes_every_stage():

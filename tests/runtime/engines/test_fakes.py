@@ -58,7 +58,8 @@ class Ge:
             def free(self, block):
                 pass
 
-        return Plain()
+        self.kept = Plain()
+        return self.kept
 
 
 @pytest.fixture
@@ -135,6 +136,9 @@ def test_ge_needs_an_allocator_that_aligns_while_the_stream_lives(ge, air):
         session.register_external_allocator(ge.stream, object())
     session.register_external_allocator(ge.stream, ge.allocating(8))
     with pytest.raises(ge.misuse, match="expected a multiple of 64"):
+        session.run_graph_with_stream_async(0, ge.stream, [ge.tensor().to_device()])
+    del ge.kept
+    with pytest.raises(ge.misuse, match="found the allocator gone, expected it kept"):
         session.run_graph_with_stream_async(0, ge.stream, [ge.tensor().to_device()])
     session.unregister_external_allocator(ge.stream)
     with pytest.raises(ge.misuse, match="found no allocator"):

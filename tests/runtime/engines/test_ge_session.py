@@ -1,6 +1,7 @@
 """The engine for AIR graphs, on a fake of GE-PY that works on the simulator's memory."""
 
 import gc
+import logging
 import sys
 import threading
 from contextlib import ExitStack, closing
@@ -221,10 +222,13 @@ def test_runtime_takes_its_gears_from_ge(air):
         ({**GEARS, "ge.dynamicDims": "1,8;2,8"}, "found '1,8', expected 4 positive number"),
         ({**GEARS, "ge.dynamicDims": "1,8,1,8;1,8,1,8"}, "and no gear twice"),
         ({**GEARS, "ge.dynamicDims": "0,8,0,8;1,8,1,8"}, "found '0,8,0,8', expected 4 positive"),
-        ({**GEARS, "ge.inputShape": "input_ids:-1,-1"}, "expected all inputs of model.air: input"),
+        (
+            {**GEARS, "ge.inputShape": "input_ids:-1,-1"},
+            "expected all inputs of encoder/1/model.air: input",
+        ),
         (
             {**GEARS, "ge.inputShape": "input_ids:-1;attention_mask:-1,-1"},
-            r"found \[-1\] for 'input_ids', expected what model.air has: INT64\[\*,\*\]",
+            r"found \[-1\] for 'input_ids', expected what encoder/1/model.air has: INT64\[\*,\*\]",
         ),
         ({**GEARS, "ge.inputShape": "input_ids"}, "the name of an input once, a colon and its"),
         ({**GEARS, "ge.inputShape": "input_ids:a,b"}, "the name of an input once, a colon and"),
@@ -309,6 +313,61 @@ def test_failing_graph_is_a_fault_and_the_engine_stays_usable(air, opened):
     assert right(engine, 2, 3)
 
 
+def test_failed_execution_is_followed_by_a_new_session_in_the_same_arena(
+    air, opened, machine, caplog
+):
+    engine, other = opened(air(ENCODER)), opened(air(copy_of(np.float32)), ["y"])
+    assert right(engine, 2, 3)
+    stream = engine._lane._stream
+    streams = machine.report.calls["rt.create_stream"]
+    machine.arm("execute@1=507015")
+    with pytest.raises(EngineFault, match="507015"):
+        right(engine, 2, 3)
+    assert not engine.lost
+    gc.collect()
+    with caplog.at_level(logging.WARNING):
+        assert all(right(engine, rows, 4) for rows in (1, 2))
+    assert engine._lane._stream != stream
+    assert machine.report.calls["rt.create_stream"] == streams + 1
+    (told,) = [each.getMessage() for each in caplog.records]
+    assert told.startswith("encoder/1/model.air: its session is made anew, which compiles it again")
+    assert "acl.rt.synchronize_stream_with_timeout: 507015" in told
+    x = np.ones((2, 3), np.float32)
+    assert other.run({"x": x}, {"y": None})["y"].tolist() == x.tolist()
+
+
+def test_sizes_that_do_not_fit_the_arena_leave_the_session_as_it_is(air, opened, machine):
+    engine = opened(air(copy_of(np.float32)), ["y"], arena=8192)
+    streams = machine.report.calls["rt.create_stream"]
+    with pytest.raises(OutOfMemory):
+        engine.run({"x": np.ones((500, 3), np.float32)}, {"y": None})
+    assert engine.run({"x": np.ones((2, 3), np.float32)}, {"y": None})["y"].shape == (2, 3)
+    assert machine.report.calls["rt.create_stream"] == streams
+
+
+@pytest.mark.parametrize("change", ["another file", "no stream"])
+def test_session_that_cannot_be_made_anew_is_a_lost_card(air, opened, machine, change):
+    path = air(ENCODER)
+    engine = opened(path)
+    machine.arm("execute@1=507011")
+    with pytest.raises(EngineFault):
+        right(engine, 2, 3)
+    if change == "another file":
+        path.write_bytes(b"another")
+    else:
+        machine.arm("call@3=207008")  # create_stream
+    with pytest.raises(
+        EngineLost, match=r"encoder/1/model\.air: it cannot be mended: .*"
+    ) as raised:
+        right(engine, 2, 3)
+    assert ("another content" if change == "another file" else "create_stream") in str(raised.value)
+    assert engine.lost
+    calls = machine.report.calls
+    with pytest.raises(EngineLost):
+        right(engine, 2, 3)
+    assert machine.report.calls == calls
+
+
 def test_lost_card_is_told_and_nothing_given_back(air, opened, machine):
     engine = opened(air(ENCODER))
     assert right(engine, 2, 3)
@@ -318,13 +377,28 @@ def test_lost_card_is_told_and_nothing_given_back(air, opened, machine):
     engine.close()
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no graph"])
+@pytest.mark.parametrize("call", [1, 2])
+def test_card_that_was_lost_while_idle_is_found_on_close_and_left_alone(air, opened, machine, call):
+    engine, neighbour = opened(air(ENCODER)), opened(air(copy_of(np.float32)), ["y"])
+    machine.arm(f"device_lost@{call}")
+    engine.close()
+    assert neighbour.lost
+    calls = machine.report.calls
+    neighbour.close()
+    assert machine.report.calls == calls
+
+
+@pytest.mark.parametrize("content", [b"", b"no graph"])
 def test_file_that_is_no_graph_is_a_fault_with_the_way_to_an_om(tmp_path, opened, content):
     path = tmp_path / "model.air"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(ArtifactFault, match=r"Failed to load graph from AIR format.*model\.onnx"):
         opened(path)
+
+
+def test_file_that_is_not_there_is_a_fault(tmp_path, opened):
+    with pytest.raises(ArtifactFault, match=r"model\.air: No such file or directory"):
+        opened(tmp_path / "model.air")
 
 
 def test_graph_without_named_results_needs_one_output_each(air, opened):

@@ -15,8 +15,10 @@ from runtime.support.fakes import FAKES
 from runtime.support.graphs import ENCODER, copy_of
 
 from ge_runtime import Runtime
+from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Limited
+from ge_runtime.engines.places import CardPlace
 from ge_runtime.engines.torch_npu_place import TorchNpuPlace
 from ge_runtime.errors import (
     ArtifactFault,
@@ -42,7 +44,8 @@ def state(monkeypatch):
     import torch_npu
 
     torch_npu.STATE.reset()
-    return torch_npu.STATE
+    yield torch_npu.STATE
+    PROCESS_CARDS.__init__()
 
 
 @pytest.fixture
@@ -105,7 +108,7 @@ def test_options_of_ge_become_fields_of_the_compilers_configuration(version_dir,
 
 def test_stages_are_refused(version_dir, place):
     artifact = Artifact(version_dir(ENCODER, "torch") / "model.pt2", "torch", "")
-    with pytest.raises(ArtifactFault, match=r"expected one model\.pt2: on a card, graphs"):
+    with pytest.raises(ArtifactFault, match=r"expected one graph, or \.om files alone"):
         place().open([artifact, artifact], threads=1, outputs=["embedding"])
 
 
@@ -152,15 +155,33 @@ def test_weights_that_do_not_fit_are_out_of_memory(version_dir, place, state):
 # -- failures -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "error"), [(LOST, EngineLost), (EXHAUSTED, OutOfMemory), (FAILED, EngineFault)]
-)
+@pytest.mark.parametrize(("code", "error"), [(EXHAUSTED, OutOfMemory), (FAILED, EngineFault)])
 def test_codes_in_torch_npus_messages_tell_what_happened(encoder, state, code, error):
     assert right(encoder, 2, 3)
     state.fails_with = code
     with pytest.raises(error, match=f"error code is {code}"):
         right(encoder, 2, 3)
+    assert not encoder.lost
     assert right(encoder, 2, 3)
+
+
+def test_card_that_torch_found_lost_is_lost_for_all_that_use_it(version_dir, place, state):
+    path = version_dir(ENCODER, "torch") / "model.pt2"
+    first, neighbour, other = (open_at(place(card), path) for card in (0, 0, 1))
+    assert all(right(engine, 2, 3) for engine in (first, neighbour, other))
+    state.fails_with = LOST
+    with pytest.raises(EngineLost, match=f"error code is {LOST}"):
+        right(first, 2, 3)
+    assert [engine.lost for engine in (first, neighbour, other)] == [True, True, False]
+    state.fails_with = FAILED  # what a call on the card would meet: none is made
+    with pytest.raises(EngineLost, match=f"error code is {LOST}"):
+        right(neighbour, 2, 3)
+    with pytest.raises(EngineLost, match=f"error code is {LOST}"):
+        place(0)
+    with pytest.raises(EngineLost, match=f"error code is {LOST}"):
+        CardPlace(0)
+    state.fails_with = None
+    assert right(other, 2, 3)
 
 
 def test_card_that_is_not_there_is_told_with_the_count(place):

@@ -204,6 +204,11 @@ def test_stage_without_use_is_refused_and_one_apart_from_the_others_is_not():
     assert Wiring.of({"encoder": ENCODER, "apart": apart, "head": HEAD}, ["logits", "y"])
 
 
+def test_graph_alone_is_not_held_against_what_is_asked():
+    """`Contract` does that, with the names that come close."""
+    assert Wiring.of({"encoder": ENCODER}, []).steps(["hidden"]) == [Step("encoder", ("hidden",))]
+
+
 def test_all_faults_are_told_at_once():
     wide = signature([graph_tensor("embedding", "batch", 5)], [LOGITS, HIDDEN])
     assert len(faults_of({"encoder": ENCODER, "head": wide, "tagger": TAGGER})) == 3

@@ -123,6 +123,12 @@ def test_inputs_and_outputs_on_a_device_of_their_own_are_in_all_sums():
     assert not any(line.startswith("staging") for line in on_card.table())
 
 
+def test_inputs_and_outputs_of_an_execution_count_once_and_aligned():
+    need = encoder_need(8, 16)
+    plan = Plan.of([need], weights_bytes=0, answer_slots=1)
+    assert need.io_bytes == plan.inputs_bytes + 128  # of 96
+
+
 def test_table_of_one_gear_speaks_of_no_others():
     assert not any("gears" in line or "shared" in line for line in encoder_plan((8, 16)).table())
 

@@ -45,12 +45,12 @@ class Machine:
         return sum(block.size for block in process.current().memory.blocks(kind))
 
 
-def compile_om(folder, *flags, precision="origin", name="model"):
+def compile_om(folder, *flags, precision="origin", name="model", source="model"):
     """model.om of model.onnx in the folder, by the simulator's ATC; its path."""
     return atc.run(
         [
             "--framework=5",
-            f"--model={folder / 'model.onnx'}",
+            f"--model={folder / source}.onnx",
             f"--output={folder / name}",
             f"--soc_version={CHIP}",
             f"--precision_mode_v2={precision}",

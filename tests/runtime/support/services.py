@@ -76,7 +76,7 @@ class Services:
     def connect(self, device="cpu"):
         """A connection that has said nothing yet. Raises NoService."""
         with RuntimeFolder.open(self.path) as folder:
-            return connect(device, folder)[0]
+            return connect(device, folder, patience())[0]
 
     def greet(self, device="cpu", **hello):
         """A connection, and what the service answered to its first message."""
@@ -91,7 +91,7 @@ class Services:
         """The service's process; None if there is no service."""
         try:
             with RuntimeFolder.open(self.path) as folder:
-                channel, pid = connect(device, folder)
+                channel, pid = connect(device, folder, patience())
         except NoService:
             return None
         channel.close()
@@ -132,10 +132,17 @@ class Services:
 class ClientProcess:
     """See `service_client`; killed at the end of `with`, if it is still there."""
 
-    def __init__(self, artifact):
+    def __init__(self, artifact, *, forks=False):
+        """forks: it forks a process that sleeps, and says what that has said of the service."""
         paths = os.pathsep.join(str(TESTS / part) for part in (".", "../plugin"))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "runtime.support.service_client", str(artifact)],
+            [
+                sys.executable,
+                "-m",
+                "runtime.support.service_client",
+                str(artifact),
+                *["fork"] * forks,
+            ],
             env={**os.environ, "PYTHONPATH": paths},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -145,6 +152,14 @@ class ClientProcess:
     def service(self):
         """The service's process, once this one executes there."""
         return int(self._process.stdout.readline())
+
+    def fork(self):
+        """The process that it has forked."""
+        return int(self._process.stdout.readline())
+
+    def said(self):
+        """The next line that it has said."""
+        return self._process.stdout.readline().decode().rstrip("\n")
 
     def leave(self):
         """Let it end as it should; its exit code."""
@@ -171,6 +186,7 @@ class HeldEngine:
         (GraphTensor("x", DType.FP32, (None,)),), (GraphTensor("y", DType.FP32, (None,)),)
     )
     shapes = None
+    lost = False
 
     def __init__(self, place):
         self._place = place

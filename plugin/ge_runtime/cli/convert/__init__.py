@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ge_runtime.cli.arguments import axis_sizes, new_command
 from ge_runtime.cli.convert.conversion import Wishes, convert
+from ge_runtime.cli.convert.graphs import notes_on
 from ge_runtime.cli.model_config import config_file
 from ge_runtime.config.parameters import split_names
 from ge_runtime.errors import ConfigFault
@@ -33,8 +34,8 @@ written then. What is left out because nothing is lost is told.
 
 _EPILOG: Final = """\
 npu_ge takes the first *.onnx it finds; ge_runtime takes model.onnx or model.om in the version
-folder. Options in --backend-config=npu_ge,... and GE_NPU_CONFIG are not in config.pbtxt, and are
-not seen here.
+folder, and what has to be renamed or compiled is told. Options in --backend-config=npu_ge,... and
+GE_NPU_CONFIG are not in config.pbtxt, and are not seen here.
 
 examples:
   ge-runtime convert resnet/config.pbtxt --output new/resnet/config.pbtxt
@@ -98,7 +99,7 @@ def _run(given: argparse.Namespace) -> int:
         conversion = convert(name, file.read_text(encoding="utf-8"), wishes)
     except ValueError as error:
         raise ConfigFault(name, [f"{file.name}: {error}"]) from error
-    for note in conversion.notes:
+    for note in (*conversion.notes, *notes_on(file.resolve().parent)):
         print(f"note: {note}", file=sys.stderr)
     if conversion.problems:
         for problem in conversion.problems:

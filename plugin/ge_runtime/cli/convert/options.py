@@ -95,6 +95,9 @@ def _option(name: str, option: str, value: str, told: Told) -> dict[str, str]:
     """name: as in config.pbtxt. option: as GE has it. Gives the parameter, if it is kept."""
     if option in SHAPES:
         return {}
+    if option == "ge.externalWeight" and value != "0":
+        told.refuse(name, value, "weights are loaded from the .om, one file for all")
+        return {}
     if option in ATC_FLAGS:
         return {f"{name.partition('.')[0]}.{option}": value}
     if option in _MANAGED:

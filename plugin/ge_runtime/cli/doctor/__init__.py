@@ -19,7 +19,12 @@ from ge_runtime.cli.doctor.cann import (
 from ge_runtime.cli.doctor.findings import NEEDS, REQUIRABLE, Finding, faults_of, judged
 from ge_runtime.cli.doctor.host import check_nvidia, check_service, check_shared_memory
 from ge_runtime.cli.doctor.machine import Machine, Model
-from ge_runtime.cli.doctor.packages import check_engines, check_python, check_torch_npu
+from ge_runtime.cli.doctor.packages import (
+    check_engines,
+    check_ge_py,
+    check_python,
+    check_torch_npu,
+)
 from ge_runtime.cli.doctor.probe import read_machine
 from ge_runtime.cli.doctor.report import as_json, lines
 from ge_runtime.cli.doctor.repository import check_models, read_models
@@ -34,9 +39,9 @@ _DESCRIPTION: Final = """\
 Show what is on this machine, what is missing, and what to do about it.
 
 Looked at are Python and the engines' packages, shared memory, Ascend's driver, device files, CANN,
-pyACL and torch_npu, and NVIDIA's driver and libraries. Packages are imported, and graphs opened, in
-processes of their own: one that crashes or hangs is a finding. No device memory is taken, and
-nothing is changed.
+pyACL and torch_npu, GE-PY where a model asks for it, and NVIDIA's driver and libraries. Packages
+are imported, and graphs opened, in processes of their own: one that crashes or hangs is a finding.
+No device memory is taken, and nothing is changed.
 
 With MODEL_REPOSITORY, the models in it that have a graph are inspected too. They say what is
 required, and how much shared memory their inputs and answers take.
@@ -113,6 +118,7 @@ def examine(machine: Machine, models: Sequence[Model], required: frozenset[str])
         *(check_simulator(machine) if simulated else check_cann(machine)),
         *check_compiler(machine),
         *check_torch_npu(machine),
+        *(check_ge_py(machine) if "ge_session" in required else []),
         *check_nvidia(machine),
     ]
     return judged(findings, required)

@@ -10,8 +10,8 @@ from typing import Final
 REQUIRABLE: Final = ("cpu", "cuda", "npu", "service")
 """What one can ask a machine for."""
 
-NEEDS: Final = (*REQUIRABLE, "torch", "torch_npu")
-"""What a finding may matter to; the last two are asked for by models only."""
+NEEDS: Final = (*REQUIRABLE, "torch", "torch_npu", "ge_session")
+"""What a finding may matter to; those that are not REQUIRABLE are asked for by models only."""
 
 ANY: Final = frozenset(REQUIRABLE)
 NOBODY: Final[frozenset[str]] = frozenset()

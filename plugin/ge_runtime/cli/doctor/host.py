@@ -15,6 +15,7 @@ NVIDIA: Final = "NVIDIA"
 _CUDA: Final = frozenset({"cuda"})
 _SERVICE: Final = frozenset({"service"})
 _CUDA_PROVIDER: Final = "CUDAExecutionProvider"
+_INSTALL: Final = "pip install 'onnxruntime-gpu[cuda,cudnn]'"
 
 _REGION_BYTES: Final = 2**20
 """Of shared memory that Triton gives each instance of a Python model at first
@@ -97,6 +98,11 @@ def _engine(machine: Machine) -> Finding:
     """Either of two will do: ONNX Runtime's CUDA provider, or a torch built for CUDA."""
     onnxruntime, torch = machine.imports["onnxruntime"].facts, machine.imports["torch"].facts
     expected = f"ONNX Runtime's {_CUDA_PROVIDER}, or torch for CUDA"
+    both = [each for each in ("onnxruntime", "onnxruntime-gpu") if each in machine.packages]
+    if len(both) > 1:
+        found = " beside ".join(f"{each} {machine.packages[each]}" for each in both)
+        cure = f"`pip uninstall -y {' '.join(both)}; {_INSTALL}`: both are one package to Python"
+        return Finding(NVIDIA, "engine", State.WRONG, found, "one of the two", cure, _CUDA)
     offered = _CUDA_PROVIDER in onnxruntime.get("providers", "").split(", ")
     if offered and "cuda_error" not in onnxruntime:
         return Finding(NVIDIA, "engine", State.OK, _CUDA_PROVIDER, expected, needs=_CUDA)
@@ -104,11 +110,11 @@ def _engine(machine: Machine) -> Finding:
         found = f"torch for CUDA {torch['cuda']}"
         return Finding(NVIDIA, "engine", State.OK, found, expected, needs=_CUDA)
     if offered:
-        cure = "install CUDA and cuDNN of the releases that this onnxruntime-gpu is built for"
+        cure = f"`{_INSTALL}`, or install CUDA and cuDNN of the releases that it is built for"
         return Finding(
             NVIDIA, "engine", State.WRONG, onnxruntime["cuda_error"], expected, cure, _CUDA
         )
-    cure = "`pip uninstall onnxruntime; pip install onnxruntime-gpu`: both are one package"
+    cure = f"`pip uninstall -y onnxruntime; {_INSTALL}`: both are one package to Python"
     return Finding(NVIDIA, "engine", State.MISSING, "none", expected, cure, _CUDA)
 
 

@@ -1,23 +1,17 @@
-"""Modules and commands, tried in processes of their own: one that crashes or hangs harms nobody."""
+"""Modules and commands, each tried in a process of its own."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Final
 
 from ge_runtime.cli.doctor.machine import Outcome, Trial
+from ge_runtime.cli.processes import Program
 
 TIMEOUT_S: Final = 60.0
 """For one process. torch takes some seconds from a cold disk, a device's driver some more."""
-
-_KILLED_S: Final = 5.0
-"""How long a killed process may take to go."""
 
 # What each module is asked once it is imported. Every value of `facts` is a text.
 _QUESTIONS: Final[Mapping[str, str]] = {
@@ -28,6 +22,7 @@ facts = {"providers": ", ".join(module.get_available_providers())}
 if "CUDAExecutionProvider" in facts["providers"]:
     # It is listed if it was built; only loading its library tells whether CUDA's are there.
     folder = pathlib.Path(module.__file__).parent / "capi"
+    getattr(module, "preload_dlls", lambda: None)()  # as the engine does
     try:
         for name in ("shared", "cuda"):
             file = folder / f"libonnxruntime_providers_{name}.so"
@@ -52,6 +47,11 @@ if code in (0, 100002):
 facts.update(code=str(code), devices=str(count))
 """,
     "torch_npu": "facts = {}",
+    "ge": """
+from ge_runtime.ascend.ge_process import MODULES, lacking
+modules = {name: importlib.import_module(each) for name, each in MODULES.items()}
+facts = {"file": str(module.__file__), "lacking": ", ".join(lacking(modules))}
+""",
 }
 MODULES: Final = tuple(_QUESTIONS)
 
@@ -79,39 +79,17 @@ def try_import(module: str, timeout_s: float = TIMEOUT_S) -> Trial:
 def run(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> tuple[Trial, str]:
     """Run a command to its end; what became of it, and what it printed."""
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        ended = Program(command).result(timeout_s)
     except FileNotFoundError:
         return Trial(Outcome.ABSENT), ""
     except OSError as error:
         return Trial(Outcome.FAILED, error=str(error)), ""
-    try:
-        printed, said = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        _end(process)
+    if ended.code is None:
         return Trial(Outcome.HUNG, error=f"no end after {timeout_s:g} s"), ""
-    if process.returncode == 0:
-        return Trial(Outcome.DONE), printed
-    if process.returncode < 0:
-        return Trial(Outcome.DIED, error=f"signal {-process.returncode}"), printed
-    complaint = (said.strip() or printed.strip()).splitlines()
-    last = complaint[-1].strip() if complaint else f"exit code {process.returncode}"
-    return Trial(Outcome.FAILED, error=last), printed
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Kill it with all that it started."""
-    os.killpg(process.pid, signal.SIGKILL)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    # One that waits within a driver cannot be killed, and is left alone.
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_KILLED_S)
+    if ended.code == 0:
+        return Trial(Outcome.DONE), ended.printed
+    if ended.code < 0:
+        return Trial(Outcome.DIED, error=f"signal {-ended.code}"), ended.printed
+    complaint = (ended.complained.strip() or ended.printed.strip()).splitlines()
+    last = complaint[-1].strip() if complaint else f"exit code {ended.code}"
+    return Trial(Outcome.FAILED, error=last), ended.printed

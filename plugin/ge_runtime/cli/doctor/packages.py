@@ -13,6 +13,9 @@ ENGINES: Final = "Engines"
 TORCH_NPU_GROUP: Final = "torch_npu"
 _TORCH: Final = frozenset({"torch"})
 _TORCH_NPU: Final = frozenset({"torch_npu"})
+_GE_SESSION: Final = frozenset({"ge_session"})
+
+_OR_BUILD: Final = "or build a model.om, which needs none of it: `ge-runtime build`"
 
 _PYTHON: Final = Range((3, 10))
 _NUMPY: Final = Range((1, 26), (2,))
@@ -63,6 +66,24 @@ def check_torch_npu(machine: Machine) -> list[Finding]:
     if machine.cann is not None and machine.cann.version is not None:
         findings.append(_fits_cann(version, machine.cann.version))
     return findings
+
+
+def check_ge_py(machine: Machine) -> list[Finding]:
+    """GE-PY, for models that ask for engine ge_session."""
+    trial, version = machine.imports["ge"], machine.packages.get("ge-py", "of no known version")
+    group, what, expected = "GE-PY", "ge", "GE-PY of CANN's toolkit, for model.air"
+    if trial.outcome is Outcome.ABSENT:
+        cure = f"source set_env.sh of a CANN toolkit that has it, {_OR_BUILD}"
+        return [Finding(group, what, State.MISSING, "none", expected, cure, _GE_SESSION)]
+    if trial.outcome is not Outcome.DONE:
+        cure = f"source CANN's set_env.sh, whose libraries it loads, {_OR_BUILD}"
+        return [Finding(group, what, State.WRONG, _failed(trial), expected, cure, _GE_SESSION)]
+    if trial.facts["lacking"]:
+        found = f"{version}, without {trial.facts['lacking']}"
+        cure = f"install another release of CANN's toolkit, {_OR_BUILD}"
+        return [Finding(group, what, State.WRONG, found, expected, cure, _GE_SESSION)]
+    found = f"{version}, {trial.facts['file']}"
+    return [Finding(group, what, State.OK, found, expected, needs=_GE_SESSION)]
 
 
 def _package(

@@ -32,7 +32,10 @@ def read_models(repository: Path) -> list[Model]:
     """
     folders = sorted(file.parent for file in repository.glob("*/config.pbtxt"))
     if not folders:
-        raise RuntimeFault(f"{repository}: found no model, expected folders with a config.pbtxt")
+        own = (repository / "config.pbtxt").is_file()
+        hint = f"; it is a model: {repository.parent} may be meant" if own else ""
+        expected = "expected folders with a config.pbtxt"
+        raise RuntimeFault(f"{repository}: found no model, {expected}{hint}")
     return [_model(folder) for folder in folders if _artifacts(folder)]
 
 
@@ -77,6 +80,8 @@ def _needs(settings: Mapping[str, str], devices: Sequence[str], artifacts: set[s
     if settings.get("engine") == "torch" or artifacts == {SUFFIXES["torch"]}:
         needs.add("torch_npu" if "npu" in needs else "torch")
         needs.discard("cpu")
+    if settings.get("engine") == "ge_session" or artifacts == {SUFFIXES["ge_session"]}:
+        needs.add("ge_session")
     if settings.get("placement") == "service":
         needs.add("service")
     return needs

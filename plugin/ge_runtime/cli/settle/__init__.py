@@ -73,8 +73,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    facts = _device_facts()
+    facts = _device_facts(given.device)
     Atc.find()
+    if given.json is not None:
+        given.json.touch()  # before minutes of questions whose answers would have no place
     soc = facts["soc"]
     print(heading(soc), flush=True)
     chosen = [one for one in QUESTIONS if not given.only or one.number in given.only]
@@ -102,12 +104,15 @@ def ask(
             yield Result(question, *found, time.monotonic() - begin)
 
 
-def _device_facts() -> dict[str, Any]:
-    """What `acl` tells in a process of its own. Raises DeviceFault if no device can be asked."""
+def _device_facts(device: int) -> dict[str, Any]:
+    """What `acl` tells in a process of its own. Raises DeviceFault if the device is not there."""
     trial = try_import("acl")
     if trial.outcome is not Outcome.DONE or not int(trial.facts["devices"]):
         error = trial.error or trial.facts.get("code", trial.outcome.value)
         raise DeviceFault(
             f"found no Ascend device to ask ({error}); `ge-runtime doctor --require npu` says why"
         )
+    count = int(trial.facts["devices"])
+    if not 0 <= device < count:
+        raise DeviceFault(f"--device: found {device}, expected one of the {count}, from 0")
     return dict(trial.facts)

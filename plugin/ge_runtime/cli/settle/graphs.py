@@ -1,15 +1,16 @@
-"""A graph whose answer is known exactly, as an .onnx file; the package onnx is not needed.
+"""Graphs whose answers are known exactly, as .onnx files; the package onnx is not needed.
 
-`y` is `x`, FP32 [rows, width], with its columns moved on by one for each layer. A layer is a
-product with a permutation: no sum has more than one term that is not 0, so FP16 is as exact as
-FP32.
+`y` is `x`, FP32, moved on along its second dimension by one for each layer. A layer is a product
+with a permutation: no sum has more than one term that is not 0, so FP16 is as exact as FP32.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,42 @@ _FP32: Final = 1
 _OPSET: Final = 13
 
 
+class Graph(Protocol):
+    """Such a graph."""
+
+    @property
+    def name(self) -> str:
+        """One for each graph."""
+
+    @property
+    def layers(self) -> int:
+        """How far `x` is moved."""
+
+    @property
+    def flags(self) -> Sequence[str]:
+        """What tells ATC its sizes."""
+
+    @property
+    def operator(self) -> str:
+        """Of ONNX, in each layer."""
+
+    @property
+    def permutation(self) -> NDArray[np.float32]:
+        """What each layer multiplies with."""
+
+    @property
+    def dims(self) -> Sequence[int | str]:
+        """Of `x` and `y`: numbers, and names of what varies."""
+
+    def shape(self, gear: Any = None) -> tuple[int, ...]:  # noqa: ANN401 - each has its own
+        """Of `x` and `y`, at a gear or at the largest size."""
+
+
 @dataclass(frozen=True)
 class Moving:
-    """Such a graph."""
+    """See Graph: [rows, width], a chain of matrix products."""
+
+    operator: ClassVar = "MatMul"
 
     rows: int = 64
     """The most there are."""
@@ -33,25 +67,83 @@ class Moving:
 
     @property
     def name(self) -> str:
-        """One for each graph."""
+        """See Graph."""
         rows = "_".join(map(str, self.gears or (self.rows,)))
         return f"{rows}_by_{self.width}_times_{self.layers}"
 
+    @property
+    def flags(self) -> Sequence[str]:
+        """See Graph."""
+        rows = -1 if self.gears else self.rows
+        gears = [f"--dynamic_batch_size={','.join(map(str, self.gears))}"] if self.gears else []
+        return [f"--input_shape=x:{rows},{self.width}", "--input_format=ND", *gears]
 
-def onnx_file(graph: Moving) -> bytes:
+    @property
+    def permutation(self) -> NDArray[np.float32]:
+        """See Graph."""
+        return np.roll(np.eye(self.width, dtype=np.float32), 1, axis=1)
+
+    @property
+    def dims(self) -> Sequence[int | str]:
+        """See Graph."""
+        return ["rows" if self.gears else self.rows, self.width]
+
+    def shape(self, gear: int | None = None) -> tuple[int, ...]:
+        """See Graph."""
+        return (self.rows if gear is None else gear, self.width)
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """See Graph: [1, channels, height, width], one convolution; it is compiled for image sizes."""
+
+    operator: ClassVar = "Conv"
+    layers: ClassVar = 1
+
+    channels: int = 16
+    gears: tuple[tuple[int, int], ...] = ((8, 32), (64, 16))
+    """Height and width; by growing elements."""
+
+    @property
+    def name(self) -> str:
+        """See Graph."""
+        return f"{self.channels}_of_{'_'.join(f'{high}x{wide}' for high, wide in self.gears)}"
+
+    @property
+    def flags(self) -> Sequence[str]:
+        """See Graph."""
+        sizes = ";".join(f"{high},{wide}" for high, wide in self.gears)
+        shape = f"--input_shape=x:1,{self.channels},-1,-1"
+        return [shape, "--input_format=NCHW", f"--dynamic_image_size={sizes}"]
+
+    @property
+    def permutation(self) -> NDArray[np.float32]:
+        """See Graph."""
+        rolled = np.roll(np.eye(self.channels, dtype=np.float32), 1, axis=0)
+        return rolled.reshape(self.channels, self.channels, 1, 1)
+
+    @property
+    def dims(self) -> Sequence[int | str]:
+        """See Graph."""
+        return [1, self.channels, "height", "width"]
+
+    def shape(self, gear: tuple[int, int] | None = None) -> tuple[int, ...]:
+        """See Graph."""
+        return (1, self.channels, *(self.gears[-1] if gear is None else gear))
+
+
+def onnx_file(graph: Graph) -> bytes:
     """Its .onnx file."""
-    width = graph.width
     names = ["x", *(f"moved_{layer}" for layer in range(1, graph.layers)), "y"]
     nodes = [
-        _message((1, taken), (1, "permutation"), (2, made), (3, f"to_{made}"), (4, "MatMul"))
+        _message((1, taken), (1, "permutation"), (2, made), (3, f"to_{made}"), (4, graph.operator))
         for taken, made in pairwise(names)
     ]
-    permutation = np.roll(np.eye(width, dtype=np.float32), 1, axis=1)
-    weights = _message(
-        (1, width), (1, width), (2, _FP32), (8, "permutation"), (9, permutation.tobytes())
-    )
-    shape = _message((1, _message((2, "rows") if graph.gears else (1, graph.rows))))
-    shape += _message((1, _message((1, width))))
+    permutation = graph.permutation
+    sizes: list[Field] = [(1, size) for size in permutation.shape]
+    weights = _message(*sizes, (2, _FP32), (8, "permutation"), (9, permutation.tobytes()))
+    dims = (_message((2 if isinstance(dim, str) else 1, dim)) for dim in graph.dims)
+    shape = _message(*((1, dim) for dim in dims))
     tensor = _message((1, _message((1, _FP32), (2, shape))))
     ends = [(place, _message((1, name), (2, tensor))) for place, name in ((11, "x"), (12, "y"))]
     content = _message(*((1, node) for node in nodes), (2, "moving"), (5, weights), *ends)
@@ -59,9 +151,12 @@ def onnx_file(graph: Moving) -> bytes:
     return _message((1, 8), (2, "ge-runtime settle"), (7, content), (8, opset))
 
 
-def numbers(rows: int, width: int) -> NDArray[np.float32]:
-    """An `x`: whole numbers that FP16 has too, no two neighbours alike."""
-    return (np.arange(rows * width, dtype=np.float32) % 1999).reshape(rows, width)
+def numbers(shape: Sequence[int]) -> NDArray[np.float32]:
+    """An `x`: whole numbers that FP16 has too, no two neighbours alike.
+
+    In C order a smaller one is how a larger one begins.
+    """
+    return (np.arange(math.prod(shape), dtype=np.float32) % 1999).reshape(shape)
 
 
 def moved(x: NDArray[np.float32], layers: int) -> NDArray[np.float32]:

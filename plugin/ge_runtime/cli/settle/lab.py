@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ge_runtime.ascend.atc import Atc
 from ge_runtime.ascend.checker import Checker
-from ge_runtime.cli.settle.graphs import Moving, moved, numbers, onnx_file
+from ge_runtime.cli.settle.graphs import Graph, Moving, Pictures, moved, numbers, onnx_file
 
 Anything: TypeAlias = Any
 """What pyACL takes and gives, which comes without types."""
@@ -27,8 +26,10 @@ TO_DEVICE, TO_HOST = 1, 2
 LONG_MS: Final = 60_000
 SMALL: Final = Moving()
 GEARED: Final = Moving(rows=8, width=64, layers=2, gears=(1, 4, 8))
+PICTURES: Final = Pictures()
 
 _HUGE_FIRST: Final = 0
+_PEER_ACCESS: Final = 1
 _BUSY_S: Final = 0.3
 _MOST_QUEUED: Final = 500
 
@@ -115,21 +116,23 @@ class Lab:
         self._made.callback(self.call, "rt.free", address)
         return address
 
-    def om(self, graph: Moving) -> Path:
+    def imported(self, key: str | bytes) -> int:
+        """The address of device memory that another process exported."""
+        address: int = self.call("rt.ipc_mem_import_by_key", key, _PEER_ACCESS)
+        self._made.callback(self.call, "rt.ipc_mem_close", key)
+        return address
+
+    def om(self, graph: Graph) -> Path:
         """It, compiled."""
         om = self.folder / f"{graph.name}.om"
         if not om.exists():
             source = om.with_suffix(".onnx")
             source.write_bytes(onnx_file(graph))
-            rows = -1 if graph.gears else graph.rows
-            flags = [f"--input_shape=x:{rows},{graph.width}", "--input_format=ND"]
-            if graph.gears:
-                flags.append(f"--dynamic_batch_size={','.join(map(str, graph.gears))}")
             chip = f"--soc_version={self.raw('get_soc_name')}"
-            Atc.find().compile(source, om, [*flags, chip, "--precision_mode_v2=origin"])
+            Atc.find().compile(source, om, [*graph.flags, chip, "--precision_mode_v2=origin"])
         return om
 
-    def load(self, graph: Moving = SMALL, *, offset: int = 0, weights: int | None = None) -> Model:
+    def load(self, graph: Graph = SMALL, *, offset: int = 0, weights: int | None = None) -> Model:
         """A model in memory of ours.
 
         offset: of everything from the start of its block. weights: where they lie; None: in memory
@@ -143,7 +146,7 @@ class Lab:
         blocks = (work, work_bytes, weights, weight_bytes)
         number: int = self.call("mdl.load_from_file_with_mem", path, *blocks)
         self._made.callback(self.call, "mdl.unload", number)
-        return Model(self, graph, number, (weights, weight_bytes), offset)
+        return Model(self, graph, number, offset)
 
     def dataset(self, addresses: Sequence[int], sizes: Sequence[int]) -> int:
         """A dataset over memory that is there."""
@@ -159,14 +162,10 @@ class Lab:
 class Model:
     """A graph that is loaded."""
 
-    def __init__(
-        self, lab: Lab, graph: Moving, number: int, weights: tuple[int, int], offset: int
-    ) -> None:
+    def __init__(self, lab: Lab, graph: Graph, number: int, offset: int) -> None:
         self.lab = lab
         self.graph = graph
         self.number = number
-        self.weights = weights
-        """Address and bytes."""
         desc = lab.handle("mdl.create_desc")
         lab.call("mdl.get_desc", desc, number)
         self.input_bytes = [
@@ -200,13 +199,13 @@ class Slot:
     def __init__(self, model: Model, offset: int) -> None:
         lab = self._lab = model.lab
         self._model = model
-        self.x = numbers(model.graph.rows, model.graph.width)
+        self._x = numbers(model.graph.shape())
         self.inputs = [lab.malloc(nbytes + offset) + offset for nbytes in model.input_bytes]
         self.output = lab.malloc(model.output_bytes + offset) + offset
         self.given = lab.dataset(self.inputs, model.input_bytes)
         self.wanted = lab.dataset([self.output], [model.output_bytes])
-        nbytes = self.x.nbytes
-        lab.call("rt.memcpy", self.inputs[0], nbytes, self.x.ctypes.data, nbytes, TO_DEVICE)
+        nbytes = self._x.nbytes
+        lab.call("rt.memcpy", self.inputs[0], nbytes, self._x.ctypes.data, nbytes, TO_DEVICE)
 
     def submit(self, stream: int) -> None:
         """Queue an execution. Raises DriverFault."""
@@ -217,13 +216,9 @@ class Slot:
         """Execute and wait, holding the GIL on a device. Raises DriverFault."""
         self._lab.call("mdl.execute", self._model.number, self.given, self.wanted)
 
-    def y(self, rows: int) -> NDArray[np.float32]:
-        """The first rows of the output."""
-        y = np.empty((rows, self._model.graph.width), np.float32)
+    def is_right(self, gear: Anything = None) -> bool:
+        """Whether the output is what it has to be at a gear, or at the largest size."""
+        graph = self._model.graph
+        y = np.empty(graph.shape(gear), np.float32)
         self._lab.call("rt.memcpy", y.ctypes.data, y.nbytes, self.output, y.nbytes, TO_HOST)
-        return y
-
-    def is_right(self, rows: int | None = None) -> bool:
-        """Whether the output is what it has to be, in its first rows or in all."""
-        y = self.y(self._model.graph.rows if rows is None else rows)
-        return bool(np.array_equal(y, moved(self.x[: len(y)], self._model.graph.layers)))
+        return bool(np.array_equal(y, moved(numbers(y.shape), graph.layers)))

@@ -10,13 +10,15 @@ from ge_runtime.ascend.checker import DriverFault
 from ge_runtime.ascend.description import GEAR_INPUT
 from ge_runtime.ascend.driver import ModelId
 from ge_runtime.ascend.pyacl import PyAclDriver
-from ge_runtime.cli.settle.lab import GEARED, SMALL, Answer, Lab
+from ge_runtime.cli.settle.lab import GEARED, PICTURES, SMALL, Answer, Lab
 from ge_runtime.cli.settle.processes import start
 
 _ALIGNMENTS: Final = (64, 128, 256)
 _LOAD_TYPE, _FROM_FILE, _PATH, _WEIGHT_PATH, _WITHOUT_GRAPH = 1, 1, 2, 14, 28
 _KEY_BYTES: Final = 65
 _ANY_PROCESS: Final = 1
+_SHARED_BYTES: Final = 2 * 1024 * 1024
+"""More than the weights: only whole pages may be exported, and this is one of the larger kind."""
 
 
 def memory_alignment(lab: Lab) -> Answer:
@@ -83,10 +85,11 @@ def _load_with(lab: Lab, option: int, value: object) -> str:
 def weights_of_another_process(lab: Lab) -> Answer:
     """Have another process load the same model with the weights that lie in this one's memory."""
     lab.begin()
-    model = lab.load()
-    slot = model.slot()
+    weights = lab.malloc(_SHARED_BYTES)
+    slot = lab.load(weights=weights).slot()
     slot.execute()
-    key = lab.call("rt.ipc_mem_get_export_key", *model.weights, _KEY_BYTES, _ANY_PROCESS)
+    asked = (weights, _SHARED_BYTES, _KEY_BYTES, _ANY_PROCESS)
+    key = lab.call("rt.ipc_mem_get_export_key", *asked)
     text = key if isinstance(key, str) else key.decode("latin-1")
     there, found = start(lab, "imported_weights", type(key).__name__, text).answer()
     slot.execute()
@@ -102,7 +105,7 @@ def imported_weights(lab: Lab, kind: str, text: str) -> Answer:
     """The other process of `weights_of_another_process`."""
     lab.begin()
     key = text if kind == "str" else text.encode("latin-1")
-    weights = lab.call("rt.ipc_mem_import_by_key", key, 1)
+    weights = lab.imported(key)
     slot = lab.load(weights=weights).slot()
     slot.execute()
     right = slot.is_right()
@@ -127,5 +130,33 @@ def what_a_model_tells(lab: Lab) -> Answer:
     return Answer(
         f"tensors {', '.join(names)}; gears {description.batches}; output dims follow the gear: "
         f"{follows}; are the largest gear's before: {largest}",
+        {"as_expected": expected, "description": asdict(description), "outputs": outputs},
+    )
+
+
+def what_a_model_of_images_tells(lab: Lab) -> Answer:
+    """Describe a model with gears of height and width, and execute it at each of them."""
+    lab.begin()
+    model = lab.load(PICTURES)
+    slot, driver, number = model.slot(), PyAclDriver(lab.acl), ModelId(model.number)
+    description = driver.describe(number)
+    outputs, right = {}, []
+    for gear in PICTURES.gears:
+        place = len(slot.inputs) - 1
+        lab.call("mdl.set_dynamic_hw_size", model.number, slot.given, place, *gear)
+        outputs["x".join(map(str, gear))] = driver.output_dims(number, 1)[0]
+        slot.execute()
+        right.append(slot.is_right(gear))
+    image, *_ = description.inputs
+    names = [tensor.name for tensor in (*description.inputs, *description.outputs)]
+    follows = [*outputs.values()] == [PICTURES.shape(gear) for gear in PICTURES.gears]
+    largest = description.outputs[0].dims == PICTURES.shape()
+    open_dims = image.dims == (1, PICTURES.channels, -1, -1)
+    gears = sorted(description.images) == sorted(PICTURES.gears)
+    expected = names[1:2] == [GEAR_INPUT] and follows and largest and open_dims and gears
+    return Answer(
+        f"tensors {', '.join(names)}; gears {description.images}, input {image.dims}; output dims "
+        f"follow the gear: {follows}; are the largest gear's before: {largest}; answers right: "
+        f"{right}",
         {"as_expected": expected, "description": asdict(description), "outputs": outputs},
     )

@@ -152,9 +152,9 @@ def memory_of_the_dead(lab: Lab) -> Answer:
     lab.begin()
     before = _free(lab)
     other = start(lab, "holds_memory")
-    other.line()
+    other.program.line()
     during = _free(lab)
-    other.kill()
+    other.program.kill()
     begin, after = time.perf_counter(), _free(lab)
     while after < before and time.perf_counter() - begin < 10:
         after = _free(lab)

@@ -159,6 +159,15 @@ QUESTIONS: Final = (
         "answers of the engine ge_session would be less, or more, exact than its plan says",
         frameworks.ge_numbers,
     ),
+    Question(
+        18,
+        "What does a model with gears of image sizes tell, and is it right at each of them?",
+        "as one with other gears: the gear's input is last, height and width of its image are "
+        "open, gears are pairs of height and width, the outputs' dims those of the gear that was "
+        "set",
+        "such models could not be planned, or would be executed at a wrong size",
+        loads.what_a_model_of_images_tells,
+    ),
 )
 
 _STARTED: Final[tuple[Probe, ...]] = (loads.imported_weights, machine.holds_memory)

@@ -69,6 +69,10 @@ class OnnxGraph:
         found = intermediates(self._operations, sizes, elsewhere=self._outputs)
         return Intermediates(found.lifetimes, found.unsized + self._inside)
 
+    def shapes(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
+        """Of all results that follow from these of the inputs, by name."""
+        return {name: shape for name, (_, shape) in self._typed(inputs).items()}
+
     def _operation(self, node: NodeProto) -> Operation:
         inner = [name for one in _inner_nodes(node) for name in one.input]
         is_view = node.op_type in _VIEWS and node.domain in ("", "ai.onnx")

@@ -2,12 +2,13 @@
 
 import sys
 import traceback
+import weakref
 
 import numpy as np
 
 from ascend_simulator import process
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.streams import Task
+from ascend_simulator.tasks import Task
 from ge import Misuse
 from ge.allocator import Allocator
 from ge.ge_global import _Life, check_strings
@@ -34,13 +35,22 @@ class _Registered:
     """As GE-PY's adapter to C: what a callback raises is printed, and memory that is not there."""
 
     def __init__(self, allocator):
-        self._allocator = allocator
+        self._reference = weakref.ref(allocator)
         self._blocks = {}
+
+    @property
+    def _allocator(self):
+        """C has its address, and keeps no reference."""
+        allocator = self._reference()
+        if allocator is None:
+            raise Misuse("register_external_allocator: found the allocator gone, expected it kept")
+        return allocator
 
     def malloc(self, size):
         """Key and address; 0 for none."""
+        allocator = self._allocator
         try:
-            block = self._allocator.malloc(size)
+            block = allocator.malloc(size)
         except Exception:
             traceback.print_exc(file=sys.stderr)
             return 0, 0
@@ -178,6 +188,7 @@ def _run(now, stream, allocator, computation, inputs, failed):
 
     def execute():
         now.memory.resolve(workspace, _WORKSPACE, want="device", write=True)[:] = 0xA5
+        now.faults.strike("execute")
         if results is None:
             raise Refused(Code.RT_MODEL_EXECUTE, "the graph failed")
         for place, result in zip(places, results, strict=True):

@@ -1,0 +1,97 @@
+"""The files of a chain on a card: whether they can be executed, and what they take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ge_runtime.ascend.card import Card
+from ge_runtime.ascend.checker import DriverFault
+from ge_runtime.ascend.codes import Kind
+from ge_runtime.ascend.description import AIPP_INPUT, DTYPES, GEAR_INPUT, PLAIN_FORMATS
+from ge_runtime.ascend.om_model import LoadedModel, ModelFile
+from ge_runtime.engines.base import GraphTensor, Signature
+from ge_runtime.errors import ArtifactFault, OutOfMemory, RuntimeFault
+
+
+def read_files(paths: Sequence[Path], card: Card) -> list[ModelFile]:
+    """The files. Raises ArtifactFault with all that cannot be executed, OutOfMemory, EngineLost."""
+    files: list[ModelFile] = []
+    faults: list[str] = []
+    for path in paths:
+        try:
+            files.append(_read(path, card))
+        except ArtifactFault as fault:
+            faults.append(str(fault))
+    if faults:
+        raise ArtifactFault("\n".join(faults))
+    return files
+
+
+def _read(path: Path, card: Card) -> ModelFile:
+    try:
+        file = ModelFile.read(path, card.driver)
+    except DriverFault as fault:
+        raise load_fault(path, card, fault) from fault
+    except OSError as error:
+        raise ArtifactFault(f"{path}: {error.strerror}") from error
+    if file.workspace_bytes == 0:
+        raise ArtifactFault(
+            f"{path}: found a model whose sizes only an execution tells, so that its memory cannot "
+            "be planned; expected gears: name them in config.pbtxt (gears.<axes>) and run "
+            "`ge-runtime build`"
+        )
+    return file
+
+
+def load_fault(path: Path, card: Card, fault: DriverFault) -> RuntimeFault:
+    """What a failed load means."""
+    if fault.kind is Kind.LOST:
+        return card.lose(f"{path}: {fault}")
+    if fault.kind is Kind.MEMORY:
+        return OutOfMemory(f"{path}: {fault}")
+    return ArtifactFault(
+        f"{path}: {card.name}, {card.soc_name}, cannot execute it: {fault}; `ge-runtime build` "
+        f"makes it anew from {path.stem}.onnx, for this chip"
+    )
+
+
+def refuse_what_nobody_can_feed(path: Path, model: LoadedModel) -> None:
+    """Raises ArtifactFault for tensors that Triton, or we, have no form of."""
+    description = model.description
+    faults: list[str] = []
+    for tensor in (*description.data_inputs, *description.outputs):
+        if tensor.name == AIPP_INPUT:
+            faults.append("found dynamic AIPP, expected static or none: `atc --insert_op_conf`")
+        elif tensor.dtype not in DTYPES:
+            faults.append(f"'{tensor.name}': found aclDataType {tensor.dtype}, which Triton lacks")
+        elif tensor.format not in PLAIN_FORMATS:
+            expected = "ND, NCHW or NHWC, whose elements lie in order: `atc --input_format`"
+            faults.append(f"'{tensor.name}': found aclFormat {tensor.format}, expected {expected}")
+    if description.family is not None and description.inputs[-1].name != GEAR_INPUT:
+        names = ", ".join(tensor.name for tensor in description.inputs)
+        faults.append(f"found the inputs {names}, expected {GEAR_INPUT} as the last of them")
+    if faults:
+        raise ArtifactFault("\n".join(f"{path}: {fault}" for fault in faults))
+
+
+def signature_of(model: LoadedModel) -> Signature:
+    """What the model takes and gives; sizes in which its gears differ vary."""
+    description, gears = model.description, model.gears.values()
+    return Signature(
+        tuple(
+            GraphTensor(t.name, DTYPES[t.dtype], _common([gear.inputs[i] for gear in gears]))
+            for i, t in enumerate(description.data_inputs)
+        ),
+        tuple(
+            GraphTensor(name, DTYPES[t.dtype], _common([gear.outputs[i] for gear in gears]))
+            for i, (name, t) in enumerate(
+                zip(description.output_names, description.outputs, strict=True)
+            )
+        ),
+    )
+
+
+def _common(dims: Sequence[tuple[int, ...]]) -> tuple[int | None, ...]:
+    """The dims, None for those in which gears differ."""
+    return tuple(sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*dims, strict=True))

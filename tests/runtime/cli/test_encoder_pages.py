@@ -1,0 +1,71 @@
+"""docs/memory.md and docs/runtime.md show what is printed of the encoder, on the CPU and a card."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from runtime.support.ascend import ENVIRONMENT
+from support.pages import ROOT, blocks, sessions, shows
+
+SOURCE = ROOT / "model_repository" / "text_encoder"
+COMMAND = "ge-runtime "
+FOLDER = "model_repository/text_encoder"
+SHOWN = [
+    (block, command, shown)
+    for block in blocks()
+    if block.page.name in ("memory.md", "runtime.md") and block.text.startswith("$ ")
+    for command, shown in sessions(block)
+    if command.startswith(COMMAND) and FOLDER in command and shown
+]
+(GEARS,) = [
+    block.text
+    for block in blocks()
+    if block.page.name == "runtime.md" and "npu:0" in block.text and "gears.batch" in block.text
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the pages' commands are typed."""
+    if not (SOURCE / "1" / "model.onnx").exists():
+        pytest.skip("the model is not there: `make models`")
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / FOLDER / "1").mkdir(parents=True)
+    shutil.copy(SOURCE / "1" / "model.onnx", folder / FOLDER / "1")
+    shutil.copy(SOURCE / "config.pbtxt", folder / FOLDER)
+    return folder
+
+
+@pytest.fixture
+def run(folder, monkeypatch):
+    """A function: what a page's command prints there."""
+    for variable, first in ENVIRONMENT.items():
+        monkeypatch.setenv(variable, first, prepend=os.pathsep)
+    monkeypatch.setenv("ASCEND_SIMULATOR_SOC", "Ascend910B3")  # that the page builds for
+
+    def run(command):
+        words = command.removeprefix(COMMAND).split()
+        return subprocess.run(
+            [sys.executable, "-m", "ge_runtime.cli", *words],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_pages_show_what_is_printed_of_the_encoder(folder, run):
+    """On the CPU, then with the gears of runtime.md on a simulated card."""
+    (on_cpu, on_card), (build,) = (
+        [each for each in SHOWN if f"{COMMAND}{name} " in each[1]] for name in ("inspect", "build")
+    )
+    assert shows(on_cpu[2], run(on_cpu[1])), str(on_cpu[0])
+    with (folder / FOLDER / "config.pbtxt").open("a") as config:
+        config.write(f"\n{GEARS}")
+    assert shows(build[2], run(build[1])), str(build[0])
+    assert shows(on_card[2], run(on_card[1])), str(on_card[0])
