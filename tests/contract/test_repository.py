@@ -40,7 +40,7 @@ STAGES: dict[str, tuple[list[Script], dict[str, Flag], str]] = {
     ),
 }
 
-SHARE_A_SERVER = 13
+SHARE_A_SERVER = 22
 
 #: Steps that may be answered otherwise, by stage, script and step, and why.
 OUTSIDE = "the real server serves any folder that a name leads to, be it outside of the repository"
@@ -99,7 +99,7 @@ def played_by_triton(stage: str, folder: Path) -> Said:
     scripts = STAGES[stage][0]
     for first in range(0, len(scripts), SHARE_A_SERVER):
         some = scripts[first : first + SHARE_A_SERVER]
-        for turn, at_once in enumerate((4, 2, 1, 1)):
+        for turn, at_once in enumerate((4, 2, 1)):
             with contextlib.suppress(Broke):
                 repository = folder / f"from-{first}-turn-{turn}"
                 said |= played(start_tritonserver, stage, some, repository, at_once)

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -132,11 +133,11 @@ def test_the_digest_sees_the_border_between_inputs(tmp_path):
 
 
 def test_progress_names_the_artifact_and_how_long_it_took(tmp_path, recipe, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "model_factory")
     artifacts.build_all([recipe], tmp_path)
     artifacts.build_all([recipe], tmp_path)
     assert caplog.messages[0] == "example/1/model.onnx: building"
-    assert caplog.messages[1].startswith("example/1/model.onnx: built in 0.")
+    assert re.fullmatch(r"example/1/model.onnx: built in \d+\.\d s, 0 kB", caplog.messages[1])
     assert caplog.messages[2] == "example/1/model.onnx is up to date"
 
 

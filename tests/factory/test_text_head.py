@@ -116,7 +116,7 @@ def test_scores_count_held_out_sentences_of_each_kind():
     assert str(scores[0]) == "overall          0.667 (2 of 3)"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     rows=st.integers(6, 40),
     features=st.integers(1, 8),

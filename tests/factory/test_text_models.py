@@ -212,7 +212,7 @@ def test_empty_and_overlong_texts_are_texts(tokenizer):
     assert answer["input_ids"].shape == (2, 512)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.text(max_size=30), min_size=1, max_size=4), min_size=1, max_size=5))
 def test_a_text_has_the_same_ids_in_any_company(tokenizer, window):
     requests = [texts(*(text.encode("utf-8", "replace") for text in request)) for request in window]

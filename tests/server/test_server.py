@@ -195,7 +195,7 @@ SLOW = """
 
         def execute(self, requests):
             open(self.folder + "/started", "x").close()
-            threading.slow_model_of_this_test.wait(20)
+            threading.slow_model_of_this_test.wait(60)
             return [pb_utils.InferenceResponse([]) for _ in requests]
 """
 

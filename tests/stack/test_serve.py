@@ -46,7 +46,7 @@ def test_signal_ends_the_server_in_its_own_way(serving, number, send):
     read_until(serving, LAST_LINE)
     send(serving.pid, number)
     # The end of the output is also the end of every process that could still write to it.
-    rest, _ = serving.communicate(timeout=30)
+    rest, _ = serving.communicate(timeout=60)
     assert "successfully unloaded 'text_encoder'" in rest
     assert serving.returncode == 0
 
@@ -55,7 +55,7 @@ def test_server_that_cannot_start_ends_the_command_with_its_exit_code(tmp_path, 
     missing = tmp_path / "missing"
     process = start(missing, port)
     # Long before the wait for readiness would give up.
-    shown, _ = process.communicate(timeout=20)
+    shown, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert str(missing) in shown
     assert "The first request" not in shown
@@ -64,7 +64,7 @@ def test_server_that_cannot_start_ends_the_command_with_its_exit_code(tmp_path, 
 def test_taken_port_is_refused_before_its_owner_could_answer(port):
     with socket.create_server(("", port)):
         process = start(Path("unused"), port)
-        shown, _ = process.communicate(timeout=20)
+        shown, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert f"port {port}: Address already in use" in shown
 

@@ -88,7 +88,7 @@ class RawConnection:
         address: str,
         *,
         opening: bytes = PREFACE + frame(SETTINGS),
-        seconds: float = 10,
+        seconds: float = 60,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         host, _, port = address.rpartition(":")

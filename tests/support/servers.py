@@ -85,20 +85,26 @@ def revive() -> bool:
 def start_tritonserver(
     repository: Path, *, ready_path: str = "/v2/health/ready", **flags: Flag
 ) -> Iterator[Server]:
-    """Run NVIDIA's tritonserver as installed by tools/oracle.py."""
+    """Run NVIDIA's tritonserver as installed by tools/oracle.py.
+
+    It is killed in the end: by itself it would take seconds, most of them asleep. Whoever needs
+    what it does then has it `stop` before.
+    """
     command = [sys.executable, str(ROOT / "tools" / "oracle.py"), "serve"]
     # A name of our own for its shared memory tells the leftovers of a killed server from those of
     # another one that still runs.
     region = f"oracle_{uuid.uuid4().hex}_"
     command.append(f"--backend-config=python,shm-region-prefix-name={region}")
+    before, made = _environments(), set[Path]()
     try:
         with contextlib.ExitStack() as stack:
             try:
-                run = stack.enter_context(_running(command, repository, ready_path, flags))
+                run = stack.enter_context(_running(command, repository, ready_path, flags, _kill))
             except ServerAborted:
                 # On a busy machine it was seen, rarely, to abort over a lock that it shares with a
                 # model process it had just started. Twice in a row would be something else.
-                run = stack.enter_context(_running(command, repository, ready_path, flags))
+                run = stack.enter_context(_running(command, repository, ready_path, flags, _kill))
+            made = _environments() - before
             server, start = run
             _REAL[server] = start
             stack.callback(_REAL.pop, server)
@@ -106,6 +112,14 @@ def start_tritonserver(
     finally:
         for leftover in Path("/dev/shm").glob(f"{region}*"):
             leftover.unlink(missing_ok=True)
+        if len(made) == 1:  # else others have started meanwhile, and nobody knows whose is whose
+            with contextlib.suppress(OSError):
+                made.pop().rmdir()
+
+
+def _environments() -> set[Path]:
+    """The empty folders for packages of models, of which each real server makes one."""
+    return set(Path("/tmp").glob("python_env_*"))
 
 
 @contextlib.contextmanager
@@ -114,15 +128,19 @@ def start_reference_server(
 ) -> Iterator[Server]:
     """Run this repository's reference server, with the Python that runs the tests."""
     command = [sys.executable, "-m", "reference_server"]
-    with _running(command, repository, ready_path, flags) as (server, _):
+    with _running(command, repository, ready_path, flags, stop) as (server, _):
         yield server
 
 
 @contextlib.contextmanager
 def _running(
-    command: list[str], repository: Path, ready_path: str, flags: dict[str, Flag]
+    command: list[str],
+    repository: Path,
+    ready_path: str,
+    flags: dict[str, Flag],
+    end: Callable[[Server], None],
 ) -> Iterator[tuple[Server, Callable[[], None]]]:
-    """Run one server: wait until `ready_path` answers 200, and stop it whatever happens.
+    """Run one server: wait until `ready_path` answers 200, and `end` it whatever happens.
 
     With it comes what starts it again once it has ended.
     """
@@ -172,7 +190,7 @@ def _running(
             wait()
             yield server, start_again
         finally:
-            _stop(server.process)
+            end(server)
 
 
 def _end_with_parent() -> None:
@@ -259,11 +277,17 @@ def _story(server: Server, command: list[str], reason: str) -> str:
     return f"{' '.join(command)}\n{reason}; its log:\n{server.log}"
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask, wait, then kill the whole group; model processes may outlive a killed server."""
-    process.send_signal(signal.SIGTERM)
+def stop(server: Server) -> None:
+    """Ask it to end, wait, then kill."""
+    server.process.send_signal(signal.SIGTERM)
     try:
-        process.wait(timeout=STOP_SECONDS)
+        server.process.wait(timeout=STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _kill(server)
+
+
+def _kill(server: Server) -> None:
+    """Kill the whole group; model processes may outlive a killed server."""
+    if server.process.poll() is None:  # else its number may be another's by now
+        os.killpg(server.process.pid, signal.SIGKILL)
+        server.process.wait()

@@ -8,6 +8,7 @@ from server.support.clock import ManualClock
 from server.support.front import gateway, served
 from server.support.grpc import SERVICE, MadeUpCall
 from server.support.http import Client, get
+from server.support.requests import PATIENCE_S
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.fronts.aside import Aside
@@ -75,7 +76,7 @@ def later(*, ready):
     """A question that is not answered before the loop was seen to be free."""
 
     def question():
-        assert may_say.wait(20)
+        assert may_say.wait(PATIENCE_S)
         return ready
 
     return question
@@ -100,7 +101,7 @@ def test_one_instance_that_is_not_ready_is_enough(front):
 
 def test_a_question_that_fails_is_an_answer_over_http():
     def fail():
-        may_say.wait(20)
+        may_say.wait(PATIENCE_S)
         raise KeyError("a defect")
 
     assert run(over_http, fail) == (None, False)

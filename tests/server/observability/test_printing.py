@@ -8,6 +8,7 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from server.support.requests import PATIENCE_S
 
 from reference_server.observability import printing
 from reference_server.observability.printing import NamedLines, named_output, speak_as, speaking
@@ -67,7 +68,7 @@ def test_what_is_flushed_is_shown_though_it_is_no_line(shown):
 
 def test_lines_of_threads_do_not_mix(shown):
     stream = NamedLines(shown)
-    turn = threading.Barrier(2, timeout=20)
+    turn = threading.Barrier(2, timeout=PATIENCE_S)
 
     def speak(name):
         speak_as(name)

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from server.support.regions import object_file, shared_object
 
@@ -122,7 +122,6 @@ def test_an_object_may_be_shorter_than_a_page():
 # --------------------------------------------------------------------------- reading and writing
 
 
-@settings(deadline=None)
 @given(offset=st.integers(0, len(CONTENT)), size=st.integers(0, len(CONTENT)), page=st.booleans())
 @pytest.mark.parametrize("mapped_bytes", [1, 1 << 19], ids=["mapped", "copied"])
 def test_a_view_has_the_bytes_of_its_place(mapped_bytes, offset, size, page):

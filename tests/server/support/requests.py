@@ -15,7 +15,7 @@ from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
 
 #: How long a test waits for another thread before it fails; no test that passes waits so long.
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 class NullSink:

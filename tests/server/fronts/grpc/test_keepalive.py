@@ -17,13 +17,13 @@ def test_a_client_that_talks_is_left_alone():
     asks = keepalive()
     asks.heard(9)
     assert asks.action(10, has_calls=True) is Action.NOTHING
-    assert asks.next_s() == 19
+    assert asks.next_s(10) == 19
 
 
 def test_a_silent_client_is_asked_and_given_up():
     asks = keepalive()
     assert asks.action(10, has_calls=True) is Action.PING
-    assert asks.next_s() == 12
+    assert asks.next_s(10) == 12
     assert asks.action(11, has_calls=True) is Action.NOTHING
     assert asks.action(12, has_calls=True) is Action.GIVE_UP
 
@@ -33,14 +33,28 @@ def test_an_answer_is_a_sign_of_life():
     asks.action(10, has_calls=True)
     asks.heard(11)
     assert asks.action(12, has_calls=True) is Action.NOTHING
-    assert asks.next_s() == 21
+    assert asks.next_s(12) == 21
+
+
+def test_the_next_ping_does_not_wait_for_the_limit_of_the_last():
+    asks = keepalive(keepalive_timeout_ms=60_000)
+    assert asks.action(10, has_calls=True) is Action.PING
+    assert asks.next_s(10) == 20
+    assert asks.action(20, has_calls=True) is Action.NOTHING
+    assert asks.next_s(20) == 30
+    asks.heard(25)
+    assert asks.action(30, has_calls=True) is Action.NOTHING
+    assert asks.next_s(30) == 35
+    assert asks.action(35, has_calls=True) is Action.PING
+    assert asks.next_s(94) == 95
+    assert asks.action(95, has_calls=True) is Action.GIVE_UP
 
 
 @pytest.mark.parametrize(("permitted", "action"), [(False, Action.NOTHING), (True, Action.PING)])
 def test_without_calls_only_where_it_is_permitted(permitted, action):
     asks = keepalive(keepalive_permit_without_calls=permitted)
     assert asks.action(10, has_calls=False) is action
-    assert asks.next_s() > 10
+    assert asks.next_s(10) > 10
 
 
 @pytest.mark.parametrize(("most", "pings"), [(2, 2), (0, 5)])
@@ -56,7 +70,7 @@ def test_pings_without_data_are_few(most, pings):
 
 
 def test_the_largest_number_is_never():
-    assert keepalive(keepalive_time_ms=2**31 - 1).next_s() == math.inf
+    assert keepalive(keepalive_time_ms=2**31 - 1).next_s(0) == math.inf
 
 
 def test_pings_that_come_too_soon_are_strikes():

@@ -7,6 +7,7 @@ import weakref
 import grpc
 import pytest
 from server.support.http2 import GREETING, Peer
+from server.support.requests import PATIENCE_S
 from support.http2 import ACK, DATA, PING, PREFACE, SETTINGS, frame, message
 from support.servers import free_ports
 
@@ -15,8 +16,6 @@ from reference_server.fronts.grpc import transport
 from reference_server.fronts.grpc.calls import Method
 from reference_server.fronts.grpc.transport import GrpcListener
 from reference_server.options import Compression, GrpcOptions
-
-PATIENCE_S = 20
 
 
 class Scripted:
@@ -126,7 +125,8 @@ def test_a_client_that_cancels_cancels_the_call():
 
 def test_a_client_that_waits_no_longer_cancels_the_call():
     async def scenario(script, channel, listener):
-        answer = channel.unary_unary("/t.T/u")(b"", timeout=0.05)
+        await channel.channel_ready()
+        answer = channel.unary_unary("/t.T/u")(b"", timeout=0.5)
         await script.until("cancel")
         assert (await failed(answer)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
 

@@ -1,0 +1,21 @@
+"""What all tests share."""
+
+import gc
+
+from hypothesis import HealthCheck, settings
+
+# The same examples in every run, and no word on how long they take: cores are shared, and time is
+# not what is tested.
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
+
+
+def pytest_collection_finish():
+    """Keep what is here now out of collections of garbage.
+
+    Twenty thousand tests are a million objects, and each test that collects would go through them.
+    """
+    gc.collect()
+    gc.freeze()
