@@ -130,7 +130,7 @@ class Services:
 
 
 class ClientProcess:
-    """See `service_client`; killed at the end of `with`, if it is still there."""
+    """See `service_client`; killed at the end of `with`, with what it forked, if still there."""
 
     def __init__(self, artifact, *, forks=False):
         """forks: it forks a process that sleeps, and says what that has said of the service."""
@@ -148,6 +148,7 @@ class ClientProcess:
             stdout=subprocess.PIPE,
         )
         self.pid = self._process.pid
+        self._forked = []
 
     def service(self):
         """The service's process, once this one executes there."""
@@ -155,7 +156,8 @@ class ClientProcess:
 
     def fork(self):
         """The process that it has forked."""
-        return int(self._process.stdout.readline())
+        self._forked.append(int(self._process.stdout.readline()))
+        return self._forked[-1]
 
     def said(self):
         """The next line that it has said."""
@@ -172,6 +174,9 @@ class ClientProcess:
     def __exit__(self, *_):
         self._process.kill()
         self._process.wait(TIMEOUT_S)
+        for pid in self._forked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for stream in (self._process.stdin, self._process.stdout):
             stream.close()
 
