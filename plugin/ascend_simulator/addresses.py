@@ -10,7 +10,7 @@ from typing import Final, Literal, NoReturn, TypeAlias
 
 from ascend_simulator import handles
 from ascend_simulator.block_map import BlockMap
-from ascend_simulator.blocks import Block, Bytes, Kind, host_view
+from ascend_simulator.blocks import ON_A_DEVICE, Block, Bytes, Kind, host_view
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.quarantine import FREED, Quarantine
 from ascend_simulator.violations import declare, violate
@@ -19,8 +19,6 @@ Want: TypeAlias = Literal["device", "host", "any"]
 
 LOWEST: Final = 0x10000
 """Below it no program has memory."""
-
-_ON_A_DEVICE: Final = ("device", "imported")
 
 UNKNOWN = declare(
     "memory.unknown", "An address lies in memory that was allocated or that the host owns."
@@ -79,7 +77,7 @@ class Addresses:
         if block.lease is not None and not block.lease.is_kept:
             self._refuse(GONE, f"{what}: {ptr:#x}: found {block!r}, whose exporter has closed it")
         if want == "device":
-            if block.kind not in _ON_A_DEVICE:  # the alias of host memory is that all the same
+            if block.kind not in ON_A_DEVICE:  # the alias of host memory is that all the same
                 self._refuse(HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found {block!r}")
         elif want == "host" and block.device is not None:
             self._refuse(DEVICE_FOR_HOST, f"{what}: {ptr:#x}: found {block!r}")

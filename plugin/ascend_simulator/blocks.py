@@ -18,6 +18,9 @@ Kind: TypeAlias = Literal["device", "imported", "pinned", "registered", "mapped"
 """imported: device memory of another process. registered: of the program, and pinned. mapped: the
 same, not pinned. alias: either, at the address under which the device reaches it."""
 
+ON_A_DEVICE: Final[tuple[Kind, ...]] = ("device", "imported")
+"""The kinds that are memory of a device."""
+
 FRESH: Final = 0x7F
 """Fills memory whose content is undefined: huge as float32 and as integers, not a number as
 float16, so that reading it shows."""

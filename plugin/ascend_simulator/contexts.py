@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
-from ascend_simulator.blocks import Kind
+from ascend_simulator.blocks import ON_A_DEVICE
 from ascend_simulator.budgets import Budget
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.handles import Handles
@@ -26,8 +25,6 @@ CONTEXT_LEAKS = declare(
 PENDING = declare(
     "stream.destroyed-pending", "A stream is synchronised before it is destroyed.", caution=True
 )
-
-_OF_A_DEVICE: Final[tuple[Kind, ...]] = ("device", "imported")
 
 
 @dataclass(eq=False)
@@ -221,7 +218,7 @@ class Contexts:
     def _drop_memory(self, device: int) -> list[str]:
         blocks = [
             block
-            for kind in _OF_A_DEVICE
+            for kind in ON_A_DEVICE
             for block in self._memory.blocks(kind)
             if block.device == device
         ]

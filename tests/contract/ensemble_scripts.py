@@ -195,11 +195,8 @@ ROWS = [
         )
         for what in ("1", "y1", "z1", "none", "error")
     ),
-    *(
-        infer(model, what=what, X=9.0)
-        for model in ("parted_optional", "parted_beside")
-        for what in ("1", "y1", "z1", "none", "error")
-    ),
+    *(infer("parted_optional", what=what, X=9.0) for what in ("1", "y1", "z1", "none", "error")),
+    *(infer("parted_beside", what=what, X=9.0) for what in ("1", "y1")),
     *(repeated("parted", what) for what in ("1", "y1")),
     infer("may_miss", A=1.0),
     infer("may_miss", A=1.0, B=2.0),
@@ -234,3 +231,16 @@ ROWS = [
     shaped("column_unbatched", [3]),
     *(config(model) for model in ("through", "outer", "parted", "claims_decoupled")),
 ]
+
+_MISSES_X = (
+    "INVALID_ARGUMENT: in ensemble 'parted_beside', [request id: q] expected 1 inputs but got 0 "
+    "inputs for model 'same'. Got input(s) [], but missing required input(s) ['X']. Please provide "
+    "all required input(s)."
+)
+#: A step fails while another one runs. The real server says the same; but on a busy machine it was
+#: seen never to answer, nor whatever was asked of this ensemble from then on.
+FAILED_BESIDE = {
+    "z1": _MISSES_X,
+    "none": _MISSES_X,
+    "error": "UNAVAILABLE: in ensemble 'parted_beside', told to",
+}

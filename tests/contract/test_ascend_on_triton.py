@@ -6,14 +6,10 @@ files; what it must answer is what the same graphs answer on the CPU.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import random
 import re
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -42,7 +38,7 @@ from contract.test_same_repository import (
     one_at_a_time,
     text,
 )
-from runtime.support.services import until, wait_for_end
+from runtime.support.services import until
 from support.servers import Server
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
@@ -166,23 +162,11 @@ def test_many_requests_of_many_clients_allocate_nothing(served: Served):
 # --------------------------------------------------------------------------- death of the service
 
 
-@contextmanager
-def no_service(served: Served, pid: int) -> Iterator[None]:
-    """Kill the service; as long as this lasts, nobody can start the next."""
-    path = served.services.path / "npu-0.lock"
-    with path.with_suffix(".held").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        Path(lock.name).replace(path)  # what others will try; the service has what was there before
-        os.kill(pid, signal.SIGKILL)
-        wait_for_end(pid)
-        yield
-
-
 def test_all_models_answer_again_after_the_service_was_killed(served: Served):
     requests = [text("Where is my parcel?"), image(random.Random(5))]
     expected = [served.ask(request) for request in requests]
     before, instances = served.stats(), served.instances()
-    with no_service(served, before["pid"]):
+    with served.services.killed(DEVICE):
         for request in requests * INSTANCES:
             refusal = served.ask(request)
             assert isinstance(refusal, InferenceServerException)

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from contract.ensemble_probes import PROBES, REFUSED
-from contract.ensemble_scripts import ANSWER_SECONDS, ROWS, Question
+from contract.ensemble_scripts import ANSWER_SECONDS, FAILED_BESIDE, ROWS, Question, infer
 from contract.probes import write_probe
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
 
@@ -56,6 +56,11 @@ def said_by_the_real_one(question: Question, real: Server) -> str:
 @pytest.mark.parametrize("question", ROWS, ids=str)
 def test_both_servers_say_the_same(question: Question, real: Server, ours: Server):
     assert question.ask(ours) == said_by_the_real_one(question, real)
+
+
+@pytest.mark.parametrize("what", FAILED_BESIDE)
+def test_a_step_that_fails_beside_another_ends_the_request(what: str, ours: Server):
+    assert infer("parted_beside", what=what, X=9.0).ask(ours) == FAILED_BESIDE[what]
 
 
 def unloaded(server: Server) -> set[str]:

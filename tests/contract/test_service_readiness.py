@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -35,19 +30,6 @@ def is_ready(server: Server) -> bool:
         ready: bool = client.is_model_ready(MODEL)
         assert client.is_server_ready()
     return ready
-
-
-@contextmanager
-def no_service(services: Services) -> Iterator[None]:
-    """Kill the service; as long as this lasts, nobody can start the next."""
-    pid = services.pid()
-    assert pid is not None
-    with (services.path / "cpu.lock").open("r+") as lock:
-        holder = Thread(target=fcntl.flock, args=(lock, fcntl.LOCK_EX))
-        holder.start()  # it waits where others only try, so it is the next
-        os.kill(pid, signal.SIGKILL)
-        holder.join()
-        yield
 
 
 @pytest.fixture(
@@ -85,7 +67,7 @@ def test_model_is_not_ready_while_its_service_is_down_if_the_server_asks_it(
 ):
     name, server, services = served
     assert is_ready(server)
-    with no_service(services):
+    with services.killed():
         if name == "tritonserver":  # of 2.51.0, which asks no model
             assert is_ready(server)
         else:

@@ -18,7 +18,7 @@ from ge_runtime.cli.settle.questions import QUESTIONS
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ascend.md").read_text()
 RUNTIME = Path(ge_runtime.__file__).parent
-PYACL = RUNTIME / "ascend" / "pyacl.py"
+PYACL = [RUNTIME / "ascend" / name for name in ("pyacl.py", "pyacl_descs.py")]
 DOCTOR = RUNTIME / "cli" / "doctor" / "imports.py"
 SIMULATOR = Path(ascend_simulator.__file__).parent
 TESTS = ROOT / "tests" / "simulator"
@@ -52,6 +52,11 @@ def quoted(cell):
 
 
 RECORD = functions()
+
+
+def called_to_serve():
+    """Functions that the runtime calls."""
+    return set().union(*(called(file.read_text()) for file in PYACL))
 
 
 @cache
@@ -92,9 +97,9 @@ def decorated_shapes():
 
 @cache
 def checked():
-    """Function: the method of the checker that pyacl.py gives its answer to."""
+    """Function: the method of the checker that its answer is given to."""
     found = {}
-    for node in ast.walk(ast.parse(PYACL.read_text())):
+    for node in (node for file in PYACL for node in ast.walk(ast.parse(file.read_text()))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             for argument in node.args[:1]:
                 if isinstance(argument, ast.Constant) and str(argument.value).startswith("acl."):
@@ -107,7 +112,7 @@ def checked():
 
 
 def test_the_record_has_every_function_that_is_called_and_no_other():
-    assert set(RECORD) == called(PYACL.read_text()) | called(doctors_question())
+    assert set(RECORD) == called_to_serve() | called(doctors_question())
 
 
 def test_the_page_has_every_function_that_settle_asks_with_beyond_the_record():
@@ -128,6 +133,9 @@ def test_nothing_else_of_the_runtime_calls_pyacl():
         "ascend/pyacl.py",
         "cli/settle/__main__.py",
     }
+    calls = re.compile(r'\(\s*f?"acl\.\w')
+    naming = {file for file in RUNTIME.rglob("*.py") if calls.search(file.read_text())}
+    assert naming == {*PYACL}
 
 
 @pytest.mark.parametrize("function", RECORD)
@@ -140,7 +148,7 @@ def test_a_function_answers_in_the_simulator_as_the_record_says(function):
 @pytest.mark.parametrize("function", RECORD)
 def test_every_return_code_goes_through_the_checker(function):
     shape = quoted(RECORD[function][0])[0]
-    if function in called(PYACL.read_text()) and shape != "value":
+    if function in called_to_serve() and shape != "value":
         method = checked()[function]
         assert method == CHECKS[shape] or (method, shape) == ("_dims", "(value, ret)")
 

@@ -29,7 +29,7 @@ from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.ge_process import GeProcess, Session
 from ge_runtime.ascend.lanes import TIMEOUT_S
 from ge_runtime.devices import Device
-from ge_runtime.errors import ArtifactFault
+from ge_runtime.errors import ArtifactFault, EngineFault
 from ge_runtime.specs import Array, DType
 
 # GE-PY's own objects, which come without types.
@@ -69,7 +69,7 @@ class GeLane:
         """name: of the graph, for people. memory: of the card, for the arena. Options are GE's.
 
         read: the graph, for each session anew; raises RuntimeError as GE does, or ArtifactFault.
-        Raises what that does, OutOfMemory or DriverFault.
+        Raises what that does, OutOfMemory, DriverFault or EngineLost.
         """
         self._name = name
         self._card = card
@@ -82,16 +82,16 @@ class GeLane:
         """GE does not keep it."""
         self._failure: str | None = None
         """Of the last execution, if the session and its stream are not to be trusted after it."""
-        with ExitStack() as undo:
+        with ExitStack() as undo, card.noticing():
             card.access.enter()
             self._arena = memory.allocate("GE arena", arena_bytes)
             undo.callback(self._arena.free)
             self.pool = ArenaPool(self._arena.memory, arena_bytes)
             self._context = DefaultContext(card.driver, card.device)
-            undo.callback(self._context.destroy)
+            undo.callback(self._unless_lost, self._context.destroy)
             ge.enter(card.device)
-            undo.callback(ge.leave)
-            self._begin()
+            undo.callback(self._unless_lost, ge.leave)
+            self._begin(read())
             undo.pop_all()
 
     @property
@@ -103,7 +103,8 @@ class GeLane:
         """The graph's results for these inputs, both in its order; dtypes: of the results.
 
         Blocks until all is done; the first call, and that after a failure, compiles the graph.
-        Raises RuntimeError as GE does, DriverFault, or EngineLost.
+        Raises RuntimeError as GE does, DriverFault, EngineLost, or EngineFault if it is to be
+        compiled again and its file is another by now.
         """
         self._card.ensure_there()
         self._context.enter()
@@ -146,7 +147,7 @@ class GeLane:
         if self._card.lost is not None:
             _LOST.append(self)
 
-    def _begin(self) -> None:
+    def _begin(self, graph: Graph) -> None:
         """A session with the graph, on a stream with an allocator."""
         with ExitStack() as undo:
             self._stream = self._card.driver.create_stream()
@@ -156,7 +157,7 @@ class GeLane:
             self._allocator = allocator_over(self.pool, self._ge.py.allocator)
             self._session.register_external_allocator(self._stream, self._allocator)
             undo.callback(self._unregister)
-            self._session.add_graph(_GRAPH, self._read(), dict(self._graph_options))
+            self._session.add_graph(_GRAPH, graph, dict(self._graph_options))
             undo.pop_all()
 
     def _end(self) -> None:
@@ -177,9 +178,13 @@ class GeLane:
             self._failure,
         )
         try:
+            graph = self._read()
+        except ArtifactFault as fault:  # of this model alone: the card has others
+            raise EngineFault(f"{fault}; load the model again") from fault
+        try:
             self._end()
-            self._begin()
-        except (DriverFault, ArtifactFault, RuntimeError) as fault:
+            self._begin(graph)
+        except (DriverFault, RuntimeError) as fault:
             raise self._card.lose(f"{self._name}: it cannot be mended: {fault}") from fault
         self._failure = None
 
@@ -193,6 +198,10 @@ class GeLane:
             list(array.shape),
         )
         return tensor.to_device()
+
+    def _unless_lost(self, undo: Callable[[], None]) -> None:
+        if self._card.lost is None:
+            undo()
 
     def _unregister(self) -> None:
         self._session.unregister_external_allocator(self._stream)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from ge_runtime.ascend.atc import ensure_content, sha256_of
+from ge_runtime.ascend.checker import DriverFault
+from ge_runtime.ascend.codes import Kind
 from ge_runtime.ascend.description import ModelDescription
 from ge_runtime.ascend.driver import Address, Driver, GearSetting, ModelId
 from ge_runtime.devices import Buffer, Device
-from ge_runtime.errors import EngineFault
+from ge_runtime.errors import ArtifactFault, EngineFault
 
 Dims: TypeAlias = tuple[int, ...]
 
@@ -26,10 +28,6 @@ class ModelFile:
     """SHA-256 of its content: files of one digest are one model."""
     workspace_bytes: int
     weights_bytes: int
-
-    def ensure_unchanged(self) -> None:
-        """Raises ArtifactFault, or OSError, if the file is not what it was any more."""
-        ensure_content(self.path, self.digest)
 
     @classmethod
     def read(cls, path: Path, driver: Driver) -> ModelFile:
@@ -50,16 +48,18 @@ class Gear:
 
 
 class LoadedModel:
-    """A model that is loaded on one lane, for all engines of that lane that execute the file."""
+    """A model that is loaded on one lane, for all engines of that lane that execute its content."""
 
     def __init__(self, file: ModelFile, model: ModelId, weights: Buffer[Address]) -> None:
         self.file = file
+        """The first that it was loaded of."""
+        self.paths = [file.path]
+        """Of each engine that has it: one file may go before another."""
         self.id = model
         """Another one each time that the lane loads it again."""
         self.absent: str | None = None
         """Why the lane could not load it again; None while it is loaded."""
         self.weights = weights
-        self.users = 1
         self.description = ModelDescription((), ())
         self.gears: Mapping[tuple[Dims, ...], Gear] = {}
         """Dims of the data inputs: the gear; by growing elements."""
@@ -69,11 +69,22 @@ class LoadedModel:
         if self.absent is not None:
             raise EngineFault(self.absent)
 
+    def unchanged_path(self) -> Path:
+        """A file that has the content still. Raises ArtifactFault or OSError if there is none."""
+        *others, last = self.paths
+        for path in others:
+            with suppress(ArtifactFault, OSError):
+                ensure_content(path, self.file.digest)
+                return path
+        ensure_content(last, self.file.digest)
+        return last
+
     def describe(self, driver: Driver, memory: Device[Address]) -> None:
         """Ask for everything once: nothing of it is asked while serving.
 
         The driver tells the dims of outputs for the gear that was set last, whoever set it; here
         nobody else does. memory: for the gear's own buffer, for as long as this takes.
+        Raises DriverFault or OutOfMemory.
         """
         self.description = description = driver.describe(self.id)
         shapes = description.shapes()
@@ -90,11 +101,16 @@ class LoadedModel:
             # Only the last is written to; a dataset has one for each input all the same.
             dataset = driver.create_dataset([place] * len(description.inputs))
             undo.callback(driver.destroy_dataset, dataset)
-            for values, dims in shapes.items():
-                setting = GearSetting(family, values)
-                driver.set_gear(self.id, dataset, len(description.inputs) - 1, setting)
-                outputs = tuple(driver.output_dims(self.id, len(description.outputs)))
-                gears[dims] = Gear(setting, dims, outputs)
+            try:
+                for values, dims in shapes.items():
+                    setting = GearSetting(family, values)
+                    driver.set_gear(self.id, dataset, len(description.inputs) - 1, setting)
+                    outputs = tuple(driver.output_dims(self.id, len(description.outputs)))
+                    gears[dims] = Gear(setting, dims, outputs)
+            except DriverFault as fault:
+                if fault.kind is Kind.LOST:  # on that card nothing is given back
+                    undo.pop_all()
+                raise
         self.gears = gears
 
 

@@ -1,4 +1,4 @@
-"""The driver by the module `acl`: the one file that knows the shapes of its answers.
+"""The driver by the module `acl`: this file and `pyacl_descs` know the shapes of its answers.
 
 A return code comes last, and some functions have none: what they fail with is 0 or nothing.
 `add_dataset_buffer` gives back the dataset before its code.
@@ -19,7 +19,7 @@ from ge_runtime.ascend.codes import (
     REPEAT_INITIALIZE,
     SUCCESS,
 )
-from ge_runtime.ascend.description import ModelDescription, ModelTensor
+from ge_runtime.ascend.description import ModelDescription
 from ge_runtime.ascend.driver import (
     Address,
     Context,
@@ -30,6 +30,7 @@ from ge_runtime.ascend.driver import (
     ModelId,
     Stream,
 )
+from ge_runtime.ascend.pyacl_descs import Descriptions
 from ge_runtime.errors import NoDevice
 
 # The module, which comes without types.
@@ -38,9 +39,6 @@ Acl: TypeAlias = Any
 _HUGE_FIRST: Final = 0
 """Policy: pages of 2 MB where a block is larger than 1 MB and there are any."""
 _DDR, _HBM = 0, 1
-_RESERVED_INDEX: Final = -1
-_STAND_IN: Final = "acl_modelId_"
-_INPUT, _OUTPUT = "acl.mdl.get_input", "acl.mdl.get_output"
 _PINNED: Final = 0x10000000
 """ACL_HOST_REG_PINNED. MAPPED, all that host_register has, is not said to lock pages."""
 _LAST_WITHOUT_REGISTERING: Final = (5, 10)
@@ -78,7 +76,7 @@ class PyAclDriver:
         self._status = checker.status
         self._value = checker.value
         self._handle = checker.handle
-        self._told = checker.told
+        self._descriptions = Descriptions(acl.mdl, checker)
 
     # -- process, device, context --
 
@@ -217,87 +215,11 @@ class PyAclDriver:
 
     def describe(self, model: ModelId) -> ModelDescription:
         """See Driver."""
-        desc = self._described(model)
-        try:
-            return self._description(desc)
-        finally:
-            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
+        return self._descriptions.of(model)
 
     def output_dims(self, model: ModelId, count: int) -> list[tuple[int, ...]]:
         """See Driver."""
-        desc = self._described(model)
-        try:
-            answers = [self._mdl.get_cur_output_dims(desc, index) for index in range(count)]
-        finally:
-            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
-        name = "acl.mdl.get_cur_output_dims"
-        return [tuple(self._value(name, answer)["dims"]) for answer in answers]
-
-    def _described(self, model: ModelId) -> int:
-        desc = self._handle("acl.mdl.create_desc", self._mdl.create_desc())
-        try:
-            self._status("acl.mdl.get_desc", self._mdl.get_desc(desc, model))
-        except DriverFault:
-            self._mdl.destroy_desc(desc)
-            raise
-        return desc
-
-    def _description(self, desc: int) -> ModelDescription:
-        mdl, told = self._mdl, self._told
-        inputs = tuple(
-            ModelTensor(
-                name=self._real_name(
-                    desc, told(f"{_INPUT}_name_by_index", mdl.get_input_name_by_index(desc, index))
-                ),
-                dtype=int(mdl.get_input_data_type(desc, index)),
-                format=int(mdl.get_input_format(desc, index)),
-                dims=self._dims("acl.mdl.get_input_dims", mdl.get_input_dims(desc, index)),
-                nbytes=told(f"{_INPUT}_size_by_index", mdl.get_input_size_by_index(desc, index)),
-            )
-            for index in range(told("acl.mdl.get_num_inputs", mdl.get_num_inputs(desc)))
-        )
-        outputs = tuple(
-            ModelTensor(
-                name=self._real_name(
-                    desc,
-                    told(f"{_OUTPUT}_name_by_index", mdl.get_output_name_by_index(desc, index)),
-                ),
-                dtype=int(mdl.get_output_data_type(desc, index)),
-                format=int(mdl.get_output_format(desc, index)),
-                dims=self._dims("acl.mdl.get_output_dims", mdl.get_output_dims(desc, index)),
-                nbytes=told(f"{_OUTPUT}_size_by_index", mdl.get_output_size_by_index(desc, index)),
-            )
-            for index in range(told("acl.mdl.get_num_outputs", mdl.get_num_outputs(desc)))
-        )
-        batch = self._value("acl.mdl.get_dynamic_batch", mdl.get_dynamic_batch(desc))
-        image = self._value("acl.mdl.get_dynamic_hw", mdl.get_dynamic_hw(desc, _RESERVED_INDEX))
-        return ModelDescription(
-            inputs,
-            outputs,
-            batches=tuple(batch["batch"][: batch["batchCount"]]),
-            images=tuple((h, w) for h, w in image["hw"][: image["hwCount"]]),
-            dims=self._dims_gears(desc),
-        )
-
-    def _real_name(self, desc: int, name: str) -> str:
-        """The name, or the one that it stands for: long ones are told as acl_modelId_..."""
-        if name.startswith(_STAND_IN):
-            return str(self._mdl.get_tensor_real_name(desc, name)) or name
-        return name
-
-    def _dims(self, function: str, answer: tuple[Any, int]) -> tuple[int, ...]:
-        return tuple(self._value(function, answer)["dims"])
-
-    def _dims_gears(self, desc: int) -> tuple[tuple[int, ...], ...]:
-        answer = self._mdl.get_input_dynamic_gear_count(desc, _RESERVED_INDEX)
-        count = self._value("acl.mdl.get_input_dynamic_gear_count", answer)
-        if not count:
-            return ()
-        answer = self._mdl.get_input_dynamic_dims(desc, _RESERVED_INDEX, count)
-        return tuple(
-            tuple(gear["dims"][: gear["dimCount"]])
-            for gear in self._value("acl.mdl.get_input_dynamic_dims", answer)
-        )
+        return self._descriptions.output_dims(model, count)
 
     # -- executions --
 

@@ -116,7 +116,6 @@ class Slot:
                 driver.copy_async(device, host, nbytes, Copy.TO_DEVICE, stream)
             else:
                 driver.copy(device, host, nbytes, Copy.TO_DEVICE)
-        number = 0
         try:
             for number, gear in execution.steps:
                 if gear.setting is not None:

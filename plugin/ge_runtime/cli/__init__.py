@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="ge-runtime",
         description="Plans and checks models that ge_runtime executes.",
-        epilog="Exit codes: 0 done, 1 the answer is no, 2 arguments or input that cannot be used.",
+        epilog="Exit codes: 0 done, 1 the answer is no, 2 arguments or input that cannot be used, "
+        f"{INTERRUPTED} interrupted by Ctrl-C.",
         allow_abbrev=False,
     )
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")

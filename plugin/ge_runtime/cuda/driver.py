@@ -20,6 +20,8 @@ _CURE: Final = "install NVIDIA's driver on the host; in a container `docker run 
 _NAME_BYTES: Final = 256
 _PORTABLE: Final = 1
 """CU_MEMHOSTREGISTER_PORTABLE: pinned for all contexts."""
+_NON_BLOCKING: Final = 1
+"""CU_STREAM_NON_BLOCKING: it waits for nothing that happens on the default stream."""
 
 
 class CudaFault(Exception):
@@ -62,6 +64,13 @@ class Context:
         """Undo `pin`. Raises CudaFault."""
         with self._current():
             self._driver.call("cuMemHostUnregister", ctypes.c_void_p(address))
+
+    def new_stream(self) -> int:
+        """The handle of a stream, there for as long as the process lives. Raises CudaFault."""
+        handle = ctypes.c_void_p()
+        with self._current():
+            self._driver.call("cuStreamCreate", ctypes.byref(handle), ctypes.c_uint(_NON_BLOCKING))
+        return handle.value or 0
 
     def wait(self) -> None:
         """Wait for all work on the device. Raises CudaFault, for ever, once some of it broke it."""

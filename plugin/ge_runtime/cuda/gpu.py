@@ -10,7 +10,11 @@ from ge_runtime.cuda.driver import Context, CudaDriver, CudaFault
 from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.errors import EngineFault, EngineLost, NoDevice, OutOfMemory, RuntimeFault
 
-_CAPTURING: Final = range(900, 910)
+CAPTURING: Final = Lock()
+"""Held while a stream is captured, in all of the process one at a time: whoever waits meanwhile for
+all that happens on a GPU breaks the capture."""
+
+_OF_CAPTURES: Final = range(900, 910)
 """Codes of what is not allowed while a stream is captured: they say nothing of the device."""
 
 
@@ -23,6 +27,19 @@ class Gpu:
         self.context: Final = context
         self.hardware: Final = context.hardware
         self.health: Final = DeviceHealth()
+        self._streams: list[int] = []  # that nobody has
+
+    def take_stream(self) -> int:
+        """The handle of a stream that nobody else has, until `give_stream`. Raises CudaFault.
+
+        torch has 32 for all who ask, one after the other: what one engine executes would be in what
+        another records on the same. None is destroyed, as libraries keep memory for each.
+        """
+        return self._streams.pop() if self._streams else self.context.new_stream()
+
+    def give_stream(self, handle: int) -> None:
+        """The caller no longer uses it, and all that was queued there is done."""
+        self._streams.append(handle)
 
     def fault(self, text: str, *, short: bool) -> RuntimeFault:
         """What a failed execution means: EngineLost, OutOfMemory or EngineFault.
@@ -33,9 +50,10 @@ class Gpu:
         """
         if self.health.lost is None:
             try:
-                self.context.wait()
+                with CAPTURING:
+                    self.context.wait()
             except CudaFault as broken:
-                if broken.code not in _CAPTURING:
+                if broken.code not in _OF_CAPTURES:
                     self.health.lose(f"{text}; the GPU is lost to this process: {broken}")
         if self.health.lost is not None:
             return EngineLost(str(self.health.lost))

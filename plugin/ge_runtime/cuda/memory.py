@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from ge_runtime.cuda.driver import CudaFault
 from ge_runtime.cuda.gpu import Gpu
-from ge_runtime.devices import HostDevice, Watch
+from ge_runtime.devices import Watch, WatchedHost
 from ge_runtime.devices.host import PAGE
 
 _log = logging.getLogger(__name__)
 
 
-class PinnedMemory(HostDevice):
+class PinnedMemory(WatchedHost):
     """Buffers are uint8 arrays [nbytes] in whole pages, pinned as long as the buffer is not freed.
 
     What is still a view of them then is memory like any other. Where the system cannot pin, copies
@@ -27,9 +27,8 @@ class PinnedMemory(HostDevice):
 
     def __init__(self, gpu: Gpu, watch: Watch) -> None:
         """watch: of the allocator on the device, whose defects count as this memory's."""
-        super().__init__(gpu.name)
+        super().__init__(gpu.name, watch)
         self._gpu = gpu
-        self._watch = watch
         self._pinned: dict[int, NDArray[np.uint8]] = {}  # by address; kept alive
         self._told = False
 
@@ -45,16 +44,6 @@ class PinnedMemory(HostDevice):
         """Undo `adopt` for all that is adopted. Safe to call twice."""
         for memory in [*self._pinned.values()]:
             self._unpin(memory)
-
-    def freeze(self) -> None:
-        """See Device."""
-        self._watch.begin()
-        super().freeze()
-
-    @property
-    def allocations_after_freeze(self) -> int:
-        """See Device."""
-        return super().allocations_after_freeze + self._watch.late()
 
     def _obtain(self, nbytes: int) -> NDArray[np.uint8]:
         whole = super()._obtain(-(-nbytes // PAGE) * PAGE)

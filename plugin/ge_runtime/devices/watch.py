@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from ge_runtime.devices.host import HostDevice
+
 _log = logging.getLogger(__name__)
 
 
@@ -35,3 +37,22 @@ class Watch:
                 late,
             )
         return late
+
+
+class WatchedHost(HostDevice):
+    """The host's memory, whose count of defects has those of a watched allocator as well."""
+
+    def __init__(self, name: str, watch: Watch) -> None:
+        """name: the device that batches and answers go to, and whose allocator is watched."""
+        super().__init__(name)
+        self._watch = watch
+
+    def freeze(self) -> None:
+        """See Device."""
+        self._watch.begin()
+        super().freeze()
+
+    @property
+    def allocations_after_freeze(self) -> int:
+        """See Device."""
+        return super().allocations_after_freeze + self._watch.late()

@@ -83,11 +83,9 @@ class CudaPlace:
         self._memory.freeze()
 
     def close(self) -> None:
-        """See Place. What torch has cached of the GPU goes back to it, unless that is lost."""
+        """See Place."""
         self._memory.free_all()
         self._memory.disown_all()
-        if self._torch is not None and self._gpu.health.lost is None:
-            self._torch.module.empty_cache()
 
     def _allocations(self) -> int:
         return 0 if self._torch is None else self._torch.allocations()

@@ -94,18 +94,17 @@ class OmEngine:
         try:
             card.enter()
             files = read_files(paths, card)
-            there, models = card.load(files, lane, workspace_bytes)
+            there, stages = card.load(files, lane, workspace_bytes)
         except DriverFault as fault:
             raise load_fault(fault.path or paths[0], card, fault) from fault
         except OSError as error:
             raise ArtifactFault(f"{error.filename}: {error.strerror}") from error
-        stages = [Stage(path, model) for path, model in zip(paths, models, strict=True)]
         try:
             for stage in stages:
                 refuse_what_nobody_can_feed(*stage)
             return cls(card, there, stages, memory, is_pinned, outputs)
-        except ArtifactFault:
-            card.unload(there, models)
+        except BaseException:
+            card.unload(there, stages)
             raise
 
     @property
@@ -179,7 +178,7 @@ class OmEngine:
             if self._slot is not None and self._card.lost is None:
                 self._card.enter()
                 self._slot.close()
-            self._card.unload(self._lane, [stage.model for stage in self._stages])
+            self._card.unload(self._lane, self._stages)
 
     def _gear_of(self, inputs: Tensors) -> ChainGear:
         shapes = tuple(inputs[name].shape for name in self._inputs)

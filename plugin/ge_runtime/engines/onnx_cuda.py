@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
+from threading import Lock
 from typing import ClassVar, Final
 
 from ge_runtime.cuda.gpu import Gpu
@@ -30,6 +31,9 @@ from ge_runtime.specs import Array, Tensors
 _PROVIDER: Final = "CUDAExecutionProvider"
 _HOST: Final = "CPUExecutionProvider"
 _INSTALL: Final = "pip install 'onnxruntime-gpu[cuda,cudnn]'"
+
+_PRELOADING: Final = Lock()
+"""Two threads that redirect what is printed would leave it redirected."""
 
 _ENTRIES: Final = {
     # Weights lie beside the arena, so that its limit is one of the workspace.
@@ -78,7 +82,7 @@ class OnnxCudaEngine(OnnxEngine):
         """
         onnxruntime = import_onnxruntime()
         _refuse_without(onnxruntime, gpu.name)
-        with redirect_stdout(io.StringIO()):  # it prints what it does not find
+        with _PRELOADING, redirect_stdout(io.StringIO()):  # it prints what it does not find
             onnxruntime.preload_dlls()  # those of NVIDIA's packages, which nobody else finds
         provider = (_PROVIDER, _options(gpu.index, workspace_bytes))
         session = open_session(path, threads, [provider], _ENTRIES)

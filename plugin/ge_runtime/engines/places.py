@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.ascend.card import PROCESS_CARDS, Cards
+from ge_runtime.ascend.cards import PROCESS_CARDS, Cards
 from ge_runtime.ascend.checker import DriverFault
 from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.ge_process import open_ge

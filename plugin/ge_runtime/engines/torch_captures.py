@@ -11,9 +11,9 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, Final, TypeAlias
 
+from ge_runtime.cuda.gpu import CAPTURING
 from ge_runtime.engines.base import GraphTensor, Shapes
 from ge_runtime.engines.importing import Torch
 from ge_runtime.engines.torch import ElementType, TorchTensor, element_type
@@ -32,8 +32,9 @@ Execute: TypeAlias = Callable[[Sequence[TorchTensor]], Mapping[str, TorchTensor]
 
 _log = logging.getLogger(__name__)
 
-_CAPTURING: Final = Lock()
-"""torch captures one graph at a time in a process."""
+_BROKEN: Final[list[CudaGraph]] = []
+"""Those whose capture failed. torch's allocator never learns that it is over: from then on it asks
+the graph, and refuses the pool to other captures (`CUDAGraph::capture_end`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,12 @@ class Recorder:
         pool = self.module.graph_pool_handle()
         captures: dict[Key, Capture] = {}
         for shapes, results in tried:
+            graph = self.module.CUDAGraph()
             try:
-                captures[self._key(shapes)] = self._capture(shapes, results, block, pool)
+                captures[self._key(shapes)] = self._capture(graph, shapes, results, block, pool)
             except RuntimeError as error:
+                _BROKEN.append(graph)
+                pool = self.module.graph_pool_handle()
                 # What broke the capture; its end then says no more than that it is broken.
                 cause = error.__context__ or error
                 if isinstance(cause, self.torch.OutOfMemoryError):
@@ -119,7 +123,12 @@ class Recorder:
         return results
 
     def _capture(
-        self, shapes: Shapes, results: Mapping[str, _Result], block: TorchTensor, pool: object
+        self,
+        graph: CudaGraph,
+        shapes: Shapes,
+        results: Mapping[str, _Result],
+        block: TorchTensor,
+        pool: object,
     ) -> Capture:
         places = _Places(block)
         inputs = tuple(
@@ -127,12 +136,11 @@ class Recorder:
             for tensor in self.inputs
         )
         outputs = {name: places.next(own.dtype, own.shape) for name, own in results.items()}
-        graph = self.module.CUDAGraph()
         # Only what this thread does can break it: other models execute meanwhile.
         capturing = self.module.graph(
             graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"
         )
-        with _CAPTURING, capturing:
+        with CAPTURING, capturing:
             for name, result in self.execute(inputs).items():
                 outputs[name].copy_(result)
         return Capture(graph, inputs, outputs)

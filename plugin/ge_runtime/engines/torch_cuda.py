@@ -5,6 +5,7 @@ Written from torch's documents and source, and never run on a GPU: tests hold it
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,8 +108,9 @@ class TorchCudaEngine(TorchEngine):
         self._module = moved(program, cuda.device).module()
         self._cuda = cuda
         self._asked = frozenset(outputs)
-        self._stream = cuda.module.Stream(device=cuda.device)
         self._captures: dict[Key, Capture] = {}
+        self._handle: int | None = cuda.gpu.take_stream()
+        self._stream = cuda.module.ExternalStream(self._handle, device=cuda.device)
 
     @classmethod
     def open_on(
@@ -186,9 +188,14 @@ class TorchCudaEngine(TorchEngine):
             raise self._fault(error) from error
 
     def close(self) -> None:
-        """See Engine."""
+        """See Engine. What torch had for it goes back to the GPU, unless that is lost."""
         super().close()
         self._captures = {}
+        handle, self._handle = self._handle, None
+        if handle is not None and not self.lost:
+            self._cuda.gpu.give_stream(handle)
+            gc.collect()  # a graph's nodes and its module hold each other
+            self._cuda.module.empty_cache()
 
     def _call(self, flat: Sequence[TorchTensor]) -> Results:
         capture = self._captures.get(tuple(tuple(tensor.shape) for tensor in flat))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from ge_runtime.ascend.card import PROCESS_CARDS
+from ge_runtime.ascend.cards import PROCESS_CARDS
 from ge_runtime.ascend.codes import Kind, kind_of
 from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.engines.base import Signature

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.devices import Device, HostDevice, Watch
+from ge_runtime.devices import Device, Watch, WatchedHost
 from ge_runtime.engines.artifact import Artifact, only_graph
 from ge_runtime.engines.base import Engine
 from ge_runtime.engines.torch_npu import NpuTorch, TorchNpuEngine
@@ -33,7 +33,9 @@ class TorchNpuPlace:
         self._options = options
         self.name: Final = self._npu.device
         self.hardware: Final = str(self._npu.torch.npu.get_device_name(device))
-        self.memory: Final[Device[NDArray[np.uint8]]] = _WatchedMemory(self._npu)
+        self.memory: Final[Device[NDArray[np.uint8]]] = _Memory(
+            self.name, Watch(self.name, self._npu.allocations)
+        )
 
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
@@ -59,21 +61,7 @@ class TorchNpuPlace:
             self._npu.torch.npu.empty_cache()
 
 
-class _WatchedMemory(HostDevice):
-    """The host's memory, whose count of defects has those of torch's allocator on the card too."""
+class _Memory(WatchedHost):
+    """See WatchedHost: torch's allocator on the card is watched."""
 
     kind: ClassVar[str] = "npu"
-
-    def __init__(self, npu: NpuTorch) -> None:
-        super().__init__(npu.device)
-        self._watch = Watch(npu.device, npu.allocations)
-
-    def freeze(self) -> None:
-        """See Device."""
-        self._watch.begin()
-        super().freeze()
-
-    @property
-    def allocations_after_freeze(self) -> int:
-        """See Device."""
-        return super().allocations_after_freeze + self._watch.late()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import ClassVar, Final
@@ -16,7 +17,7 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Engine, Shapes
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.engines.places import Place
-from ge_runtime.errors import ArtifactFault
+from ge_runtime.errors import ArtifactFault, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.service.content import Contents
 
@@ -193,6 +194,9 @@ class Library:
                 volume.engine.bind([*volume.largest, *new], share)
             except BaseException:
                 share.free_all()
+                if volume.largest:  # its other users still need what there was before
+                    with suppress(RuntimeFault):
+                        volume.engine.bind(volume.largest, volume.share)
                 raise
             before, volume.share = volume.share, share
             volume.largest += new

@@ -7,7 +7,8 @@ than a GPU where a GPU would be silent or late:
 - A queued copy to the host leaves garbage there until its stream was waited for.
 - What a queued copy to the device reads must not change until then.
 - While a stream is captured nothing may wait for the device, and nothing that the host gives is
-  copied; what breaks a capture makes its end fail, too.
+  copied; what breaks a capture makes its end fail, too, after which its pool takes no other
+  and its graph must stay.
 - A replay writes where the capture wrote, computed anew.
 - An index out of range is a failed assertion on the device, after which every call fails for good.
 
@@ -15,6 +16,7 @@ To be set by tests: `MACHINE`, besides `torch_npu.STATE`.
 """
 
 import contextlib
+import itertools
 import threading
 import weakref
 
@@ -51,6 +53,8 @@ class Machine:
         self.replays = 0
         self.graphs = {}
         """Pool: how many graphs allocate there."""
+        self.recording = {}
+        """Pool: the graph whose capture failed, which the allocator takes for one under way."""
         self.pins = True
         """Whether the system can pin memory."""
         self.pinned = {}
@@ -144,7 +148,7 @@ def _write(old, new):
 
 
 class Stream:
-    """torch.cuda.Stream."""
+    """One of either kind."""
 
     def __init__(self, device=None):
         self.device = torch.device(device or "npu:0")
@@ -160,6 +164,22 @@ class Stream:
 
 
 _DEFAULT = Stream()
+_POOL = itertools.cycle([Stream() for _ in range(32)])
+_EXTERNAL = {}
+
+
+def pooled(device=None):
+    """torch.cuda.Stream: there are 32 for all who ask."""
+    return next(_POOL)
+
+
+def external(handle, device=None):
+    """torch.cuda.ExternalStream."""
+    if not handle:
+        raise AssertionError("found no stream, expected the handle of one")
+    return _EXTERNAL.setdefault((device, handle), Stream(device))
+
+
 _streams = threading.local()
 
 
@@ -210,6 +230,10 @@ def graph(into, pool=None, stream=None, capture_error_mode="global"):
     if stream is None or stream is _DEFAULT:
         raise RuntimeError("CUDA graphs must be captured on a non-default stream.")
     MACHINE.check()
+    if pool in MACHINE.recording:
+        raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+    if any(broken() is None for broken in MACHINE.recording.values()):
+        raise AssertionError("a graph is gone whose capture failed, and which the allocator asks")
     STATE.empty_cache()
     capture = MACHINE.capture = _Capture(pool, stream)
     MACHINE.graphs[pool] = MACHINE.graphs.get(pool, 0) + 1
@@ -220,19 +244,18 @@ def graph(into, pool=None, stream=None, capture_error_mode="global"):
     finally:
         MACHINE.capture = None
         if capture.broken:  # torch: capture_end raises, whatever was raised before
+            MACHINE.recording[pool] = weakref.ref(into)
             raise torch.AcceleratorError(_BROKEN_CAPTURE)
     into.steps = capture.steps
 
 
 def _leave(pool):
-    """One graph less; the last gives the pool's memory back to everybody."""
+    """One graph less; without any, what the pool keeps is nobody's."""
     MACHINE.graphs[pool] = MACHINE.graphs.get(pool, 1) - 1
-    if not MACHINE.graphs[pool]:
-        for key in [key for key in STATE.cached if key[0] == pool]:
-            STATE.cached[(None, *key[1:])] += STATE.cached.pop(key)
 
 
-npu.Stream = Stream
+npu.Stream = pooled
+npu.ExternalStream = external
 npu.stream = stream
 npu.current_stream = lambda: getattr(_streams, "current", _DEFAULT)
 npu.CUDAGraph = CUDAGraph

@@ -31,6 +31,7 @@ class Library:
         self._machine = machine
         self._devices = devices
         self._begun = False
+        self.streams = 0
         self._contexts = threading.local()
         self._kept = {code: tuple(map(str.encode, both)) for code, both in _ERRORS.items()}
 
@@ -72,6 +73,14 @@ class Library:
             if not self._stack():
                 return 201
             context[0] = self._stack().pop()
+            return 0
+
+        @function(POINTER(c_void_p), c_uint)
+        def cuStreamCreate(stream, flags):
+            if code := self._well():
+                return code
+            self.streams += 1
+            stream[0] = 0x100 * self.streams
             return 0
 
         @function()

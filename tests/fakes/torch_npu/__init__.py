@@ -66,8 +66,9 @@ class State:
         self.cached[pool, index, block] += 1
 
     def empty_cache(self):
+        in_use = self.device.graphs if self.device else {}
         for pool, index, block in [*self.cached]:
-            if pool is None:
+            if not in_use.get(pool):
                 self.reserved[index] -= block * self.cached.pop((pool, index, block))
 
 

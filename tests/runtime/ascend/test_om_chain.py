@@ -15,7 +15,9 @@ from runtime.support.pipelines import (
     write_stages,
 )
 
-from ge_runtime.ascend.card import PROCESS_CARDS
+from ge_runtime.ascend.cards import PROCESS_CARDS
+from ge_runtime.ascend.checker import DriverFault
+from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.devices import HostDevice
 from ge_runtime.engines.artifact import Artifact, find_artifacts
 from ge_runtime.engines.loader import open_engine
@@ -214,7 +216,7 @@ def test_sizes_that_the_compiler_pads_are_allowed_for(opened, tmp_path, machine)
 
 def test_workspace_is_the_largest_and_weights_are_all_of_them(chain):
     memory = PROCESS_CARDS._open[0].memory.allocated_bytes
-    models = PROCESS_CARDS._open[0]._lanes[0]._models.values()
+    models = PROCESS_CARDS._open[0]._lanes[0].models._models.values()
     (workspace,) = chain.intermediates({}).lifetimes
     assert len(models) == 4
     assert workspace.nbytes == max(model.file.workspace_bytes for model in models)
@@ -311,8 +313,25 @@ def test_a_load_that_fails_half_way_leaves_nothing_behind(folder, opened, machin
     with pytest.raises(ArtifactFault, match=rf"{STAGES[nth - 1]}.om: npu:0, .* 500002"):
         opened(folder)
     assert machine.used("device") == 0
-    assert PROCESS_CARDS._open[0]._weights == {}
+    assert PROCESS_CARDS._open[0].weights._shared == {}
     assert right(opened(folder), 4, 8)
+
+
+def test_a_card_that_cannot_undo_a_load_is_lost_with_the_memory_that_it_may_use(
+    folder, opened, machine, monkeypatch
+):
+    def refuse(driver, model):
+        raise DriverFault("acl.mdl.unload", 500002)
+
+    machine.arm("load@3=500002")
+    monkeypatch.setattr(PyAclDriver, "unload", refuse)
+    with pytest.raises(ArtifactFault, match=r"head\.om: npu:0, .* 500002"):
+        opened(folder)
+    assert "it fails to give back what it had: acl.mdl.unload" in str(PROCESS_CARDS.health(0).lost)
+    # The third stage's weights; of the others the buffers that they were asked for gears with.
+    assert machine.report.calls["rt.free"] == 3
+    with pytest.raises(EngineLost):
+        opened(folder)
 
 
 def test_a_card_that_is_lost_while_stages_are_loaded_is_left_alone(folder, opened, machine):
@@ -332,8 +351,8 @@ def test_a_card_without_room_is_told_and_left_as_it_was(folder, opened, machine,
     with pytest.raises(OutOfMemory):
         opened(folder, ("embed", "pool"), ("pooled",))
     card = PROCESS_CARDS._open[0]
-    assert len(card._weights) == len(card._lanes[0]._models) == 1
-    assert machine.used("device") - card._lanes[0].workspace_bytes <= used
+    assert len(card.weights._shared) == len(card._lanes[0].models._models) == 1
+    assert machine.used("device") - card._lanes[0].models.workspace_bytes <= used
     assert len(machine.report.live) >= models
     given = {"pooled": np.ones((4, 1), np.float32)}
     assert other.run(given, {"logits": None})["logits"].tolist() == [[1, -2, 3]] * 4

@@ -5,8 +5,9 @@ import mmap
 import re
 import sys
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import numpy as np
 import onnx
@@ -19,8 +20,9 @@ from runtime.support.graphs import ENCODER, PIXELS, copy_of, sums, write
 import ge_runtime.ascend.lanes as lanes
 import ge_runtime.ascend.om_model as om_model
 from ascend_simulator import SimulatorViolation, process
+from ascend_simulator.faults import Faults
 from ge_runtime.ascend.atc import sha256_of
-from ge_runtime.ascend.card import PROCESS_CARDS
+from ge_runtime.ascend.cards import PROCESS_CARDS
 from ge_runtime.ascend.description import AIPP_INPUT, GEAR_INPUT
 from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.engines.artifact import Artifact
@@ -305,7 +307,7 @@ def test_a_larger_model_has_the_smaller_one_loaded_again(place, encoder_dir, lar
     card = PROCESS_CARDS._open[0]
     (lane,) = card._lanes.values()
     needs = {engine.intermediates({}).lifetimes[0].nbytes for engine in (little, large)}
-    assert lane.workspace_bytes == max(needs) > min(needs)
+    assert lane.models.workspace_bytes == max(needs) > min(needs)
     assert right(little, 4, 8)
     assert right(large, 64, 1024)
     assert right(little, 8, 32)
@@ -484,19 +486,77 @@ def test_a_model_whose_file_has_gone_is_unloaded_without_harm(engine, beside, ma
     assert machine.report.broken == {}
 
 
-def test_a_file_that_others_have_elsewhere_may_go(place, encoder_dir, tmp_path, machine):
-    engines = []
-    for name in ("first.om", "second.om"):
+@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_file_that_others_have_elsewhere_may_go(
+    place, encoder_dir, tmp_path, machine, gone, closed
+):
+    engines, names = [], ["first.om", "second.om"]
+    for name in names:
         (tmp_path / name).write_bytes((encoder_dir / "model.om").read_bytes())
         there = place()
         engines.append(there.open_om(tmp_path / name))
         engines[-1].bind([], there.memory)
-    engines[0].close()
-    (tmp_path / "first.om").unlink()
+    stays = engines[1 - gone]
+    if closed:
+        engines[gone].close()
+    (tmp_path / names[gone]).unlink()
     machine.arm("execute@1=507011")
     with pytest.raises(EngineFault, match="507011"):
-        right(engines[1], 4, 8)
-    assert right(engines[1], 4, 8)
+        right(stays, 4, 8)
+    assert right(stays, 4, 8)
+
+
+def test_a_file_of_a_load_that_failed_is_not_needed(place, engine, encoder_dir, tmp_path, machine):
+    paths = [tmp_path / "same.om", tmp_path / "other.om"]
+    paths[0].write_bytes((encoder_dir / "model.om").read_bytes())
+    write(copy_of(np.float32), "onnxruntime", tmp_path)
+    compile_om(tmp_path, "--input_shape=x:2,3", name="other")
+    machine.arm("load@1=500002")
+    with pytest.raises(ArtifactFault, match=r"other\.om: .* 500002"):
+        place().open([Artifact(path, "om", "") for path in paths], threads=1, outputs=["y"])
+    paths[0].unlink()
+    machine.arm("execute@1=507011")
+    with pytest.raises(EngineFault, match="507011"):
+        right(engine, 4, 8)
+    assert right(engine, 4, 8)
+
+
+def test_a_load_that_finds_the_card_lost_calls_nothing_of_it_any_more(
+    encoder_dir, machine, monkeypatch
+):
+    """At each call in turn."""
+    artifact = Artifact(encoder_dir / "model.om", "om", "")
+    counted = {}
+    act = Faults._act
+
+    def count_and_act(self, *given):
+        counted.update(machine.report.calls)
+        act(self, *given)
+
+    def load(armed=""):
+        with closing(CardPlace(0)) as place:
+            begin = sum(machine.report.calls.values())
+            machine.arm(armed)
+            with closing(place.open([artifact], threads=1, outputs=())) as engine:
+                engine.bind([], place.memory)
+                return sum(machine.report.calls.values()) - begin
+
+    monkeypatch.setattr(Faults, "_act", count_and_act)
+    found = 0
+    for number in range(1, load() + 1):
+        machine.start()
+        PROCESS_CARDS.__init__()
+        with pytest.raises((EngineLost, OutOfMemory, ArtifactFault)) as told:
+            load(f"device_lost@{number}")
+        if "(injected)" not in str(PROCESS_CARDS.health(0).lost):
+            continue  # it has no return code, so that the next call finds it
+        assert told.type is EngineLost
+        found += 1
+        finder = re.search(r"acl\.([\w.]+): ", str(told.value))[1]
+        after = Counter(machine.report.calls) - Counter({**counted}) - Counter([finder])
+        assert set(after) <= {"get_recent_err_msg", "mdl.destroy_desc"}, number  # of the host
+    assert found > 25
 
 
 def test_adopted_memory_is_copied_from_and_to_in_the_stream(engine, machine):

@@ -1,6 +1,7 @@
 """NVIDIA's driver, as a fake of its library; and the real one, where there is one."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,11 +10,13 @@ from runtime.support.fakes import FAKES
 from runtime.support.gpus import gpus_of
 
 from ge_runtime.cuda.driver import Context, CudaDriver, CudaFault
-from ge_runtime.cuda.gpu import Gpus
+from ge_runtime.cuda.gpu import CAPTURING, Gpus
 from ge_runtime.cuda.memory import PinnedMemory
 from ge_runtime.devices import Watch
 from ge_runtime.devices.host import PAGE
 from ge_runtime.errors import EngineFault, EngineLost, NoDevice, OutOfMemory
+
+TIMEOUT_S = 30
 
 pytest.importorskip("torch", reason="the fake of a GPU is made of torch")
 
@@ -90,6 +93,14 @@ def test_calls_leave_the_threads_own_context_alone(library):
     assert theirs._stack() == [7]
 
 
+def test_stream_is_one_users_until_it_is_given_back(gpu):
+    first, second = gpu.take_stream(), gpu.take_stream()
+    assert first
+    assert second not in (0, first)
+    gpu.give_stream(first)
+    assert gpu.take_stream() == first
+
+
 # -- losing one ---------------------------------------------------------------------------------
 
 
@@ -123,6 +134,14 @@ def test_lost_gpu_is_opened_by_nobody(library, machine):
 def test_capture_of_another_thread_is_no_loss(gpu, machine):
     machine.capture = object()
     assert type(gpu.fault("bad shape", short=False)) is EngineFault
+
+
+def test_whoever_waits_for_the_gpu_breaks_no_capture(gpu, library):
+    with ThreadPoolExecutor(1) as beside:
+        with CAPTURING:
+            found = beside.submit(gpu.fault, "bad shape", short=False)
+            assert not wait([found], 0.05).done
+        assert type(found.result(TIMEOUT_S)) is EngineFault
 
 
 # -- memory -------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """The fake of a GPU is strict where a GPU is silent or late."""
 
+import gc
+
 import numpy as np
 import pytest
 from runtime.support.gpus import fake_gpu
@@ -70,6 +72,32 @@ def test_what_waits_or_copies_breaks_a_capture_and_its_end(gpu, stream, execute)
         captured(gpu, stream, execute)
     assert "not permitted when stream is capturing" in str(raised.value.__context__)
     assert captured(gpu, stream, lambda: None)
+
+
+def test_broken_capture_spoils_its_pool_and_needs_its_graph(gpu, stream):
+    pool, broken = gpu.graph_pool_handle(), gpu.CUDAGraph()
+    with (
+        pytest.raises(torch.AcceleratorError),
+        gpu.graph(broken, pool=pool, stream=stream),
+    ):
+        stream.synchronize()
+    other = gpu.CUDAGraph()
+    with (
+        pytest.raises(RuntimeError, match="already recording to mempool_id"),
+        gpu.graph(other, pool=pool, stream=stream),
+    ):
+        pass
+    assert captured(gpu, stream, lambda: None)
+    del broken
+    gc.collect()
+    with pytest.raises(AssertionError, match="a graph is gone whose capture failed"):
+        captured(gpu, stream, lambda: None)
+
+
+def test_streams_of_torch_are_the_same_after_32(gpu):
+    streams = [gpu.Stream() for _ in range(33)]
+    assert streams[32] is streams[0]
+    assert gpu.ExternalStream(0x100, device="npu:0") not in streams
 
 
 def test_capture_needs_a_stream_of_its_own_and_a_replay_a_capture(gpu):

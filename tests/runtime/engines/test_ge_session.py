@@ -4,6 +4,7 @@ import gc
 import logging
 import sys
 import threading
+from collections import Counter
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from runtime.support.fakes import FAKES, forget
 from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, PIXELS, copy_of, sums, write
 
 from ge_runtime import Runtime
-from ge_runtime.ascend.card import PROCESS_CARDS
+from ge_runtime.ascend.cards import PROCESS_CARDS
 from ge_runtime.ascend.ge_process import open_ge
+from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import GraphTensor, Limited, Signature
 from ge_runtime.engines.places import CardPlace
@@ -345,27 +347,64 @@ def test_sizes_that_do_not_fit_the_arena_leave_the_session_as_it_is(air, opened,
     assert machine.report.calls["rt.create_stream"] == streams
 
 
-@pytest.mark.parametrize("change", ["another file", "no stream"])
-def test_session_that_cannot_be_made_anew_is_a_lost_card(air, opened, machine, change):
-    path = air(ENCODER)
-    engine = opened(path)
+def test_session_that_cannot_be_made_anew_is_a_lost_card(air, opened, machine):
+    engine = opened(air(ENCODER))
     machine.arm("execute@1=507011")
     with pytest.raises(EngineFault):
         right(engine, 2, 3)
-    if change == "another file":
-        path.write_bytes(b"another")
-    else:
-        machine.arm("call@3=207008")  # create_stream
+    machine.arm("call@3=207008")
     with pytest.raises(
-        EngineLost, match=r"encoder/1/model\.air: it cannot be mended: .*"
-    ) as raised:
+        EngineLost, match=r"encoder/1/model\.air: it cannot be mended: .*create_stream"
+    ):
         right(engine, 2, 3)
-    assert ("another content" if change == "another file" else "create_stream") in str(raised.value)
     assert engine.lost
     calls = machine.report.calls
     with pytest.raises(EngineLost):
         right(engine, 2, 3)
     assert machine.report.calls == calls
+
+
+@pytest.mark.parametrize("change", ["another", "gone"])
+def test_file_that_is_another_when_its_session_is_made_anew_harms_no_other(
+    air, opened, machine, change
+):
+    path = air(ENCODER)
+    content = path.read_bytes()
+    engine, other = opened(path), opened(air(copy_of(np.float32)), ["y"])
+    machine.arm("execute@1=507011")
+    with pytest.raises(EngineFault):
+        right(engine, 2, 3)
+    if change == "another":
+        path.write_bytes(b"another")
+    else:
+        path.unlink()
+    for _ in range(2):
+        with pytest.raises(EngineFault, match=r"model\.air: .*; load the model again"):
+            right(engine, 2, 3)
+    x = np.ones((2, 3), np.float32)
+    assert other.run({"x": x}, {"y": None})["y"].tolist() == x.tolist()
+    path.write_bytes(content)
+    assert right(engine, 2, 3)
+
+
+@pytest.mark.parametrize("made", ["create_stream", "set_device"])
+def test_card_that_is_found_lost_as_a_session_is_made_is_left_alone(
+    air, opened, machine, monkeypatch, made
+):
+    path = air(ENCODER)
+    opened(path)
+    make, before = getattr(PyAclDriver, made), {}
+
+    def find_lost(driver, *given):
+        before.update(machine.report.calls)
+        machine.arm("device_lost@1")
+        return make(driver, *given)
+
+    monkeypatch.setattr(PyAclDriver, made, find_lost)
+    with pytest.raises(EngineLost, match=rf"npu:0: acl\.rt\.{made}: 507010"):
+        opened(path)
+    after = Counter(machine.report.calls) - Counter({**before}) - Counter([f"rt.{made}"])
+    assert set(after) <= {"get_recent_err_msg"}
 
 
 def test_lost_card_is_told_and_nothing_given_back(air, opened, machine):

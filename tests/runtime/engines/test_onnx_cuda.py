@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from contextlib import ExitStack, closing
 
 import numpy as np
@@ -29,6 +30,7 @@ from ge_runtime.engines.places import place_for
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost, NoDevice, OutOfMemory
 from ge_runtime.testing.conformance import check
 
+TIMEOUT_S = 30
 RECORDED = {"session.record_ep_graph_assignment_info": "1"}
 
 
@@ -180,6 +182,37 @@ def test_graph_that_the_cpu_would_execute_is_refused(version_dir, hosts_provider
     assert capsys.readouterr().out == ""
 
 
+def test_two_that_open_at_once_leave_what_is_printed_alone(
+    version_dir, hosts_provider, monkeypatch
+):
+    import onnxruntime
+
+    beside = []
+
+    def preload():
+        """The second one comes while the first is here, and must not leave after it."""
+        if not beside:
+            beside.append(threading.Thread(target=opened, daemon=True))
+            beside[0].start()
+            second_is_here.wait(0.2)
+        else:
+            second_is_here.set()
+            first_has_left.wait(TIMEOUT_S)
+
+    def opened():
+        with pytest.raises(ArtifactFault):
+            opened_at(path)
+
+    second_is_here, first_has_left = threading.Event(), threading.Event()
+    path, before = version_dir(ENCODER) / "model.onnx", sys.stdout
+    monkeypatch.setattr(onnxruntime, "preload_dlls", preload)
+    opened()
+    first_has_left.set()
+    beside[0].join(TIMEOUT_S)
+    assert not beside[0].is_alive()
+    assert sys.stdout is before
+
+
 def test_nodes_that_compute_sizes_may_be_on_the_cpu(tmp_path, hosts_provider):
     path = tmp_path / "model.onnx"
     onnx.save(
@@ -247,6 +280,7 @@ def test_onnxruntime_gpu_without_a_gpu_says_what_it_lacks(version_dir):
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(FAKES), *sys.path])},
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert "that cannot use it (lib" in done.stdout, done.stderr
     assert "cannot open shared object file" in done.stdout

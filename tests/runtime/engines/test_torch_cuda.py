@@ -33,6 +33,7 @@ from ge_runtime.testing.conformance import check
 torch = pytest.importorskip("torch", reason="the torch engine needs torch")
 
 OUTPUTS = {"encoder": ["embedding"], "pixels": ["sums", "inverted"], "nonzero": ["where"]}
+TIMEOUT_S = 30
 SIZES = [(1, 1), (1, 7), (5, 1), (8, 32)]
 
 
@@ -186,6 +187,51 @@ def test_graph_that_cannot_be_recorded_is_executed_and_named(opened, gpu, caplog
     assert engine.run({"x": x}, {"where": None})["where"].tolist() == [[1, 3]]
 
 
+def test_executions_that_cannot_be_recorded_do_not_keep_others_from_it(opened, fake, caplog):
+    engine = opened(ENCODER)
+    execute = engine._module
+
+    def waiting_at_some(input_ids, attention_mask):
+        if fake.capture is not None and input_ids.shape[0] == 4:
+            input_ids.sum().item()
+        return execute(input_ids, attention_mask)
+
+    engine._module = waiting_at_some
+    engine.bind(encoder_shapes((4, 8), (2, 8), (1, 8)), None)
+    (told,) = [each.getMessage() for each in caplog.records if "not recorded" in each.message]
+    assert "executions of input_ids [4, 8], attention_mask [4, 8] are not" in told
+    gc.collect()
+    engine.bind(encoder_shapes((2, 8), (1, 8)), None)
+    assert all(right(engine, rows, 8) for rows in (1, 2, 4))
+    assert fake.replays == 2
+
+
+def test_engine_has_a_stream_to_itself_until_it_is_closed(opened, fake):
+    first = opened(ENCODER)
+    for _ in range(31):  # torch's own are 32
+        torch.get_device_module("npu").Stream()
+    second = opened(ENCODER)
+    assert second._stream is not first._stream
+    first.close()
+    first.close()
+    assert opened(ENCODER)._stream is first._stream
+    assert opened(ENCODER)._stream not in (first._stream, second._stream)
+
+
+def test_closed_engine_leaves_nothing_on_the_gpu(opened, fake):
+    from torch_npu import STATE
+
+    gc.collect()  # what tests before have left
+    STATE.empty_cache()
+    before = STATE.reserved[0]
+    engine = opened(ENCODER)
+    engine.bind(encoder_shapes((2, 3)), None)
+    assert right(engine, 2, 3)
+    assert STATE.reserved[0] > before
+    engine.close()
+    assert STATE.reserved[0] == before
+
+
 def test_bf16_passes_as_its_bits(opened, gpu):
     engine = opened(BFLOAT16)
     engine.bind([{"x": (2, 3)}], None)
@@ -204,7 +250,7 @@ def test_any_thread_may_execute(opened, gpu):
     ]
     for thread in threads:
         thread.start()
-        thread.join()
+        thread.join(TIMEOUT_S)
     assert done == [True, True]
 
 
@@ -316,6 +362,7 @@ def test_failed_assertion_on_a_real_device_loses_it(version_dir):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert done.stdout == "lost True\n", done.stderr
 

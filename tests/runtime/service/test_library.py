@@ -165,6 +165,25 @@ def test_memory_that_cannot_grow_stays_what_it_was(library, place, tmp_path, mon
     assert place.memory.used_bytes == 0
 
 
+def test_engine_that_cannot_be_prepared_for_more_is_as_it_was(library, tmp_path, monkeypatch):
+    volume = borrow(library, artifact(tmp_path))
+    bound = []
+
+    def bind(largest, memory):
+        bound[:] = []  # what there was before is gone first
+        if len(largest) > 1:
+            raise OutOfMemory("no bytes left")
+        bound[:] = largest
+
+    monkeypatch.setattr(volume.engine, "bind", bind)
+    small, large = ({"input_ids": (n, 8), "attention_mask": (n, 8)} for n in (1, 64))
+    library.prepare(volume, [small])
+    with pytest.raises(OutOfMemory):
+        library.prepare(volume, [large])
+    assert bound == volume.largest == [small]
+    library.close()
+
+
 def test_memory_of_a_chain_grows_with_its_users_needs_and_goes_with_it(library, place, tmp_path):
     volume = library.borrow(chain_of(tmp_path), threads=1, outputs=["z"])
     library.prepare(volume, [{"x": (1, 100)}])

@@ -18,7 +18,7 @@ from ge_runtime.devices import HostDevice
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.service.channel import PeerGone
 from ge_runtime.service.limits import Limits
-from ge_runtime.service.paths import RuntimeFolder
+from ge_runtime.service.paths import RuntimeFolder, file_name
 from ge_runtime.service.protocol import VERSION
 from ge_runtime.service.pulse import NoService, ask, connect
 from ge_runtime.service.server import Server
@@ -110,6 +110,18 @@ class Services:
             except BlockingIOError:
                 return True
         return False
+
+    @contextlib.contextmanager
+    def killed(self, device="cpu"):
+        """The service is killed; as long as this lasts, nobody can start the next."""
+        pid = self.pid(device)
+        path = self.path / f"{file_name(device)}.lock"
+        with path.with_suffix(".held").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            Path(lock.name).replace(path)  # what others will try; the service has the one before
+            os.kill(pid, signal.SIGKILL)
+            wait_for_end(pid)
+            yield
 
     def names(self):
         return {entry.name for entry in self.path.iterdir()}
