@@ -6,8 +6,6 @@ Faults are found, and answered, in the order in which Triton finds them.
 from __future__ import annotations
 
 import re
-import struct
-from math import prod
 
 import numpy as np
 
@@ -15,20 +13,23 @@ from reference_server.codecs import json_data, rapid_json
 from reference_server.codecs.header_memo import LONGEST_HEADER, HeaderMemo
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
 from reference_server.codecs.infer_outputs import read_outputs
+from reference_server.codecs.infer_parameters import read_parameters
+from reference_server.codecs.infer_raw import decode_raw
 from reference_server.codecs.rapid_json_reader import JsonValue
 from reference_server.codecs.spans import Spans, read_span
-from reference_server.core import correlation, dtypes
+from reference_server.core import dtypes
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import Regions
-from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
+from reference_server.core.request import InferRequest, ResponseSink
 from reference_server.core.tensor import Array, Shape, Tensor
 
 _RAW_FORM = ResponseForm(OutputForm(binary=True))
 #: Twenty digits are more than any length; Python refuses to read thousands.
 _LEADING_INTEGER = re.compile(r"\s*([+-]?\d{1,20})")
-_MAX_INT64 = 2**63 - 1
+#: No number of JSON is one of theirs.
+_BINARY_ONLY = (DataType.FP16, DataType.BF16)
 _CONTENT_FIELDS = ("binary_data_size", "shared_memory_region")
 
 
@@ -69,7 +70,7 @@ class InferRequestDecoder:
         ServerError.
         """
         if length == 0:
-            return _decode_raw(signature, body, sink), _RAW_FORM
+            return decode_raw(signature, body, sink), _RAW_FORM
         spans = Spans()
         if length > LONGEST_HEADER:
             return _decode_json(signature, body, length, sink, regions, spans)
@@ -97,7 +98,7 @@ def _decode_json(
     request = InferRequest(signature.name, {}, sink)
     if "id" in rapid_json.fields(document):
         request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
-    default = _read_parameters(document, request)
+    default = read_parameters(document, request)
     reader.read_inputs(document, request)
     return request, ResponseForm(default, read_outputs(document, request, regions, spans))
 
@@ -194,98 +195,12 @@ def _read_data(
 ) -> Array:
     if not shape or 0 in shape:  # no elements: Triton does not look at what is there
         return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
-    if datatype is None:
-        rapid_json.parse_member(entry, "data", rapid_json.as_array)
-        raise invalid_arg(f"invalid datatype for input {name}")
-    if datatype in (DataType.FP16, DataType.BF16):
-        rapid_json.parse_member(entry, "data", rapid_json.as_array)
+    if datatype is None or datatype in _BINARY_ONLY:
+        rapid_json.parse_member(entry, "data", rapid_json.as_array)  # looked at before the type
+        if datatype is None:
+            raise invalid_arg(f"invalid datatype for input {name}")
         raise invalid_arg(
             f"receiving {datatype.value} data via JSON is not supported. Please use the binary "
             f"data format for input {name}"
         )
     return json_data.read(entry["data"], datatype, shape)
-
-
-def _read_parameters(document: JsonValue, request: InferRequest) -> OutputForm:
-    """Read the request's parameters; returns the form of outputs that are not listed."""
-    default = OutputForm()
-    given = rapid_json.fields(document)
-    if "parameters" not in given:
-        return default
-    try:
-        parameters = rapid_json.members(given["parameters"])
-    except ServerError as error:
-        raise rapid_json.prefixed("failed to get request params.", error) from None
-    passed: dict[str, Parameter] = {}
-    for key, value in parameters.items():
-        if key == "sequence_id":
-            request.correlation_id = _read_correlation_id(parameters)
-        elif key in ("sequence_start", "sequence_end"):
-            if rapid_json.parse_member(parameters, key, rapid_json.as_bool):
-                request.flags |= SequenceFlag.START if key == "sequence_start" else SequenceFlag.END
-        elif key == "priority":
-            request.priority = rapid_json.parse_member(parameters, key, rapid_json.as_uint64)
-        elif key == "timeout":
-            request.timeout_us = rapid_json.parse_member(parameters, key, rapid_json.as_uint64)
-        elif key == "binary_data_output":
-            default = OutputForm(rapid_json.parse_member(parameters, key, rapid_json.as_bool))
-        elif key.startswith("triton_"):
-            raise invalid_arg(
-                "parameter keys starting with 'triton_' are reserved for Triton usage and should "
-                "not be specified."
-            )
-        elif isinstance(value, (bool, int, float, str)):
-            passed[key] = float(value) if type(value) is int and value > _MAX_INT64 else value
-        else:
-            raise invalid_arg(
-                f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or "
-                "'string'."
-            )
-    request.parameters = passed
-    return default
-
-
-def _read_correlation_id(parameters: dict[str, JsonValue]) -> int | str:
-    value = parameters["sequence_id"]
-    if type(value) is int and value >= 0:
-        return value
-    text = rapid_json.parse_member(parameters, "sequence_id", rapid_json.as_string)
-    return correlation.string_id(text)
-
-
-def _decode_raw(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:
-    """The request whose whole body is the data of the model's only input."""
-    label = "[request id: <id_unknown>]"
-    count = len(signature.inputs)
-    if count != 1:
-        raise invalid_arg(
-            f"{label} Raw request must only have 1 input (found 1) to be deduced but got "
-            f"{count} inputs in '{signature.name}' model configuration"
-        )
-    (config,) = signature.inputs
-    if config.dims.count(-1) > 1:
-        raise invalid_arg(
-            f"{label} The shape of the raw input '{config.name}' can not be deduced because there "
-            "are more than one variable-sized dimension"
-        )
-    batch = (1,) if signature.batches else ()
-    if config.datatype is DataType.BYTES:
-        if prod(config.dims) != 1:
-            raise invalid_arg(
-                f"{label} For BYTE datatype raw input '{config.name}', the model must have input "
-                "shape [1]"
-            )
-        raw = memoryview(struct.pack("<I", len(body)) + bytes(body))
-        shape = batch + config.dims
-    else:
-        raw = body
-        fixed = config.datatype.byte_size * abs(prod(config.dims))
-        shape = batch + tuple(len(body) // fixed if dim == -1 else dim for dim in config.dims)
-        expected = prod(shape) * config.datatype.byte_size
-        if expected != len(body):
-            raise invalid_arg(
-                f"{label} input byte size mismatch for input 'raw_input' for model "
-                f"'{signature.name}'. Expected {expected}, got {len(body)}"
-            )
-    tensor = Tensor(config.name, config.datatype, shape, raw=raw)
-    return InferRequest(signature.name, {config.name: tensor}, sink)

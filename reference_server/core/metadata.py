@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reference_server.core.dtypes import DataType
 
@@ -25,9 +25,9 @@ class TensorConfig:
     labels_file: str = ""
 
     @property
-    def inner_dims(self) -> Dims:
-        """The dims that the model sees, or makes: after the `reshape`, if there is one."""
-        return self.dims if self.reshape is None else self.reshape
+    def inner(self) -> TensorConfig:
+        """The same as the model sees it, or makes it: the `reshape`, if there is one, done."""
+        return self if self.reshape is None else replace(self, dims=self.reshape, reshape=None)
 
     @property
     def has_free_dims(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from reference_server.config.schema import EnsembleStep, ModelConfig
 from reference_server.core.errors import ServerError, invalid_arg
@@ -80,7 +80,7 @@ def check_ensemble(config: ModelConfig, find: FindConfig) -> None:
 
 def _of_ensemble(entry: TensorConfig, signature: Signature) -> _Known:
     """An input or output as the steps see it: after the ensemble's own `reshape`."""
-    inner = replace(entry, dims=entry.inner_dims)
+    inner = entry.inner
     return _Known(
         entry.datatype.config_name, inner.dims, signature.full_dims(inner), signature.name
     )

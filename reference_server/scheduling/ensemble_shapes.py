@@ -7,7 +7,6 @@ refused by the model that it is given to.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from reference_server.config.schema import EnsembleStep
 from reference_server.core.metadata import Dims, Signature, TensorConfig
@@ -30,8 +29,7 @@ class Fitting:
             _odd(model, model.inputs, step.inputs, batched)
             for step, model in zip(steps, models, strict=True)
         )
-        # What the client is given of it afterwards is another matter.
-        made = [replace(tensor, dims=tensor.inner_dims) for tensor in signature.outputs]
+        made = [tensor.inner for tensor in signature.outputs]  # clients see them reshaped
         names = {tensor.name: tensor.name for tensor in signature.outputs}
         self._outputs = _odd(signature, made, names, batched)
         self._model_batches = tuple(model.batches for model in models)
