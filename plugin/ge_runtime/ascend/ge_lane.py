@@ -115,8 +115,9 @@ class GeLane:
         try:
             given.extend(map(self._on_device, arrays))
             try:
-                run = self._session.run_graph_with_stream_async
-                results.extend(run(_GRAPH, self._stream, given))
+                results.extend(
+                    self._session.run_graph_with_stream_async(_GRAPH, self._stream, given)
+                )
             finally:
                 # Until then the stream uses all of it, be it that only a part was queued.
                 timeout_ms = round(TIMEOUT_S * 1e3)

@@ -237,7 +237,7 @@ def graph(into, pool=None, stream=None, capture_error_mode="global"):
     STATE.empty_cache()
     capture = MACHINE.capture = _Capture(pool, stream)
     MACHINE.graphs[pool] = MACHINE.graphs.get(pool, 0) + 1
-    weakref.finalize(into, _leave, pool)
+    weakref.finalize(into, _leave, MACHINE.graphs, pool)
     try:
         with npu.stream(stream):
             yield
@@ -249,9 +249,9 @@ def graph(into, pool=None, stream=None, capture_error_mode="global"):
     into.steps = capture.steps
 
 
-def _leave(pool):
+def _leave(graphs, pool):
     """One graph less; without any, what the pool keeps is nobody's."""
-    MACHINE.graphs[pool] = MACHINE.graphs.get(pool, 1) - 1
+    graphs[pool] -= 1
 
 
 npu.Stream = pooled

@@ -48,22 +48,25 @@ class State:
         """What a card does besides, of the same tensors: see `fake_cuda`."""
 
     def allocate(self, index, nbytes):
-        """A block of the caching allocator: what `give_back` takes."""
+        """A block of the caching allocator, and where it is free again: what `give_back` takes.
+
+        What is given back after a reset is of a machine that is no more, and counts for nothing.
+        """
         block = -(-max(1, nbytes) // _GRANULE) * _GRANULE
         pool = self.device.pool() if self.device else None
         if self.cached[pool, index, block]:
             self.cached[pool, index, block] -= 1
-            return pool, index, block
+            return self.cached, (pool, index, block)
         if self.capacity is not None and self.reserved[index] + block > self.capacity:
             raise torch.OutOfMemoryError(
                 f"NPU out of memory. Tried to allocate {block} bytes (NPU {index})"
             )
         self.allocations[index] += 1
         self.reserved[index] += block
-        return pool, index, block
+        return self.cached, (pool, index, block)
 
-    def give_back(self, pool, index, block):
-        self.cached[pool, index, block] += 1
+    def give_back(self, cached, block):
+        cached[block] += 1
 
     def empty_cache(self):
         in_use = self.device.graphs if self.device else {}

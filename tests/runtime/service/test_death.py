@@ -311,7 +311,8 @@ def never_listening(services, tmp_path, monkeypatch):
 
 def lock_holder(services):
     """The process that has the lock; None before it is one that is to be the service."""
-    text = (services.path / "cpu.lock").read_text() if services.path.is_dir() else ""
+    lock = services.path / "cpu.lock"
+    text = lock.read_text() if lock.exists() else ""
     return int(text) if text else None
 
 
