@@ -218,8 +218,8 @@ def _fitted(rows: Sequence[Sequence[str]], sides: Mapping[str, str], columns: in
     for name in (None, *_LESS_NEEDED):
         if name in there:
             there.remove(name)
-        shown = [dict(zip(sides, row, strict=True)) for row in (list(sides), *rows)]
-        cells = [[row[name] for name in there] for row in shown]
+        named = [dict(zip(sides, row, strict=True)) for row in (list(sides), *rows)]
+        cells = [[row[name] for name in there] for row in named]
         lines = [f"  {line}" for line in aligned(cells, "".join(sides[name] for name in there))]
         if max(map(len, lines)) <= columns:
             break
