@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+from ge_runtime.errors import NoDevice
+
 # The module, whose types cannot be named without importing it.
 Torch: TypeAlias = Any
 
@@ -28,6 +30,14 @@ def import_torch() -> Torch:
     with _no_autoload():
         import torch
     return torch
+
+
+def import_torch_for(device: str, cure: str) -> Torch:
+    """The same for a device that needs it. cure: the command. Raises NoDevice, with both."""
+    try:
+        return import_torch()
+    except ImportError as error:
+        raise NoDevice(f"{device}: found no torch ({error}), expected it: `{cure}`") from error
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ge_runtime.cuda.gpu import Gpu
 from ge_runtime.devices import Device
 from ge_runtime.engines.base import Shapes, Signature
-from ge_runtime.engines.importing import Torch, import_torch
+from ge_runtime.engines.importing import Torch, import_torch_for
 from ge_runtime.engines.torch import (
     ExportedProgram,
     Results,
@@ -50,12 +50,7 @@ class CudaTorch:
     @classmethod
     def load(cls, gpu: Gpu) -> CudaTorch:
         """Raises NoDevice, with the cure, for what is missing."""
-        try:
-            torch = import_torch()
-        except ImportError as error:
-            raise NoDevice(
-                f"{gpu.name}: found no torch ({error}), expected it: `{_INSTALL}`"
-            ) from error
+        torch = import_torch_for(gpu.name, _INSTALL)
         module = torch.get_device_module(DEVICE_TYPE)
         count = module.device_count() if module.is_available() else 0
         if gpu.index >= count:

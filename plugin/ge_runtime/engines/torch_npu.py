@@ -17,7 +17,7 @@ from ge_runtime.ascend.cards import PROCESS_CARDS
 from ge_runtime.ascend.codes import Kind, kind_of
 from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.engines.base import Signature
-from ge_runtime.engines.importing import Torch, import_torch
+from ge_runtime.engines.importing import Torch, import_torch_for
 from ge_runtime.engines.torch import (
     ExportedProgram,
     Results,
@@ -65,12 +65,7 @@ class NpuTorch:
         name = f"npu:{index}"
         health = PROCESS_CARDS.health(index)
         health.ensure_there()
-        try:
-            torch = import_torch()
-        except ImportError as error:
-            raise NoDevice(
-                f"{name}: found no torch ({error}), expected it: `pip install 'ge-runtime[torch]'`"
-            ) from error
+        torch = import_torch_for(name, "pip install 'ge-runtime[torch]'")
         _import("torch_npu", name, f"`pip install torch_npu=={_release(torch)}`, then {_SET_ENV}")
         torchair = _import(
             "torchair",
