@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from runtime.support.ascend import compile_om
+from runtime.support.ascend import assert_allocates_nothing, compile_om, pinned
 from runtime.support.pipelines import (
     GEARS,
     STAGES,
@@ -55,14 +55,6 @@ def opened():
 @pytest.fixture
 def chain(folder, opened):
     return opened(folder)
-
-
-def pinned(place, array):
-    """A copy of the array in the place's memory."""
-    buffer = place.memory.allocate("test", array.nbytes).memory
-    own = buffer.view(array.dtype).reshape(array.shape)
-    own[...] = array
-    return own
 
 
 def right(engine, rows, tokens, *names, seed=0):
@@ -152,13 +144,7 @@ def test_serving_allocates_nothing(chain, machine):
     given = {name: pinned(chain.place, array) for name, array in inputs.items()}
     target = pinned(chain.place, np.empty((8, 3), np.float32))
     chain.place.freeze()
-    before = machine.report
-    for _ in range(20):
-        chain.run(given, {"scores": target})
-    after = machine.report
-    assert after.mallocs == before.mallocs
-    for function in ("rt.malloc_host", "mdl.create_dataset", "create_data_buffer"):
-        assert after.calls[function] == before.calls[function]
+    assert_allocates_nothing(machine, lambda: chain.run(given, {"scores": target}), 20)
 
 
 def test_only_stages_that_are_needed_are_executed_and_only_their_inputs_copied(

@@ -66,3 +66,22 @@ def token_gears(*gears):
         "--input_shape=input_ids:-1,-1;attention_mask:-1,-1",
         "--dynamic_dims=" + ";".join(f"{n},{t},{n},{t}" for n, t in gears),
     ]
+
+
+def pinned(place, array):
+    """A copy of the array in the place's memory."""
+    buffer = place.memory.allocate("test", array.nbytes).memory
+    own = buffer.view(array.dtype).reshape(array.shape)
+    own[...] = array
+    return own
+
+
+def assert_allocates_nothing(machine, execute, times):
+    """Nothing of the device, the host or the driver is made while this is executed."""
+    before = machine.report
+    for _ in range(times):
+        execute()
+    after = machine.report
+    assert after.mallocs == before.mallocs
+    for function in ("rt.malloc_host", "mdl.create_dataset", "create_data_buffer"):
+        assert after.calls[function] == before.calls[function]
