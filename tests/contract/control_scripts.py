@@ -20,11 +20,11 @@ from typing import Any
 
 import grpc
 from support.servers import Server
+from support.waiting import until
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 # How long states may take to settle: the real server ends a model's process within a second or two.
-SETTLE_SECONDS = 60
 ASK_SECONDS = 60
 # The real server counts an inference some time after it has answered. It is asked no sooner, nor
 # again and again: beside loads and unloads its statistics were seen to end it.
@@ -144,14 +144,6 @@ class Session:
         _, text = self.ask("POST", "/v2/repository/index", body, {})
         rows = json.loads(text.partition(" ")[2])
         return [row for row in rows if row["name"].startswith(f"{self.key}_")]
-
-
-def settled(happened: Callable[[], object]) -> None:
-    """Wait for something that the server does by itself."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @dataclass(frozen=True)
@@ -298,9 +290,7 @@ def index(body: Any = b"") -> Step:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     def play(session: Session) -> str:
-        settled(
-            lambda: not any(row.get("state", "").endswith("LOADING") for row in session.index())
-        )
+        until(lambda: not any(row.get("state", "").endswith("LOADING") for row in session.index()))
         return session.stable(json.dumps(session.index(content)))
 
     return Step(f"index {content.decode()}".rstrip(), play)
@@ -313,7 +303,7 @@ def state(model: str, wanted: str) -> Step:
         def rows() -> list[dict[str, str]]:
             return [row for row in session.index() if row["name"] == session.named(model)]
 
-        settled(lambda: [row.get("state") for row in rows()[:1]] == [wanted])
+        until(lambda: [row.get("state") for row in rows()[:1]] == [wanted])
         return session.stable(json.dumps(rows()))
 
     return Step(f"{model} becomes {wanted}", play)
@@ -323,7 +313,7 @@ def appears(path: str, model: str = "@m") -> Step:
     """Wait until a file is in a model's folder."""
 
     def play(session: Session) -> str:
-        settled((session.folder(model) / path).exists)
+        until((session.folder(model) / path).exists)
         return ""
 
     return Step(f"{path} of {model} appears", play)
@@ -334,7 +324,7 @@ def gone(model: str) -> Step:
 
     def play(session: Session) -> str:
         told = f"successfully unloaded '{session.named(model)}' version 1"
-        settled(lambda: told in session.server.log)
+        until(lambda: told in session.server.log)
         return ""
 
     return Step(f"{model} has gone", play)
@@ -351,7 +341,7 @@ def at_last(step: Step, wanted: str) -> Step:
             said = step.play(session)
             return wanted in said
 
-        settled(says)
+        until(says)
         return said
 
     return Step(f"{step} at last", play, step.status)

@@ -12,7 +12,6 @@ import http.client
 import json
 import queue
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from contract.casebook import get, post
 from contract.wire import exchange
 from google.protobuf import json_format
 from support.servers import Server
+from support.waiting import PATIENCE_SECONDS, eventually
 
-PATIENCE_SECONDS = 60
 _SETTLING_CALLS = 50
 _SERIES = re.compile(
     r"(?m)^nv_inference_(request_success|request_failure|count|exec_count|pending_request_count)"
@@ -127,10 +126,8 @@ class Play:
 
     def until(self, read: Callable[[], object], wanted: object) -> None:
         """Wait until it reads as wanted; fails if it does not."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while (found := read()) != wanted:
-            assert time.monotonic() < deadline, f"{found}, not {wanted}"
-            time.sleep(0.005)
+        found = eventually(read, wanted)
+        assert found == wanted, f"{found}, not {wanted}"
 
     def gate(self, name: str) -> str:
         """The lines of a script that note that they run, and go on once the gate is open."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +19,8 @@ import tritonclient.grpc as triton
 from contract.casebook import get
 from contract.wire import exchange
 from support.servers import Server
+from support.waiting import PATIENCE_SECONDS, eventually
 
-PATIENCE_SECONDS = 60
 _SETTLING_CALLS = 50
 GATED = Path(__file__).with_name("probe_models") / "gated.py"
 _MOVING = re.compile(
@@ -134,10 +133,7 @@ class Play:
             "exec_count": executions,
             **moves,
         }
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while (moved := self._moved()) != wanted and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.outcome.moved = moved
+        self.outcome.moved = moved = eventually(self._moved, wanted)
         self.outcome.batches = self._lines()[self._seen :]
         assert moved == wanted, f"{moved}, not {wanted}"
         return self.outcome
@@ -156,10 +152,8 @@ class Play:
 
     def until(self, read: Callable[[], object], wanted: object) -> None:
         """Wait until it reads as wanted; fails if it does not."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while (found := read()) != wanted:
-            assert time.monotonic() < deadline, f"{found}, not {wanted}; {self.outcome}"
-            time.sleep(0.005)
+        found = eventually(read, wanted)
+        assert found == wanted, f"{found}, not {wanted}; {self.outcome}"
 
     def _note(self, id: str) -> Callable[..., None]:
         def note(result: object, error: triton.InferenceServerException | None) -> None:

@@ -7,15 +7,12 @@ answered; every other counter stands still. The probes named here are asked by n
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from contract.casebook import binary, get, infer, infer_binary, tensor
 from contract.wire import exchange
-
-SETTLE_SECONDS = 60
+from support.waiting import eventually
 
 T = TypeVar("T")
 
@@ -167,14 +164,6 @@ def moved_since(before: dict[str, int], address: str, model: str) -> dict[str, i
     """The counters of a model that are others than `before`, and by how much."""
     after = counters(address, model)
     return {key: n - before.get(key, 0) for key, n in after.items() if n != before.get(key, 0)}
-
-
-def eventually(read: Callable[[], T], wanted: T) -> T:
-    """Read until the answer is the one wanted, or until there was time enough for it."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while (found := read()) != wanted and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return found
 
 
 def counters(address: str, model: str) -> dict[str, int]:

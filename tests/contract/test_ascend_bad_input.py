@@ -26,7 +26,7 @@ from contract.ascend_repository import (
     serving,
 )
 from contract.test_same_repository import image
-from runtime.support.services import until
+from support.waiting import until
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 

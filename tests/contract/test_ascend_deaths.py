@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from contract.ascend_repository import INSTANCES, STARTERS, Served, serving
 from contract.test_same_repository import image
-from runtime.support.services import until, wait_for_end
+from runtime.support.services import wait_for_end
+from support.waiting import until
 from tritonclient.http import InferenceServerClient
 
 pytestmark = pytest.mark.oracle

@@ -38,8 +38,8 @@ from contract.test_same_repository import (
     one_at_a_time,
     text,
 )
-from runtime.support.services import until
 from support.servers import Server
+from support.waiting import until
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 

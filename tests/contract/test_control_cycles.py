@@ -22,12 +22,12 @@ from contract.control_scripts import (
 )
 from server.support.model_folders import write_model
 from support.servers import Flag, Server, start_reference_server
+from support.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
 WARM_UP = 10
 STEADY_SECONDS = 0.5
-SETTLE_SECONDS = 60
 
 #: Tells how many modules the server's process has imported.
 CENSUS = """
@@ -137,9 +137,14 @@ class Cycled:
 
     def settled_at(self, most: Belongings) -> Belongings:
         """What there is when it is no more than that, or when there was time enough for it."""
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while not (found := self.belongings()).within(most) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        found = self.belongings()
+
+        def within() -> bool:
+            nonlocal found
+            found = self.belongings()
+            return found.within(most)
+
+        eventually(within, True)
         return found
 
     def resident_kib(self) -> int:

@@ -22,8 +22,8 @@ from contract.count_play import (
 )
 from contract.count_scripts import Script
 from contract.probes import write_probe
-from contract.statistics_scripts import eventually
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 

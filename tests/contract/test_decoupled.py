@@ -11,8 +11,7 @@ import json
 import queue
 import socket
 import struct
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -42,6 +41,7 @@ from contract.statistics_scripts import play, succeeded
 from contract.wire import connect, exchange
 from support.perf_analyzer import measured
 from support.servers import Server, start_reference_server, start_tritonserver
+from support.waiting import until
 from tritonclient.grpc import service_pb2 as pb
 
 pytestmark = pytest.mark.oracle
@@ -444,13 +444,3 @@ def state(server: Server, model: str) -> str:
     reply = exchange(server.http, casebook.post("/v2/repository/index", b"{}")).replies[0]
     (found,) = [each for each in json.loads(reply.body) if each["name"] == model]
     return found["state"]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what will come; the suite's own time limit ends it."""
-    waiting = threading.Event()
-    for _ in range(ANSWER_SECONDS * 100):
-        if condition():
-            return
-        waiting.wait(0.01)
-    pytest.fail("it never came true")

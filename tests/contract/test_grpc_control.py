@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from contract.grpc_casebook import GrpcCall, Outcome, call, floats, infer, tensor
 from contract.probes import write_probes
 from support.servers import Server, start_reference_server, start_tritonserver
+from support.waiting import eventually, until
 from tritonclient.grpc import service_pb2 as pb
 
 pytestmark = pytest.mark.oracle
@@ -27,7 +27,6 @@ KEY = "triton-grpc-protocol-adm"
 CONFIG = """{"backend": "python", "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1]}],
     "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]}]}"""
 Held = pb.ModelRepositoryParameter
-SETTLED_SECONDS = 60
 
 
 def start(kind: Callable[..., Iterator[Server]], folder: Path) -> Iterator[Server]:
@@ -142,13 +141,12 @@ SCRIPTS = {
 
 def settled(channel: grpc.Channel) -> None:
     """Wait until nothing is loaded or unloaded any more; unloading goes on after its answer."""
-    deadline = time.monotonic() + SETTLED_SECONDS
-    while True:
+
+    def busy() -> list[str]:
         models = index().put(channel).messages[0].models
-        if not any(model.state in ("LOADING", "UNLOADING") for model in models):
-            return
-        assert time.monotonic() < deadline, models
-        time.sleep(0.01)
+        return [model.name for model in models if model.state in ("LOADING", "UNLOADING")]
+
+    assert eventually(busy, []) == []
 
 
 def play(server: Server, calls: list[GrpcCall]) -> list[Outcome]:
@@ -210,10 +208,7 @@ def traced(server: Server, folder: Path) -> dict[int, set[str]]:
         call("TraceSetting", settings, **{KEY: "secret"}).put(channel)
         for one in (ask("vector"), call("ModelInfer", refused), streamed):
             one.put(channel)
-        deadline = time.monotonic() + SETTLED_SECONDS
-        while not (folder / "trace.json.1").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until((folder / "trace.json.1").exists)
         settings.settings["trace_level"].value[:] = ["OFF"]
         call("TraceSetting", settings, **{KEY: "secret"}).put(channel)
         unload("vector").put(channel)

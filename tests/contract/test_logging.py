@@ -11,6 +11,7 @@ from contract.cases.settings import LOG, LOG_CASES
 from contract.test_protocol_http import check_row
 from contract.wire import Exchange, exchange
 from support.servers import Server
+from support.waiting import until
 
 pytestmark = pytest.mark.oracle
 
@@ -56,12 +57,21 @@ def server(name: str, request: pytest.FixtureRequest):
     change(server, **AT_START)
 
 
+def ask(server: Server, what: str) -> int:
+    """Let a model do this; the status."""
+    request = infer("faults", tensor("what", "BYTES", [1], [what]))
+    (reply,) = exchange(server.http, request).replies
+    return reply.status
+
+
 def logged(server: Server, word: str) -> list[str]:
-    """What a model's failure adds to the log; `word` of its text tells it from others."""
-    fault = tensor("what", "BYTES", [1], [f"error {word}"])
+    """The lines of a model's failure; `word` of its text tells it from others.
+
+    The real server may answer before it writes what a model's process says.
+    """
     before = len(server.log)
-    (reply,) = exchange(server.http, infer("faults", fault)).replies
-    assert reply.status == 500
+    assert ask(server, f"error {word}") == 500
+    until(lambda: re.search(f"{word}.*\n", server.log[before:]), "the line of the failure")
     return [line for line in server.log[before:].splitlines() if word in line]
 
 
@@ -69,7 +79,12 @@ def logged(server: Server, word: str) -> list[str]:
 def test_errors_are_shown_until_they_are_not_wanted(server: Server):
     assert logged(server, "first")
     change(server, log_error=False)
-    assert not logged(server, "second")
+    before = len(server.log)
+    assert ask(server, "error second") == 500
+    # What a process says is written in the order in which it was said.
+    assert ask(server, "logs afterwards") == 200
+    until(lambda: "afterwards" in server.log[before:], "the line after the failure")
+    assert "second" not in server.log[before:]
     change(server, log_error=True)
     assert logged(server, "third")
 

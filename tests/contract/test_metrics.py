@@ -16,9 +16,10 @@ import pytest
 from contract.casebook import Case, get, infer, tensor
 from contract.cases import metrics_port
 from contract.probes import write_probes
-from contract.statistics_scripts import SCRIPTS, Script, chained, eventually, play, row
+from contract.statistics_scripts import SCRIPTS, Script, chained, play, row
 from contract.wire import exchange
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 

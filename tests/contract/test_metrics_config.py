@@ -11,9 +11,9 @@ import pytest
 from contract.casebook import get, infer, tensor
 from contract.count_probes import CACHE_PROBES
 from contract.probes import write_probe
-from contract.statistics_scripts import eventually
 from contract.wire import exchange
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 

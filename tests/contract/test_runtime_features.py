@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from contract.runtime_models import BATCH_INPUTS, DEFAULTS, WINDOW, write_models
 from contract.wire import Reply, exchange
 from runtime.support.graphs import encode
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 
@@ -31,7 +31,6 @@ FLAGS: dict[str, Flag] = {
     "model_load_thread_count": 4,
 }
 FAILED = r"failed to load '{}' version 1"
-COUNTED_SECONDS = 60
 
 POISON = 99
 """A token that the encoder's table lacks."""
@@ -143,14 +142,6 @@ def counts(server: Server, model: str) -> dict[str, float]:
     for family, before, after, value in re.findall(pattern, page):
         label = re.search(r'(?:gear|le)="(.+)"', before + after)
         found[f"{family} {label[1]}" if label else family] = float(value)
-    return found
-
-
-def eventually(read: Callable[[], object], wanted: object) -> object:
-    """Read until the answer is the one wanted, or until there was time enough for it."""
-    deadline = time.monotonic() + COUNTED_SECONDS
-    while (found := read()) != wanted and time.monotonic() < deadline:
-        time.sleep(0.05)
     return found
 
 

@@ -32,11 +32,11 @@ from contract.statistics_scripts import counters
 from contract.wire import exchange
 from support.perf_analyzer import measured
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.waiting import PATIENCE_SECONDS, until
 from tritonclient.grpc import service_pb2_grpc
 
 pytestmark = pytest.mark.oracle
 
-PATIENCE_SECONDS = 60
 # Some models are there to fail, so the servers are never ready; they live when all is loaded.
 LIVE = "/v2/health/live"
 FLAGS: dict[str, Flag] = {"model_load_thread_count": 8, "exit_on_error": False}
@@ -118,7 +118,7 @@ class Player:
                 self._queued = 0
                 (self._folder / "closed").touch()
             case ["release"]:
-                self._await(lambda: self._pending() == self._queued)
+                until(lambda: self._pending() == self._queued)
                 (self._folder / "closed").unlink()
                 self._gather(responses)
             case ["sleep", seconds]:
@@ -128,7 +128,7 @@ class Player:
                 self._requests.put(self._request(name.lstrip("+!"), *rest))
                 self._due += 1
                 if name.startswith("!"):
-                    self._await(lambda: len(self._batches()) > begun)
+                    until(lambda: len(self._batches()) > begun)
                 elif name.startswith("+"):
                     self._queued += 1
                 else:
@@ -185,19 +185,13 @@ class Player:
         lines = path.read_text(encoding="utf-8").split("\n")
         return [tuple(json.loads(line)) for line in lines[:-1]]
 
-    def _await(self, happened: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not happened():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-
     def _moved(self, before: dict[str, int], sizes: list[int]) -> dict[str, int]:
         """The counters that moved, once all executions are counted."""
 
         def executions() -> int:
             return counters(self._server.http, self._script.model)["execution_count"]
 
-        self._await(lambda: executions() - before["execution_count"] >= len(sizes))
+        until(lambda: executions() - before["execution_count"] >= len(sizes))
         after = counters(self._server.http, self._script.model)
         return {key: n - before.get(key, 0) for key, n in after.items() if n != before.get(key, 0)}
 

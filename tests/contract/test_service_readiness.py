@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from contract.ascend_repository import configure
-from runtime.support.services import Services, until
+from runtime.support.services import Services
 from support.servers import Server, start_reference_server, start_tritonserver
+from support.waiting import until
 from tritonclient.http import InferenceServerClient
 
 MODEL = "ge_classifier"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from contract.casebook import get, infer, tensor
 from contract.conftest import LIVE
 from contract.probes import write_probes
-from contract.scheduler_scripts import PATIENCE_SECONDS, Play, write
+from contract.scheduler_scripts import Play, write
 from contract.wire import ConnectionEnded, connect, exchange, read_reply
 from server.support.model_folders import BROKEN, VECTOR, write_model
 from support.servers import (
@@ -23,6 +22,7 @@ from support.servers import (
     start_reference_server,
     start_tritonserver,
 )
+from support.waiting import PATIENCE_SECONDS, until
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
@@ -92,14 +92,6 @@ def start(request: pytest.FixtureRequest) -> Start:
         request.getfixturevalue("oracle_installed")
     starter: Start = request.param
     return starter
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for something that another process does."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def terminate(server: Server, stage: str) -> None:

@@ -17,10 +17,11 @@ import tritonclient.grpc as grpc_client
 from contract.casebook import get, infer, post, tensor
 from contract.count_probes import FAULTS, FREE, ROWS, TOLD, over
 from contract.probes import MODELS, Probe, write_probe
-from contract.statistics_scripts import Script, counters, eventually, moved_since, play, succeeded
+from contract.statistics_scripts import Script, counters, moved_since, play, succeeded
 from contract.wire import ANSWER_SECONDS, exchange
 from google.protobuf import json_format
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
+from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 

@@ -74,6 +74,11 @@ class TritonPythonModel:
             "TritonModelException": pb_utils.TritonModelException("a refusal of the model"),
         }[kind]
 
+    def logs(self, text, _):
+        """Write a warning, and answer."""
+        pb_utils.Logger.log_warn(text)
+        return [output(GOOD)]
+
     def error(self, kind, _):
         """Answer with a TritonError."""
         if kind == "default":
