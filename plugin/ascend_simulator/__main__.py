@@ -12,7 +12,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from ascend_simulator.faults import check_plan
 from ascend_simulator.settings import PREFIX, PYTHON, Settings, from_environment
 from ascend_simulator.violations import RULES
 
@@ -52,7 +51,7 @@ def main(
 def _env(given: dict[str, str], environment: Mapping[str, str]) -> int:
     chosen = {PREFIX + name.upper(): value for name, value in given.items() if value is not None}
     try:
-        check_plan(from_environment({**environment, **chosen}).faults)
+        from_environment({**environment, **chosen})
     except ValueError as error:
         print(f"ascend_simulator: {error}", file=sys.stderr)
         return 2

@@ -72,7 +72,7 @@ def finalize_reference() -> int:
 
 @bare("get_soc_name", failed="")
 def get_soc_name() -> str:
-    """The name of the simulated chip, which says that it is simulated."""
+    """The name of the simulated chip: AscendSimulator, unless the settings say another."""
     return process.current().settings.soc
 
 

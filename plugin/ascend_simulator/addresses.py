@@ -67,6 +67,7 @@ class Addresses:
                 gone = self._freed.find(ptr)
             if gone is not None:
                 self._refuse(FREED, f"{what}: {ptr:#x}: found {gone!r}, which was freed")
+            self._check_pageable(ptr, nbytes, what)
             return None
         if ptr + nbytes > block.start + block.size:
             self._refuse(
@@ -113,6 +114,13 @@ class Addresses:
         if block.start != ptr:
             self._refuse(rule, f"{what}: {ptr:#x}: found byte {ptr - block.start:,} of {block!r}")
         return block
+
+    def _check_pageable(self, ptr: int, nbytes: int, what: str) -> None:
+        """No block is at `ptr`, and none must be behind it. Violates BEYOND."""
+        block = self._map.overlapping(ptr, nbytes)
+        if block is not None or ptr + nbytes > handles.BASE:
+            found = "the end of the host's memory" if block is None else repr(block)
+            self._refuse(BEYOND, f"{what}: {nbytes:,} bytes at {ptr:#x}: found {found} in them")
 
     def _refuse_stray(self, ptr: int, what: str) -> NoReturn:
         if ptr == 0:

@@ -72,6 +72,8 @@ class Binding:
         self._check_count("inputs", inputs, tensors + gears)
         self._check_count("outputs", outputs, len(manifest.outputs))
         gear_buffer = inputs.buffers[tensors] if gears else None
+        self.is_set: Final = gear_buffer is not None and gear_buffer.ptr in model.gear_at
+        """Whether a setter wrote a gear there."""
         self.expected: Final = self._expected(gear_buffer)
         """Place of the gear that the setters say it has."""
         shapes = manifest.shapes[self.expected]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
@@ -118,6 +119,8 @@ def host_view(ptr: int, nbytes: int) -> Bytes:
 
 def aligned(nbytes: int) -> Bytes:
     """`nbytes` new bytes of host memory at a multiple of ALIGNMENT. Raises MemoryError."""
+    if nbytes > sys.maxsize - ALIGNMENT:  # NumPy raises ValueError there
+        raise MemoryError
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     offset = -raw.ctypes.data % ALIGNMENT
     return raw[offset : offset + nbytes]

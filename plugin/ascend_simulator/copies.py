@@ -219,7 +219,7 @@ def _task(copy: Copy, run: Callable[[], None]) -> Task:
 def _end(now: Process, what: str, ptr: int, nbytes: int, device: int, *, write: bool) -> _End:
     block = now.memory.locate(ptr, nbytes, want="any", what=what)
     if block is None:
-        now.part(Borrowed).check(ptr, what, write=write)
+        now.part(Borrowed).check(ptr, nbytes, what, write=write)
         return _End(ptr, None, ptr, False)
     if block.kind == "alias":
         violate(MAPPED_ADDRESS, f"{what}: {ptr:#x}: found {block!r}")

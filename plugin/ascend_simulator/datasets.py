@@ -48,6 +48,8 @@ class TensorDesc:
     dtype: int
     dims: Dims
     format: int
+    is_owned: bool = False
+    """Whether a dataset has it, with which it goes."""
 
 
 @dataclass(eq=False)
@@ -105,7 +107,8 @@ def describe(target: Dataset, index: int, desc: TensorDesc) -> None:
     """A copy of `desc` tells what buffer `index` holds from now on; the handle there stays."""
     handle = target.descs.get(index)
     if handle is None:
-        target.descs[index] = data().descs.add(TensorDesc(desc.dtype, desc.dims, desc.format))
+        own = TensorDesc(desc.dtype, desc.dims, desc.format, is_owned=True)
+        target.descs[index] = data().descs.add(own)
     else:
         there = living(data().descs, handle, "dataset")
         there.dtype, there.dims, there.format = desc.dtype, desc.dims, desc.format

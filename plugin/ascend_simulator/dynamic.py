@@ -12,6 +12,7 @@ import numpy as np
 from ascend_simulator.bindings import check_apart, located
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import DataBuffer, Dataset, TensorDesc, data, describe, living
+from ascend_simulator.execution import depart
 from ascend_simulator.graph import Array, Bound
 from ascend_simulator.models import Model, check_context
 from ascend_simulator.om import Dims, OmTensor
@@ -25,8 +26,8 @@ from ascend_simulator.tasks import Task
 def execute(now: Process, model: Model, inputs: Dataset, outputs: Dataset, stream: Stream) -> None:
     """Execute behind what `stream` has to do, and wait. The outputs' descriptions are filled.
 
-    Violates `models.OTHER_CONTEXT`, `datasets.DEAD`, `claims.RACE`, and what `bindings.located`
-    and `check_apart` violate. Raises Refused: INVALID_PARAM for missing inputs, missing
+    Violates `models.OTHER_CONTEXT`, `datasets.DEAD`, and what `bindings.located`, `check_apart` and
+    `execution.depart` violate. Raises Refused: INVALID_PARAM for missing inputs, missing
     descriptions and shapes outside what was compiled; GE_FAILURE for short buffers, the bytes that
     are needed in its text (an inference); RT_MODEL_EXECUTE.
     """
@@ -67,7 +68,8 @@ def execute(now: Process, model: Model, inputs: Dataset, outputs: Dataset, strea
         except Exception as error:  # reported to the caller, who waits
             failures.append(error)
 
-    stream.submit(Task(run, reads, writes, f"execute {model.name}"))
+    task = Task(run, reads, writes, f"execute {model.name}")
+    depart(now, model, inputs, outputs, stream, task)
     now.streams.wait(stream.record(), None)
     if failures:
         raise _refusal(model, failures[0]) from failures[0]

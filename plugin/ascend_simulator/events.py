@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import count
 from threading import RLock
+from typing import NoReturn
 
 from ascend_simulator.budgets import Budget
 from ascend_simulator.codes import Code, Refused
@@ -23,7 +24,14 @@ NO_TIME_LINE = declare(
 )
 DEAD = declare("event.dead", "An event is used until it is destroyed, and not after.")
 BAD_RESET = declare(
-    "event.bad-reset", "reset_event gets events that were made with flags, as its documents say."
+    "event.bad-reset",
+    "reset_event gets events that create_event_with_flag made with ACL_EVENT_SYNC.",
+)
+BAD_QUERY = declare(
+    "event.bad-query", "query_event gets events that create_event_ex_with_flag did not make."
+)
+NO_SYNC = declare(
+    "event.no-sync", "A stream waits for events of create_event, and those with ACL_EVENT_SYNC."
 )
 
 
@@ -31,11 +39,13 @@ BAD_RESET = declare(
 class Event:
     """flags: None for create_event, which takes time and orders, and cannot be reset.
 
-    Callers hold no lock; methods that wait release the GIL.
+    is_ex: made by create_event_ex_with_flag. Callers hold no lock; methods that wait release the
+    GIL.
     """
 
     context: Context
     flags: EventFlag | None
+    is_ex: bool
     name: str
     mark: Mark | None = None
     """Of the last record."""
@@ -51,13 +61,17 @@ class Event:
 
     def reset(self) -> None:
         """The event counts as not recorded. Violates BAD_RESET."""
-        if self.flags is None:
-            violate(BAD_RESET, f"{self.name}: found one made by create_event")
-            raise Refused(Code.RT_PARAM_INVALID, f"{self.name}: it cannot be reset")
+        if self.flags is None or self.is_ex or not self._orders:
+            self._refuse(BAD_RESET, "reset_event")
         self.mark = None
 
     def delay(self, stream: Stream) -> None:
-        """Whatever is submitted to `stream` now comes after the event. Violates NOT_RECORDED."""
+        """Whatever is submitted to `stream` now comes after the event.
+
+        Violates NO_SYNC and NOT_RECORDED.
+        """
+        if not self._orders:
+            self._refuse(NO_SYNC, "stream_wait_event")
         if self.mark is None:
             self._violate_not_recorded("stream_wait_event")
             return
@@ -74,6 +88,11 @@ class Event:
         if not streams.wait(self.mark, timeout_s):
             raise Refused(Code.RT_EVENT_SYNC_TIMEOUT, f"{self.name}: not done after {timeout_s} s")
         self.stream.rethrow()
+
+    def check_query(self) -> None:
+        """Whether the deprecated query may be asked. Violates BAD_QUERY."""
+        if self.is_ex:
+            self._refuse(BAD_QUERY, "query_event")
 
     def is_done(self, streams: Streams) -> bool:
         """Whether the event is recorded and passed. Violates NOT_RECORDED.
@@ -105,6 +124,17 @@ class Event:
         waiting = [stream.name for stream, number in self.waits.items() if stream.waits_at(number)]
         if waiting:
             violate(WAITED_FOR, f"{self.name}: found {', '.join(waiting)} behind it")
+
+    @property
+    def _orders(self) -> bool:
+        return self.flags is None or bool(self.flags & EventFlag.ACL_EVENT_SYNC)
+
+    def _refuse(self, rule: str, what: str) -> NoReturn:
+        flags = "" if self.flags is None else f" with flags {int(self.flags):#x}"
+        maker = "create_event" + ("_ex" if self.is_ex else "") + ("_with_flag" if flags else "")
+        text = f"{what}: {self.name}: found one that {maker} made{flags}"
+        violate(rule, text)
+        raise Refused(Code.RT_PARAM_INVALID, text)
 
     def _violate_not_recorded(self, what: str) -> None:
         violate(NOT_RECORDED, f"{what}: {self.name}: found no record_event before")
@@ -143,12 +173,12 @@ class Events:
             )
         return event
 
-    def create(self, flags: EventFlag | None) -> int:
+    def create(self, flags: EventFlag | None, *, is_ex: bool = False) -> int:
         """Handle of a new event. Raises Refused: RT_CONTEXT_NULL, RT_NO_EVENT_RESOURCE."""
         context = self._contexts.get()
         with self._lock:
             self._budget.take(context.device, "create_event")
-            event = Event(context, flags, f"event {next(self._names)}")
+            event = Event(context, flags, is_ex, f"event {next(self._names)}")
             handle = self._handles.add(event)
             context.contents[handle] = event.name
         return handle

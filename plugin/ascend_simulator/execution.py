@@ -28,7 +28,10 @@ from ascend_simulator.violations import declare, violate
 from ascend_simulator.workspaces import PATTERN, Workspace
 
 BUSY = declare("model.busy", "A model is executed on one stream at a time.")
-GEAR_CONTENT = declare("model.gear-content", "The gear buffer holds what a setter wrote there.")
+GEAR_CONTENT = declare(
+    "model.gear-content",
+    "When an execution comes to it, the gear buffer holds what a setter of its model wrote there.",
+)
 
 
 def submit(
@@ -52,19 +55,30 @@ def submit(
     binding = Binding(now, model, inputs, outputs, work, allocates=waits)
     execution = Execution(now, model, binding, waits=waits)
     with now.lock:
+        execution.others = execution.workspace.others()
+        task = Task(execution.run, binding.reads(), binding.writes(), f"execute {model.name}")
+        depart(now, model, inputs, outputs, stream, task)
+        execution.workspace.submitted()
+    return execution
+
+
+def depart(
+    now: Process, model: Model, inputs: Dataset, outputs: Dataset, stream: Stream, task: Task
+) -> None:
+    """Submit an execution: until the host has waited, what it has is in use.
+
+    Violates BUSY; raises as `Stream.submit` does.
+    """
+    with now.lock:
         ordering = now.streams.ordering
         if model.flights.unordered(ordering, stream.number):
             violate(BUSY, f"execute: {model.name}: found it executing on another stream")
-        label = f"execute {model.name}"
-        execution.others = execution.workspace.others()
-        stream.submit(Task(execution.run, binding.reads(), binding.writes(), label))
-        execution.workspace.submitted()
+        stream.submit(task)
         number = ordering.last(stream.number)
         flights = [model.flights, inputs.flights, outputs.flights]
         flights += [buffer.flights for buffer in (*inputs.buffers, *outputs.buffers)]
         for each in flights:
             each.add(stream.number, number)
-    return execution
 
 
 class Execution:
@@ -127,22 +141,31 @@ class Execution:
         now.counters.executed()
 
     def _shapes(self) -> Shapes:
-        """Those of the gear that the gear buffer holds now."""
+        """Those of the gear that the gear buffer holds now; of the largest if none was ever set.
+
+        Violates GEAR_CONTENT. Raises Refused RT_MODEL_EXECUTE for what is no gear, and for one that
+        the buffers have no room for.
+        """
         manifest, binding = self._model.manifest, self._binding
         if binding.gear is None:
             return manifest.shapes[0]
         found = _gear_values(binding.gear, manifest.gear_values)
-        for index, shapes in enumerate(manifest.shapes):
-            if shapes.gear == found:
-                if index != binding.expected:
-                    self._check_fits(shapes)
-                return shapes
-        if binding.gear.ptr in self._model.gear_at:
-            self._refuse(f"found {found} in the gear buffer, which is no gear")
-        return manifest.shapes[manifest.largest]
+        expected = manifest.shapes[binding.expected]
+        if found == expected.gear:
+            return expected
+        other = next((shapes for shapes in manifest.shapes if shapes.gear == found), None)
+        if not binding.is_set:  # then expected is the largest, and every other has room
+            return other or expected
+        fault = ", which is no gear" if other is None else self._misfit(other)
+        text = f"found {found} in the gear buffer, expected {expected.gear}{fault}"
+        text = f"execute: {self._model.name}: {text}"
+        violate(GEAR_CONTENT, text)
+        if other is None or fault:
+            raise Refused(Code.RT_MODEL_EXECUTE, text)
+        return other
 
-    def _check_fits(self, shapes: Shapes) -> None:
-        """The gear is another than the host knew of: its buffers must have room all the same."""
+    def _misfit(self, shapes: Shapes) -> str:
+        """Which buffer has no room for a gear that the host did not know of; '' if all have."""
         manifest, binding = self._model.manifest, self._binding
         for tensors, dims, places in (
             (manifest.inputs, shapes.inputs, binding.inputs),
@@ -151,13 +174,8 @@ class Execution:
             for tensor, each, place in zip(tensors, dims, places, strict=True):
                 needed = tensor.nbytes(each)
                 if place.nbytes < needed:
-                    found = f"'{tensor.name}': found {place.nbytes:,} bytes and gear {shapes.gear}"
-                    self._refuse(f"{found}, which needs {needed:,}")
-
-    def _refuse(self, text: str) -> None:
-        text = f"execute: {self._model.name}: {text}"
-        violate(GEAR_CONTENT, text)
-        raise Refused(Code.RT_MODEL_EXECUTE, text)
+                    return f", for which '{tensor.name}' has {place.nbytes:,} bytes of {needed:,}"
+        return ""
 
 
 def _bound(

@@ -7,6 +7,7 @@ from types import ModuleType
 import ascend_simulator.acl_top
 import ascend_simulator.datasets
 import ascend_simulator.desc_dims
+import ascend_simulator.desc_tensors
 import ascend_simulator.descs
 import ascend_simulator.gears
 import ascend_simulator.load_config

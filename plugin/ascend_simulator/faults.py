@@ -1,7 +1,7 @@
 """What goes wrong on purpose: a plan of faults by place and count.
 
-A plan is `PLACE@N=ACTION` joined by semicolons: at the N-th time from now that PLACE is reached,
-ACTION happens. `device_lost@N` is short for `call@N=lost`.
+A plan is `PLACE@N=ACTION` joined by semicolons, see `fault_plan`: at the N-th time from now that
+PLACE is reached, ACTION happens.
 
 Places: `call` (any acl function), `malloc`, `malloc_host`, `mem_info` (after get_mem_info), `copy`
 and `execute` (when the task runs), `sync` (any synchronize), `load`. Actions: a return code;
@@ -15,14 +15,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from threading import Lock
-from typing import Final, TypeAlias
 
 from ascend_simulator.codes import Code, Refused
-
-Action: TypeAlias = tuple[str, float]
-"""A word and its value."""
-
-PLACES: Final = ("call", "malloc", "malloc_host", "mem_info", "copy", "execute", "sync", "load")
+from ascend_simulator.fault_plan import Planned, read_plan
 
 
 class Faults:
@@ -40,14 +35,14 @@ class Faults:
         self._changed = changed
         self._lock = Lock()
         self._reached: Counter[str] = Counter()
-        self._plan: dict[tuple[str, int], Action] = {}
+        self._plan: dict[tuple[str, int], Planned] = {}
 
     def arm(self, plan: str) -> None:
         """Add to the plan; counts begin now. Raises ValueError for what cannot be read."""
-        items = _read(plan)
+        items = read_plan(plan)
         with self._lock:
-            for place, number, action in items:
-                self._plan[place, self._reached[place] + number] = action
+            for item in items:
+                self._plan[item.place, self._reached[item.place] + item.number] = item
         self._changed()
 
     def clear(self) -> None:
@@ -64,9 +59,9 @@ class Faults:
         """`place` is reached. Raises Refused where the plan says so."""
         with self._lock:
             self._reached[place] += 1
-            action = self._plan.pop((place, self._reached[place]), None) if self._plan else None
-        if action is not None:
-            self._act(place, *action)
+            item = self._plan.pop((place, self._reached[place]), None) if self._plan else None
+        if item is not None:
+            self._act(place, item.word, item.value)
 
     def _act(self, place: str, word: str, value: float) -> None:
         if word == "slow":
@@ -78,32 +73,3 @@ class Faults:
             raise Refused(Code.RT_LOST_HEARTBEAT, "the device is lost (injected)")
         else:
             raise Refused(int(value), f"injected at {place}")
-
-
-def check_plan(plan: str) -> None:
-    """Raises ValueError for what cannot be read."""
-    _read(plan)
-
-
-def _read(plan: str) -> list[tuple[str, int, Action]]:
-    return [_read_item(item) for item in filter(None, map(str.strip, plan.split(";")))]
-
-
-def _read_item(item: str) -> tuple[str, int, Action]:
-    where, _, action = item.partition("=")
-    place, _, number = where.partition("@")
-    if place == "device_lost" and not action:
-        place, action = "call", "lost"
-    if place not in PLACES or not number.isdecimal() or int(number) < 1:
-        raise ValueError(f"fault '{item}': expected PLACE@N=ACTION, PLACE one of {PLACES}")
-    word, _, value = action.partition(":")
-    try:
-        if word == "lost" and not value:
-            return place, int(number), ("lost", 0)
-        if word in ("slow", "taken"):
-            return place, int(number), (word, float(value))
-        return place, int(number), ("code", int(action))
-    except ValueError:
-        raise ValueError(
-            f"fault '{item}': expected a code, lost, slow:SECONDS or taken:BYTES"
-        ) from None

@@ -16,6 +16,11 @@ from ascend_simulator.enumerations import MemcpyKind
 from ascend_simulator.models import Model, check_context, models
 from ascend_simulator.om import Dims, Family
 from ascend_simulator.tensor_descs import dims_list
+from ascend_simulator.violations import declare, violate
+
+ELSEWHERE = declare(
+    "model.gear-elsewhere", "A gear is set at the model's last input, which is for nothing else."
+)
 
 Chosen: TypeAlias = Callable[[Model], int | None]
 """Place of the gear that a caller wants of a model; None if it has none such."""
@@ -30,7 +35,8 @@ def set_dynamic_batch_size(model: int, handle: int, index: int, batch: int) -> N
     found = dataset(handle, what)
     if batch == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: batch: found 0, expected 1 or more")
-    _set(what, model, _buffer(what, found.buffers, index), _with_values("batch", (batch,)))
+    buffer = _buffer(what, found.buffers, index)
+    _set(what, model, index, buffer, _with_values("batch", (batch,)))
 
 
 @status("mdl.set_dynamic_hw_size", U32, U64, U64, U64, U64)
@@ -38,7 +44,7 @@ def set_dynamic_hw_size(model: int, handle: int, index: int, height: int, width:
     """The gear of this height and width."""
     what = "set_dynamic_hw_size"
     buffer = _buffer(what, dataset(handle, what).buffers, index)
-    _set(what, model, buffer, _with_values("image", (height, width)))
+    _set(what, model, index, buffer, _with_values("image", (height, width)))
 
 
 def dims_dict(given: object) -> Dims:
@@ -64,7 +70,8 @@ def set_input_dynamic_dims(model: int, handle: int, index: int, dims: Dims) -> N
         raise Refused(
             Code.INVALID_PARAM, f"{what}: dimCount: found {len(dims)}, expected 1 to {_MOST_DIMS}"
         )
-    _set(what, model, _buffer(what, found.buffers, index), lambda model: _with_dims(model, dims))
+    buffer = _buffer(what, found.buffers, index)
+    _set(what, model, index, buffer, lambda model: _with_dims(model, dims))
 
 
 def _buffer(what: str, buffers: Sequence[DataBuffer], index: int) -> DataBuffer:
@@ -74,10 +81,11 @@ def _buffer(what: str, buffers: Sequence[DataBuffer], index: int) -> DataBuffer:
     return buffers[index]
 
 
-def _set(what: str, number: int, buffer: DataBuffer, chosen: Chosen) -> None:
+def _set(what: str, number: int, place: int, buffer: DataBuffer, chosen: Chosen) -> None:
     """Make the gear current and write it, at once: a copy, so the thread has a context.
 
-    Violates `claims.BUSY` and, inferred from the rule for executions, `models.OTHER_CONTEXT`.
+    Violates ELSEWHERE, as a device takes any input for the gear's, `claims.BUSY` and, inferred
+    from the rule for executions, `models.OTHER_CONTEXT`.
     Raises Refused: GE_EXEC_MODEL_ID_INVALID, GE_DYNAMIC_INPUT_LENGTH_INVALID for dims that do not
     fit the inputs, GE_DYNAMIC_BATCH_SIZE_INVALID for no such gear, then
     GE_DYNAMIC_INPUT_LENGTH_INVALID for a short buffer, and RT_CONTEXT_NULL.
@@ -91,6 +99,9 @@ def _set(what: str, number: int, buffer: DataBuffer, chosen: Chosen) -> None:
     values = model.manifest.shapes[index].gear
     if buffer.size < 4 * len(values):
         raise _length(what, model, f"{buffer.size} bytes of buffer", f"{4 * len(values)} or more")
+    last = len(model.manifest.inputs)
+    if place != last:
+        violate(ELSEWHERE, f"{what}: {model.name}: found index {place}, expected {last}")
     check_context(now, model, what)
     width = gear_bytes(buffer.size, len(values))
     nbytes = width * len(values)

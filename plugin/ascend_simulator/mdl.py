@@ -1,6 +1,7 @@
 """acl.mdl: sizes, loads, executions.
 
-The rest of it is in `datasets`, `tensor_descs`, `descs`, `desc_dims`, `gears` and `load_config`.
+The rest of it is in `datasets`, `tensor_descs`, `descs`, `desc_tensors`, `desc_dims`, `gears` and
+`load_config`.
 """
 
 from __future__ import annotations

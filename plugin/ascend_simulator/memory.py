@@ -140,8 +140,9 @@ class AddressSpace(Addresses):
         """
         if ptr == 0 or nbytes == 0:
             raise Refused(Code.INVALID_PARAM, f"host_register: found {nbytes} bytes at {ptr:#x}")
-        if ptr >= handles.BASE or ptr < LOWEST:
-            self._refuse(DEVICE_FOR_HOST, f"host_register: {ptr:#x}: found no host memory")
+        if ptr < LOWEST or ptr + nbytes > handles.BASE:
+            found = f"{nbytes:,} bytes at {ptr:#x}: found no host memory"
+            self._refuse(DEVICE_FOR_HOST, f"host_register: {found}")
         with self._lock:
             other = self._map.overlapping(ptr, nbytes)
             if other is not None:

@@ -21,14 +21,17 @@ def create_event() -> int:
 
 @value("rt.create_event_with_flag", U32)
 def create_event_with_flag(flag: int) -> int:
-    """An event that does what `flag` says. Refused: INVALID_PARAM for unknown flags."""
-    return _create_with_flag("create_event_with_flag", flag)
+    """An event that does what `flag` says.
+
+    Refused: INVALID_PARAM for unknown flags, and ACL_EVENT_EXTERNAL beside others (an inference).
+    """
+    return _create_with_flag("create_event_with_flag", flag, is_ex=False)
 
 
 @value("rt.create_event_ex_with_flag", U32)
 def create_event_ex_with_flag(flag: int) -> int:
-    """As create_event_with_flag."""
-    return _create_with_flag("create_event_ex_with_flag", flag)
+    """As create_event_with_flag; neither reset_event nor query_event takes it."""
+    return _create_with_flag("create_event_ex_with_flag", flag, is_ex=True)
 
 
 @status("rt.record_event", U64, U64)
@@ -72,7 +75,9 @@ def synchronize_event_with_timeout(event: int, timeout_ms: int) -> None:
 def query_event(event: int) -> int:
     """Whether the event is passed: 0 complete, 1 not ready. Deprecated on the device."""
     now = process.current()
-    done = now.events.get(event, "query_event").is_done(now.streams)
+    found = now.events.get(event, "query_event")
+    found.check_query()
+    done = found.is_done(now.streams)
     return int(
         EventStatus.ACL_EVENT_STATUS_COMPLETE if done else EventStatus.ACL_EVENT_STATUS_NOT_READY
     )
@@ -125,7 +130,8 @@ def destroy_event(event: int) -> None:
 # -- inside --------------------------------------------------------------------------------------
 
 
-def _create_with_flag(what: str, flag: int) -> int:
-    if flag == 0 or flag & ~_FLAGS:
+def _create_with_flag(what: str, flag: int, *, is_ex: bool) -> int:
+    is_mixed = flag & EventFlag.ACL_EVENT_EXTERNAL and flag != EventFlag.ACL_EVENT_EXTERNAL
+    if flag == 0 or flag & ~_FLAGS or is_mixed:
         raise Refused(Code.INVALID_PARAM, f"{what}: found flag {flag:#x}")
-    return process.current().events.create(EventFlag(flag))
+    return process.current().events.create(EventFlag(flag), is_ex=is_ex)

@@ -5,16 +5,83 @@ Each field of `Settings` has a variable named after it: `hbm_mib` is ASCEND_SIMU
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from ascend_simulator.fault_plan import EXPECTED, unreadable
 
 PREFIX: Final = "ASCEND_SIMULATOR_"
 PYTHON: Final = PREFIX + "PYTHON"
 """No setting: the interpreter that the command atc is run with."""
 
 VISIBLE_DEVICES: Final = "ASCEND_RT_VISIBLE_DEVICES"
+
+
+class _Form(NamedTuple):
+    """What a setting may be."""
+
+    read: Callable[[str], Any]
+    """The value that a text stands for; raises ValueError."""
+    wrong: Callable[[Any], object]
+    """What of a value is not as expected; None if all is."""
+    expected: str
+
+    def problem(self, value: object) -> str | None:
+        """What is wrong with the value."""
+        wrong = self.wrong(value)
+        return None if wrong is None else self.found(wrong)
+
+    def found(self, wrong: object) -> str:
+        """That this is wrong, in words."""
+        return f"found '{wrong}', expected {self.expected}"
+
+
+def _either(*words: str) -> _Form:
+    return _Form(str, lambda word: None if word in words else word, " or ".join(words))
+
+
+def _whole(least: int, example: int) -> _Form:
+    expected = f"a whole number of at least {least}, e.g. {example}"
+    return _Form(int, lambda value: None if value >= least else value, expected)
+
+
+def _amount(example: float) -> _Form:
+    expected = f"a number of at least 0, e.g. {example:g}"
+    return _Form(float, lambda value: None if 0 <= value < math.inf else value, expected)
+
+
+def _device_list(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number.strip())
+
+
+def _nothing(value: object) -> None:
+    """Any is right."""
+
+
+_VISIBLE: Final = "visible_devices"
+_FORMS: Final[Mapping[str, _Form]] = {
+    "mode": _either("strict", "lenient"),
+    "soc": _Form(str, lambda name: None if name else name, "a chip, e.g. Ascend910B3"),
+    "devices": _whole(0, 2),
+    "hbm_mib": _whole(1, 65536),
+    "streams": _whole(1, 1024),
+    "model_streams": _whole(0, 2),
+    "queue": _whole(0, 1024),
+    "events": _whole(1, 1023),
+    "launch_us": _amount(100),
+    "copy_gbps": _amount(20),
+    "compile_ms": _amount(500),
+    "load_ms": _amount(500),
+    "threads": _whole(1, 2),
+    "size_slack": _whole(0, 32),
+    "seed": _Form(int, _nothing, "a whole number, e.g. 1"),
+    "faults": _Form(str, unreadable, EXPECTED),
+    _VISIBLE: _Form(_device_list, _nothing, "numbers of devices, e.g. 0,2"),
+}
+"""Each field of Settings."""
 
 
 @dataclass(frozen=True)
@@ -68,23 +135,20 @@ class Settings:
     waits, then in an order among streams that the number decides, the same each time."""
 
     faults: str = ""
-    """What goes wrong, as `ascend_simulator.faults` reads it."""
+    """What goes wrong: a plan as `ascend_simulator.fault_plan` reads it."""
 
     visible_devices: tuple[int, ...] | None = None
     """Devices that the process sees, renumbered from 0; None is all. From
     ASCEND_RT_VISIBLE_DEVICES."""
 
     def __post_init__(self) -> None:
-        if self.mode not in ("strict", "lenient"):
-            raise ValueError(f"mode: found '{self.mode}', expected strict or lenient")
-        counts = (("devices", 0), ("hbm_mib", 1), ("streams", 1), ("events", 1), ("threads", 1))
-        for name, least in counts:
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: found {getattr(self, name)}, expected {least} or more")
-        rates = ("launch_us", "copy_gbps", "compile_ms", "load_ms", "size_slack")
-        for name in (*rates, "model_streams", "queue"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}: found {getattr(self, name)}, expected 0 or more")
+        problems = [
+            f"{name}: {problem}"
+            for name, form in _FORMS.items()
+            if (problem := form.problem(getattr(self, name)))
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
 
     @property
     def device_ids(self) -> tuple[int, ...]:
@@ -100,19 +164,6 @@ class Settings:
         return self.hbm_mib * 1024 * 1024
 
 
-def _device_list(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(",") if number.strip())
-
-
-_READERS: Final[dict[str, Callable[[str], Any]]] = {
-    "str": str,
-    "int": int,
-    "float": float,
-    "int | None": int,
-    "Literal['strict', 'lenient']": str,
-}
-
-
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings that `environment` describes.
 
@@ -120,21 +171,20 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
     """
     given: dict[str, Any] = {}
     problems = []
-    readers = {
-        PREFIX + field.name.upper(): (field.name, _READERS[str(field.type)])
-        for field in fields(Settings)
-        if field.name != "visible_devices"
-    }
-    readers[VISIBLE_DEVICES] = ("visible_devices", _device_list)
+    names = {PREFIX + name.upper(): name for name in _FORMS if name != _VISIBLE}
+    names[VISIBLE_DEVICES] = _VISIBLE
     for variable, text in sorted(environment.items()):
-        if variable in readers:
-            name, read = readers[variable]
+        if variable in names:
+            form = _FORMS[names[variable]]
             try:
-                given[name] = read(text)
+                given[names[variable]] = value = form.read(text)
+                problem = form.problem(value)
             except ValueError:
-                problems.append(f"{variable}: found '{text}', expected a number")
+                problem = form.found(text)
+            if problem:
+                problems.append(f"{variable}: {problem}")
         elif variable.startswith(PREFIX) and variable != PYTHON:
-            problems.append(f"{variable}: found an unknown name, expected one of {sorted(readers)}")
+            problems.append(f"{variable}: found an unknown name, expected one of {sorted(names)}")
     if problems:
         raise ValueError("; ".join(problems))
     return Settings(**given)

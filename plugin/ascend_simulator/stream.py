@@ -72,6 +72,7 @@ class Stream:
         "_failure",
         "_group",
         "_head",
+        "_mark",
         "_owner",
         "_passed",
         "_raised",
@@ -88,6 +89,7 @@ class Stream:
         self._head: _Entry = None
         self._started = False
         self._passed = 0  # number of the last task that is over
+        self._mark: Mark | None = None  # of the last record
         self._failure: Refused | None = None
         self._raised: BaseException | None = None
         self.number = number
@@ -119,6 +121,7 @@ class Stream:
         """A mark behind all that was submitted so far."""
         with self._owner.lock:
             mark = Mark(self._owner.ordering.upto(self.number))
+            self._mark = mark
             self._put(mark)
         return mark
 
@@ -143,14 +146,13 @@ class Stream:
         self.report()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for all that was submitted so far. Blocks without the GIL.
+        """Wait for all that was submitted and recorded so far. Blocks without the GIL.
 
         Raises Refused RT_STREAM_SYNC_TIMEOUT after `timeout_s` (None: no limit).
         """
         owner = self._owner
         with owner.lock:
-            last = owner.ordering.last(self.number)
-            over = self._passed == last
+            over = self.is_through
             if over:
                 owner.ordering.observe(owner.ordering.upto(self.number))
         if not over:
@@ -187,8 +189,9 @@ class Stream:
 
     @property
     def is_through(self) -> bool:
-        """Whether nothing is left to do, which the host need not know."""
-        return self._passed == self._owner.ordering.last(self.number)
+        """Whether nothing is left to do and no mark to pass, which the host need not know."""
+        is_done = self._passed == self._owner.ordering.last(self.number)
+        return is_done and (self._mark is None or self._mark.done)
 
     def waits_at(self, number: int) -> bool:
         """Whether the wait `number`, which `wait_for` gave, may still go on, for all one knows."""

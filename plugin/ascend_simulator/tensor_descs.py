@@ -7,6 +7,12 @@ from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import TensorDesc, data, living, remove
 from ascend_simulator.enumerations import DATA_TYPE_BYTES
 from ascend_simulator.om import Dims
+from ascend_simulator.violations import declare, violate
+
+OWNED = declare(
+    "dataset.description-destroyed",
+    "A tensor description that get_dataset_tensor_desc gave goes with its dataset alone.",
+)
 
 
 def dims_list(given: object) -> Dims:
@@ -26,8 +32,13 @@ def create_tensor_desc(dtype: int, dims: Dims, layout: int) -> int:
 
 @bare("destroy_tensor_desc", U64, failed=None)
 def destroy_tensor_desc(desc: int) -> None:
-    """The description goes."""
-    remove(data().descs, desc, "destroy_tensor_desc")
+    """The description goes. Violates OWNED; lenient mode leaves such a one to its dataset."""
+    what = "destroy_tensor_desc"
+    if living(data().descs, desc, what).is_owned:
+        text = f"{what}: {desc:#x}: found one that a dataset has"
+        violate(OWNED, text)
+        raise Refused(Code.INVALID_PARAM, text)
+    remove(data().descs, desc, what)
 
 
 @bare("get_tensor_desc_num_dims", U64)

@@ -74,7 +74,7 @@ def numpy_contiguous_to_ptr(array: NDArray[Any]) -> tuple[int, NDArray[Any]]:
 def bytes_to_ptr(given: bytes) -> int:
     """The address of the first byte; the caller keeps the object and nobody writes to it."""
     address: int = np.frombuffer(given, np.uint8).ctypes.data
-    process.current().part(Borrowed).lend(given, address, len(given))
+    process.current().part(Borrowed).lend(given, address)
     return address
 
 
@@ -82,7 +82,7 @@ def bytes_to_ptr(given: bytes) -> int:
 def ptr_to_bytes(ptr: int, size: int) -> bytes:
     """A copy of host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`."""
     now = process.current()
-    now.part(Borrowed).check(ptr, "ptr_to_bytes")
+    now.part(Borrowed).check(ptr, size, "ptr_to_bytes")
     now.claims.host_access(ptr, size, write=False, what="ptr_to_bytes")
     return now.memory.resolve(ptr, size, want="host", write=False, what="ptr_to_bytes").tobytes()
 

@@ -1,5 +1,6 @@
 """The command atc: its flags, its limits, its codes, and what its models look like."""
 
+import re
 import subprocess
 import sys
 import time
@@ -63,7 +64,11 @@ MANY = ",".join(map(str, range(1, 102)))
         ("E10046", texts, {**DIMS, "dynamic_dims": "1,2,1;2,2,1"}),
         ("E10001", texts, {**DIMS, "dynamic_dims": "1,2,1,2,9;2,2,1,2,9"}),
         ("E10020", image, {**IMAGE, "dynamic_image_size": "4,4,4;5,5,5"}),
-        ("E10001", rows, {**BATCH, "dynamic_batch_size": "1,two"}),
+        ("E10033", rows, {**BATCH, "dynamic_batch_size": "1,two"}),
+        ("E10033", rows, {**BATCH, "dynamic_batch_size": "1;2;4"}),
+        ("E10033", rows, {**BATCH, "dynamic_batch_size": "1,2,"}),
+        ("E10033", rows, {**BATCH, "dynamic_batch_size": "1,1_0"}),
+        ("E10001", texts, {**DIMS, "dynamic_dims": "1,2,1,two;2,2,2,2"}),
         ("E10004", rows, {**BATCH, "dynamic_batch_size": ""}),
         # one family only, and where its -1 may be
         (
@@ -86,6 +91,9 @@ MANY = ",".join(map(str, range(1, 102)))
         ("E10002", rows, {"input_shape": "x"}),
         ("E10002", rows, {"input_shape": "x:two,4"}),
         ("E10002", rows, {"input_shape": "x:1~2~3,4"}),
+        ("E10002", rows, {"input_shape": "x:1_0,4"}),
+        ("E10002", rows, {"input_shape": ":1,4"}),
+        ("E10002", rows, {"input_shape": "x:1,4;x:2,4"}),
         ("E10011", rows, {"input_shape": "x:0,4"}),
         ("E10011", rows, {"input_shape": "x:-2,4"}),
         ("E10011", rows, {"input_shape": "x:5~3,4"}),
@@ -115,12 +123,69 @@ MANY = ",".join(map(str, range(1, 102)))
             rows,
             {"input_fp16_nodes": "z", "precision_mode_v2": "fp16", "input_shape": "x:2,4"},
         ),
+        ("E10001", rows, {"log": "verbose"}),
+        ("E10001", rows, {"op_select_implmode": "fast"}),
+        ("E10001", rows, {"optypelist_for_implmode": "Pooling"}),
+        ("E10001", rows, {"op_compiler_cache_mode": "on"}),
+        ("E10001", rows, {"op_debug_level": "5"}),
+        ("E10001", rows, {"buffer_optimize": "on"}),
+        ("E10005", rows, {"enable_single_stream": "1"}),
+        ("E10006", rows, {"deterministic": "true"}),
+        ("E10006", rows, {"enable_small_channel": "2"}),
+        ("E10001", rows, {"model": "my model.onnx"}),
+        ("E10001", rows, {"output": "m@1", "input_shape": "x:2,4"}),
+        ("E10022", rows, {"output": "/tmp/", "input_shape": "x:2,4"}),
         ("E10410", rows, {"model": "/no/such.onnx"}),
         ("E10001", rows, {"output": "/no/such/folder/m", "input_shape": "x:2,4"}),
     ],
 )
 def test_atc_refuses_with_the_code_of_its_list(tmp_path, code, model, flags):
     assert refusal(tmp_path, model(), **flags) == code
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "text"),
+    [
+        (rows, {**BATCH, "dynamic_batch_size": "4"}, "--dynamic_batch_size: found 1 gear"),
+        (rows, {**BATCH, "dynamic_batch_size": "1;2"}, "--dynamic_batch_size=1;2: found"),
+        (rows, {**BATCH, "dynamic_batch_size": MANY}, "--dynamic_batch_size: found 101 gears"),
+        (image, {**IMAGE, "dynamic_image_size": "4,4;5"}, "--dynamic_image_size=4,4;5: gear (5,)"),
+        (image, {**IMAGE, "dynamic_image_size": "4,4;4,4"}, "=4,4;4,4: found a gear twice"),
+        (
+            texts,
+            {**DIMS, "dynamic_dims": "1,2,1,2;1,0,1,2"},
+            "--dynamic_dims=1,2,1,2;1,0,1,2: found 0",
+        ),
+        (texts, {**DIMS, "dynamic_dims": "1,2,1;2,2,1"}, "--dynamic_dims: found 3 values"),
+        (
+            image,
+            {**IMAGE, "dynamic_image_size": "4,4;5,5", "dynamic_batch_size": "1,2"},
+            "found --dynamic_batch_size and --dynamic_image_size, expected one of them",
+        ),
+        (image, {**IMAGE, "dynamic_batch_size": "1,2"}, "--dynamic_batch_size: found -1 in 'x'"),
+        (
+            rows,
+            {"log": "verbose"},
+            "--log=verbose: expected one of debug, info, warning, error, null",
+        ),
+        (rows, {"disable_reuse_memory": "2"}, "--disable_reuse_memory=2: expected one of 0, 1"),
+        (rows, {"output": "/tmp/"}, "--output=/tmp/: expected the name of a file"),
+    ],
+)
+def test_a_refusal_names_the_flag_and_what_was_found(tmp_path, model, flags, text):
+    with pytest.raises(CompileFault, match=re.escape(text)):
+        compile_to(tmp_path, model(), **flags)
+
+
+def test_blanks_around_a_name_are_none_of_it(tmp_path):
+    path = compile_to(tmp_path, texts(), input_shape="ids:2,4; mask:2,4")
+    assert om.read(path).manifest.family == "static"
+
+
+def test_paths_may_be_chinese(tmp_path):
+    onnx.save(rows(2), tmp_path / "模型.onnx")
+    files = [f"--model={tmp_path / '模型.onnx'}", f"--output={tmp_path / '模型'}"]
+    assert atc.run(["--framework=5", f"--soc_version={SOC}", *files]) == tmp_path / "模型.om"
 
 
 @pytest.mark.parametrize("soc", ["Ascend910B3", "Ascend310P3", "Ascend910_9392"])
@@ -303,6 +368,29 @@ def test_operators_that_are_not_onnx_s_are_refused(tmp_path):
     model.graph.node[0].domain = "com.microsoft"
     model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
     assert refusal(tmp_path, model) == "E10501"
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [
+        (onnx.TensorProto.INT64, {"input_fp16_nodes": "x"}),
+        (onnx.TensorProto.DOUBLE, {"input_fp16_nodes": "x"}),
+        (onnx.TensorProto.DOUBLE, {"output_type": "FP16"}),
+        (onnx.TensorProto.DOUBLE, {"output_type": "FP32"}),
+        (onnx.TensorProto.FLOAT16, {"output_type": "FP32"}),
+    ],
+)
+def test_types_that_would_not_come_about_are_refused(tmp_path, kind, flags):
+    model = onnx_model([node("Identity", ["x"], ["y"])], [("x", kind, [2])], [("y", kind, [2])])
+    assert refusal(tmp_path, model, precision_mode_v2="fp16", **flags) == "E10055"
+
+
+def test_types_that_are_there_already_may_be_asked_for(tmp_path):
+    kind = onnx.TensorProto.FLOAT16
+    model = onnx_model([node("Identity", ["x"], ["y"])], [("x", kind, [2])], [("y", kind, [2])])
+    flags = {"input_fp16_nodes": "x", "output_type": "FP16", "precision_mode_v2": "fp16"}
+    manifest = om.read(compile_to(tmp_path, model, **flags)).manifest
+    assert [each.dtype for each in (*manifest.inputs, *manifest.outputs)] == [1, 1]
 
 
 def test_strings_are_refused(tmp_path):

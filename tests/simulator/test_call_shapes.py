@@ -138,6 +138,7 @@ def test_signed_numbers_are_checked(given):
     with pytest.raises(OverflowError):
         I32(given)
     assert I32(np.int32(-5)) == -5
+    assert [I32(-(1 << 31)), I32((1 << 31) - 1)] == [-(1 << 31), (1 << 31) - 1]
 
 
 def test_texts_are_str_without_nulls():
@@ -165,6 +166,7 @@ def test_handles_are_large_and_of_one_kind_only(acl):
 
 def test_a_size_of_minus_one_is_the_largest_size(acl):
     assert acl.rt.malloc(-1, 0) == (0, 207001)
+    assert acl.rt.malloc_host(-1) == (0, 200000)
 
 
 def test_the_text_of_the_last_refusal_is_read_once(acl):

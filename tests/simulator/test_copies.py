@@ -51,10 +51,20 @@ def test_what_is_refused_before_anything_is_copied(acl, places):
         assert copy(device, 64, pinned, 64, 8) == 100000
         assert copy(device, 64, pinned, 64, -1) == 100000
         assert copy(device, 0, pinned, 0, H2D) == 0
+        assert copy(device + MIB, 0, 0x40, 0, H2D) == 0  # nothing is looked at
     assert content(device, 256) == b"\x7f" * 256
     assert acl.rt.memset(device, 63, 0, 64) == 107000
     assert acl.rt.memset_async(device, 63, 0, 64, 0) == 107000
     assert acl.rt.memset(device, 0, 0, 0) == 0
+    assert acl.rt.memset(device + MIB, 0, 0, 0) == 0
+
+
+def test_pieces_side_by_side_do_not_overlap(acl, places):
+    device = places[0]
+    fill(device, PATTERN)
+    assert acl.rt.memcpy(device + 64, 64, device, 64, D2D) == 0
+    assert acl.rt.memcpy(device + 128, 64, device + 192, 64, D2D) == 0
+    assert content(device, 256) == PATTERN[:64] * 2 + PATTERN[192:] * 2
 
 
 def test_fills_take_the_low_byte(acl, places):

@@ -115,6 +115,7 @@ def test_a_tensor_description_tells_what_it_was_made_of(acl):
     assert acl.get_tensor_desc_size(desc) == 2 * 3 * 4 * 8
     assert acl.get_tensor_desc_size(acl.create_tensor_desc(0, [-1, 3], 2)) == 0
     assert acl.create_tensor_desc(0, [-5], 2) == 0
+    assert acl.create_tensor_desc(0, [-2], 2) != 0  # its rank is not known
 
 
 @pytest.mark.parametrize("dims", [3, "2,3", None, [2.5], {"a": 1}])

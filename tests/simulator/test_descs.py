@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pytest
+from runtime.support.graphs import onnx_model
 from simulator.support.driving import ok
+from simulator.support.models import FLOAT as FLOAT_TYPE
 from simulator.support.models import (
     GEAR,
     Loaded,
     compile_to,
     image_om,
+    node,
     rows,
     rows_om,
     static_om,
@@ -187,6 +190,13 @@ def test_a_model_with_free_shapes_tells_ranges_and_no_sizes(acl, tmp_path):
     assert mdl.get_input_dims_range(desc, 0) == ({"rangeCount": 0, "range": []}, 0)
 
 
+def test_names_of_127_bytes_are_kept(acl, tmp_path):
+    model = rows(2)
+    model.graph.input[0].name = model.graph.node[0].input[0] = "x" * 127
+    desc = described(acl, compile_to(tmp_path, model))
+    assert acl.mdl.get_input_name_by_index(desc, 0) == "x" * 127
+
+
 def test_long_names_are_replaced_and_lead_back(acl, tmp_path):
     model = rows(2)
     long = "x" * 128
@@ -199,13 +209,49 @@ def test_long_names_are_replaced_and_lead_back(acl, tmp_path):
     assert mdl.get_tensor_real_name(desc, name) == long
 
 
+def test_a_replaced_name_has_the_number_of_its_model(acl, tmp_path):
+    model = rows(2)
+    model.graph.output[0].name = model.graph.node[0].output[0] = "y" * 128
+    path = compile_to(tmp_path, model)
+    ok(acl.mdl.load_from_file(path))
+    desc = acl.mdl.create_desc()
+    ok(acl.mdl.get_desc(desc, ok(acl.mdl.load_from_file(path))))
+    assert acl.mdl.get_output_name_by_index(desc, 0) == "acl_modelId_1_output_0"
+
+
 def test_more_than_128_gears_are_over_a_limit(machine, tmp_path):
     soc = "Ascend950PR_9599"
     acl = machine(soc=soc)
     ok(acl.init())
     gears = ",".join(map(str, range(1, 130)))
+    desc = described(acl, rows_om(tmp_path, gears.removesuffix(",129"), soc_version=soc))
+    assert acl.mdl.get_dynamic_batch(desc)[0]["batchCount"] == 128
     desc = described(acl, rows_om(tmp_path, gears, soc_version=soc))
     assert acl.mdl.get_dynamic_batch(desc) == ({}, Code.STORAGE_OVER_LIMIT)
+
+
+def test_gears_of_dims_may_be_more(machine, tmp_path):
+    soc = "Ascend950PR_9599"
+    acl = machine(soc=soc)
+    ok(acl.init())
+    gears = ";".join(f"{n},2,{n},2" for n in range(1, 130))
+    desc = described(acl, texts_om(tmp_path, gears, soc_version=soc))
+    assert acl.mdl.get_input_dynamic_gear_count(desc, -1) == (129, 0)
+    assert len(ok(acl.mdl.get_input_dynamic_dims(desc, -1, 129))) == 129
+
+
+def test_more_than_128_dims_are_over_a_limit(acl, tmp_path):
+    names = [f"i{place}" for place in range(65)]
+    model = onnx_model(
+        [node("Sum", names, ["y"])],
+        [(name, FLOAT_TYPE, ["n", 1]) for name in names],
+        [("y", FLOAT_TYPE, ["n", 1])],
+    )
+    shapes = ";".join(f"{name}:{-1 if place == 0 else 1},1" for place, name in enumerate(names))
+    path = compile_to(tmp_path, model, input_format="ND", input_shape=shapes, dynamic_dims="1;2")
+    desc = described(acl, path)
+    assert acl.mdl.get_input_dims(desc, 0)[1] == 0
+    assert acl.mdl.get_input_dynamic_dims(desc, -1, 2) == (None, Code.STORAGE_OVER_LIMIT)
 
 
 def test_a_description_is_made_of_memory_too(acl, tmp_path):

@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+import ascend_simulator
 from ascend_simulator import RULES
 from ascend_simulator.__main__ import main
 
@@ -61,10 +63,30 @@ def test_visible_devices_apply_as_on_the_device():
     assert done.stdout == "(1, 0) 107001\n", done.stderr
 
 
-def test_settings_that_cannot_be_are_named_at_the_first_use():
-    done = python("import acl; acl.init()", ASCEND_SIMULATOR_NOTHING="1")
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("NOTHING", "1", "found an unknown name, expected one of "),
+        ("DEVICES", "two", "found 'two', expected a whole number of at least 0, e.g. 2"),
+        ("FAULTS", "execute@x=507010", "found 'execute@x=507010', expected PLACE@N=ACTION, "),
+    ],
+)
+def test_settings_that_cannot_be_are_told_by_who_imports_acl(name, text, told):
+    variable = f"ASCEND_SIMULATOR_{name}"
+    done = python(f"import os; os.environ['{variable}'] = '{text}'; import acl")
     assert done.returncode != 0
-    assert "ASCEND_SIMULATOR_NOTHING: found an unknown name" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"ImportError: {variable}: {told}")
+
+
+def test_an_interpreter_of_atc_that_is_not_there_is_named():
+    done = subprocess.run(
+        [Path(ascend_simulator.__file__).parent / "site" / "bin" / "atc", "--help"],
+        env=os.environ | {"ASCEND_SIMULATOR_PYTHON": "/nowhere/python3"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("ASCEND_SIMULATOR_PYTHON: found '/nowhere/python3', expected")
 
 
 def test_reading_a_device_address_on_the_host_faults():
@@ -142,8 +164,8 @@ def test_the_environment_can_be_evaluated_twice(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["--devices", "x"], "ASCEND_SIMULATOR_DEVICES: found 'x'"),
-        (["--mode", "mild"], "mode: found 'mild'"),
-        (["--faults", "malloc@1"], "fault 'malloc@1'"),
+        (["--mode", "mild"], "ASCEND_SIMULATOR_MODE: found 'mild', expected strict or lenient"),
+        (["--faults", "malloc@1"], "ASCEND_SIMULATOR_FAULTS: found 'malloc@1', expected PLACE@N="),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_anything_runs(capsys, arguments, message):

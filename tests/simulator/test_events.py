@@ -34,13 +34,13 @@ def test_null_events_and_streams(acl):
     ok(acl.rt.destroy_event(event))
 
 
-@pytest.mark.parametrize("flag", [0x1, 0x2, 0x8, 0x10, 0x20, 0x40, 0x7B])
+@pytest.mark.parametrize("flag", [0x1, 0x2, 0x8, 0x10, 0x20, 0x40, 0x5B])
 def test_flags_of_the_documents(acl, flag):
     ok(acl.rt.create_event_with_flag(flag))
     ok(acl.rt.create_event_ex_with_flag(flag))
 
 
-@pytest.mark.parametrize("flag", [0, 0x80, 0x4])
+@pytest.mark.parametrize("flag", [0, 0x80, 0x4, 0x21])
 def test_flags_that_no_document_names(acl, flag):
     assert acl.rt.create_event_with_flag(flag) == (0, 100000)
     assert acl.rt.create_event_ex_with_flag(flag) == (0, 100000)
@@ -110,6 +110,31 @@ def test_time_between_two_events(acl, make):
     assert ok(acl.rt.event_get_timestamp(start)) <= ok(acl.rt.event_get_timestamp(end))
 
 
+@pytest.mark.parametrize("seed", [None, 7])
+def test_whoever_waited_for_a_stream_finds_its_events_complete(machine, seed):
+    acl = machine(seed=seed)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    stream = ok(acl.rt.create_stream())
+    events = [ok(acl.rt.create_event()) for _ in range(3)]
+    for event in events:
+        ok(acl.rt.record_event(event, stream))
+    ok(acl.rt.synchronize_stream(stream))
+    assert acl.rt.query_event_status(events[-1]) == (1, 0)
+    ok(acl.rt.event_elapsed_time(events[0], events[-1]))
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_an_event_outlives_the_stream_of_its_record(machine, seed):
+    acl = machine(seed=seed)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    stream, event = ok(acl.rt.create_stream()), ok(acl.rt.create_event())
+    ok(acl.rt.record_event(event, stream))
+    ok(acl.rt.destroy_stream(stream))
+    assert acl.rt.synchronize_event(event) == 0
+
+
 def test_an_event_is_destroyed_while_its_record_is_queued(acl):
     event = ok(acl.rt.create_event())
     blocked = Blocked()
@@ -119,8 +144,9 @@ def test_an_event_is_destroyed_while_its_record_is_queued(acl):
     ok(acl.rt.synchronize_stream(0))
 
 
-def test_an_event_with_flags_is_reset_and_recorded_again(acl):
-    event = ok(acl.rt.create_event_with_flag(0x8))
+@pytest.mark.parametrize("flag", [0x1, 0x9])
+def test_an_event_with_flags_is_reset_and_recorded_again(acl, flag):
+    event = ok(acl.rt.create_event_with_flag(flag))
     ok(acl.rt.record_event(event, 0))
     ok(acl.rt.reset_event(event, 0))
     ok(acl.rt.record_event(event, 0))

@@ -5,7 +5,8 @@ import warnings
 import numpy as np
 import pytest
 from runtime.support.graphs import onnx_model
-from simulator.support.driving import D2D, D2H, H2D, Blocked, content, fill, ok, pages
+from runtime.support.threads import Beside
+from simulator.support.driving import D2D, D2H, H2D, Blocked, content, fail, fill, ok, pages
 from simulator.support.models import (
     FLOAT,
     INT64,
@@ -19,6 +20,7 @@ from simulator.support.models import (
     static_om,
     texts_om,
 )
+from support.waiting import until
 
 from ascend_simulator import SimulatorViolation, SimulatorWarning, current, report
 from ascend_simulator.codes import Code
@@ -39,6 +41,18 @@ def loaded(acl, tmp_path):
 
 def datasets(loaded):
     return loaded.inputs.dataset, loaded.outputs.dataset
+
+
+def free_shapes(acl, folder):
+    """`rows` with free shapes, told of two: its id and datasets."""
+    mid = ok(acl.mdl.load_from_file(compile_to(folder, rows(), input_shape="x:-1,4")))
+    made = []
+    for nbytes in (32, 24):
+        made.append(acl.mdl.create_dataset())
+        buffer = acl.create_data_buffer(ok(acl.rt.malloc(nbytes, 0)), nbytes)
+        ok(acl.mdl.add_dataset_buffer(made[-1], buffer))
+    ok(acl.mdl.set_dataset_tensor_desc(made[0], acl.create_tensor_desc(0, [2, 4], 2), 0))
+    return mid, *made
 
 
 def resized(loaded, side, place, by):
@@ -135,6 +149,24 @@ def test_the_whole_workspace_is_overwritten(acl, tmp_path):
     assert content(work + work_bytes + 1024, 3072) == bytes(3072)
 
 
+@pytest.mark.parametrize("at_its_end", [False, True])
+def test_a_larger_workspace_of_the_same_block_is_overwritten_too(acl, tmp_path, at_its_end):
+    small = Loaded(acl, static_om(tmp_path))
+    path = compile_to(tmp_path, rows(), "large", input_shape="x:4096,4")
+    large = Loaded(acl, path)
+    assert large.work_bytes > small.work_bytes
+    place = (large.work_bytes - small.work_bytes) * at_its_end
+    work = ok(acl.rt.malloc(large.work_bytes, 0))
+    given = work + place, small.work_bytes, small.weights, small.weight_bytes
+    first = ok(acl.mdl.load_from_file_with_mem(static_om(tmp_path), *given))
+    given = work, large.work_bytes, large.weights, large.weight_bytes
+    second = ok(acl.mdl.load_from_file_with_mem(path, *given))
+    fill(work, bytes(large.work_bytes))
+    ok(acl.mdl.execute(first, *datasets(small)))
+    ok(acl.mdl.execute(second, *datasets(large)))
+    assert content(work, large.work_bytes) == bytes([PATTERN]) * large.work_bytes
+
+
 def other_model(acl, loaded, folder):
     """A model whose output lies at the start of the workspace."""
     other = Loaded(acl, static_om(folder))
@@ -202,6 +234,24 @@ def test_an_output_over_an_input_is_found(acl, tmp_path, shift):
     ok(acl.update_data_buffer(loaded.inputs.handles[0], block + 64, 512))
     ok(acl.update_data_buffer(loaded.outputs.handles[0], block + 64 + shift, 384))
     with breaks("model.overlapping-memory"):
+        loaded.execute()
+
+
+def test_neighbours_begin_where_the_tail_of_those_before_them_ends(acl, tmp_path):
+    loaded = Loaded(acl, static_om(tmp_path, 30))  # 480 bytes in, 360 out
+    block = ok(acl.rt.malloc(4096, 0))
+    ok(acl.update_data_buffer(loaded.inputs.handles[0], block, 480))
+    ok(acl.update_data_buffer(loaded.outputs.handles[0], block + 512, 360))
+    assert loaded.execute() == 0
+
+
+def test_outputs_have_tails_too(acl, tmp_path):
+    loaded = Loaded(acl, texts_om(tmp_path, "8,4,8,4;1,4,1,4"))  # 64 and 256 bytes out
+    ok(loaded.set_dims(8, 4, 8, 4))
+    block = ok(acl.rt.malloc(4096, 0))
+    ok(acl.update_data_buffer(loaded.outputs.handles[0], block, 64))
+    ok(acl.update_data_buffer(loaded.outputs.handles[1], block + 64, 256))
+    with breaks("model.no-tail"):
         loaded.execute()
 
 
@@ -365,6 +415,8 @@ def test_sizes_with_slack_are_asked_for(machine, tmp_path):
 def test_a_gear_buffer_without_room_is_refused(acl, tmp_path):
     loaded = Loaded(acl, rows_om(tmp_path))
     ok(loaded.set_batch(4))
+    ok(acl.update_data_buffer(loaded.inputs.handles[1], loaded.inputs.ptrs[1], 4))
+    assert loaded.execute() == 0  # 4 bytes for each value are enough
     ok(acl.update_data_buffer(loaded.inputs.handles[1], loaded.inputs.ptrs[1], 3))
     assert loaded.execute() == GE_FAILURE
 
@@ -506,6 +558,21 @@ def test_a_violation_on_a_stream_reaches_who_waits_for_an_event_behind_it(acl, l
     ok(acl.rt.synchronize_stream(stream))
 
 
+def test_a_violation_on_a_stream_reaches_who_asks_for_an_event_behind_it(machine, tmp_path):
+    acl = machine(seed=1)  # then asking is what runs the stream
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    loaded = Loaded(acl, static_om(tmp_path))
+    event = ok(acl.rt.create_event())
+    fill(loaded.weights, b"other weights")
+    ok(loaded.execute_async())
+    ok(acl.rt.record_event(event, 0))
+    assert acl.rt.query_event_status(event) == (0, 0)
+    with breaks("model.weights-changed"):
+        acl.rt.query_event_status(event)
+    ok(acl.rt.synchronize_stream(0))
+
+
 def test_a_violation_that_nobody_waited_for_shows_when_its_stream_goes(acl, loaded):
     stream = ok(acl.rt.create_stream())
     fill(loaded.weights, b"other weights")
@@ -520,7 +587,34 @@ def test_a_violation_that_nobody_waited_for_shows_when_its_stream_goes(acl, load
 def test_a_device_that_is_lost_while_one_waits_has_a_code(acl, loaded):
     current().faults.arm("execute@1=lost")
     assert loaded.execute() == Code.RT_LOST_HEARTBEAT
-    assert loaded.execute() in (Code.RT_LOST_HEARTBEAT, Code.RT_DRV_INTERNAL_ERROR)
+    assert loaded.execute() == Code.RT_DRV_INTERNAL_ERROR
+
+
+@pytest.mark.parametrize("shapes", ["fixed", "free"])
+@pytest.mark.parametrize("lost", [True, False])
+def test_whoever_waits_for_an_execution_that_is_dropped_is_told_why(acl, tmp_path, shapes, lost):
+    if shapes == "fixed":
+        loaded = Loaded(acl, static_om(tmp_path))
+        mid, inputs, outputs = loaded.id, *datasets(loaded)
+    else:
+        mid, inputs, outputs = free_shapes(acl, tmp_path)
+    context, stream = ok(acl.rt.get_context()), ok(acl.rt.create_stream())
+    ok(acl.rt.set_stream_failure_mode(stream, 1))
+    config = acl.mdl.create_exec_config_handle()
+    blocked = Blocked(stream)
+    fail(stream, Code.RT_AICORE_TIMEOUT)
+
+    def execute():
+        ok(acl.rt.set_context(context))
+        return acl.mdl.execute_v2(mid, inputs, outputs, stream, config)
+
+    waiting = Beside(execute)
+    ordering, home = current().streams.ordering, current().stream(stream, "test").number
+    until(lambda: ordering.last(home) == 3, "the execution")
+    if lost:
+        current().lose_device()
+    blocked.release()
+    assert waiting.result() == (Code.RT_LOST_HEARTBEAT if lost else Code.RT_STREAM_ABORT)
 
 
 def test_launching_may_cost_time(machine, tmp_path):
@@ -588,6 +682,10 @@ def test_an_execution_may_bring_its_workspace(acl, loaded):
     assert loaded.read(0).tolist() == (X @ MATRIX).tolist()
     assert content(work, 64) == bytes([PATTERN]) * 64
     assert content(loaded.work, 64) == bytes(64)
+    ok(mdl.set_exec_config_opt(config, 2, 0))
+    ok(mdl.set_exec_config_opt(config, 3, 0))
+    assert mdl.execute_v2(loaded.id, *datasets(loaded), stream, config) == 0
+    assert content(loaded.work, 64) == bytes([PATTERN]) * 64  # without one it has its own
     assert mdl.set_exec_config_opt(config, 99, 1) == INVALID
     assert mdl.destroy_exec_config_handle(config) == 0
     assert mdl.execute_v2(loaded.id, *datasets(loaded), stream, 0) == INVALID

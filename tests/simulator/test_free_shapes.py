@@ -2,8 +2,22 @@
 
 import numpy as np
 import pytest
+from runtime.support.graphs import onnx_model
+from runtime.support.threads import Beside
 from simulator.support.driving import H2D, Blocked, content, ok
-from simulator.support.models import MATRIX, Loaded, breaks, compile_to, nonzero, rows, static_om
+from simulator.support.models import (
+    FLOAT,
+    INT64,
+    MATRIX,
+    Loaded,
+    breaks,
+    compile_to,
+    node,
+    nonzero,
+    rows,
+    static_om,
+)
+from support.waiting import until
 
 from ascend_simulator import current
 from ascend_simulator.codes import Code
@@ -67,6 +81,34 @@ def test_execute_v2_is_the_same_on_a_stream(acl, free):
     assert free.output_dims() == [2, 3]
 
 
+def test_what_an_execution_has_is_in_use_until_it_was_waited_for(acl, free):
+    context, stream = ok(acl.rt.get_context()), ok(acl.rt.create_stream())
+    other = ok(acl.rt.create_stream())
+    config = acl.mdl.create_exec_config_handle()
+    free.tell(2, 4)
+    blocked = Blocked(stream)
+
+    def execute():
+        ok(acl.rt.set_context(context))
+        return acl.mdl.execute_v2(free.id, free.inputs, free.outputs, stream, config)
+
+    running = Beside(execute)
+    home, ordering = current().stream(stream, "test").number, current().streams.ordering
+    until(lambda: ordering.last(home) == 2, "the execution")
+    for rule, misuse in (
+        ("model.unload-while-executing", lambda: acl.mdl.unload(free.id)),
+        ("dataset.destroyed-in-use", lambda: acl.mdl.destroy_dataset(free.inputs)),
+        ("dataset.destroyed-in-use", lambda: acl.destroy_data_buffer(free.handles[1])),
+    ):
+        with breaks(rule):
+            misuse()
+    with breaks("model.busy"):
+        acl.mdl.execute_v2(free.id, free.inputs, free.outputs, other, config)
+    blocked.release()
+    assert running.result() == 0
+    assert acl.mdl.unload(free.id) == 0
+
+
 def test_dims_must_be_told(acl, free):
     assert free.execute() == INVALID
     assert "found no tensor description" in acl.get_recent_err_msg()
@@ -102,10 +144,26 @@ def test_an_output_without_an_address_gets_memory(acl, tmp_path):
     assert acl.rt.free(ptr) == 0
 
 
+def test_what_the_arithmetic_refuses_is_a_failed_execution(acl, tmp_path):
+    model = onnx_model(
+        [node("Gather", ["table", "x"], ["y"])],
+        [("x", INT64, ["n"])],
+        [("y", FLOAT, ["n"])],
+        {"table": np.float32([1, 2, 3])},
+    )
+    free = FreeModel(acl, compile_to(tmp_path, model, input_shape="x:-1"))
+    free.write(np.array([1, 99]))
+    free.tell(2)
+    assert free.execute() == Code.RT_MODEL_EXECUTE
+    assert "Gather" in acl.get_recent_err_msg()
+
+
 def test_missing_buffers_are_refused(acl, free):
+    free.tell(2, 4)
     empty = acl.mdl.create_dataset()
-    assert acl.mdl.execute(free.id, empty, free.outputs) == INVALID
-    assert acl.mdl.execute(free.id, free.inputs, empty) == INVALID
+    for datasets in ((empty, free.outputs), (free.inputs, empty)):
+        assert acl.mdl.execute(free.id, *datasets) == INVALID
+        assert "found 0 buffers, expected 1" in acl.get_recent_err_msg()
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def test_setters_check_in_the_order_of_the_documents(acl, tmp_path, family):
     if family[1] != "set_dynamic_hw_size":
         assert call(unknown, short.dataset, place, *zero) == INVALID
     assert call(unknown, short.dataset, 9, *wrong) == INVALID
+    assert call(unknown, short.dataset, place + 1, *wrong) == INVALID
     assert call(unknown, null.dataset, place, *wrong) == INVALID
     assert call(unknown, short.dataset, place, *wrong) == UNKNOWN
     assert call(loaded.id, short.dataset, place, *wrong) == NO_GEAR
@@ -91,6 +92,17 @@ def test_other_families_have_no_such_gear(acl, tmp_path, family):
     for other in SETTERS.values():
         if other[0] is not make:
             assert setter_of(acl, other)(loaded.id, inputs, place, *other[2]) == NO_GEAR
+
+
+def test_a_gear_of_the_same_values_is_one_of_its_family_only(acl, tmp_path):
+    model = onnx_model(
+        [node("Identity", ["x"], ["y"])], [("x", FLOAT, ["h", "w"])], [("y", FLOAT, ["h", "w"])]
+    )
+    shape = {"input_format": "ND", "input_shape": "x:-1,-1"}
+    loaded = Loaded(acl, compile_to(tmp_path, model, **shape, dynamic_dims="2,3;4,4"))
+    inputs = loaded.inputs.dataset
+    assert acl.mdl.set_dynamic_hw_size(loaded.id, inputs, 1, 2, 3) == NO_GEAR
+    assert loaded.set_dims(2, 3) == 0
 
 
 def test_a_static_model_has_no_gear(acl, tmp_path, family):
@@ -235,6 +247,24 @@ def test_a_gear_buffer_that_was_overwritten_is_found(acl, tmp_path):
         loaded.execute()
 
 
+@pytest.mark.parametrize("found", [1, 8])
+def test_a_gear_buffer_that_holds_another_gear_is_found(acl, tmp_path, found):
+    loaded = Loaded(acl, rows_om(tmp_path))
+    ok(loaded.set_batch(4))
+    fill(loaded.inputs.ptrs[-1], found.to_bytes(8, "little"))
+    with breaks("model.gear-content"):
+        loaded.execute()
+
+
+def test_a_gear_that_no_setter_wrote_runs(acl, tmp_path):
+    loaded = Loaded(acl, rows_om(tmp_path))
+    fill(loaded.inputs.ptrs[-1], (1).to_bytes(8, "little"))
+    before = loaded.output_bytes(0)
+    with pytest.warns(SimulatorWarning, match="model.gear-not-set"):
+        ok(loaded.execute())
+    assert loaded.output_bytes(0)[12:] == before[12:]
+
+
 def test_a_gear_that_came_by_another_way_must_have_room(acl, tmp_path):
     loaded = Loaded(acl, rows_om(tmp_path))
     ok(loaded.set_batch(4))
@@ -242,6 +272,22 @@ def test_a_gear_that_came_by_another_way_must_have_room(acl, tmp_path):
     fill(loaded.inputs.ptrs[-1], (8).to_bytes(8, "little"))
     with breaks("model.gear-content"):
         loaded.execute()
+
+
+def test_lenient_mode_runs_a_gear_that_came_by_another_way_where_there_is_room(machine, tmp_path):
+    acl = machine(mode="lenient")
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    loaded = Loaded(acl, rows_om(tmp_path))
+    ok(loaded.set_batch(4))
+    fill(loaded.inputs.ptrs[-1], (8).to_bytes(8, "little"))
+    before = loaded.output_bytes(0)
+    with pytest.warns(SimulatorWarning, match="model.gear-content"):
+        assert loaded.execute() == 0
+    assert loaded.output_bytes(0)[84:] != before[84:]
+    ok(acl.update_data_buffer(loaded.outputs.handles[0], loaded.outputs.ptrs[0], 4 * 12))
+    with pytest.warns(SimulatorWarning, match="for which 'product:0:y' has 48 bytes of 96"):
+        assert loaded.execute() == Code.RT_MODEL_EXECUTE
 
 
 # -- any table of gears --------------------------------------------------------------------------

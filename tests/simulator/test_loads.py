@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from runtime.support.graphs import onnx_model
 from simulator.support.driving import MIB, Blocked, content, fill, ok
 from simulator.support.models import (
@@ -24,6 +26,7 @@ from ascend_simulator import SimulatorViolation, current, freeze, om, report
 from ascend_simulator.codes import Code
 from ascend_simulator.load_config import ConfigAttr, LoadType
 from ascend_simulator.models import models
+from ascend_simulator.regions import overlap
 
 NONE = (0, 0)
 
@@ -204,6 +207,25 @@ def test_other_weights_are_found_by_the_next_execution(acl, tmp_path):
         loaded.execute()
 
 
+def test_weights_of_one_file_are_shared_whole_or_not_at_all(acl, tmp_path):
+    path = static_om(tmp_path)
+    _, nbytes = ok(acl.mdl.query_size(path))
+    block = ok(acl.rt.malloc(2 * nbytes, 0))
+    ok(load(acl, path, weights=(block, nbytes)))
+    with breaks("model.weights-changed"):
+        load(acl, path, weights=(block + 64, nbytes))
+    ok(load(acl, path, weights=(block + nbytes, nbytes)))
+
+
+PIECES = st.tuples(st.integers(0, 20), st.integers(0, 8))
+
+
+@given(one=PIECES, two=PIECES)
+def test_pieces_overlap_where_they_have_a_byte_in_common(one, two):
+    common = set(range(one[0], sum(one))) & set(range(two[0], sum(two)))
+    assert overlap(one, two) == bool(common)
+
+
 def test_another_file_in_the_weight_block_is_found(acl, tmp_path):
     loaded = Loaded(acl, static_om(tmp_path))
     assert loaded.execute() == 0
@@ -298,7 +320,8 @@ def test_a_file_for_another_chip_is_refused_at_load_only(machine, tmp_path):
 
 
 def test_loads_of_one_file_share_what_computes(acl, tmp_path):
-    first, second = Loaded(acl, static_om(tmp_path)), Loaded(acl, static_om(tmp_path))
+    path = static_om(tmp_path, 7)  # in no other test, whose exceptions may keep what it loaded
+    first, second = Loaded(acl, path), Loaded(acl, path)
     other = Loaded(acl, rows_om(tmp_path))
     graphs = [models().get(each.id, "test").graph for each in (first, second, other)]
     assert graphs[0] is graphs[1]
@@ -320,6 +343,14 @@ def test_a_graph_that_cannot_be_opened_is_refused_and_nothing_is_held(acl, tmp_p
     for ptr, _ in parts:
         ok(acl.rt.free(ptr))
     assert current().memory.used(0) == 0
+
+
+def test_a_configuration_loads_a_model_with_free_shapes_into_memory_of_the_system(acl, tmp_path):
+    config = acl.mdl.create_config_handle()
+    path = compile_to(tmp_path, rows(), input_shape="x:-1,4")
+    ok(acl.mdl.set_config_opt(config, ConfigAttr.ACL_MDL_LOAD_TYPE_SIZET, 1))
+    ok(acl.mdl.set_config_opt(config, ConfigAttr.ACL_MDL_PATH_PTR, path))
+    assert acl.mdl.load_with_config(config) == (0, 0)
 
 
 def test_a_load_may_cost_time(machine, tmp_path):

@@ -68,6 +68,11 @@ def test_an_unknown_policy_takes_huge_pages_from_2_mib_on(nbytes, expected):
     assert charged_bytes(nbytes, 99) == expected
 
 
+def test_normal_pages_are_taken_for_any_size_where_they_are_asked_for():
+    for policy in (2, 5, 0x100 | 2):
+        assert charged_bytes(4 * MIB, policy) == 4 * MIB + 4096
+
+
 def test_get_mem_info_shows_what_allocations_take(machine):
     acl = machine(hbm_mib=16)
     ok(acl.init())
@@ -82,6 +87,15 @@ def test_get_mem_info_shows_what_allocations_take(machine):
     assert "12,582,912" in acl.get_recent_err_msg()
     ok(acl.rt.free(ptr))
     ok(acl.rt.malloc(12 * MIB, 0))
+
+
+def test_the_last_page_can_be_had(machine):
+    acl = machine(hbm_mib=4)
+    ok(acl.init())
+    ok(acl.rt.set_device(0))
+    assert acl.rt.malloc(4 * MIB - 31, 2) == (0, 207001)
+    ok(acl.rt.malloc(4 * MIB - 32, 2))
+    assert acl.rt.get_mem_info(1) == (0, 4 * MIB, 0)
 
 
 def test_devices_have_memory_of_their_own(machine):

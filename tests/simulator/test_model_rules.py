@@ -47,6 +47,14 @@ def destroys_a_dataset_in_use(acl, folder):
     return acl.mdl.destroy_dataset(loaded.inputs.dataset)
 
 
+@scenario("dataset.description-destroyed", lenient=None)
+def destroys_the_description_that_a_dataset_has(acl, folder):
+    dataset, desc = acl.mdl.create_dataset(), acl.create_tensor_desc(0, [2], 2)
+    ok(acl.mdl.add_dataset_buffer(dataset, acl.create_data_buffer(0, 0)))
+    ok(acl.mdl.set_dataset_tensor_desc(dataset, desc, 0))
+    return acl.destroy_tensor_desc(acl.mdl.get_dataset_tensor_desc(dataset, 0))
+
+
 @scenario("model.memory-unaligned", lenient=(0, 0))
 def loads_into_the_middle_of_a_line(acl, folder):
     work = ok(acl.rt.malloc(4 * MIB, 0))
@@ -137,6 +145,22 @@ def sets_the_gear_of_another_slot_last(acl, folder):
 @scenario("model.gear-not-set")
 def sets_no_gear(acl, folder):
     return Loaded(acl, rows_om(folder)).execute()
+
+
+@scenario("model.gear-elsewhere")
+def sets_the_gear_at_the_place_of_an_input(acl, folder):
+    loaded = Loaded(acl, rows_om(folder))
+    ok(loaded.set_batch(4))
+    return acl.mdl.set_dynamic_batch_size(loaded.id, loaded.inputs.dataset, 0, 4)
+
+
+@scenario("model.gear-content")
+def sets_the_gear_of_another_model_in_the_same_buffer(acl, folder):
+    path = rows_om(folder)
+    loaded, other = Loaded(acl, path), Loaded(acl, path)
+    ok(loaded.set_batch(8))
+    ok(acl.mdl.set_dynamic_batch_size(other.id, loaded.inputs.dataset, 1, 4))
+    return loaded.execute()
 
 
 @scenario("model.gear-content", lenient=507011)

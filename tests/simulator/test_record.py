@@ -127,7 +127,7 @@ def test_nothing_else_of_the_runtime_calls_pyacl():
     importing = {
         file
         for file in RUNTIME.rglob("*.py")
-        if re.search(r"import_module\(\"acl\"\)|^\s*(?:import|from) acl\b", file.read_text(), re.M)
+        if re.search(r"import_\w+\(\"acl\"\)|^\s*(?:import|from) acl\b", file.read_text(), re.M)
     }
     assert {file.relative_to(RUNTIME).as_posix() for file in importing} == {
         "ascend/pyacl.py",

@@ -1,8 +1,11 @@
 """The simulated machine from the environment."""
 
+import dataclasses
+
 import pytest
 
 from ascend_simulator import Settings, from_environment
+from ascend_simulator.settings import PREFIX
 
 
 def test_without_variables_there_is_one_strict_device():
@@ -58,25 +61,51 @@ def test_all_faults_of_the_environment_are_named():
     assert "SPEED: found an unknown name" in str(raised.value)
 
 
+UNFIT = {
+    "mode": ("mild", ""),
+    "soc": ("",),
+    "devices": ("-1", "two", ""),
+    "hbm_mib": ("0", "1.5"),
+    "streams": ("0",),
+    "model_streams": ("-1",),
+    "queue": ("-1",),
+    "events": ("0",),
+    "launch_us": ("-1.0", "inf"),
+    "copy_gbps": ("nan",),
+    "compile_ms": ("-0.5", "long"),
+    "load_ms": ("-0.5",),
+    "threads": ("0",),
+    "size_slack": ("-1",),
+    "seed": ("1.5",),
+    "faults": ("malloc", "execute@x=507010"),
+    "visible_devices": ("a", "0;1"),
+}
+"""Setting: texts of values that it cannot have."""
+
+
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"mode": "mild"},
-        {"devices": -1},
-        {"hbm_mib": 0},
-        {"streams": 0},
-        {"events": 0},
-        {"launch_us": -1.0},
-        {"copy_gbps": float("nan")},
-        {"compile_ms": -0.5},
-        {"load_ms": -0.5},
-        {"threads": 0},
-        {"size_slack": -1},
-    ],
+    ("name", "text"), [(n, text) for n, texts in UNFIT.items() for text in texts]
 )
-def test_what_cannot_be_is_refused_by_name(given):
-    with pytest.raises(ValueError, match=f"{next(iter(given))}: found"):
-        Settings(**given)
+def test_what_cannot_be_is_told_with_its_variable_and_what_is_expected(name, text):
+    own = "ASCEND_RT_VISIBLE_DEVICES" if name == "visible_devices" else PREFIX + name.upper()
+    with pytest.raises(ValueError, match=f"^{own}: found '{text}', expected ") as raised:
+        from_environment({own: text})
+    assert ", e.g. " in str(raised.value) or name == "mode"
+
+
+def test_of_a_plan_of_faults_the_part_that_cannot_be_read_is_told():
+    variable = f"{PREFIX}FAULTS"
+    with pytest.raises(ValueError, match=r"^ASCEND_SIMULATOR_FAULTS: found 'sync@0=1', expected"):
+        from_environment({variable: "malloc@1=207001; sync@0=1; execute@2=lost"})
+
+
+def test_every_setting_says_what_it_may_be():
+    assert UNFIT.keys() == {field.name for field in dataclasses.fields(Settings)}
+
+
+def test_what_cannot_be_is_refused_by_name_in_a_process_of_tests():
+    with pytest.raises(ValueError, match=r"^hbm_mib: found '0', expected .*; faults: found 'x'"):
+        Settings(hbm_mib=0, faults="x")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from threading import Event
 
 import numpy as np
 import pytest
-from simulator.support.driving import H2D, MIB, content, ok
+from simulator.support.driving import D2H, H2D, MIB, content, ok
 
 import ascend_simulator
 from ascend_simulator import SimulatorWarning
@@ -47,6 +47,16 @@ def test_numpy_contiguous_to_ptr_copies_only_what_has_holes(util):
     ptr, array = util.numpy_contiguous_to_ptr(whole[:, 1])
     assert array.tolist() == [1, 5, 9, 13]
     assert ptr == array.ctypes.data
+
+
+def test_an_array_is_written_through_its_address(acl):
+    device, array = ok(acl.rt.malloc(64, 0)), np.zeros((2, 64), np.uint8)
+    ptr, _ = acl.util.numpy_contiguous_to_ptr(array[0])
+    ok(acl.rt.memset(device, 64, 5, 64))
+    ok(acl.rt.memcpy(ptr, 64, device, 64, D2H))
+    assert array.tolist() == [[5] * 64, [0] * 64]
+    ok(acl.rt.memset(ptr, 128, 6, 128))  # of the array that it is a part of
+    assert (array == 6).all()
 
 
 @pytest.mark.parametrize("given", [[1], b"1", 1, None])

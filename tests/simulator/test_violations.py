@@ -6,10 +6,12 @@ the table says: with a code where the simulator cannot go on, else with 0.
 
 import ctypes
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from simulator.support.driving import D2D, D2H, H2D, MIB, Blocked, fill, ok, pages
+from simulator.support.models import Loaded, static_om
 
 import ascend_simulator
 import ascend_simulator.exports  # every rule is declared then
@@ -212,7 +214,7 @@ def asks_for_an_event_never_recorded(acl):
 
 @breaks("event.not-recorded")
 def waits_for_an_event_that_was_reset(acl):
-    event = ok(acl.rt.create_event_with_flag(0x8))
+    event = ok(acl.rt.create_event_with_flag(0x1))
     ok(acl.rt.record_event(event, 0))
     ok(acl.rt.reset_event(event, 0))
     return acl.rt.synchronize_event(event)
@@ -241,6 +243,34 @@ def resets_an_event_of_create_event(acl):
     event = ok(acl.rt.create_event())
     ok(acl.rt.record_event(event, 0))
     return acl.rt.reset_event(event, 0)
+
+
+@breaks("event.bad-reset", lenient=107000)
+def resets_an_event_without_sync(acl):
+    event = ok(acl.rt.create_event_with_flag(0x8))
+    ok(acl.rt.record_event(event, 0))
+    return acl.rt.reset_event(event, 0)
+
+
+@breaks("event.bad-reset", lenient=107000)
+def resets_an_event_of_create_event_ex(acl):
+    event = ok(acl.rt.create_event_ex_with_flag(0x1))
+    ok(acl.rt.record_event(event, 0))
+    return acl.rt.reset_event(event, 0)
+
+
+@breaks("event.bad-query", lenient=(0, 107000))
+def queries_an_event_of_create_event_ex(acl):
+    event = ok(acl.rt.create_event_ex_with_flag(0x1))
+    ok(acl.rt.record_event(event, 0))
+    return acl.rt.query_event(event)
+
+
+@breaks("event.no-sync", lenient=107000)
+def has_a_stream_wait_for_an_event_that_only_takes_time(acl):
+    event = ok(acl.rt.create_event_with_flag(0x8))
+    ok(acl.rt.record_event(event, 0))
+    return acl.rt.stream_wait_event(ok(acl.rt.create_stream()), event)
 
 
 # -- memory ---------------------------------------------------------------------------------------
@@ -365,6 +395,16 @@ def registers_device_memory(acl):
     return acl.rt.host_register(ok(acl.rt.malloc(64, 0)), 64, 0)
 
 
+@breaks("memory.device-for-host", lenient=(0, 107000))
+def registers_memory_where_no_program_has_any(acl):
+    return acl.rt.host_register(0x1000, 4096, 0)
+
+
+@breaks("memory.device-for-host", lenient=(0, 107000))
+def registers_more_than_the_host_has(acl):
+    return acl.rt.host_register(pages().ctypes.data, -4096, 0)
+
+
 @breaks("memory.device-for-host", lenient=b"")
 def reads_device_memory_as_host_memory(acl):
     return acl.util.ptr_to_bytes(ok(acl.rt.malloc(64, 0)), 64)
@@ -427,6 +467,30 @@ def copies_a_byte_beyond_the_source(acl):
     return acl.rt.memcpy_async(pinned, 128, device + 64, 65, D2H, 0)
 
 
+@breaks("memory.beyond-block", lenient=107000)
+def copies_from_pageable_memory_into_registered_memory_behind_it(acl):
+    device, array = ok(acl.rt.malloc(8192, 0)), pages(2)
+    ok(acl.rt.host_register_v2(array.ctypes.data + 4096, 4096, 0x10000000))
+    return acl.rt.memcpy(device, 8192, array.ctypes.data, 4097, H2D)
+
+
+@breaks("memory.beyond-block", lenient=b"")
+def reads_beyond_the_memory_of_the_host(acl):
+    return acl.util.ptr_to_bytes(pages().ctypes.data, -1)
+
+
+@breaks("memory.beyond-block", lenient=None)
+def copies_a_byte_beyond_the_bytes_that_were_given(acl):
+    device, given = ok(acl.rt.malloc(64, 0)), bytes(range(63))
+    return acl.rt.memcpy(device, 64, acl.util.bytes_to_ptr(given), 64, H2D)
+
+
+@breaks("memory.beyond-block", lenient=(0, 145006))
+def loads_a_byte_more_than_the_bytes_that_were_given(acl, tmp_path):
+    given = Path(static_om(tmp_path)).read_bytes()
+    return acl.mdl.load_from_mem(acl.util.bytes_to_ptr(given), len(given) + 1)
+
+
 @breaks("memory.busy")
 def reads_what_a_stream_still_writes(acl):
     device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
@@ -446,6 +510,23 @@ def copies_to_another_device(acl):
     device, pinned = ok(acl.rt.malloc(64, 0)), ok(acl.rt.malloc_host(64))
     ok(acl.rt.set_device(1))
     return acl.rt.memcpy(device, 64, pinned, 64, H2D)
+
+
+@breaks("memory.other-device")
+def executes_on_memory_of_another_device(acl, tmp_path):
+    loaded, home = Loaded(acl, static_om(tmp_path)), ok(acl.rt.get_context())
+    ok(acl.rt.set_device(1))
+    there = ok(acl.rt.malloc(64, 0))
+    ok(acl.rt.set_context(home))
+    ok(acl.update_data_buffer(loaded.inputs.handles[0], there, 32))
+    return loaded.execute()
+
+
+@breaks("memory.other-device", lenient=None)
+def exports_memory_of_another_device(acl):
+    device = ok(acl.rt.malloc(4096, 0))
+    ok(acl.rt.set_device(1))
+    return acl.rt.ipc_mem_get_export_key(device, 4096, 65, 1)
 
 
 # -- copies ---------------------------------------------------------------------------------------

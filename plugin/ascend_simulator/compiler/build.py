@@ -20,6 +20,7 @@ from ascend_simulator.compiler.inference import Inference, Value, subgraphs
 from ascend_simulator.compiler.tensors import (
     graph_input,
     input_tensors,
+    kind_name,
     output_tensors,
     value_bytes,
 )
@@ -35,6 +36,7 @@ _MOST_GRAPH_BYTES: Final = (1 << 31) - 1  # of a Protobuf message
 _NO_FREE_SHAPES: Final = "Ascend310B"
 _UNGEARED: Final = ("static", "dynamic")
 _INTEGER: Final = ("QLinear", "ConvInteger", "MatMulInteger")
+_OTHER_FLOATS: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _NOWHERE: Final = Value(0, None)
 
 
@@ -114,9 +116,7 @@ class _Compilation:
     def _converted(self) -> ModelProto:
         """The graph that is executed; with "origin" it is the one that was given."""
         options = self._options
-        for name in options.fp16_inputs:
-            if name not in (each.name for each in self._inputs):
-                raise CompileFault("E10016", f"--input_fp16_nodes: '{name}' is no input")
+        self._check_types()
         if options.precision == "fp16":
             return half.rounded(
                 self._model,
@@ -127,6 +127,22 @@ class _Compilation:
         if options.fp16_inputs or options.fp16_outputs:
             raise CompileFault("E10055", "FP16 inputs and outputs need --precision_mode_v2=fp16")
         return self._model
+
+    def _check_types(self) -> None:
+        """Whether the types that are asked for come about: of FP32 values FP16 can be made."""
+        kinds = {each.name: each.type.tensor_type.elem_type for each in self._inputs}
+        for name in self._options.fp16_inputs:
+            if name not in kinds:
+                raise CompileFault("E10016", f"--input_fp16_nodes: '{name}' is no input")
+            if kinds[name] not in (TensorProto.FLOAT, TensorProto.FLOAT16):
+                found = f"found '{name}' of type {kind_name(kinds[name])}, expected FLOAT"
+                raise CompileFault("E10055", f"--input_fp16_nodes: {found}")
+        asked = self._options.output_type
+        for value in self._model.graph.output if asked else ():
+            kind = value.type.tensor_type.elem_type
+            if kind in _OTHER_FLOATS and (kind, asked) != (TensorProto.FLOAT16, "FP16"):
+                found = f"found output '{value.name}' of type {kind_name(kind)}, expected FLOAT"
+                raise CompileFault("E10055", f"--output_type={asked}: {found}")
 
     def _manifest(
         self,

@@ -6,6 +6,7 @@ never passed over. Those that only tune a compiler are taken and have no effect.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,26 @@ _WITHOUT_EFFECT: Final = frozenset(
         *("buffer_optimize", "enable_small_channel", "fusion_switch_file", "debug_dir"),
     )
 )
+_SWITCH: Final = ("0", "1")
+_TRUTH: Final = ("true", "false")
+_CHOICES: Final[Mapping[str, Sequence[str]]] = {
+    "buffer_optimize": ("l2_optimize", "off_optimize", "l1_optimize", "l1_and_l2_optimize"),
+    "deterministic": _SWITCH,
+    "enable_single_stream": _TRUTH,
+    "enable_small_channel": _SWITCH,
+    "log": ("debug", "info", "warning", "error", "null"),
+    "op_compiler_cache_mode": ("enable", "force", "disable"),
+    "op_debug_level": ("0", "1", "2", "3", "4"),
+    "op_select_implmode": (
+        *("high_precision", "high_performance"),
+        *("high_precision_for_all", "high_performance_for_all"),
+    ),
+    "disable_reuse_memory": _SWITCH,
+}
+"""Values that the documents name; an empty one is the default."""
+_CODES: Final[Mapping[Sequence[str], str]] = {_SWITCH: "E10006", _TRUTH: "E10005"}
+_NUMBER: Final = re.compile(" *-?[0-9]+ *")
+_PATH: Final = re.compile("[A-Za-z0-9_./\u4e00-\u9fa5-]+")
 _REFUSED: Final = frozenset(
     (
         *("insert_op_conf", "external_weight", "out_nodes", "input_shape_range", "weight"),
@@ -76,8 +97,14 @@ class Options:
     precision: str = "fp16"
     """`--precision_mode_v2`: FP16 unless asked otherwise, as ATC has it."""
     fp16_inputs: tuple[str, ...] = ()
-    fp16_outputs: bool = False
+    output_type: str = ""
+    """FP32 or FP16; '' leaves each output as it is."""
     reuse_memory: bool = True
+
+    @property
+    def fp16_outputs(self) -> bool:
+        """Whether FP32 outputs leave as FP16."""
+        return self.output_type == "FP16"
 
 
 def usage() -> str:
@@ -117,6 +144,12 @@ def read(arguments: Sequence[str], soc: str) -> Options:
     for name in ("model", "output", "soc_version"):
         if not given.get(name):
             raise CompileFault("E10054", f"--{name} is missing or empty")
+    for name in ("model", "output"):
+        if not _PATH.fullmatch(given[name]):
+            reason = "expected letters, digits, '_', '-', '.', '/' and Chinese characters"
+            raise _wrong(given, name, reason)
+    if given["output"].endswith("/"):
+        raise _wrong(given, "output", "expected the name of a file behind the folder", "E10022")
     chips = sorted({soc, *KNOWN})
     if given["soc_version"] not in chips:
         raise _wrong(given, "soc_version", f"expected one of {', '.join(chips)}")
@@ -124,8 +157,12 @@ def read(arguments: Sequence[str], soc: str) -> Options:
         raise _wrong(given, "input_format", f"expected one of {', '.join(_FORMATS)}")
     if given.get("output_type", "") not in ("", "FP32", "FP16"):
         raise _wrong(given, "output_type", "the simulator follows FP32 and FP16")
-    if given.setdefault("disable_reuse_memory", "0") not in ("0", "1"):
-        raise CompileFault("E10006", "--disable_reuse_memory: expected 0 or 1")
+    for name, choices in _CHOICES.items():
+        if given.get(name) and given[name] not in choices:
+            reason = f"expected one of {', '.join(choices)}"
+            raise _wrong(given, name, reason, _CODES.get(choices, "E10001"))
+    if given.get("optypelist_for_implmode") and not given.get("op_select_implmode"):
+        raise _wrong(given, "optypelist_for_implmode", "expected --op_select_implmode beside it")
     return Options(
         model=given["model"],
         output=given["output"],
@@ -137,9 +174,16 @@ def read(arguments: Sequence[str], soc: str) -> Options:
         dims_gears=given.get("dynamic_dims"),
         precision=_precision(given),
         fp16_inputs=tuple(filter(None, given.get("input_fp16_nodes", "").split(";"))),
-        fp16_outputs=given.get("output_type") == "FP16",
-        reuse_memory=given["disable_reuse_memory"] == "0",
+        output_type=given.get("output_type", ""),
+        reuse_memory=given.get("disable_reuse_memory") != "1",
     )
+
+
+def number(text: str) -> int:
+    """A decimal number in a flag. Raises ValueError for what else Python would take."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
 
 
 def _split(arguments: Sequence[str]) -> dict[str, str]:
@@ -172,5 +216,5 @@ def _precision(given: Mapping[str, str]) -> str:
     return precision
 
 
-def _wrong(given: Mapping[str, str], name: str, reason: str) -> CompileFault:
-    return CompileFault("E10001", f"--{name}={given[name]}: {reason}")
+def _wrong(given: Mapping[str, str], name: str, reason: str, code: str = "E10001") -> CompileFault:
+    return CompileFault(code, f"--{name}={given[name]}: {reason}")

@@ -6,18 +6,20 @@ documents name none, the choice is ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ascend_simulator.compiler.faults import CompileFault
-from ascend_simulator.compiler.flags import Options
+from ascend_simulator.compiler.flags import Options, number
+from ascend_simulator.compiler.gear_lists import (
+    check_count,
+    check_places,
+    family_of,
+    values_of,
+)
 from ascend_simulator.om import Dims, Family
 
-LEAST_GEARS: Final = 2
-MOST_GEARS: Final = 100
-MOST_GEARS_950: Final = 256
-"""Of chips named Ascend950..."""
 NO_END: Final = -1
 """The largest value of a dim that has no limit."""
 
@@ -25,7 +27,6 @@ Range: TypeAlias = tuple[int, int]
 """Least and largest value of a dim; a fixed one has both alike."""
 
 _ANY: Final[Range] = (1, NO_END)
-_IMAGE_AXES: Final[Mapping[str, tuple[int, int]]] = {"NCHW": (2, 3), "NHWC": (1, 2)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def input_shapes(options: Options, inputs: Sequence[GraphInput]) -> InputShapes:
                 "E10016", f"--input_shape names '{name}'; inputs: {', '.join(names)}"
             )
     ranges = {each.name: _checked(each, listed.get(each.name)) for each in inputs}
-    family, text = _family(options)
+    family, text = family_of(options)
     if text is None:
         if all(low == high for dims in ranges.values() for low, high in dims):
             only = Gear((), tuple(_fixed(ranges[name], iter(())) for name in names))
@@ -81,13 +82,14 @@ def input_shapes(options: Options, inputs: Sequence[GraphInput]) -> InputShapes:
     order = [name for name in listed if any(each == _ANY for each in ranges[name])]
     if any(low != high and (low, high) != _ANY for dims in ranges.values() for low, high in dims):
         raise CompileFault("E10040", "--input_shape has a range '~', which gears exclude")
-    values = _values(text)
-    places = [name for name in order for each in ranges[name] if each == _ANY]
-    _check_places(family, options, ranges, order, len(values[0]))
-    _check_count(values, options.soc)
+    values = values_of(family, text)
+    axes = {name: _places(ranges[name]) for name in order}
+    check_places(family, options, axes, len(values[0]))
+    check_count(family, values, options.soc)
+    count = sum(map(len, axes.values()))
     gears = []
     for gear in values:
-        spread = _spread(family, gear, ranges, order, len(places))
+        spread = iter(gear * (count // len(gear)))  # a batch size for each input; dims once
         shapes = {name: _fixed(ranges[name], spread) for name in order}
         fixed = {name: _fixed(ranges[name], iter(())) for name in names if name not in shapes}
         gears.append(Gear(gear, tuple((shapes | fixed)[name] for name in names)))
@@ -99,15 +101,18 @@ def _listed(text: str) -> dict[str, tuple[Range, ...]]:
     listed: dict[str, tuple[Range, ...]] = {}
     for entry in filter(None, text.split(";")):
         name, colon, dims = entry.rpartition(":")
+        name = name.strip()
         if not colon or not name:
             raise CompileFault("E10002", f"--input_shape: found '{entry}', expected name:d,d,d")
+        if name in listed:
+            raise CompileFault("E10002", f"--input_shape: found '{name}' twice, expected it once")
         listed[name] = tuple(_range(dim, text) for dim in dims.split(",")) if dims else ()
     return listed
 
 
 def _range(text: str, whole: str) -> Range:
     try:
-        low, high = (int(part) for part in text.split("~")) if "~" in text else [int(text)] * 2
+        low, high = map(number, text.split("~")) if "~" in text else [number(text)] * 2
     except ValueError:
         raise CompileFault("E10002", f"--input_shape={whole}: '{text}' is no number") from None
     if (low, high) == (-1, -1):
@@ -132,106 +137,8 @@ def _checked(graph: GraphInput, listed: tuple[Range, ...] | None) -> tuple[Range
     return listed
 
 
-def _family(options: Options) -> tuple[Family, str | None]:
-    flags: dict[Family, str | None] = {
-        "batch": options.batch_gears,
-        "image": options.image_gears,
-        "dims": options.dims_gears,
-    }
-    given = [(family, text) for family, text in flags.items() if text is not None]
-    if len(given) > 1:
-        raise CompileFault("E10009", "of the three families of gears only one can be given")
-    if not given:
-        return "static", None
-    ((family, text),) = given
-    if not text:
-        raise CompileFault("E10004", "the list of gears is empty")
-    if family == "dims" and options.input_format != "ND":
-        raise CompileFault("E10001", "--dynamic_dims needs --input_format=ND")
-    if family == "image" and options.input_format not in _IMAGE_AXES:
-        raise CompileFault("E10001", "--dynamic_image_size needs --input_format=NCHW or NHWC")
-    if family == "batch":
-        text = text.replace(",", ";")
-    return family, text
-
-
-def _values(text: str) -> tuple[Dims, ...]:
-    """The gears as they are listed: ";" between two, "," inside one."""
-    try:
-        gears = tuple(tuple(int(part) for part in gear.split(",")) for gear in text.split(";"))
-    except ValueError:
-        raise CompileFault("E10001", f"gears '{text}': a value is no number") from None
-    for gear in gears:
-        if len(gear) != len(gears[0]):
-            found = f"gear {gear} has {len(gear)} values, {gears[0]} has {len(gears[0])}"
-            raise CompileFault("E10037", found)
-        if min(gear) < 1:
-            raise CompileFault("E10038", f"gear {gear}: found {min(gear)}, expected 1 or more")
-    if len(set(gears)) < len(gears):
-        raise CompileFault("E10039", f"gears '{text}': two are alike")
-    return gears
-
-
-def _check_count(values: tuple[Dims, ...], soc: str) -> None:
-    most = MOST_GEARS_950 if soc.startswith("Ascend950") else MOST_GEARS
-    if len(values) < LEAST_GEARS:
-        found = f"found {len(values)} gear, expected {LEAST_GEARS} or more; one is a static shape"
-        raise CompileFault("E10035", found)
-    if len(values) > most:
-        raise CompileFault("E10036", f"found {len(values)} gears, expected at most {most}")
-
-
-def _check_places(
-    family: Family,
-    options: Options,
-    ranges: Mapping[str, tuple[Range, ...]],
-    order: Sequence[str],
-    width: int,
-) -> None:
-    """Whether the -1 of --input_shape are where this family of gears has its values."""
-    places = {name: _places(ranges[name]) for name in order}
-    count = sum(map(len, places.values()))
-    if not count:
-        code = "E10031" if family == "batch" else "E10040"
-        raise CompileFault(code, "gears are given and no dim in --input_shape is -1")
-    if family == "dims":
-        for name, axes in places.items():
-            if len(axes) > width:
-                found = f"'{name}' has {len(axes)} times -1, a gear {width} values"
-                raise CompileFault("E10045", found)
-        if count > width:
-            raise CompileFault(
-                "E10046", f"--input_shape has {count} times -1, a gear {width} values"
-            )
-        if count < width:
-            raise CompileFault(
-                "E10001", f"--input_shape has {count} times -1, a gear {width} values"
-            )
-        return
-    allowed = (0,) if family == "batch" else _IMAGE_AXES[options.input_format]
-    code, what = ("E10018", "the first dim") if family == "batch" else ("E10019", "H and W")
-    for name, axes in places.items():
-        if tuple(axes) != allowed:
-            raise CompileFault(code, f"'{name}' has -1 at {axes}, where only {what} may have it")
-    if family == "image" and width != len(allowed):
-        raise CompileFault("E10020", f"a gear has {width} values, expected height,width")
-
-
 def _places(dims: tuple[Range, ...]) -> list[int]:
     return [axis for axis, each in enumerate(dims) if each == _ANY]
-
-
-def _spread(
-    family: Family,
-    gear: Dims,
-    ranges: Mapping[str, tuple[Range, ...]],
-    order: Sequence[str],
-    count: int,
-) -> Iterator[int]:
-    """The gear's values, one for each -1 in the order of --input_shape."""
-    if family == "dims":
-        return iter(gear)
-    return iter(gear * (count // len(gear)))
 
 
 def _fixed(dims: tuple[Range, ...], values: Iterator[int]) -> Dims:

@@ -89,7 +89,7 @@ def value_bytes(value: Value, *, fp16: bool) -> int:
     kind = TensorProto.FLOAT16 if fp16 and value.kind == TensorProto.FLOAT else value.kind
     dtype = _DATA_TYPES.get(kind)
     if dtype is None or value.dims is None:
-        raise CompileFault("E10501", f"a value of the graph is {_kind_name(kind)}")
+        raise CompileFault("E10501", f"a value of the graph is {kind_name(kind)}")
     return math.prod(value.dims) * DATA_TYPE_BYTES[dtype]
 
 
@@ -103,7 +103,7 @@ def _tensor(
 ) -> om.OmTensor:
     dtype = _DATA_TYPES.get(kind)
     if dtype is None:
-        raise CompileFault("E10501", f"'{name}' is {_kind_name(kind)}, which no device takes")
+        raise CompileFault("E10501", f"'{name}' is {kind_name(kind)}, which no device takes")
     image = len(dims) == _IMAGE_RANK
     layout = _FORMATS[options.input_format] if image else Format.ACL_FORMAT_ND
     nbytes = DATA_TYPE_BYTES[dtype]
@@ -123,5 +123,6 @@ def _declared(value: ValueInfo) -> om.Dims:
     return tuple(dim.dim_value or -1 for dim in value.type.tensor_type.shape.dim)
 
 
-def _kind_name(kind: int) -> str:
+def kind_name(kind: int) -> str:
+    """What ONNX calls a type of elements."""
     return str(TensorProto.DataType.Name(kind)) if kind else "no tensor"

@@ -88,7 +88,7 @@ def rows_om(folder: Path, gears: str = "1,4,8", **flags: str) -> str:
     return compile_to(folder, rows(), "rows", **shape, **flags)
 
 
-def texts_om(folder: Path, gears: str = "1,4,1,4;2,8,2,8;4,8,4,8") -> str:
+def texts_om(folder: Path, gears: str = "1,4,1,4;2,8,2,8;4,8,4,8", **flags: str) -> str:
     """`texts` with gears of all four dims."""
     return compile_to(
         folder,
@@ -97,6 +97,7 @@ def texts_om(folder: Path, gears: str = "1,4,1,4;2,8,2,8;4,8,4,8") -> str:
         input_format="ND",
         input_shape="ids:-1,-1;mask:-1,-1",
         dynamic_dims=gears,
+        **flags,
     )
 
 
