@@ -14,9 +14,11 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from ge_runtime.ascend.toolkit import cann_version
 from ge_runtime.errors import ArtifactFault
 
 _CHUNK: Final = 2**20
@@ -29,7 +31,7 @@ class Record:
     """What a compiled file was made of."""
 
     source_sha256: str
-    """Of the .onnx file."""
+    """Of the .onnx file; where its weights are in other files, of those as well."""
     flags: tuple[str, ...]
     """That decide what is made: shapes, gears, chip, precision."""
     compiler: str
@@ -74,13 +76,10 @@ class Atc:
     @property
     def identity(self) -> str:
         """What tells this compiler from others: CANN's version if it says one, and its bytes."""
-        version = ""
-        for variable in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"):
-            file = Path(self._environment.get(variable, "")) / "version.cfg"
-            if file.is_file():
-                version = " ".join(file.read_text(encoding="utf-8").split()) + ", "
-                break
-        return f"{version}atc {sha256_of(self._path)[:16]}"
+        variables = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
+        homes = [Path(self._environment[each]) for each in variables if each in self._environment]
+        versions = (version for home in homes if (version := _version(home)))
+        return ", ".join([*islice(versions, 1), f"atc {sha256_of(self._path)[:16]}"])
 
     def compile(self, source: Path, om: Path, flags: Sequence[str]) -> None:
         """Make `om` of `source`; replaced at once, when all is well. May take many minutes.
@@ -130,3 +129,11 @@ def ensure_content(path: Path, digest: str) -> None:
 
 def _beside(om: Path) -> Path:
     return om.with_name(f"{om.name}.json")
+
+
+def _version(home: Path) -> str:
+    """What an installation of CANN says of its version, all parts of it; "" if nothing."""
+    file = home / "version.cfg"
+    if file.is_file():
+        return " ".join(file.read_text(encoding="utf-8").split())
+    return cann_version(home) or ""

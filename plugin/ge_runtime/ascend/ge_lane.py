@@ -1,8 +1,10 @@
 """One graph in a session of GE on a card: its arena, its stream, and the way of tensors there.
 
-GE-PY's tensors are made of Python lists, and read as text. What they hold on the card is freed as
-they go, at once; so they are let go only after their stream was waited for, and never on a card
-that is lost: calls might not return.
+GE-PY's tensors are made of Python lists, and read as text: floats with six decimals, truth values
+with words that GE-PY itself cannot read (tensor_value_utils.cc). So a result is read as integers of
+its elements' size, to the bit. What tensors hold on the card is freed as they go, at once; so they
+are let go only after their stream was waited for, and never on a card that is lost: calls might not
+return.
 
 Each execution waits for its end, so that what the wait reports is about this one and no other, as
 on a `lanes.CardLane`; and as there, a failed one is followed by a new session on a new stream, with
@@ -29,7 +31,7 @@ from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.ge_process import GeProcess, Session
 from ge_runtime.ascend.lanes import TIMEOUT_S
 from ge_runtime.devices import Device
-from ge_runtime.errors import ArtifactFault, EngineFault
+from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost
 from ge_runtime.specs import Array, DType
 
 # GE-PY's own objects, which come without types.
@@ -44,6 +46,11 @@ _GRAPH: Final = 0
 
 _NUMBERS: Final = {dtype.numpy: number for number, dtype in DTYPES.items() if dtype not in LACKED}
 """NumPy's type: GE's number of it."""
+
+_WHOLE: Final = {
+    np.dtype(own).itemsize: np.dtype(own) for own in (np.uint8, np.int16, np.int32, np.int64)
+}
+"""Bytes of an element: the type of integers that it is read as."""
 
 _LOST: Final[list[object]] = []
 """What lies on cards that are lost, until the process ends."""
@@ -79,7 +86,7 @@ class GeLane:
         self._graph_options = graph_options
         self._session: Session = None
         self._allocator: GeAllocator = None
-        """GE does not keep it."""
+        """To be kept while it is registered, by GE's documents."""
         self._failure: str | None = None
         """Of the last execution, if the session and its stream are not to be trusted after it."""
         with ExitStack() as undo, card.noticing():
@@ -103,8 +110,8 @@ class GeLane:
         """The graph's results for these inputs, both in its order; dtypes: of the results.
 
         Blocks until all is done; the first call, and that after a failure, compiles the graph.
-        Raises RuntimeError as GE does, DriverFault, EngineLost, or EngineFault if it is to be
-        compiled again and its file is another by now.
+        Raises RuntimeError or ValueError as GE does, DriverFault, EngineLost, or EngineFault if it
+        is to be compiled again and its file is another by now.
         """
         self._card.ensure_there()
         self._context.enter()
@@ -120,12 +127,13 @@ class GeLane:
                 )
             finally:
                 # Until then the stream uses all of it, be it that only a part was queued.
-                timeout_ms = round(TIMEOUT_S * 1e3)
-                self._card.driver.synchronize_stream(self._stream, timeout_ms)
+                self._card.wait(self._stream, TIMEOUT_S)
             return [
-                np.asarray(result.to_host().get_data(), dtype.numpy).reshape(result.shape)
-                for result, dtype in zip(results, dtypes, strict=True)
+                self._on_host(result, dtype) for result, dtype in zip(results, dtypes, strict=True)
             ]
+        except EngineLost:
+            _LOST.extend((*given, *results))
+            raise
         except DriverFault as fault:
             if fault.kind is Kind.LOST:
                 _LOST.extend((*given, *results))
@@ -199,6 +207,17 @@ class GeLane:
             list(array.shape),
         )
         return tensor.to_device()
+
+    def _on_host(self, result: Tensor, dtype: DType) -> Array:
+        shape = tuple(result.shape)
+        if not shape:  # GE counts no elements there, and writes on beyond the one
+            raise ValueError("found a result without dims, expected one, which GE-PY can read")
+        if 0 in shape:
+            return np.empty(shape, dtype.numpy)
+        whole = _WHOLE[dtype.numpy.itemsize]
+        result.to_host().set_data_type(self._ge.py.types.DataType(_NUMBERS[whole]))
+        array: Array = np.asarray(result.get_data(), whole).view(dtype.numpy)
+        return array.reshape(shape)
 
     def _unless_lost(self, undo: Callable[[], None]) -> None:
         if self._card.lost is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import operator
 from collections.abc import Mapping
 from functools import cache
@@ -10,6 +9,7 @@ from threading import Lock
 from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
 
+from ge_runtime.ascend.search_path import import_broken_or_not
 from ge_runtime.errors import NoDevice
 
 # GE-PY's modules and objects, which come without types.
@@ -33,7 +33,8 @@ NAMES: Final = {
         *("Graph.load_from_air", "Graph.get_direct_nodes"),
         *("Node.name", "Node.type", "Node.get_attr", "Node.get_output_desc"),
         *("Node.get_inputs_size", "Node.get_in_data_nodes_and_port_indexes"),
-        *("Tensor.to_device", "Tensor.to_host", "Tensor.get_data", "Tensor.shape"),
+        *("Tensor.to_device", "Tensor.to_host", "Tensor.shape"),
+        *("Tensor.set_data_type", "Tensor.get_data"),
     ),
     "types": ("DataType", "Format.FORMAT_ND"),
     "allocator": ("Allocator", "MemBlock.addr"),
@@ -79,8 +80,8 @@ def open_ge() -> GeProcess:
     modules = {}
     for name, module in MODULES.items():
         try:
-            modules[name] = importlib.import_module(module)
-        except (ImportError, OSError) as error:
+            modules[name] = import_broken_or_not(module)
+        except ImportError as error:
             raise NoDevice(
                 f"found no module `{module}` ({error}), expected GE-PY, which new releases of "
                 "CANN's toolkit have: run `source /usr/local/Ascend/cann/set_env.sh` before the "

@@ -6,7 +6,6 @@ A return code comes last, and some functions have none: what they fail with is 0
 
 from __future__ import annotations
 
-import importlib
 import platform
 from collections.abc import Sequence
 from functools import cache
@@ -31,6 +30,7 @@ from ge_runtime.ascend.driver import (
     Stream,
 )
 from ge_runtime.ascend.pyacl_descs import Descriptions
+from ge_runtime.ascend.search_path import import_broken_or_not
 from ge_runtime.errors import NoDevice
 
 # The module, which comes without types.
@@ -54,7 +54,7 @@ def _linux() -> tuple[int, ...]:
 def open_driver() -> Driver:
     """The driver of this process. Raises NoDevice, with the cure, where there is none."""
     try:
-        acl = importlib.import_module("acl")
+        acl = import_broken_or_not("acl")
     except ImportError as error:
         raise NoDevice(
             f"found no module `acl` ({error}), expected CANN's: run `source "

@@ -52,10 +52,11 @@ class GeSessionEngine:
     - No allocation while serving: GE-PY makes each input a tensor on the card by an allocation of
       its own. Weights are GE's own allocation, too.
     - Speed: tensors are made of Python lists and read as text, element by element.
-    - Every bit of a float: that text has as many digits as GE writes.
     - Memory shared with other models, and weights once for several engines of a file.
     - To go on at once after an execution that failed: GE compiles the graph again before the next,
-      and may find the context that all of the process share as it was.
+      and may find the context that all of the process share as it was. No document says that a
+      graph in whose execution a task failed can be executed again. What does away with compiling is
+      GE's own cache, of the options `ge.graph_compiler_cache_dir` and `ge.graph_key`.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class GeSessionEngine:
             "'workspace_pool_mib', and an execution that needs more fails",
             "weights are GE's own allocation; the figure is the size of the file",
             "GE-PY allocates each input on the device, in each execution",
-            "GE-PY's tensors are made of lists and read as text: floats may lose their last digits",
+            "GE-PY's tensors are made of lists and read as text, element by element",
         )
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
@@ -159,7 +160,7 @@ class GeSessionEngine:
         refused = pool.refused
         try:
             results = self._lane.execute(arrays, self._dtypes)
-        except (DriverFault, RuntimeError) as error:
+        except (DriverFault, RuntimeError, ValueError) as error:
             # They refer to memory on the card, and to the session, which has to go before GE ends.
             forget_frames(error)
             if pool.refused > refused:

@@ -36,7 +36,7 @@ def import_torch_for(device: str, cure: str) -> Torch:
     """The same for a device that needs it. cure: the command. Raises NoDevice, with both."""
     try:
         return import_torch()
-    except ImportError as error:
+    except (ImportError, OSError, RuntimeError) as error:  # of its libraries, of its back ends
         raise NoDevice(f"{device}: found no torch ({error}), expected it: `{cure}`") from error
 
 

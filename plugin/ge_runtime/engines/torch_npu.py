@@ -6,7 +6,6 @@ fakes of both.
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from ge_runtime.ascend.cards import PROCESS_CARDS
 from ge_runtime.ascend.codes import Kind, kind_of
+from ge_runtime.ascend.search_path import import_broken_or_not
 from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.engines.base import Signature
 from ge_runtime.engines.importing import Torch, import_torch_for
@@ -117,7 +117,8 @@ class TorchNpuEngine(TorchEngine):
     What it cannot promise, where the engine `om` does: memory of its own plan, as torch's caching
     allocator and GE share out the device's; no allocation while serving, as each execution has
     its inputs and results of that allocator, whose new blocks are counted (`num_device_alloc`);
-    weights once for several engines of a file; workspace shared with other models.
+    weights once for several engines of a file; workspace shared with other models. Nor that a lost
+    card is noticed where TORCH_NPU_COMPACT_ERROR_OUTPUT takes CANN's codes out of messages.
     """
 
     def __init__(
@@ -214,14 +215,11 @@ def _fault(npu: NpuTorch, error: Exception) -> RuntimeFault | None:
 def _import(module: str, device: str, cure: str) -> Any:  # noqa: ANN401 - a module without types
     """The module. Raises NoDevice, with the cure."""
     try:
-        found = importlib.import_module(module)
-        # torch_npu puts a stand-in for torchair into sys.modules, which loads it when it is used.
-        _ = found.__spec__
-    except Exception as error:
+        return import_broken_or_not(module)
+    except ImportError as error:
         raise NoDevice(
             f"{device}: `import {module}` failed ({error}), expected it to work: {cure}"
         ) from error
-    return found
 
 
 def _release(torch: Torch) -> str:

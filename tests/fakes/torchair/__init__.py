@@ -22,7 +22,7 @@ class _Options:
 
     def __setattr__(self, name, value):
         if name not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__} has no option {name}")
+            raise ValueError(f"{type(self).__name__} has no option {name}")
         self.__dict__[name] = value
 
 
@@ -60,6 +60,14 @@ def get_npu_backend(*, compiler_config=None, custom_decompositions=None):
             if tensor.device.type != "npu":
                 raise AssertionError(f"found an input on {tensor.device}, expected one on npu")
         torch_npu.STATE.compiled.append([tuple(tensor.shape) for tensor in tensors])
-        return module.forward
+
+        def execute(*given):
+            current = torch.device("npu", torch_npu.npu.current_device())
+            for each in given:
+                if isinstance(each, torch.Tensor) and each.device != current:
+                    raise AssertionError(f"found the thread on {current}, expected {each.device}")
+            return module.forward(*given)
+
+        return execute
 
     return compile_

@@ -47,8 +47,8 @@ class Ge:
 
     def allocating(self, skew):
         """An allocator that uses no byte twice, `skew` bytes beside their alignment."""
-        start, _ = self.acl.rt.malloc(1 << 16, 2)
-        places = itertools.count(start + skew, 8192)
+        self.memory, _ = self.acl.rt.malloc(1 << 16, 2)
+        places = itertools.count(self.memory + skew, 8192)
         block = self.allocator.MemBlock
 
         class Plain(self.allocator.Allocator):
@@ -104,6 +104,27 @@ def test_ge_tensors_are_moved_in_place_and_only_where_they_are_not(ge):
     with pytest.raises(RuntimeError, match="Failed to get Tensor data"):
         tensor.get_data()
     assert tensor.to_host().get_data() == [[1.0] * 3] * 2
+
+
+def test_ge_tells_floats_by_six_decimals_and_bits_as_integers(ge):
+    types = ge.types.DataType
+    numbers = [0.1, 1.2345678e-7, 3.0e9]
+    tensor = ge.graph.Tensor(numbers, shape=[3])
+    assert tensor.get_data() == [0.1, 0.0, 3.0e9]
+    with pytest.raises(TypeError, match="Data_type must be a DataType"):
+        tensor.set_data_type(3)
+    with pytest.raises(ge.misuse, match="expected a type of that size"):
+        tensor.set_data_type(types.DT_INT64)
+    bits = tensor.set_data_type(types.DT_INT32).get_data()
+    assert np.array(bits, np.int32).view(np.float32).tolist() == np.float32(numbers).tolist()
+    truth = ge.graph.Tensor([True, False], data_type=types.DT_BOOL, shape=[2])
+    with pytest.raises(ValueError, match="Invalid item: 'true'"):
+        truth.get_data()
+    assert truth.set_data_type(types.DT_UINT8).get_data() == [1, 0]
+    with pytest.raises(ValueError, match=r"Input must start with '\['"):
+        ge.graph.Tensor([], data_type=types.DT_BOOL, shape=[0]).get_data()
+    with pytest.raises(ge.misuse, match="found no dims"):
+        ge.graph.Tensor([1.0], shape=[]).get_data()
 
 
 def test_ge_begins_once_and_ends_without_sessions(ge, air):
@@ -163,6 +184,22 @@ def test_ge_results_are_there_once_the_stream_was_waited_for(ge, air):
     session.unregister_external_allocator(ge.stream)
 
 
+def test_ge_needs_its_memory_until_it_gives_it_back_and_no_allocator_in_the_end(ge, air):
+    from ascend_simulator import SimulatorViolation
+
+    session = ge.begun(air)
+    given = ge.tensor().to_device()
+    results = session.run_graph_with_stream_async(0, ge.stream, [given])
+    ge.acl.rt.synchronize_stream(ge.stream)
+    results.clear()
+    ge.acl.rt.free(ge.memory)
+    with pytest.raises(SimulatorViolation, match=r"memory\.use-after-free"):
+        session.remove_graph(0)
+    del session
+    with pytest.raises(ge.misuse, match="ge_finalize: found an allocator registered"):
+        ge.api.ge_finalize()
+
+
 # -- torch_npu and torchair ---------------------------------------------------------------------
 
 
@@ -199,7 +236,7 @@ def test_torchair_refuses_sizes_that_vary_inputs_elsewhere_and_unknown_options(n
     import torchair
 
     config = torchair.CompilerConfig()
-    with pytest.raises(AttributeError, match="has no option no_such"):
+    with pytest.raises(ValueError, match="has no option no_such"):
         config.ge_config.no_such = 1
     with pytest.raises(TypeError):
         torchair.get_npu_backend(config)

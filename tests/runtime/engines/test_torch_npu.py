@@ -279,6 +279,8 @@ def test_missing_pieces_are_named_with_the_line_that_fixes_them(tmp_path):
     no_cann = told_by(OPEN, FAKES, FAKE_TORCH_NPU_WITHOUT_CANN="1")
     assert "`import torch_npu` failed (libhccl.so: cannot open shared object file" in no_cann
     assert "run `source /usr/local/Ascend/cann/set_env.sh` before the server starts" in no_cann
+    (tmp_path / "torch_npu.py").write_text("import sys; sys.exit()")  # as up to 2.1
+    assert "`import torch_npu` failed (SystemExit: )" in told_by(OPEN, tmp_path)
     no_compiler = told_by(OPEN, FAKES, FAKE_TORCHAIR_WITHOUT_CANN="1")
     assert "`import torchair` failed (libge_runner.so: cannot open shared" in no_compiler
     assert "pip install packaging protobuf" in no_compiler
@@ -305,5 +307,7 @@ def test_torch_is_imported_beside_a_torch_npu_that_cannot_be(tmp_path):
     assert "Failed to load the backend extension: torch_npu" in plain
     ours = "from ge_runtime.engines.importing import import_torch; import_torch()"
     assert told_by(code.format(ours), tmp_path) == "torch False\n"
+    told = told_by(OPEN, tmp_path, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
+    assert "npu:0: found no torch (Failed to load the backend extension: torch_npu" in told
     chosen = told_by(code.format(ours), tmp_path, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
     assert "Failed to load the backend extension: torch_npu" in chosen

@@ -10,6 +10,10 @@ class _Life:
     sessions = 0
 
 
+_ALLOCATORS = {}
+"""Stream: its allocator, for the whole process."""
+
+
 class GeApi:
     """The process's GE."""
 
@@ -29,6 +33,8 @@ class GeApi:
     def ge_finalize(cls):
         if _Life.sessions:
             raise Misuse(f"ge_finalize: found {_Life.sessions} session(s), expected none any more")
+        if _ALLOCATORS:
+            raise Misuse("ge_finalize: found an allocator registered, expected none any more")
         _Life.initialized = False
         return 0
 

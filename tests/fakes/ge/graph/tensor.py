@@ -123,10 +123,25 @@ class Tensor:
         self._array, self.placement = array, Placement.PLACEMENT_HOST
         return self
 
+    def set_data_type(self, data_type):
+        """The same bytes, as elements of another type."""
+        if not isinstance(data_type, DataType):
+            raise TypeError("Data_type must be a DataType")
+        if self._array is not None:
+            if np.dtype(NUMPY[data_type]).itemsize != self._array.itemsize:
+                raise Misuse(f"set_data_type: found {data_type!r}, expected a type of that size")
+            self._array = self._array.view(NUMPY[data_type])
+        self.data_type = data_type
+        return self
+
     def get_data(self):
         """Nested lists, by way of a text."""
         if self._array is None:
             raise RuntimeError("Failed to get Tensor data")
+        if not self._array.size:
+            raise ValueError("Input must start with '[' and end with ']'")
+        if not self._array.ndim:
+            raise Misuse("get_data: found no dims, where GE writes beyond the element")
         flat = [_read(_written(each)) for each in self._array.ravel().tolist()]
         return np.array(flat, object).reshape(self.shape).tolist()
 
@@ -138,9 +153,14 @@ class Tensor:
 
 
 def _written(value):
-    """Nobody has written down how many digits GE writes; C++ streams write six."""
-    return f"{value:.6g}" if isinstance(value, float) else str(int(value))
+    """As GE's tensor_value_utils.cc: by std::to_string, and truth values as words."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
 
 
 def _read(text):
-    return int(text) if _NUMBER.fullmatch(text) else float(text)
+    try:
+        return int(text) if _NUMBER.fullmatch(text) else float(text)
+    except ValueError:
+        raise ValueError(f"Invalid item: '{text}'") from None

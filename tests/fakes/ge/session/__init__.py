@@ -11,7 +11,7 @@ from ascend_simulator.codes import Code, Refused
 from ascend_simulator.tasks import Task
 from ge import Misuse
 from ge.allocator import Allocator
-from ge.ge_global import _Life, check_strings
+from ge.ge_global import _ALLOCATORS, _Life, check_strings
 from ge.graph import Graph
 from ge.graph.tensor import NUMPY, Tensor
 from ge.graph.types import Placement
@@ -21,9 +21,6 @@ _WORKSPACE = 4096
 
 _KEPT = 1024
 """Bytes that a graph takes with its first execution, and has until it is removed."""
-
-_ALLOCATORS = {}
-"""Stream: its allocator, for the whole process."""
 
 _MUST_BE_ALIGNED = 64
 _GEARS = range(2, 101)
@@ -40,7 +37,7 @@ class _Registered:
 
     @property
     def _allocator(self):
-        """C has its address, and keeps no reference."""
+        """Documents ask for it to be kept. GE-PY does so itself; who relies on it breaks."""
         allocator = self._reference()
         if allocator is None:
             raise Misuse("register_external_allocator: found the allocator gone, expected it kept")
@@ -63,6 +60,8 @@ class _Registered:
     def free(self, key):
         block = self._blocks.pop(key, None)
         if block is not None:
+            # Whoever freed its memory meanwhile took it from under GE.
+            process.current().memory.resolve(block.addr, 1, want="device", write=False)
             self._allocator.free(block)
 
     @property
