@@ -174,8 +174,8 @@ def test_everything_refused_is_told_at_once_and_nothing_written(run, tmp_path):
         "cannot be kept: dynamic = 1: npu_ge knows no such parameter, and ignored it; --drop "
         "dynamic",
         "cannot be kept: instance_group = 64 instances: in npu_ge instances are threads that feed "
-        "the engines, here each is a process with engines of its own; leave it at one, or --drop "
-        "instance_group",
+        "the engines, here each is a process with engines of its own; leave it at one, with "
+        "device_exec_blocks for engines side by side, or --drop instance_group",
     ]
 
 
@@ -215,6 +215,27 @@ def test_sizes_of_images_are_gears_and_nothing_is_lost():
         "dump_graph = 0: left out, it is off",
         "instance_exec_blocks = 1: left out, a batch is executed by one engine",
     ]
+
+
+DYNAMIC = """
+name: "clip" backend: "npu_ge" max_batch_size: 64
+input [ { name: "image" data_type: TYPE_FP32 dims: [ 3, -1, -1 ] } ]
+output [ { name: "features" data_type: TYPE_FP32 dims: [ 512 ] } ]
+parameters { key: "device_ids" value { string_value: "0" } }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        (DYNAMIC, "batch 64, image_1 224, image_2 336"),
+        (DYNAMIC.replace("64", "1"), "image_1 224, image_2 336"),
+    ],
+)
+def test_sizes_that_npu_ge_leaves_open_and_an_om_does_not_are_told(text, sizes):
+    conversion = converted(text, limits={"image_1": 224, "image_2": 336})
+    (note,) = conversion.notes
+    assert note.startswith(f"{sizes}: without gears an .om computes with no other size")
 
 
 def test_a_static_graph_has_one_gear():

@@ -1,6 +1,7 @@
 """The command: what it prints of a machine, and its exit codes."""
 
 import json
+import os
 import re
 from dataclasses import replace
 
@@ -152,6 +153,13 @@ def test_long_findings_are_cut_in_the_table_only(run):
     assert long in run(machine, "--json")[1]
 
 
+def test_commands_are_printed_on_one_line_each(run):
+    stub = "/usr/local/Ascend/cann/runtime/lib64/stub"
+    _, printed, _ = run(replace(ASCEND, acl_folders=(stub,)), "--require", "npu")
+    (line,) = [line for line in printed.splitlines() if "export LD_LIBRARY_PATH=" in line]
+    assert re.fullmatch(r" +`export LD_LIBRARY_PATH=\$\(.* -Fxv \S+ \| paste -sd:\)`", line)
+
+
 def test_models_are_opened_and_shared_memory_is_held_against_them(run, repository):
     config = ENCODER_CONFIG + "instance_group [ { count: 2 } ]\n"
     folder = repository(config + parameter("devices", "cpu, cpu"))
@@ -164,6 +172,23 @@ def test_models_are_opened_and_shared_memory_is_held_against_them(run, repositor
     code, printed, _ = run(short, folder)
     assert code == 1
     assert "\n  /dev/shm        wrong       2.0 MiB free of 64.0 MiB, 2.0 MiB needed\n" in printed
+
+
+def test_what_libraries_print_while_models_are_opened_does_not_matter(
+    run, repository, tmp_path, monkeypatch
+):
+    """As CANN's logs do with ASCEND_SLOG_PRINT_TO_STDOUT=1."""
+    printing = "import atexit\nprint('[INFO] GE')\natexit.register(print, '[INFO] {}')\n"
+    (tmp_path / "sitecustomize.py").write_text(printing)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    code, printed, _ = run(PLAIN, repository(ENCODER_CONFIG))
+    assert code == 0
+    assert "\nModels\n  encoder         ok          onnxruntime, needs cpu\n" in printed
+    config = tmp_path / "repository/encoder/config.pbtxt"
+    config.write_text(ENCODER_CONFIG + parameter("devise", "cpu"))
+    code, printed, _ = run(PLAIN, tmp_path / "repository")
+    assert code == 1
+    assert "\n  encoder         wrong       parameter 'devise': found no such parameter" in printed
 
 
 def test_a_model_that_disagrees_with_its_graph_is_code_1(run, repository):

@@ -1,5 +1,7 @@
 """Every finding about constructed machines, with its cure."""
 
+import platform
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -56,6 +58,9 @@ def acl_code(code, devices="0"):
 
 
 LACKS_HAL = "ImportError: libascend_hal.so: cannot open shared object file: No such file"
+OTHER_PROCESSOR = (
+    "ImportError: /cann/acl.so: cannot open shared object file: No such file or directory"
+)
 LACKS_GE = "ImportError: libge_runner.so: cannot open shared object file: No such file"
 STUB = "/usr/local/Ascend/cann/runtime/lib64/stub"
 
@@ -96,7 +101,7 @@ CASES = {
     ),
     "shared memory that is full": (
         replace(PLAIN, shared_memory=SharedMemory(2**20, 0)),
-        *("Shared memory", "/dev/shm", WRONG, "--shm-size=1g"),
+        *("Shared memory", "/dev/shm", WRONG, "`mount -o remount,size=1g /dev/shm`"),
     ),
     "a folder of somebody else for the service": (
         replace(PLAIN, service_fault="/tmp/ge_runtime-1000 is of user 7 with mode 0755"),
@@ -128,7 +133,7 @@ CASES = {
     ),
     "a user in a group that may not write": (
         files(("/dev/davinci0", "HwHiAiUser", False)),
-        *("Ascend driver", "permissions", WRONG, "chmod g+rw"),
+        *("Ascend driver", "permissions", WRONG, "`chmod g+rw /dev/davinci0` as root"),
     ),
     "a group that only the host knows": (
         files(("/dev/davinci0", "1000", False)),
@@ -155,7 +160,10 @@ CASES = {
         with_variable(PLAIN, "ASCEND_HOME_PATH", "/opt/cann"),
         *("CANN", "toolkit", WRONG, "source the set_env.sh"),
     ),
-    "a CANN without a version": (cann(version=None), "CANN", "toolkit", UNKNOWN, "version.cfg"),
+    "a CANN without a version": (
+        cann(version=None),
+        *("CANN", "toolkit", UNKNOWN, "cann/*-linux/ascend_toolkit_install.info`"),
+    ),
     "a script not sourced": (
         cann(sourced=False),
         "CANN",
@@ -189,6 +197,22 @@ CASES = {
     "pyACL without CANN's libraries": (
         importing(ASCEND, "acl", failed(LACKS_GE)),
         *("CANN", "pyACL", WRONG, "set_env.sh"),
+    ),
+    "pyACL of another processor": (
+        importing(ASCEND, "acl", failed(OTHER_PROCESSOR)),
+        *("CANN", "pyACL", WRONG, f"install the CANN for {platform.machine()}"),
+    ),
+    "pyACL of another word size": (
+        importing(ASCEND, "acl", failed("ImportError: /cann/acl.so: wrong ELF class: ELFCLASS32")),
+        *("CANN", "pyACL", WRONG, f"install the CANN for {platform.machine()}"),
+    ),
+    "pyACL of another Python": (
+        importing(ASCEND, "acl", failed("ImportError: /cann/acl.so: undefined symbol: PyFPE_jbuf")),
+        *("CANN", "pyACL", WRONG, "a Python that this CANN is made for"),
+    ),
+    "pyACL that does not begin": (
+        importing(ASCEND, "acl", failed("SystemError: initialization of acl failed")),
+        *("CANN", "pyACL", WRONG, "a Python that this CANN is made for"),
     ),
     "pyACL that hangs": (
         importing(ASCEND, "acl", Trial(Outcome.HUNG, error="no end after 60 s")),
@@ -234,6 +258,24 @@ CASES = {
     "torch_npu for another CANN": (
         with_package(TORCH_NPU, "torch-npu", "2.8.0.post2"),
         *("torch_npu", "fits CANN", WRONG, "torch_npu==2.8.0"),
+    ),
+    "torch_npu for another CANN, which has one for this torch": (
+        replace(
+            with_package(with_package(TORCH_NPU, "torch-npu", "2.9.0"), "torch", "2.9.0+cpu"),
+            cann=Cann("/cann", "9.1.0", SET_ENV, sourced=True),
+        ),
+        *("torch_npu", "fits CANN", WRONG, "`pip install torch_npu==2.9.0.post6`"),
+    ),
+    "torch_npu for another CANN, which has none for this torch": (
+        replace(TORCH_NPU, cann=Cann("/cann", "9.1.0", SET_ENV, sourced=True)),
+        *("torch_npu", "fits CANN", WRONG, "`pip install torch_npu==2.12.0 torch==2.12.0`"),
+    ),
+    "torch_npu for another patch of this CANN": (
+        replace(
+            with_package(TORCH_NPU, "torch-npu", "2.8.0.post2"),
+            cann=Cann("/cann", "8.5.1", SET_ENV, sourced=True),
+        ),
+        *("torch_npu", "fits CANN", UNKNOWN, "install CANN 8.5.0 if models fail"),
     ),
     "torch_npu for a CANN that has none": (
         replace(TORCH_NPU, cann=Cann("/cann", "8.1.RC1", SET_ENV, sourced=True)),
@@ -347,6 +389,19 @@ def test_the_compilers_python_never_stands_in_the_way():
 def test_ge_py_is_looked_at_only_where_a_model_asks_for_it():
     assert "GE-PY" not in {each.group for each in examine(GE_PY, [], frozenset({"npu"}))}
     assert find(GE_PY, "GE-PY", "ge").found == "0.0.1, /cann/python/site-packages/ge/__init__.py"
+
+
+def test_the_stub_goes_by_a_line_of_the_shell():
+    finding = find(replace(ASCEND, acl_folders=(STUB, "/lib64")), "CANN", "LD_LIBRARY_PATH")
+    line = finding.cure.split("`")[1]
+    shell = f"LD_LIBRARY_PATH=/a:{STUB}:/b; {line}; echo $LD_LIBRARY_PATH"
+    assert subprocess.check_output(["bash", "-c", shell], text=True) == "/a:/b\n"
+
+
+def test_a_newer_cann_is_a_cure_only_where_it_takes_this_python():
+    assert "or install CANN 9.1" in find(replace(ASCEND, python=(3, 12, 3)), "CANN", "Python").cure
+    newest = replace(cann("9.1.0"), python=(3, 15, 0))
+    assert find(newest, "CANN", "Python").cure == "give the models a Python of that range"
 
 
 def test_patch_releases_of_python_do_not_matter_to_cann():

@@ -137,6 +137,41 @@ def test_cann_without_a_version_is_cann(root):
     assert found.version is None
 
 
+INSTALL_INFO = """package_name=Ascend-cann-toolkit
+version=9.0.0
+innerversion=V100R001C25SPC001B218
+arch=aarch64
+path=/usr/local/Ascend/cann-9.0.0/aarch64-linux
+"""
+
+
+def test_cann_without_a_version_cfg_is_of_the_version_that_its_installer_wrote_down(root):
+    home = root / "usr/local/Ascend/cann"
+    info = write(home / "aarch64-linux/ascend_toolkit_install.info", INSTALL_INFO)
+    found = read_machine(root, {}).cann
+    assert found is not None
+    assert found.version == "9.0.0"
+    write(home / "version.cfg", VERSION_CFG)
+    assert read_machine(root, {}).cann.version == "8.0.0"
+    write(home / "version.cfg", "something else\n")
+    assert read_machine(root, {}).cann.version == "9.0.0"
+    info.write_text("")
+    assert read_machine(root, {}).cann.version is None
+
+
+@pytest.mark.parametrize("place", ["cann", "ascend-toolkit/latest"])
+def test_cann_of_a_user_is_found_in_the_users_home(root, place):
+    home = root / "home/triton/Ascend" / place
+    write(home / "version.cfg", VERSION_CFG)
+    script = write(home.parent / "set_env.sh")
+    environment = {"HOME": str(root / "home/triton")}
+    found = read_machine(root, environment).cann
+    assert found == Cann(str(home), "8.0.0", str(script), sourced=False)
+    assert read_machine(root, {**environment, "ASCEND_HOME_PATH": str(root / "x")}).cann is None
+    write(root / "usr/local/Ascend/cann/version.cfg", VERSION_CFG)
+    assert read_machine(root, environment).cann.home == str(root / "usr/local/Ascend/cann")
+
+
 def test_folders_with_acls_library_are_listed_in_order(root):
     folders = [write(root / name / "libascendcl.so").parent for name in ("stub", "lib64")]
     path = f"{root}:{folders[1]}::{root}/gone:{folders[0]}"
@@ -204,6 +239,25 @@ def test_acl_is_asked_for_its_devices(acl, tmp_path, init, ret, facts):
     assert try_import("acl") == Trial(Outcome.DONE, {"file": file, **facts})
 
 
+# As torch_npu up to 2.1 ends where CANN is missing.
+TORCH_NPU_OF_OLD = """
+import sys, traceback
+try:
+    raise ImportError("libhccl.so: no such file")
+except ImportError:
+    traceback.print_exc()
+    sys.exit()
+"""
+
+
+def test_what_a_module_prints_and_does_as_it_ends_does_not_matter(acl):
+    """As CANN's logs do with ASCEND_SLOG_PRINT_TO_STDOUT=1."""
+    ending = "import atexit, os\natexit.register(os.abort)\natexit.register(print, 'bye')\n"
+    acl(ending + ACL.format(count=2, ret=0, init=0) + "print('imported: {}')\n")
+    trial = try_import("acl")
+    assert (trial.outcome, trial.facts["devices"]) == (Outcome.DONE, "2")
+
+
 def test_a_module_that_is_not_there_is_absent(monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     assert try_import("acl") == Trial(Outcome.ABSENT)
@@ -228,6 +282,15 @@ def test_a_module_in_the_current_folder_does_not_count(tmp_path, monkeypatch):
         ),
         ("import os; os.abort()", Trial(Outcome.DIED, error="signal 6")),
         ("import os; os._exit(3)", Trial(Outcome.FAILED, error="exit code 3")),
+        (
+            "import os; os._exit(0)",
+            Trial(Outcome.FAILED, error="the process ended within the import, with code 0"),
+        ),
+        (TORCH_NPU_OF_OLD, Trial(Outcome.FAILED, error="ImportError: libhccl.so: no such file")),
+        (
+            "raise ImportError('libhccl.so: no such file\\n[ERROR] 2026-01-01 ERR00008 PTA')",
+            Trial(Outcome.FAILED, error="ImportError: libhccl.so: no such file"),
+        ),
     ],
 )
 def test_a_module_that_breaks_breaks_its_own_process(acl, text, trial):

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime.support.ascend import ENVIRONMENT
+from runtime.support.ascend import ENVIRONMENT, SITE
 from runtime.support.fakes import FAKES
 
 from ge_runtime import cli
@@ -76,11 +76,88 @@ def test_a_probe_ends_with_the_answer_that_the_simulator_was_written_with(result
     json.dumps(result.evidence)
 
 
+OTHERWISE = {
+    2: (
+        """
+real = mdl.execute_async
+mdl.execute_async = lambda *given: {500002: 145000}.get(code := real(*given), code)
+""",
+        "145000 for too few inputs, 145000 for an input 128 bytes short; .* is right",
+    ),
+    3: (
+        """
+real = mdl.load_from_file_with_mem
+mdl.load_from_file_with_mem = lambda path, work, *more: (
+    (0, 107008) if work % 512 else real(path, work, *more)
+)
+""",
+        "answers by alignment: 64: 107008",
+    ),
+    4: (
+        "mdl.query_size = lambda path: (1, 1, 0)",
+        "query_size gives 0 without a device",
+    ),
+    5: (
+        """
+wait, execute = rt.synchronize_stream_with_timeout, mdl.execute_async
+def waited(*given):
+    code = wait(*given)
+    if code == 507046:
+        mdl.execute_async = lambda *given: 0  # the stream takes it and never comes to it
+    return code
+rt.synchronize_stream_with_timeout = waited
+""",
+        "waiting gives 507046, waiting again 0, execute_async then 0 and 0; its answer is wrong",
+    ),
+    15: (
+        "mdl.get_cur_output_dims = mdl.get_output_dims",
+        r"tensors x, .*; gears \(1, 4, 8\); output dims follow the gear: False; .* before: True",
+    ),
+}
+"""What a device might do otherwise, as a change of the simulator's `acl`; the answer then."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", OTHERWISE)
+def test_a_device_that_does_otherwise_gets_another_answer(
+    monkeypatch, environment, tmp_path, number
+):
+    change, answer = OTHERWISE[number]
+    simulator = (SITE / "acl" / "__init__.py").read_text()
+    (tmp_path / "acl.py").write_text(f"{simulator}\n{change}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (result,) = ask([BY_NUMBER[number]], device=0, risky=True, timeout_s=120)
+    assert result.outcome == "answered", result
+    assert re.fullmatch(answer, result.answer), result.answer
+    assert not re.fullmatch(ANSWERS[number], result.answer)
+
+
+def test_half_an_installation_is_an_answer(monkeypatch, environment, tmp_path):
+    """torch_npu up to 2.1 ends the process where CANN is missing."""
+    (tmp_path / "torch_npu.py").write_text("import sys; sys.exit()")
+    (tmp_path / "torch_npu-2.1.0.dist-info").mkdir()
+    about = "Metadata-Version: 2.1\nName: torch_npu\nVersion: 2.1.0\n"
+    (tmp_path / "torch_npu-2.1.0.dist-info" / "METADATA").write_text(about)
+    (tmp_path / "x86_64-linux").mkdir()
+    (tmp_path / "x86_64-linux" / "ascend_toolkit_install.info").write_text("version=9.0.0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    (result,) = ask([BY_NUMBER[8]], device=0, risky=False, timeout_s=120)
+    assert result.outcome == "answered", result
+    assert "torch_npu 2.1.0, import fails: ImportError('SystemExit: ')" in result.answer
+    assert result.answer.endswith(", cann 9.0.0")
+
+
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
         (13, "it has all names that are used"),
-        (17, r"the largest error, as a share of the number: float32 [1-9]e-0[67], .*, bool_? 0"),
+        (
+            17,
+            r"to the bit as integers: yes; by itself float32: \[0\.1, 0\.333333, 0\.0, .*; "
+            r"bool_?: ValueError, Invalid item: 'true'",
+        ),
     ],
 )
 def test_ge_py_is_asked_where_there_is_one(monkeypatch, environment, number, expected):

@@ -16,6 +16,7 @@ from ge_runtime.cli.text_format import parse
 from ge_runtime.config import Faults, RuntimeConfig
 from ge_runtime.config.declared import read_instances, read_max_batch_size, read_tensors
 from ge_runtime.errors import ConfigFault
+from ge_runtime.specs import ROWS
 
 _THEIRS: Final = "npu_ge"
 _INSTANCES: Final = "instance_group"
@@ -67,7 +68,8 @@ def convert(name: str, text: str, wishes: Wishes) -> Conversion:
             "in npu_ge instances are threads that feed the engines, here each is a process with "
             "engines of its own"
         )
-        told.refuse(_INSTANCES, f"{instances} instances", why, "leave it at one")
+        cure = "leave it at one, with device_exec_blocks for engines side by side"
+        told.refuse(_INSTANCES, f"{instances} instances", why, cure)
     made = {}
     if inputs and outputs:
         made = sizes_of(
@@ -79,6 +81,7 @@ def convert(name: str, text: str, wishes: Wishes) -> Conversion:
             names=wishes.axes,
             limits=wishes.limits,
         )
+        _note_sizes_without_gears(made, max_batch_size, told)
     else:
         why = "npu_ge reads them from the ONNX file, ge_runtime from config.pbtxt"
         told.demand("input and output", "not both there", why, "declare them, with their dims")
@@ -139,6 +142,22 @@ def _shape_options(given: Mapping[str, str], told: Told) -> dict[str, tuple[str,
             if same != value:
                 told.demand(name, value, f"{other} says {same}", "leave one of the two")
     return options
+
+
+def _note_sizes_without_gears(made: Mapping[str, str], max_batch_size: int, told: Told) -> None:
+    """Tell of what npu_ge computes with at any size, and a card here at the largest alone."""
+    gears, limits = (
+        {key.removeprefix(prefix): value for key, value in made.items() if key.startswith(prefix)}
+        for prefix in ("gears.", "limit.")
+    )
+    geared = {axis for axes in gears for axis in axes.split(",")}
+    largest = {ROWS: max_batch_size} | {axis: int(size) for axis, size in limits.items()}
+    free = [f"{a} {size}" for a, size in largest.items() if size > 1 and a not in geared]
+    if free:
+        told.notes.append(
+            f"{', '.join(free)}: without gears an .om computes with no other size, and requests "
+            "are padded to it; `ge-runtime gears` chooses some"
+        )
 
 
 def _refused(name: str, text: str) -> list[str]:

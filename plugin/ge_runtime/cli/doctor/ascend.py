@@ -90,11 +90,12 @@ def _permissions(machine: Machine) -> Finding:
         found = f"{machine.user} may"
         return Finding(GROUP, "permissions", State.OK, found, expected, needs=_NPU)
     group = closed[0].group
-    found = f"{machine.user} may not: {', '.join(each.path for each in closed)} of group {group}"
+    paths = [each.path for each in closed]
+    found = f"{machine.user} may not: {', '.join(paths)} of group {group}"
     if group in machine.groups:
-        cure = f"`chmod g+rw` them: {machine.user} is in {group}"
+        cure = f"`chmod g+rw {' '.join(paths)}` as root: {machine.user} is in {group}"
     elif group == _OWNERS:
-        cure = f"`usermod -aG {_OWNERS} {machine.user}` and log in again"
+        cure = f"`usermod -aG {_OWNERS} {machine.user}` as root, and log in again"
     else:
         cure = f"start the container with `--group-add {group}`"
     return Finding(GROUP, "permissions", State.WRONG, found, expected, cure, _NPU)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import re
 from pathlib import PurePath
 from typing import Final
 
@@ -13,9 +15,16 @@ GROUP: Final = "CANN"
 COMPILER: Final = "Ascend's compiler"
 _NPU: Final = frozenset({"npu"})
 _IN_TIME: Final = "before the server starts: the processes of its models inherit the environment"
+_NEWEST: Final = "9.1"
+"""The CANN that takes most versions of Python."""
 _DRIVER_FOLDERS: Final = ":".join(
     f"/usr/local/Ascend/driver/lib64{each}" for each in ("", "/common", "/driver")
 )
+
+# A library that lacks another says so by its name alone; where it is itself that cannot be opened,
+# though it was found, it is for another processor.
+_OF_ANOTHER_MACHINE: Final = re.compile(r": /\S+: (cannot open shared object|wrong ELF class)")
+_OF_ANOTHER_PYTHON: Final = re.compile(r"undefined symbol: _?Py|\(PyInit_acl\)|SystemError")
 
 _CODES: Final = {
     100039: ("the stub library was loaded", "take the toolkit's `stub` out of LD_LIBRARY_PATH"),
@@ -69,7 +78,7 @@ def check_compiler(machine: Machine) -> list[Finding]:
 
 def _installed(machine: Machine) -> Finding:
     named = machine.environment.get("ASCEND_HOME_PATH")
-    cann, expected = machine.cann, "the toolkit, with its version in version.cfg"
+    cann, expected = machine.cann, "the toolkit, and a file that tells its version"
     if cann is None and named:
         found = f"ASCEND_HOME_PATH={named}, which is not there"
         cure = "source the set_env.sh of the CANN that is installed"
@@ -78,7 +87,10 @@ def _installed(machine: Machine) -> Finding:
         cure = "install Ascend-cann-toolkit and the operators of your SoC"
         return Finding(GROUP, "toolkit", State.MISSING, "none", expected, cure, _NPU)
     if cann.version is None:
-        cure = f"see {cann.home}/version.cfg"
+        cure = (
+            f"`cat {cann.home}/version.cfg {cann.home}/*-linux/ascend_toolkit_install.info` should "
+            "name it: install the toolkit anew if neither does"
+        )
         found = f"{cann.home}, of no known version"
         return Finding(GROUP, "toolkit", State.UNKNOWN, found, expected, cure, _NPU)
     found = f"{cann.version} in {cann.home}"
@@ -104,7 +116,11 @@ def _library(machine: Machine) -> Finding:
         return Finding(GROUP, what, State.OK, folders[0], expected, needs=_NPU)
     real = [each for each in folders if "stub" not in PurePath(each).parts]
     found = f"{folders[0]} {f'before {real[0]}' if real else 'only'}"
-    cure = f"take {folders[0]} out of it: a stub is for linking, every call fails with 100039"
+    without = f"tr : '\\n' <<< $LD_LIBRARY_PATH | grep -Fxv {folders[0]} | paste -sd:"
+    cure = (
+        f"take {folders[0]} out of it: a stub is for linking, every call fails with 100039: "
+        f"`export LD_LIBRARY_PATH=$({without})`"
+    )
     return Finding(GROUP, what, State.WRONG, found, expected, cure, _NPU)
 
 
@@ -121,7 +137,9 @@ def _python(python: tuple[int, int, int], cann: Cann) -> list[Finding]:
     expected = f"{rule.python} for CANN {cann.version}"
     if python in rule.python:
         return [Finding(GROUP, what, State.OK, found, expected, needs=_NPU)]
-    cure = "give the models a Python of that range, or install CANN 9.1"
+    newest = rule_of(_NEWEST)
+    wider = newest is not None and newest.python is not None and python in newest.python
+    cure = "give the models a Python of that range" + f", or install CANN {_NEWEST}" * wider
     return [Finding(GROUP, what, State.WRONG, found, expected, cure, _NPU)]
 
 
@@ -133,13 +151,21 @@ def _acl(machine: Machine) -> Finding:
         script = f"`source {machine.cann.set_env}`" if machine.cann else "source its set_env.sh"
         cure = f"{script} {_IN_TIME}"
         return Finding(GROUP, "pyACL", State.MISSING, "none", expected, cure, _NPU)
-    cure = "`npu-smi info` tells whether the driver is well; driver and CANN must fit"
-    if "libascend_hal" in trial.error or "libdrv" in trial.error:
-        cure = f"`export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{_DRIVER_FOLDERS}`; install the driver"
-    elif "cannot open shared object" in trial.error:
-        cure = f"source CANN's set_env.sh {_IN_TIME}"
     found = f"{trial.outcome.value}: {trial.error}"
-    return Finding(GROUP, "pyACL", State.WRONG, found, expected, cure, _NPU)
+    return Finding(GROUP, "pyACL", State.WRONG, found, expected, _acl_cure(trial.error), _NPU)
+
+
+def _acl_cure(error: str) -> str:
+    """What helps where `import acl` failed so."""
+    if "libascend_hal" in error or "libdrv" in error:
+        return f"`export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{_DRIVER_FOLDERS}`; install the driver"
+    if _OF_ANOTHER_MACHINE.search(error):
+        return f"install the CANN for {platform.machine()}: this one is for another processor"
+    if "cannot open shared object" in error:
+        return f"source CANN's set_env.sh {_IN_TIME}"
+    if _OF_ANOTHER_PYTHON.search(error):
+        return "give the models a Python that this CANN is made for: its acl.so is for another"
+    return "`npu-smi info` tells whether the driver is well; driver and CANN must fit"
 
 
 def _devices(machine: Machine) -> Finding:

@@ -50,7 +50,11 @@ def _shm(machine: Machine, models: Sequence[Model]) -> Finding:
     needed, memory = _needed_bytes(models), machine.shared_memory
     engines = sum(model.engines for model in models)
     expected = f"{_bytes(needed)} for inputs and answers of {engines} engine(s)"
-    cure = f"`docker run --shm-size={_gibibytes(needed)}g`, or `mount -o remount,size=` on a host"
+    size = f"{_gibibytes(needed)}g"
+    cure = (
+        f"`docker run --shm-size={size}`; on a host, as root, `mount -o remount,size={size} "
+        "/dev/shm`"
+    )
     if memory is None:
         return Finding(SHARED_MEMORY, "/dev/shm", State.MISSING, "none", expected, cure, ANY)
     found = f"{_bytes(memory.free_bytes)} free of {_bytes(memory.total_bytes)}"
@@ -66,7 +70,7 @@ def _service(machine: Machine) -> Finding:
     expected = f"{folder}, this user's alone, or room to make it"
     if not machine.service_fault:
         return Finding(SERVICE, what, State.OK, folder, expected, needs=_SERVICE)
-    cure = "`export XDG_RUNTIME_DIR=` a folder of this user alone (mode 0700)"
+    cure = "`export XDG_RUNTIME_DIR=$(mktemp -d)` before the server starts: a folder of this user's"
     return Finding(SERVICE, what, State.WRONG, machine.service_fault, expected, cure, _SERVICE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -55,14 +56,24 @@ facts = {"file": str(module.__file__), "lacking": ", ".join(lacking(modules))}
 }
 MODULES: Final = tuple(_QUESTIONS)
 
-_PROGRAM: Final = """
-import importlib.util, json, sys
+_EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
+"""How Python begins the line that names one."""
+
+_MARK: Final = "imported: "
+"""Before what was found out, among all that a library may print."""
+
+_PROGRAM: Final = f"""
+import importlib.util, json, os, sys
 sys.path[:] = filter(None, sys.path)  # the current folder is no place to import from
 facts = None
-if importlib.util.find_spec(sys.argv[1]) is not None:
-    module = importlib.import_module(sys.argv[1])
-    exec(sys.argv[2])
-print("\\n" + json.dumps(facts))
+try:
+    if importlib.util.find_spec(sys.argv[1]) is not None:
+        module = importlib.import_module(sys.argv[1])
+        exec(sys.argv[2])
+except SystemExit as end:  # as of old torch_npu without CANN, whose code is 0
+    sys.exit(end.code or 1)
+print("\\n{_MARK}" + json.dumps(facts), flush=True)
+os._exit(0)  # how libraries end is their own affair
 """
 
 
@@ -72,7 +83,10 @@ def try_import(module: str, timeout_s: float = TIMEOUT_S) -> Trial:
     trial, printed = run(command, timeout_s)
     if trial.outcome is not Outcome.DONE:
         return trial
-    facts = json.loads(printed.splitlines()[-1])
+    told = [line for line in printed.splitlines() if line.startswith(_MARK)]
+    if not told:
+        return Trial(Outcome.FAILED, error="the process ended within the import, with code 0")
+    facts = json.loads(told[-1].removeprefix(_MARK))
     return Trial(Outcome.ABSENT) if facts is None else Trial(Outcome.DONE, facts)
 
 
@@ -91,5 +105,7 @@ def run(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> tuple[Trial, st
     if ended.code < 0:
         return Trial(Outcome.DIED, error=f"signal {-ended.code}"), ended.printed
     complaint = (ended.complained.strip() or ended.printed.strip()).splitlines()
-    last = complaint[-1].strip() if complaint else f"exit code {ended.code}"
+    # torch_npu's exceptions have a line of their own below, with the time and a number.
+    errors = [line for line in complaint if _EXCEPTION.match(line)] or complaint
+    last = errors[-1].strip() if errors else f"exit code {ended.code}"
     return Trial(Outcome.FAILED, error=last), ended.printed

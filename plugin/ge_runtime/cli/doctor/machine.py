@@ -32,7 +32,7 @@ class Trial:
     facts: Mapping[str, str] = field(default_factory=dict)
     """What it found out, if it is DONE."""
     error: str = ""
-    """The last line of what it complained of, otherwise."""
+    """The line of what it complained of that says most, otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Cann:
 
     home: str
     version: str | None
-    """As in its version.cfg, e.g. 8.3.RC1."""
+    """As in its version.cfg or ascend_toolkit_install.info, e.g. 8.3.RC1."""
     set_env: str
     """The script that sets its environment."""
     sourced: bool

@@ -172,8 +172,16 @@ def _fits_cann(version: str, cann: str) -> Finding:
     expected = f"CANN {made_for} for torch_npu {version}"
     if made_for.lower() == cann.lower():
         return Finding(TORCH_NPU_GROUP, what, State.OK, found, expected, needs=_TORCH_NPU)
+    if numbers(made_for)[:2] == numbers(cann)[:2]:  # e.g. 8.5.0 and 8.5.1
+        cure = f"install CANN {made_for} if models fail: the table has no other patch of it"
+        return Finding(TORCH_NPU_GROUP, what, State.UNKNOWN, found, expected, cure, _TORCH_NPU)
     others = [each for each, its in TORCH_NPU.items() if its.lower() == cann.lower()]
-    cure = f"`pip install torch_npu=={others[0]}`" if others else f"install CANN {made_for}"
+    others.sort(key=lambda each: numbers(each) != numbers(version))  # torch may stay, if it can
+    cure = f"install CANN {made_for}"
+    if others:
+        torch = ".".join(map(str, numbers(others[0])))
+        other = f" torch=={torch}" if numbers(others[0]) != numbers(version) else ""
+        cure = f"`pip install torch_npu=={others[0]}{other}`"
     return Finding(TORCH_NPU_GROUP, what, State.WRONG, found, expected, cure, _TORCH_NPU)
 
 

@@ -15,6 +15,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
+from ge_runtime.ascend.toolkit import cann_version
 from ge_runtime.cli.doctor.imports import MODULES, run, try_import
 from ge_runtime.cli.doctor.machine import (
     Cann,
@@ -36,10 +37,10 @@ VARIABLES: Final = (
 )
 _ASCEND: Final = "usr/local/Ascend"
 _CANN_HOMES: Final = (f"{_ASCEND}/cann", f"{_ASCEND}/ascend-toolkit/latest")
+_OWN_CANN_HOMES: Final = ("Ascend/cann", "Ascend/ascend-toolkit/latest")
 _SET_ENV: Final = "set_env.sh"
 _ACL_LIBRARIES: Final = ("libascendcl.so", "libacl_rt.so")
 _DEVICE_FILE: Final = re.compile(r"v?davinci\d+|davinci_manager|devmm_svm|hisi_hdc", re.ASCII)
-_CANN_VERSION: Final = re.compile(r"^\w+_running_version=\[(?:[^\]:]*:)?([^\]]+)\]", re.MULTILINE)
 _DRIVER_VERSION: Final = re.compile(r"^Version=(\S+)", re.MULTILINE)
 _NVIDIA_VERSION: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d[\d.]*)")
 _NVIDIA_SMI: Final = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader")
@@ -120,15 +121,16 @@ def _device_files(folder: Path) -> tuple[DeviceFile, ...]:
 def _cann(root: Path, environment: Mapping[str, str]) -> Cann | None:
     named = environment.get("ASCEND_HOME_PATH")
     homes = [Path(named)] if named else [root / home for home in _CANN_HOMES]
+    if not named and "HOME" in environment:  # where those who are not root install it
+        homes += [Path(environment["HOME"]) / home for home in _OWN_CANN_HOMES]
     for home in homes:
         if home.is_dir():
-            match = _CANN_VERSION.search(_text(home / "version.cfg") or "")
             script = next(
                 (each for each in (home, home.parent) if (each / _SET_ENV).is_file()), home
             )
             return Cann(
                 home=str(home),
-                version=match[1] if match else None,
+                version=cann_version(home),
                 set_env=str(script / _SET_ENV),
                 sourced=bool(named) and "ASCEND_OPP_PATH" in environment,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from itertools import groupby
@@ -11,6 +12,8 @@ from ge_runtime.cli.doctor.findings import FAULTS, Finding, State
 from ge_runtime.memory.table import aligned
 
 _WIDTH: Final = 100
+_COMMAND: Final = re.compile("`[^`]*`")
+_GLUE: Final = "\0"
 _MOST: Final = 60
 """Characters of a thing that was found, in the table; `--json` and cures have all of it."""
 
@@ -69,4 +72,6 @@ def _cure(finding: Finding, *, counts: bool) -> list[str]:
     wrap.initial_indent, wrap.subsequent_indent = f"  {mark} ", "    "
     told = wrap.wrap(head)
     wrap.initial_indent = "    "
-    return [*told, *wrap.wrap(finding.cure)]
+    # A command stays on one line, however long, as it is to be pasted.
+    whole = _COMMAND.sub(lambda command: command[0].replace(" ", _GLUE), finding.cure)
+    return [*told, *(line.replace(_GLUE, " ") for line in wrap.wrap(whole))]

@@ -90,9 +90,11 @@ def _needs(settings: Mapping[str, str], devices: Sequence[str], artifacts: set[s
 def _inspect(folder: Path) -> Trial:
     command = [sys.executable, "-m", "ge_runtime.cli", "inspect", str(folder), "--format", "json"]
     trial, printed = run(command, _INSPECT_TIMEOUT_S)
-    if trial.outcome is Outcome.DIED or not printed:
+    lines = printed.splitlines()
+    if trial.outcome is Outcome.DIED or "{" not in lines:
         return trial
-    shown = json.loads(printed)
+    # Libraries may print, too: ASCEND_SLOG_PRINT_TO_STDOUT=1 has CANN's logs before and after.
+    shown = json.loads("\n".join(lines[lines.index("{") : _last(lines, "}") + 1]))
     if shown["faults"]:
         return Trial(Outcome.FAILED, error="; ".join(shown["faults"]))
     memory = shown["memory"]
@@ -104,3 +106,7 @@ def _inspect(folder: Path) -> Trial:
             "io_bytes": str(io_bytes),
         },
     )
+
+
+def _last(lines: Sequence[str], line: str) -> int:
+    return len(lines) - 1 - lines[::-1].index(line)

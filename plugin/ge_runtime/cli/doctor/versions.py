@@ -2,7 +2,7 @@
 
 Sources: the pages "Runtime Dependencies" and "CANN Software Installation" on hiascend.com for CANN
 8.1 to 9.1 (Python, NumPy, protobuf); the table "Ascend Auxiliary Software" in the README of
-github.com/Ascend/pytorch, August 2026 (torch_npu).
+github.com/Ascend/pytorch, from January to August 2026 (torch_npu).
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ TORCH_NPU: Final = {
     "2.10.0.post4": "9.1.0",
     "2.9.0.post6": "9.1.0",
     "2.7.1.post8": "9.1.0",
+    "2.10.0": "9.0.0",
     "2.9.0.post2": "9.0.0",
     "2.8.0.post4": "9.0.0",
+    "2.7.1.post4": "9.0.0",
     "2.9.0": "8.5.0",
     "2.8.0.post2": "8.5.0",
+    "2.7.1.post2": "8.5.0",
     "2.8.0": "8.3.RC1",
     "2.7.1": "8.3.RC1",
 }
-"""Version of torch_npu: the CANN that it is made for."""
+"""Version of torch_npu: the CANN that it is made for. The newest first."""
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -62,12 +62,13 @@ def after_a_time_limit(lab: Lab) -> Answer:
     """Give up waiting for a stream after 1 ms, wait again, and execute again."""
     lab.begin()
     model = lab.load()
-    slot, stream = model.slot(), lab.stream()
-    queued = model.keep_busy(slot, stream)
+    busy, slot, stream = model.slot(), model.slot(), lab.stream()
+    queued = model.keep_busy(busy, stream)
     waits = [
         lab.code("rt.synchronize_stream_with_timeout", stream, limit_ms)
         for limit_ms in (1, LONG_MS)
     ]
+    # Into memory that no execution before has filled.
     again = lab.code("mdl.execute_async", model.number, slot.given, slot.wanted, stream)
     waits.append(lab.code("rt.synchronize_stream_with_timeout", stream, LONG_MS))
     right = slot.is_right()

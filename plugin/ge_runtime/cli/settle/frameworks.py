@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from operator import attrgetter
-from types import ModuleType
 from typing import Final
 
 import numpy as np
 
 from ge_runtime.ascend.ge_process import MODULES, NAMES
+from ge_runtime.ascend.search_path import Module, import_broken_or_not
 from ge_runtime.cli.settle.lab import Absent, Answer, Lab
 
 _NUMBERS: Final = (
-    (0, np.float32, (0.1, 1 / 3, 1.2345678e-7, 3.4e38, -16777215.0)),
-    (1, np.float16, (0.1, 1 / 3, 6.1e-5, 65504.0, -2049.0)),
-    (9, np.int64, (0, -1, 2**53 - 1)),
-    (12, np.bool_, (True, False)),
+    (0, np.float32, 3, np.int32, (0.1, 1 / 3, 1.2345678e-7, 3.4e38, -16777215.0)),
+    (1, np.float16, 6, np.int16, (0.1, 1 / 3, 6.1e-5, 65504.0, -2049.0)),
+    (9, np.int64, 9, np.int64, (0, -1, 2**53 - 1)),
+    (12, np.bool_, 4, np.uint8, (True, False)),
 )
-"""aclDataType, NumPy's type, values that a text may cut short."""
+"""aclDataType and NumPy's type, the same of integers of that size, values that a text may cut."""
 
 
 def torch_export(lab: Lab) -> Answer:
     """Look for what torchair exports, and takes of torch.export."""
     try:
-        torchair = importlib.import_module("torchair")
+        torchair = import_broken_or_not("torchair")
     except ImportError:
         try:
-            torchair = importlib.import_module("torch_npu.dynamo.torchair")
-        except Exception as error:
+            torchair = import_broken_or_not("torch_npu.dynamo.torchair")
+        except ImportError as error:
             raise Absent(f"torchair cannot be imported: {error!r}") from error
     found = {
         name: _signature(getattr(torchair, name))
@@ -55,25 +54,30 @@ def ge_py(lab: Lab) -> Answer:
 
 
 def ge_numbers(lab: Lab) -> Answer:
-    """Make tensors of GE-PY of known numbers, and read them back."""
+    """Make tensors of GE-PY of known numbers, and read them back, then as integers."""
     graph, types = _imported(MODULES["graph"]), _imported(MODULES["types"])
-    found = {}
-    for number, dtype, values in _NUMBERS:
+    told, bits = {}, {}
+    for number, dtype, whole_number, whole, values in _NUMBERS:
         given = np.array(values, dtype)
         tensor = graph.Tensor(
             given.tolist(), None, types.DataType(number), types.Format.FORMAT_ND, [len(values)]
         )
-        read = np.asarray(tensor.get_data(), dtype).astype(np.float64)
-        exact = given.astype(np.float64)
-        found[dtype.__name__] = float(np.max(np.abs(read - exact) / np.maximum(1e-30, abs(exact))))
-    shown = ", ".join(f"{name} {error:.1g}" for name, error in found.items())
-    return Answer(f"the largest error, as a share of the number: {shown}")
+        try:
+            told[dtype.__name__] = str(tensor.get_data())
+        except ValueError as error:
+            told[dtype.__name__] = f"ValueError, {error}"
+        tensor.set_data_type(types.DataType(whole_number))
+        read = np.asarray(tensor.get_data(), whole).view(dtype)
+        bits[dtype.__name__] = read.tobytes() == given.tobytes()
+    right = "yes" if all(bits.values()) else f"no: {bits}"
+    shown = "; ".join(f"{name}: {text}" for name, text in told.items())
+    return Answer(f"to the bit as integers: {right}; by itself {shown}", {"bits": bits, **told})
 
 
-def _imported(name: str) -> ModuleType:
+def _imported(name: str) -> Module:
     try:
-        return importlib.import_module(name)
-    except Exception as error:
+        return import_broken_or_not(name)
+    except ImportError as error:
         raise Absent(f"{name} cannot be imported: {error!r}") from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import mmap
 import os
@@ -15,6 +14,8 @@ from typing import Final
 
 import numpy as np
 
+from ge_runtime.ascend.search_path import import_broken_or_not
+from ge_runtime.ascend.toolkit import cann_version
 from ge_runtime.cli.settle.graphs import Moving
 from ge_runtime.cli.settle.lab import LONG_MS, TO_DEVICE, Answer, Lab
 from ge_runtime.cli.settle.processes import start
@@ -33,23 +34,22 @@ _LONG_S: Final = 0.01
 def versions(lab: Lab) -> Answer:
     """Import what has to fit together, and ask for versions."""
     lab.init()
-    home = Path(os.environ.get("ASCEND_HOME_PATH", "/nowhere"))
-    config = home / "version.cfg"
     found = {
         "python": platform.python_version(),
         "numpy": np.__version__,
         "acl": str(getattr(lab.acl, "__file__", "")),
-        "cann": config.read_text(errors="replace") if config.is_file() else "",
+        "cann": cann_version(Path(os.environ.get("ASCEND_HOME_PATH", "/nowhere"))) or "unknown",
     }
     for package in ("torch", "torch_npu"):
         try:
             found[package] = importlib.metadata.version(package)
-            importlib.import_module(package)
+            import_broken_or_not(package)
         except importlib.metadata.PackageNotFoundError:
             found[package] = "not installed"
-        except Exception as error:
+        except ImportError as error:
             found[package] += f", import fails: {error!r}"
-    shown = ", ".join(f"{name} {found[name]}" for name in ("python", "numpy", "torch", "torch_npu"))
+    names = ("python", "numpy", "torch", "torch_npu", "cann")
+    shown = ", ".join(f"{name} {found[name]}" for name in names)
     return Answer(f"acl can be imported with {shown}", found)
 
 

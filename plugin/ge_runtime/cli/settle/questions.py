@@ -155,8 +155,9 @@ QUESTIONS: Final = (
     Question(
         17,
         "How exactly does GE-PY tell the numbers of a tensor?",
-        "to about six digits: they come as a text",
-        "answers of the engine ge_session would be less, or more, exact than its plan says",
+        "floats with six decimals and truth values not at all, but all of them to the bit if they "
+        "are read as integers of their size",
+        "the engine ge_session would answer with numbers that are not those of the graph",
         frameworks.ge_numbers,
     ),
     Question(
