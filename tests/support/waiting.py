@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 60
 """Far more than anything takes; a test that needs it all fails."""
-_PAUSE_SECONDS = 0.005
+_PAUSE_SECONDS = 0.002
 
 
 def until(condition: Callable[[], object], what: str = "it") -> None:

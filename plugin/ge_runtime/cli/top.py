@@ -59,6 +59,8 @@ _CLIENT_COLUMNS: Final = {
     "client": "<", "pid": ">", "process": "<", "arenas": ">", "executions": ">", "faults": ">",
     "waiting": ">", "waited ms": ">", "weight": ">", "share": ">",
 }  # fmt: skip
+_MOST_INTERVAL_S: Final = 86_400.0
+
 _LESS_NEEDED: Final = ("content", "process", "engine", "weight", "arenas", "clients", "waited ms")
 """Columns that a narrow terminal does without, the first to go first."""
 
@@ -236,11 +238,13 @@ def _duration(seconds: float) -> str:
 
 
 def _seconds(text: str) -> float:
-    """An argument above 0. Raises ArgumentTypeError."""
+    """An argument above 0, a day at most. Raises ArgumentTypeError."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected seconds above 0")
+    if not 0 < seconds <= _MOST_INTERVAL_S:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected seconds above 0, {_MOST_INTERVAL_S:,.0f} at most"
+        )
     return seconds

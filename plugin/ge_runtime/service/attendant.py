@@ -11,6 +11,7 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Limited, Shapes
 from ge_runtime.errors import EngineLost, OutOfMemory, RuntimeFault, shown
 from ge_runtime.service.channel import close_all
+from ge_runtime.service.content import seen_as
 from ge_runtime.service.protocol import (
     Broken,
     Json,
@@ -110,6 +111,7 @@ class Attendant:
         threads = field_of(message, "threads", int)
         if not 1 <= threads <= _MOST_THREADS:
             raise Broken(f"found {threads} threads, expected 1 to {_MOST_THREADS}")
+        seen = [seen_as(artifact.path) for artifact in artifacts]
         volume = self._server.library().borrow(artifacts, threads=threads, outputs=outputs)
         name = shown(*(artifact.path for artifact in artifacts))
         loan = self._server.tenants.lend(self._tenant, name, volume)
@@ -124,6 +126,7 @@ class Attendant:
             "device_io_bytes": volume.engine.device_io_bytes(),
             "unplanned": list(engine.unplanned) if isinstance(engine, Limited) else [],
             "content": volume.content,
+            "seen": seen,
         }
 
     def _bind(self, message: Json, descriptors: list[int]) -> Json:

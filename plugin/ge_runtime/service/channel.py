@@ -194,6 +194,10 @@ class Channel:
         """Give the descriptor back, when nobody uses the channel any more."""
         self._socket.close()
 
+    def abandon(self) -> None:
+        """See `forks.Connected`."""
+        self.close()
+
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
     """The other side's process and user, as the kernel knows them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from ge_runtime.service.keeper import Keeper
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.link import Link
 from ge_runtime.service.protocol import VERSION, Json
+from ge_runtime.service.visible import meant_by
 from ge_runtime.specs import Array
 
 
@@ -47,6 +49,7 @@ class ServicePlace:
             "name": client,
             "weight": weight,
             "priority": priority,
+            "means": meant_by(device, os.environ),
         }
         self._keeper = Keeper(device, hello, limits or Limits(), self)
         self.kind: Final = self._keeper.kind

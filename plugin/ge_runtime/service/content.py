@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final, TypeAlias
@@ -47,7 +48,36 @@ class Contents:
             content, external = known
             return f"{content}{_beside(path)}" if external else content
         except OSError as error:
-            raise ArtifactFault(f"{path}: it cannot be read: {error.strerror}") from error
+            raise _unreadable(path, error) from error
+
+
+def seen_as(path: Path) -> list[int]:
+    """Which file this process finds there: equal for two processes if it is the same one.
+
+    Raises ArtifactFault if there is none.
+    """
+    try:
+        return list(_identity(path))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def ensure_same(paths: Sequence[Path], seen: Sequence[Sequence[int]], content: str) -> None:
+    """Raises ArtifactFault if another process finds other files at these paths.
+
+    seen, content: what that process says of them. Files of equal content are as good as the same.
+    """
+    for path, there, whole in zip(paths, seen, content.split("-"), strict=True):
+        if seen_as(path) != there and Contents().of(path) != whole:
+            raise ArtifactFault(
+                f"{path}: found another file than the device service does, expected the same; one "
+                "that was started in another container sees other folders, and XDG_RUNTIME_DIR can "
+                "give each a service of its own"
+            )
+
+
+def _unreadable(path: Path, error: OSError) -> ArtifactFault:
+    return ArtifactFault(f"{path}: it cannot be read: {error.strerror}")
 
 
 def _identity(path: Path) -> _Identity:

@@ -16,6 +16,7 @@ from ge_runtime.engines.base import Shapes, Signature
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.service.channel import close_all
+from ge_runtime.service.content import ensure_same
 from ge_runtime.service.executions import NOWHERE, Done, Spot, pack_layout
 from ge_runtime.service.protocol import Broken, intermediates_of, signature_of
 from ge_runtime.service.rounds import Rounds
@@ -45,7 +46,7 @@ class ServiceEngine:
         outputs: Sequence[str],
     ) -> None:
         self._place = place
-        self._path = artifacts[0].path
+        self._paths = [artifact.path.absolute() for artifact in artifacts]
         self._request = {
             "do": "open",
             "artifacts": [[str(a.path.absolute()), a.engine, a.reason] for a in artifacts],
@@ -67,13 +68,14 @@ class ServiceEngine:
     def open(self, link: Link) -> None:
         """Open it in this service: for the first time, or in the next service.
 
-        Raises what opening it raises, ArtifactFault if the files are no longer those of the first
-        time, and PeerGone.
+        Raises what opening it raises, ArtifactFault if the files are not those that this process
+        sees, or no longer those of the first time, and PeerGone.
         """
         facts = link.ask(self._request)
+        ensure_same(self._paths, facts["seen"], facts["content"])
         if self._facts and facts["content"] != self._facts["content"]:
             raise ArtifactFault(
-                f"{self._path}: found another content than when the model "
+                f"{self._paths[0]}: found another content than when the model "
                 "was loaded, expected the same; load the model again"
             )
         self.number = facts["engine"]

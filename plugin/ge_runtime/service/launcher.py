@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from ge_runtime.errors import ServiceFault
+from ge_runtime.service.forks import not_inherited
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.log import open_log
 from ge_runtime.service.paths import RuntimeFolder, file_name
@@ -70,9 +71,9 @@ def start(device: str, folder: RuntimeFolder, limits: Limits, wanted: Callable[[
         try:
             with contextlib.suppress(FileNotFoundError):  # of one that was killed
                 os.unlink(f"{file_name(device)}.sock", dir_fd=folder.descriptor)
-            said = _spawn(device, folder, limits, lock, wanted)
+            said = _spawn(device, folder, limits, lock.descriptor, wanted)
         finally:
-            os.close(lock)
+            lock.close()
     except OSError as error:
         where = f"the device service of {device} cannot be started: {folder.path}"
         raise ServiceFault(f"{where}: {error}") from error
@@ -92,20 +93,38 @@ def holder(device: str, folder: RuntimeFolder) -> str:
         if lock is None:
             pid = int(folder.file(device, "lock").read_text())
             return f"; process {pid} is its service, or is to be: end it if it hangs"
-        os.close(lock)
+        lock.close()
     return ""
 
 
-def _lock(device: str, folder: RuntimeFolder) -> int | None:
-    """The locked file; None if somebody else holds it."""
+class _Lock:
+    """The device's lock, had by this process. A fork that kept it would keep it from all others."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        not_inherited(self)
+
+    def abandon(self) -> None:
+        """See `forks.Connected`."""
+        self.close()
+
+    def close(self) -> None:
+        """Whoever else was given the descriptor still has the lock. Safe to call twice."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _lock(device: str, folder: RuntimeFolder) -> _Lock | None:
+    """The lock; None if somebody else has it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    lock = os.open(f"{file_name(device)}.lock", flags, 0o600, dir_fd=folder.descriptor)
+    lock = _Lock(os.open(f"{file_name(device)}.lock", flags, 0o600, dir_fd=folder.descriptor))
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(lock)
+        lock.close()
         return None
-    os.ftruncate(lock, 0)  # it may name a process that had it before
+    os.ftruncate(lock.descriptor, 0)  # it may name a process that had it before
     return lock
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ge_runtime.errors import RuntimeFault, ServiceFault
 from ge_runtime.service.channel import Channel, PeerGone
+from ge_runtime.service.forks import not_inherited
 from ge_runtime.service.launcher import holder, start
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.paths import RuntimeFolder
@@ -41,6 +42,7 @@ def connect(device: str, folder: RuntimeFolder, check: Callable[[], None]) -> tu
         channel = Channel(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     except OSError as error:
         raise _unreachable(device, error) from error
+    not_inherited(channel)
     try:
         pid, uid = channel.connect(folder.address(device), check)
         if uid != os.geteuid():
@@ -127,10 +129,10 @@ class Pulse:
         try:
             self._probe(patience)
         except _Hangs:
-            kill(self._pid)
-            self.stopped = True
+            self.stopped = kill(self._pid)
             raise PeerGone(
-                f"it gave no sign of life for {self._limits.hung_s:g} s, and was ended"
+                f"it gave no sign of life for {self._limits.hung_s:g} s, and "
+                + ("was ended" if self.stopped else "cannot be ended from here")
             ) from None
 
     def _probe(self, patience: Callable[[], None]) -> None:
@@ -147,14 +149,22 @@ class Pulse:
             channel.close()
 
 
-def kill(pid: int) -> None:
-    """End a process of this user, if it is there."""
-    with contextlib.suppress(OSError):
+def kill(pid: int) -> bool:
+    """End a process of this user; whether it is no more. One of another container is out of reach.
+
+    pid: as this process's container has it, 0 for one outside.
+    """
+    try:
         process = os.pidfd_open(pid)
         try:
             signal.pidfd_send_signal(process, signal.SIGKILL)
         finally:
             os.close(process)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def reach(

@@ -6,14 +6,18 @@ import errno
 import fcntl
 import mmap
 import os
+from pathlib import Path
 from typing import Final
 
 from ge_runtime.errors import OutOfMemory
 from ge_runtime.service.protocol import MOST_LARGE_BYTES, Broken
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_NO_MORE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_NO_MORE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
 """What a process gets that has all it may have."""
+
+_OVERCOMMIT: Final = Path("/proc/sys/vm/overcommit_memory")
+_NEVER: Final = "2"
 
 
 def sealed_file(name: str, nbytes: int) -> int:
@@ -36,18 +40,30 @@ def map_sealed(descriptor: int, nbytes: int) -> mmap.mmap:
     """The first `nbytes` (at least 1) of a file that somebody else made; the descriptor stays open.
 
     Raises Broken unless its size is sealed: otherwise its maker could take pages away from under
-    whoever reads them, who would be killed for it. Raises MemoryError if no more can be mapped.
+    whoever reads them, who would be killed for it. Raises MemoryError if no more can be mapped, or
+    pages are short where the kernel gives none later.
     """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
         size = os.fstat(descriptor).st_size
         if seals & _SEALS != _SEALS or not 0 < nbytes <= size:
             raise Broken(f"found a file of {size} bytes with seals {seals}, expected {nbytes}")
-        return mmap.mmap(descriptor, nbytes)
+        memory = mmap.mmap(descriptor, nbytes)
+        if _promises_only_what_is_there():
+            os.posix_fallocate(descriptor, 0, nbytes)
+        return memory
     except (OSError, OverflowError) as error:  # no file in memory, or sealed against writing
         if isinstance(error, OSError) and error.errno in _NO_MORE:
             raise MemoryError(str(error)) from None
         raise Broken(f"found a descriptor that cannot be mapped: {error}") from None
+
+
+def _promises_only_what_is_there() -> bool:
+    """Whether the kernel accounts for all memory: then it kills (SIGBUS) for a page too many."""
+    try:
+        return _OVERCOMMIT.read_text().strip() == _NEVER
+    except OSError:
+        return False
 
 
 def message_file(body: bytes) -> int:

@@ -25,6 +25,7 @@ from ge_runtime.service.session import serve
 from ge_runtime.service.stats import describe
 from ge_runtime.service.tenancy import Loan, Tenant, Tenants
 from ge_runtime.service.turns import Turns
+from ge_runtime.service.visible import meant_by
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ class Server:
         executions on it share. now_and_then: called every second or so.
         """
         self.device = device
+        self.means = meant_by(device, os.environ)
+        """The machine's own name of the device: clients must mean the same."""
         self.clock = clock
         self.limits = limits
         self.started_at = clock.now()

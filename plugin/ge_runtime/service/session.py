@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from ge_runtime.config import kind_of
 from ge_runtime.errors import OutOfMemory, RuntimeFault
 from ge_runtime.service.attendant import Attendant, field_of
 from ge_runtime.service.channel import Channel, PeerGone, Starved, close_all
 from ge_runtime.service.naming import client_name
 from ge_runtime.service.protocol import VERSION, Broken, Json, fault_as_json
 from ge_runtime.service.runs import serve_runs
+from ge_runtime.service.visible import VARIABLES
 
 if TYPE_CHECKING:
     from ge_runtime.service.server import Server
@@ -117,6 +119,14 @@ def _attend(server: Server, channel: Channel, hello: Json, pid: int, visitor: _V
     priority = field_of(hello, "priority", int)
     if not isinstance(weight, int | float) or not 1 / _MOST_WEIGHT <= weight <= _MOST_WEIGHT:
         raise Broken(f"found weight {weight!r}, expected a number above 0")
+    means = hello.get("means", server.means)
+    if means != server.means:
+        variable = VARIABLES.get(kind_of(server.device), "the environment")
+        raise Broken(
+            f"found {server.device} to mean the machine's device {means!r}, expected "
+            f"{server.means!r} as where this service was started: {variable} differs, and "
+            "XDG_RUNTIME_DIR can give each a service of its own"
+        )
     tenant = server.tenants.enter(name, pid, float(weight), priority)
     visitor.name = f"the connection of {tenant}"
     _log.info("%s has come", tenant)

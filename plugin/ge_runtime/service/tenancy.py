@@ -138,7 +138,6 @@ class Tenants:
             tenant.connections -= 1
             if tenant.connections:
                 return
-            del self._tenants[tenant.token]
         with tenant.lock:
             loans, tenant.loans = list(tenant.loans.values()), {}
         for loan in loans:
@@ -148,6 +147,8 @@ class Tenants:
             with _told(f"{tenant}: arena {number} was not given back"):
                 tenant.arenas.remove(number)
         _log.info("%s has left", tenant)
+        with self._lock:  # only now: whoever does not see it any more finds nothing of it either
+            del self._tenants[tenant.token]
         self._changed()
 
     def all(self) -> list[Tenant]:

@@ -181,7 +181,7 @@ def test_service_that_does_not_answer_is_shown_as_such():
     ]
 
 
-@pytest.mark.parametrize("interval", ["0", "-1", "x", "inf"])
+@pytest.mark.parametrize("interval", ["0", "-1", "x", "inf", "1e300"])
 def test_interval_is_a_time(interval, capsys):
     with pytest.raises(SystemExit):
         main(["top", "--interval", interval])

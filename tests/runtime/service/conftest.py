@@ -1,7 +1,12 @@
 """Device services in folders of their own; whatever a test leaves running is ended."""
 
+import time
+from types import SimpleNamespace
+
 import pytest
-from runtime.support.services import Services
+from runtime.support.services import Services, stop
+
+from ge_runtime.service import pulse
 
 
 @pytest.fixture
@@ -10,6 +15,32 @@ def services(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with Services(tmp_path / "ge_runtime") as there:
         yield there
+
+
+@pytest.fixture
+def hang(monkeypatch):
+    """A function that stops a service. Who then looks for it waits an hour, which takes no time.
+
+    All others are waited for as long as it takes, however slow the machine.
+    """
+    hanging, lost_s = set(), 0.0
+    probe = pulse.Pulse._probe
+
+    def look(its_pulse, patience):
+        nonlocal lost_s
+        if its_pulse._pid in hanging:
+            hanging.remove(its_pulse._pid)
+            lost_s += 3600.0
+        probe(its_pulse, patience)
+
+    def stop_for_good(pid):
+        hanging.add(pid)
+        stop(pid)
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + lost_s, sleep=time.sleep)
+    monkeypatch.setattr(pulse, "time", clock)
+    monkeypatch.setattr(pulse.Pulse, "_probe", look)
+    return stop_for_good
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """A simulated card that the device service owns, for models of other processes."""
 
 import os
-import signal
 
 import numpy as np
 import pytest
@@ -9,7 +8,8 @@ from runtime.support.ascend import ENVIRONMENT, SITE, compile_om, token_gears
 from runtime.support.configs import encoder_config
 from runtime.support.graphs import ENCODER, encode, write
 from runtime.support.pipelines import SCORES, WEIGHTS, compile_stages
-from runtime.support.services import until, wait_for_end
+from runtime.support.services import wait_for_end
+from support.waiting import until
 
 from ge_runtime import Runtime
 from ge_runtime.errors import NoDevice, RuntimeFault
@@ -89,10 +89,7 @@ def test_stages_of_equal_content_are_on_the_card_once(card, tmp_path):
 
 def test_killed_service_gives_the_card_back_and_the_next_one_has_it(card, compiled):
     runtime = Runtime.open(compiled, CONFIG, instance_name="encoder_0")
-    pid = card.pid("npu:0")
-    os.kill(pid, signal.SIGKILL)
-    wait_for_end(pid)
-    until(lambda: not runtime.is_ready(), "the notice")
+    card.kill(runtime, device="npu:0")
     until(runtime.is_ready, "the next service")
     (answer,) = runtime.infer([request(5, 6)])
     np.testing.assert_allclose(answer["embedding"], encode([[5, 6]]), rtol=1e-3)
@@ -111,7 +108,8 @@ def test_lost_card_is_had_back_with_a_new_service(card, compiled, monkeypatch):
             break
     assert isinstance(answer, RuntimeFault), "the card was not lost"
     wait_for_end(first)
-    until(runtime.is_ready, "the next service")
+    until(lambda: card.pid("npu:0") not in (None, first), "the next service")
+    until(runtime.is_ready, "what the runtime has of it")
     (answer,) = runtime.infer([request(5, 6)])
     np.testing.assert_allclose(answer["embedding"], encode([[5, 6]]), rtol=1e-3)
     runtime.close()

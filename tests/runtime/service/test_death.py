@@ -8,22 +8,28 @@ import select
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from runtime.engines.conformance_engine import token_batch
 from runtime.support.configs import encoder_config
 from runtime.support.graphs import ENCODER, PIXELS, encode, write
-from runtime.support.services import QUICK, ClientProcess, descriptors_of, until, wait_for_end
+from runtime.support.services import (
+    QUICK,
+    ClientProcess,
+    descriptors_of,
+    nobody_starts_another,
+    stop,
+    wait_for_end,
+)
 from runtime.support.threads import Beside
+from support.waiting import until
 
 from ge_runtime import EngineLost, Runtime
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import RuntimeFault, ServiceFault
-from ge_runtime.service import keeper, pulse
+from ge_runtime.service import keeper
 from ge_runtime.service.alarm import Alarm
 from ge_runtime.service.client import ServicePlace
 from ge_runtime.service.limits import Limits
@@ -95,18 +101,9 @@ def test_killed_service_fails_requests_at_once_and_is_replaced(services, runtime
     assert {entry for entry in services.names() if entry.endswith(".sock")} == {"cpu.sock"}
 
 
-@contextlib.contextmanager
-def nobody_starts_another():
-    """As if somebody else had the lock, and did not come to listen, as long as this lasts."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pulse, "start", lambda *_: False)
-        yield
-
-
 def test_answers_outlive_the_service_that_made_them(services, runtime):
     (answer,) = runtime.infer([request(5)])
-    os.kill(services.pid(), signal.SIGKILL)
-    until(lambda: not runtime.is_ready(), "the notice")
+    services.kill(runtime)
     np.testing.assert_allclose(answer["embedding"], encode([[5]]), rtol=1e-5)
     until(runtime.is_ready, "the next service")
 
@@ -114,10 +111,7 @@ def test_answers_outlive_the_service_that_made_them(services, runtime):
 def test_service_is_replaced_as_often_as_it_dies(services, runtime):
     seen = set()
     for _ in range(3):
-        pid = services.pid()
-        seen.add(pid)
-        os.kill(pid, signal.SIGKILL)
-        until(lambda: not runtime.is_ready(), "the notice")
+        seen.add(services.kill(runtime))
         until(runtime.is_ready, "the next service")
         (answer,) = runtime.infer([request(1)])
         np.testing.assert_allclose(answer["embedding"], encode([[1]]), rtol=1e-5)
@@ -147,8 +141,7 @@ def test_several_clients_come_back_to_one_service(services, version_dir):
         Runtime.open(version_dir(ENCODER), CONFIG, instance_name=f"encoder_{number}")
         for number in range(3)
     ]
-    os.kill(services.pid(), signal.SIGKILL)
-    until(lambda: not any(runtime.is_ready() for runtime in runtimes), "the notice")
+    services.kill(*runtimes)
     until(lambda: all(runtime.is_ready() for runtime in runtimes), "the next service")
     stats = services.stats()
     assert [model["clients"] for model in stats["models"]] == [3]
@@ -189,13 +182,13 @@ def test_open_and_close_leave_no_descriptor_on_either_side(services, runtime, ve
     until(lambda: descriptors_of(os.getpid()) <= ours, "the end of ours")
 
 
-def test_service_that_hangs_is_ended_and_replaced(services, version_dir):
+def test_service_that_hangs_is_ended_and_replaced(services, version_dir, hang):
     place = ServicePlace("cpu", "client", limits=QUICK)
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     engine = place.open([artifact], threads=1, outputs=["embedding"])
     inputs, expected = token_batch(2, 3)
     pid = place.pid
-    os.kill(pid, signal.SIGSTOP)
+    hang(pid)
     with pytest.raises(EngineLost, match=r"is lost: .*it is being restarted"):
         engine.run(inputs, {"embedding": None})
     wait_for_end(pid)
@@ -234,10 +227,11 @@ def test_load_that_meets_the_death_of_a_service_goes_on_with_the_next(services, 
 
 def test_load_that_finds_no_next_service_fails_with_its_reason(services, version_dir):
     first = ServicePlace("cpu", "first")
-    place = ServicePlace("cpu", "client", limits=Limits(start_s=0.2))
+    place = ServicePlace("cpu", "client")
     pid = place.pid
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     with nobody_starts_another():
+        place._keeper._limits = Limits(start_s=0.2)  # for the next one: that one took its time
         os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
         with pytest.raises(EngineLost, match=r"found no device service of cpu that answers"):
@@ -269,7 +263,7 @@ def test_client_of_a_service_that_hangs_closes_soon(services, version_dir, monke
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     engine = place.open([artifact], threads=1, outputs=["embedding"])
     buffers = [place.memory.allocate("inputs", 1000) for _ in range(3)]
-    os.kill(place.pid, signal.SIGSTOP)
+    stop(place.pid)
     for close in (engine.close, *(buffer.free for buffer in buffers), place.close):
         Beside(close).result()
 
@@ -281,7 +275,7 @@ def test_lock_of_a_service_that_does_not_come_to_listen_is_told_with_its_process
         starting = Beside(ServicePlace, "cpu", "first", limits=Limits(start_s=3600.0))
         until(lambda: lock_holder(services) is not None, "the start")
         pid = lock_holder(services)
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         with pytest.raises(ServiceFault) as raised:
             ServicePlace("cpu", "second", limits=Limits(start_s=0.1))
         assert str(raised.value) == (
@@ -316,22 +310,12 @@ def lock_holder(services):
     return int(text) if text else None
 
 
-def test_client_that_meets_a_service_that_hangs_has_the_next(services, monkeypatch):
+def test_client_that_meets_a_service_that_hangs_has_the_next(services, hang):
     """Even if it took all the time there was to find that out."""
-    first = ServicePlace("cpu", "first")
-    hanging, lost_s = first.pid, 0.0
-
-    def stop(pid):
-        nonlocal lost_s
-        lost_s = 3600.0
-        kill(pid)
-
-    kill = pulse.kill
-    monkeypatch.setattr(pulse, "kill", stop)
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + lost_s, sleep=time.sleep)
-    monkeypatch.setattr(pulse, "time", clock)
-    os.kill(hanging, signal.SIGSTOP)
-    second = ServicePlace("cpu", "second", limits=Limits(probe_s=0.01, hung_s=0.05))
+    first = ServicePlace("cpu", "first", limits=Limits(probe_s=3600.0))
+    hanging = first.pid
+    hang(hanging)
+    second = ServicePlace("cpu", "second", limits=QUICK)
     assert second.pid != hanging
     second.close()
     first.close()
@@ -360,10 +344,10 @@ def test_fork_of_a_client_is_told_that_the_service_is_not_its_own(services, vers
         assert client.said() == "the client goes on"
 
 
-def test_service_that_hangs_is_found_out_while_nobody_asks_for_anything(services):
+def test_service_that_hangs_is_found_out_while_nobody_asks_for_anything(services, hang):
     place = ServicePlace("cpu", "client", limits=QUICK)
     pid = place.pid
-    os.kill(pid, signal.SIGSTOP)
+    hang(pid)
     wait_for_end(pid)
     until(lambda: not place.lost and place.pid != pid, "the next service")
     place.close()
@@ -372,7 +356,7 @@ def test_service_that_hangs_is_found_out_while_nobody_asks_for_anything(services
 def test_client_that_hangs_holds_up_nobody(services, runtime, version_dir):
     with ClientProcess(version_dir(ENCODER) / "model.onnx") as client:
         client.service()
-        os.kill(client.pid, signal.SIGSTOP)
+        stop(client.pid)
         for _ in range(20):
             (answer,) = runtime.infer([request(1)])
             np.testing.assert_allclose(answer["embedding"], encode([[1]]), rtol=1e-5)
@@ -400,7 +384,7 @@ def test_model_whose_file_has_changed_does_not_come_back_as_another(services, tm
 
 def test_client_is_closed_at_once_while_it_waits_for_a_service_that_hangs(services):
     place = ServicePlace("cpu", "client", limits=Limits(probe_s=0.01, hung_s=3600.0))
-    os.kill(place.pid, signal.SIGSTOP)
+    stop(place.pid)
     Beside(place.close).result()
 
 
@@ -421,8 +405,9 @@ def test_service_is_not_ended_for_what_is_wrong_here(services):
 def test_service_is_had_back_where_somebody_has_removed_its_folder(services, runtime):
     pid = services.pid()
     shutil.rmtree(services.path)
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: not runtime.is_ready(), "the notice")
+    with nobody_starts_another():
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not runtime.is_ready(), "the notice")
     until(runtime.is_ready, "the next service")
     (answer,) = runtime.infer([request(2)])
     np.testing.assert_allclose(answer["embedding"], encode([[2]]), rtol=1e-5)

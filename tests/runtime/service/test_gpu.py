@@ -9,7 +9,8 @@ import pytest
 from runtime.support.configs import encoder_config
 from runtime.support.gpus import fake_gpu, real_gpu
 from runtime.support.graphs import ENCODER, encode
-from runtime.support.services import TIMEOUT_S, until
+from runtime.support.services import TIMEOUT_S
+from support.waiting import until
 
 from ge_runtime import Runtime
 from ge_runtime.clock import SystemClock

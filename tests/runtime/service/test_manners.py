@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from runtime.engines.conformance_engine import token_batch
 from runtime.support.graphs import ENCODER
-from runtime.support.services import descriptors_of, patience, until
+from runtime.support.services import descriptors_of, patience
+from support.waiting import until
 
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ArtifactFault, OutOfMemory, RuntimeFault, ServiceFault

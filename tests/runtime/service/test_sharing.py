@@ -1,14 +1,16 @@
 """Turns on a device that is held by hand: who waits, until when, and who is told."""
 
 import contextlib
+import math
 import os
 import re
 import threading
 
 import numpy as np
 import pytest
-from runtime.support.services import QUICK, held_service, until
+from runtime.support.services import held_service
 from runtime.support.threads import Beside
+from support.waiting import until
 
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import Cancelled, EngineFault, EngineLost, Expired, OutOfMemory
@@ -60,6 +62,7 @@ def test_executions_wait_for_their_turn_and_all_are_answered(held, opened):
     engines = [opened(f"client {number}") for number in range(5)]
     running = [Beside(run, engine, float(number)) for number, engine in enumerate(engines)]
     until(lambda: server.turns.stats().waiting == 3, "the queue")
+    device.until_begun(2)
     assert len(device.begun) == 2
     device.let_go()
     assert [one.result() for one in running] == [0.0, 2.0, 4.0, 6.0, 8.0]
@@ -174,7 +177,7 @@ def test_service_that_ends_answers_what_is_under_way_and_begins_nothing_more(ser
         running = fill(device, engines[:2])
         waiting = Beside(run, engines[2], 9.0)
         until(lambda: server.turns.stats().waiting == 1, "the wait")
-        server.end("SIGTERM")
+        server.end("SIGTERM", patience_s=3600.0)
         with pytest.raises(EngineLost, match="the device service ends"):
             waiting.result()
         device.let_go()
@@ -277,7 +280,7 @@ def test_place_that_cannot_be_opened_is_told_in_its_own_words(services, monkeypa
 
         server._open_place = broken
         with pytest.raises(OutOfMemory, match="the card has 3 bytes"):
-            ServicePlace("held", "client", limits=QUICK)
+            ServicePlace("held", "client")
 
 
 def test_idle_service_ends_by_its_clock(services):
@@ -287,7 +290,7 @@ def test_idle_service_ends_by_its_clock(services):
         clock.advance(1000.0)
         assert not place.lost
         place.close()
-        until(lambda: len(server.tenants) == 0, "its leave")
+        until(lambda: server._grace.ends_at < math.inf, "its leave")
         clock.advance(99.0)
         channel, _ = services.greet("held", role="observer")  # who looks on is no client
         assert services.pid("held") is not None

@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ge_runtime.clock import SystemClock
 from ge_runtime.devices import HostDevice
 from ge_runtime.engines.base import GraphTensor, Signature
+from ge_runtime.service import pulse
 from ge_runtime.service.channel import PeerGone
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.paths import RuntimeFolder, file_name
@@ -23,20 +25,28 @@ from ge_runtime.service.protocol import VERSION
 from ge_runtime.service.pulse import NoService, ask, connect
 from ge_runtime.service.server import Server
 from ge_runtime.specs import DType
+from support.waiting import until
 
 TESTS = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 30
 
-QUICK = Limits(probe_s=0.1, hung_s=0.5, retry_s=0.01, most_retry_s=0.1)
-"""For tests in which something hangs."""
+QUICK = Limits(probe_s=0.01, retry_s=0.01, most_retry_s=0.1)
+"""For clients that look often whether their service lives, and have the next one soon."""
 
 
-def until(condition, what="it"):
-    """Wait for a state that nobody announces."""
-    end = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < end, f"{what} has not come about"
-        time.sleep(0.002)
+def stop(pid):
+    """Stop a process, as if it hung; returns when none of its threads runs any more."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    until(lambda: {state_of(task) for task in tasks.iterdir()} <= {"T", ""}, "its stop")
+
+
+def state_of(task):
+    """What a thread does, in the kernel's letter; empty if it has ended."""
+    try:
+        return (task / "stat").read_text().rpartition(") ")[2][0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def wait_for_end(pid):
@@ -65,6 +75,14 @@ def patience():
             raise TimeoutError
 
     return check
+
+
+@contextlib.contextmanager
+def nobody_starts_another():
+    """As if somebody else had the lock, and did not come to listen, as long as this lasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pulse, "start", lambda *_: False)
+        yield
 
 
 class Services:
@@ -110,6 +128,15 @@ class Services:
             except BlockingIOError:
                 return True
         return False
+
+    def kill(self, *runtimes, device="cpu"):
+        """Kill the service; returns when these have noticed, before there can be the next."""
+        pid = self.pid(device)
+        with nobody_starts_another():
+            os.kill(pid, signal.SIGKILL)
+            wait_for_end(pid)
+            until(lambda: not any(runtime.is_ready() for runtime in runtimes), "the notice")
+        return pid
 
     @contextlib.contextmanager
     def killed(self, device="cpu"):

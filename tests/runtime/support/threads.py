@@ -12,7 +12,8 @@ class Beside:
 
     def __init__(self, function, *args, **kwargs):
         self._outcome = Future()
-        Thread(target=self._run, args=(function, args, kwargs), daemon=True).start()
+        self._thread = Thread(target=self._run, args=(function, args, kwargs), daemon=True)
+        self._thread.start()
 
     def _run(self, function, args, kwargs):
         try:
@@ -24,5 +25,6 @@ class Beside:
         return self._outcome.done()
 
     def result(self):
-        """What the call returns or raises."""
-        return self._outcome.result(TIMEOUT_S)
+        """What the call returns or raises; then its thread holds nothing of it any more."""
+        self._thread.join(TIMEOUT_S)
+        return self._outcome.result(0)
