@@ -55,7 +55,7 @@ def answer_window(
     stands for them. What it raises is the error of every request.
     Errors are mapped as in `answer_each`. Outputs that a client did not request are left out.
     """
-    return respond_to(pb_utils, requests, _read, function, ())
+    return respond_to(pb_utils, requests, _read, function, (), FaultLog(pb_utils))
 
 
 def _read(request: Request) -> Tensors:
@@ -68,13 +68,12 @@ def respond_to(
     read: Callable[[Request], Read],
     function: Callable[[Sequence[Read]], Sequence[Result]],
     bfloat16: Collection[str],
-    instance_name: str = "",
+    log: FaultLog,
 ) -> list[object]:
     """One InferenceResponse per request, in order, from one call of `function` for all.
 
     read: what `function` gets of a request; a request that it raises for is answered with that.
-    function: one result per reading. bfloat16: the outputs that are arrays of bits. instance_name:
-    for the log, where it is known.
+    function: one result per reading. bfloat16: the outputs that are arrays of bits.
     """
     readings = [attempt(read, request) for request in requests]
     window = [reading for reading in readings if not isinstance(reading, Exception)]
@@ -90,8 +89,35 @@ def respond_to(
         requests,
         [reading if isinstance(reading, Exception) else next(left) for reading in readings],
         bfloat16,
-        f"{instance_name}: " if instance_name else "",
+        log,
     )
+
+
+class FaultLog:
+    """The server's log, for what fails of one model instance's requests. For one thread at a time.
+
+    That an engine is lost is one line, not one for each request until it is back.
+    """
+
+    def __init__(self, pb_utils: PbUtils, instance_name: str = "") -> None:
+        """instance_name: where it is known."""
+        self._write = pb_utils.Logger.log_error
+        self._who = f"{instance_name}: " if instance_name else ""
+        self._lost: set[str] = set()  # what was said since a request was answered
+
+    def tell(self, error: Exception) -> None:
+        """Write what went wrong."""
+        story = _story(error)
+        if isinstance(error, EngineLost):
+            if story in self._lost:
+                return
+            self._lost.add(story)
+        self._write(self._who + story)
+
+    def note_success(self) -> None:
+        """A request was answered: the next loss is another one."""
+        if self._lost:
+            self._lost.clear()
 
 
 def attempt(function: Callable[[Any], Read], argument: object) -> Read | Exception:
@@ -107,7 +133,7 @@ def _respond(
     requests: Iterable[Request],
     results: Iterable[Result],
     bfloat16: Collection[str],
-    who: str,
+    log: FaultLog,
 ) -> list[object]:
     responses = []
     logged: set[int] = set()  # a window that fails gives all its requests the same exception
@@ -115,12 +141,13 @@ def _respond(
         if not isinstance(result, Exception):
             try:
                 responses.append(_success(pb_utils, request, result, bfloat16))
+                log.note_success()
                 continue
             except Exception as error:
                 result = error
         if not isinstance(result, (RequestFault, Departed)) and id(result) not in logged:
             logged.add(id(result))
-            pb_utils.Logger.log_error(who + _story(result))
+            log.tell(result)
         forget_frames(result)  # which hold what Triton lent: the requests' tensors
         responses.append(_failure(pb_utils, result))
     return responses

@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from ge_runtime.adapters.answers import Result, answer_each, answer_window, attempt, respond_to
+from ge_runtime.adapters.answers import (
+    FaultLog,
+    Result,
+    answer_each,
+    answer_window,
+    attempt,
+    respond_to,
+)
 from ge_runtime.adapters.dlpack import bits_of
 from ge_runtime.adapters.metrics import MetricsExporter
 from ge_runtime.adapters.protocols import PbUtils, Request
@@ -55,12 +62,13 @@ class GraphModel:
         self._prepare = prepare
         self._derive = dict(derive or {})
         self._clock = clock or SystemClock()
-        self._instance_name = args["model_instance_name"]
+        instance_name = args["model_instance_name"]
+        self._log = FaultLog(pb_utils, instance_name)
         try:
             self._runtime = runtime = Runtime.open(
                 Path(args["model_repository"]) / args["model_version"],
                 json.loads(args["model_config"]),
-                instance_name=self._instance_name,
+                instance_name=instance_name,
                 derived=self._derive,
                 clock=self._clock,
             )
@@ -76,7 +84,7 @@ class GraphModel:
                 pb_utils,
                 model=args["model_name"],
                 version=args["model_version"],
-                instance=self._instance_name,
+                instance=instance_name,
                 counts=runtime.counts,
                 gauges=runtime.gauges,
             )
@@ -95,7 +103,7 @@ class GraphModel:
             return self._read(request), caller
 
         responses = respond_to(
-            self._pb_utils, requests, read, self._infer, self._bfloat16, self._instance_name
+            self._pb_utils, requests, read, self._infer, self._bfloat16, self._log
         )
         self._metrics.note()
         return responses

@@ -11,15 +11,15 @@ ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
 from ge_runtime.ascend.checker import DriverFault
 from ge_runtime.ascend.codes import Kind
 from ge_runtime.ascend.context import DeviceContext
-from ge_runtime.ascend.driver import Driver
+from ge_runtime.ascend.driver import Driver, Stream
 from ge_runtime.ascend.lanes import CardLane
 from ge_runtime.ascend.memory import CardMemory, DeviceAccess
 from ge_runtime.ascend.om_model import ModelFile, Stage
@@ -39,11 +39,11 @@ class Card:
         self.name = f"npu:{device}"
         with ExitStack() as undo:
             driver.set_device(device)
-            undo.callback(driver.reset_device, device)
+            undo.callback(_if_it_can, driver.reset_device, device)
             self._home = DeviceContext(driver, device)
-            undo.callback(self._home.destroy)
+            undo.callback(_if_it_can, self._home.destroy)
             self.soc_name = driver.soc_name()
-            self.access = DeviceAccess(driver, self._home, health)
+            self.access = DeviceAccess(self.name, driver, self._home, health)
             undo.pop_all()
         self.memory = CardMemory(self.access, self.name)
         """For weights and workspace."""
@@ -125,20 +125,9 @@ class Card:
             except DriverFault as fault:
                 raise self.lose(f"{self.name}: it cannot be mended: {fault}") from fault
 
-    @contextmanager
-    def noticing(self, path: Path | None = None) -> Iterator[None]:
-        """Raises EngineLost where a call, for the length of a `with`, finds the card lost.
-
-        So whoever undoes things after it knows, and makes no call any more. path: the file that
-        the calls are about; their DriverFault tells it.
-        """
-        try:
-            yield
-        except DriverFault as fault:
-            fault.path = path or fault.path
-            if fault.kind is Kind.LOST:
-                raise self.lose(f"{fault.path or self.name}: {fault}") from fault
-            raise
+    def noticing(self, path: Path | None = None) -> AbstractContextManager[None]:
+        """See DeviceAccess."""
+        return self.access.noticing(path)
 
     @contextmanager
     def releasing(self, *errors: type[Exception]) -> Iterator[None]:
@@ -154,6 +143,31 @@ class Card:
             pass
         except failures as fault:
             self.lose(f"{self.name}: it fails to give back what it had: {fault}")
+
+    def wait(self, stream: Stream, timeout_s: float) -> None:
+        """Wait for all that is queued in a stream of this thread's context.
+
+        Raises DriverFault for what failed of it; then, too, nothing of it is executing any more,
+        unless the card is lost. Raises EngineLost if nobody can tell.
+        """
+        timeout_ms = round(timeout_s * 1e3)
+        try:
+            self.driver.synchronize_stream(stream, timeout_ms)
+        except DriverFault as fault:
+            # A failed task may be told of before later ones have ended. Any other failure is the
+            # wait's own, which then has not been.
+            if fault.kind is not Kind.LOST:
+                try:
+                    self.driver.synchronize_stream(stream, timeout_ms)
+                except DriverFault as again:
+                    if again.kind is Kind.LOST:
+                        raise
+                    if fault.kind is not Kind.RELOAD:
+                        if again.kind is Kind.RELOAD:  # of a task
+                            raise
+                        text = f"{self.name}: what is queued cannot be waited for: {again}"
+                        raise self.lose(text) from again
+            raise
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -189,6 +203,12 @@ class Card:
                 self.driver.reset_device(self.device)
                 return True
         return False
+
+
+def _if_it_can(undo: Callable[..., None], *arguments: int) -> None:
+    """Undo something after a failure, which is what is to be told."""
+    with suppress(DriverFault):
+        undo(*arguments)
 
 
 def _mib(nbytes: int | None) -> str:

@@ -8,7 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ge_runtime.ascend.atc import ensure_content
 from ge_runtime.ascend.checker import DriverFault
+from ge_runtime.ascend.codes import Kind
 from ge_runtime.ascend.driver import Address, ModelId
 from ge_runtime.ascend.om_model import LoadedModel, ModelFile, Stage
 from ge_runtime.devices import Buffer
@@ -48,7 +50,8 @@ class LaneModels:
         """The model of each file, loaded if it is not yet; each is given back by `unload`.
 
         Raises DriverFault with the file, OutOfMemory, EngineLost, or PlanFault if one needs more
-        workspace than the lane may have; then what was loaded before is as it was.
+        workspace than the lane may have; then what was loaded before is as it was, but for the
+        workspace, which is not made smaller: that would load all of it once more.
         """
         self._have_workspace([file for file in files if file.digest not in self._models])
         stages: list[Stage] = []
@@ -120,15 +123,22 @@ class LaneModels:
     def _load_again(self, model: LoadedModel) -> None:
         try:
             path = model.unchanged_path()
+            try:
+                model.id = self._load_into(path, model.weights)
+            except DriverFault as fault:
+                if fault.kind is not Kind.LOST:
+                    ensure_content(path, model.file.digest)  # or it was replaced in between
+                raise
         except (ArtifactFault, OSError) as fault:
             why = f"{fault.filename}: {fault.strerror}" if isinstance(fault, OSError) else fault
             model.absent = f"{why}; load the model again"
             _log.error("%s: %s", self._name, model.absent)
             return
-        model.id = self._load_into(path, model.weights)
         model.absent = None
 
     def _load_into(self, path: Path, weights: Buffer[Address]) -> ModelId:
+        # By its path: what is there may be another file by now. Its very bytes could be loaded, but
+        # load_from_mem_with_mem has seven arguments on pyACL's page, and six in its source.
         assert self._workspace is not None, "a model without workspace was refused before"
         workspace = (self._workspace.memory, self._workspace.nbytes)
         return self._driver.load(str(path), workspace, (weights.memory, weights.nbytes))

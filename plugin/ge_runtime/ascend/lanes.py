@@ -75,14 +75,14 @@ class CardLane:
             except DriverFault as fault:
                 if fault.kind is Kind.LOST:
                     raise
-                self._synchronize()  # what was queued before still uses the slot
+                self._wait()  # what was queued before still uses the slot
                 if last or fault.kind is not Kind.RETRY:
                     raise
-        self._synchronize()
+        self._wait()
         slot.collect(execution)
 
-    def _synchronize(self) -> None:
-        self._driver.synchronize_stream(self._stream, round(TIMEOUT_S * 1e3))
+    def _wait(self) -> None:
+        self._card.wait(self._stream, TIMEOUT_S)
 
     def _verdict(self, fault: DriverFault, files: Sequence[Path]) -> RuntimeFault:
         """files: those that were executed; which of them failed, only their own calls tell."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar, Final
 
@@ -26,10 +28,13 @@ _log = logging.getLogger(__name__)
 class DeviceAccess:
     """A card as its memories use it: until it is lost."""
 
-    def __init__(self, driver: Driver, home: DeviceContext, health: DeviceHealth) -> None:
-        """home: current in the calling thread."""
+    def __init__(
+        self, name: str, driver: Driver, home: DeviceContext, health: DeviceHealth
+    ) -> None:
+        """name: of the card. home: current in the calling thread."""
         self.driver = driver
         self.home = home
+        self._name = name
         self._health = health
         self.capacity_bytes = driver.memory_info()[1]
         """Of the card's own memory."""
@@ -43,16 +48,37 @@ class DeviceAccess:
         """Whether the card is."""
         return self._health.lost is not None
 
+    @contextmanager
+    def noticing(self, path: Path | None = None) -> Iterator[None]:
+        """Raises EngineLost where a call, for the length of a `with`, finds the card lost.
+
+        So whoever undoes things after it knows, and makes no call any more. path: the file that
+        the calls are about; their DriverFault tells it.
+        """
+        try:
+            yield
+        except DriverFault as fault:
+            fault.path = path or fault.path
+            if fault.kind is Kind.LOST:
+                raise self._health.lose(f"{fault.path or self._name}: {fault}") from fault
+            raise
+
     def enter(self) -> None:
         """Let the calling thread use the card. Raises EngineLost if it is lost."""
         self._health.ensure_there()
         self.home.enter_device()
 
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """The same for the length of a `with`, `noticing`."""
+        with self.noticing():
+            self.enter()
+            yield
+
     def pin(self, nbytes: int) -> Address:
         """Pinned memory of the host; raises MemoryError if there is no more. From any thread."""
         self.reap()
-        with self._pinning:
-            self.enter()
+        with self._pinning, self.using():
             address = obtain(self.driver.malloc_host, nbytes)
             self.pinned_out += 1
             return address
@@ -65,9 +91,9 @@ class DeviceAccess:
         """Give back the pinned memory that nobody reads any more. From any thread."""
         with self._pinning:
             while self._unpinned and not self.lost:
-                self.enter()
-                self.driver.free_host(self._unpinned.popleft())
-                self.pinned_out -= 1
+                self.pinned_out -= 1  # what cannot be freed keeps nobody from closing the card
+                with self.using():
+                    self.driver.free_host(self._unpinned.popleft())
 
 
 def obtain(allocate: Callable[[int], Address], nbytes: int) -> Address:
@@ -93,19 +119,19 @@ class CardMemory(Device[Address]):
         self._access = access
 
     def _available(self) -> int:
-        self._access.enter()
-        return self._access.driver.memory_info()[0]
+        with self._access.using():
+            return self._access.driver.memory_info()[0]
 
     def _obtain(self, nbytes: int) -> Address:
         if nbytes == 0:
             return _NOWHERE
-        self._access.enter()
-        return obtain(self._access.driver.malloc, nbytes)
+        with self._access.using():
+            return obtain(self._access.driver.malloc, nbytes)
 
     def _release(self, memory: Address) -> None:
         if memory != _NOWHERE and not self._access.lost:
-            self._access.enter()
-            self._access.driver.free(memory)
+            with self._access.using():
+                self._access.driver.free(memory)
 
 
 class PinnedMemory(Device[NDArray[np.uint8]]):
@@ -136,12 +162,10 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
         Whole pages. Where it cannot be pinned, copies of it are made at once, not in a stream.
         """
         address = Address(memory.ctypes.data)
-        self._access.enter()
         try:
-            self._access.driver.host_register(address, memory.nbytes)
+            with self._access.using():
+                self._access.driver.host_register(address, memory.nbytes)
         except DriverFault as fault:
-            if fault.kind is Kind.LOST:
-                raise
             _log.warning("%s: copies hold up other threads, as %s", self.name, fault)
             return
         with self._lock:
@@ -159,8 +183,8 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
                 return
             self._forget(address)
         if not self._access.lost:
-            self._access.enter()
-            self._access.driver.host_unregister(address)
+            with self._access.using():
+                self._access.driver.host_unregister(address)
         with self._lock:
             self._adopted.pop(address, None)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ge_runtime.ascend.checker import DriverFault
+from ge_runtime.ascend.codes import Kind
 from ge_runtime.ascend.description import GEAR_INPUT
 from ge_runtime.ascend.driver import Address, Copy, Dataset, Driver, Stream
 from ge_runtime.ascend.om_model import Gear, LoadedModel, Stage
@@ -85,10 +86,15 @@ class Slot:
         self._datasets: list[tuple[Dataset, Dataset]] = []
         with ExitStack() as undo:
             undo.callback(self._buffer.free)
-            for number, stage in enumerate(stages):
-                given = self._dataset(_inputs(number, stage.model), undo)
-                wanted = self._dataset(_outputs(stage.model), undo)
-                self._datasets.append((given, wanted))
+            try:
+                for number, stage in enumerate(stages):
+                    given = self._dataset(_inputs(number, stage.model), undo)
+                    wanted = self._dataset(_outputs(stage.model), undo)
+                    self._datasets.append((given, wanted))
+            except DriverFault as fault:
+                if fault.kind is Kind.LOST:  # on that card nothing is given back
+                    undo.pop_all()
+                raise
             undo.pop_all()
 
     def _dataset(self, tensors: Iterator[tuple[str, int]], undo: ExitStack) -> Dataset:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from ge_runtime.errors import EngineLost
+
+_CURE: Final = "the process has to be restarted, which a device service does by itself"
 
 _log = logging.getLogger(__name__)
 
@@ -27,9 +30,10 @@ class DeviceHealth:
     def lose(self, text: str) -> EngineLost:
         """The device is lost, now and for the rest of the process; the error to raise.
 
-        text: what it is lost of. What was found first counts: the rest follows from it.
+        text: what it is lost of; the error tells the cure as well. What was found first counts: the
+        rest follows from it.
         """
         if self.lost is None:
-            _log.error("%s; the process has to be restarted", text)
-            self.lost = EngineLost(text)
+            self.lost = EngineLost(f"{text}; {_CURE}")
+            _log.error("%s", self.lost)
         return EngineLost(str(self.lost))

@@ -8,8 +8,9 @@ What one stage gives and another takes stays on the card.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,14 @@ from ge_runtime.engines.wiring import Wiring
 from ge_runtime.errors import ArtifactFault, EngineFault
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import Array, Tensors
+
+
+class _Route(NamedTuple):
+    """What executions that give certain outputs take."""
+
+    stages: tuple[int, ...]
+    """By position, in order."""
+    inputs: tuple[str, ...]
 
 
 class OmEngine:
@@ -60,7 +69,6 @@ class OmEngine:
         self._slot: Slot | None = None
         self._closed = False
         models = {stage.path.stem: stage.model for stage in stages}
-        self._numbers = {name: number for number, name in enumerate(models)}
         signatures = {name: signature_of(model) for name, model in models.items()}
         self._wiring = Wiring.of(signatures, asked)
         self._inputs = [tensor.name for tensor in self._wiring.signature.inputs]
@@ -69,6 +77,8 @@ class OmEngine:
         self._gears = {tuple(gear.dims[name] for name in self._inputs): gear for gear in gears}
         self._gone = self._wiring.spans.keys() - {*asked}
         """What later stages may have written over when all are done."""
+        self._asked = frozenset(asked)
+        self._usual = self._route(asked)  # of all executions, but those of tests
         self._packing = layout([stage.model for stage in stages], asked)
 
     @classmethod
@@ -140,17 +150,15 @@ class OmEngine:
         assert slot is not None, "run before bind"
         gear = self._gear_of(inputs)
         results = {name: self._result(name, target, gear) for name, target in outputs.items()}
-        steps = self._wiring.steps(outputs)
-        if not steps:
+        route = self._usual if outputs.keys() == self._asked else self._route(outputs)
+        if not route.stages:
             return results
-        taken = {t.name for step in steps for t in self._wiring.stages[step.stage].inputs}
-        numbers = [self._numbers[step.stage] for step in steps]
         places = slot.places
         self._lane.execute(
             slot,
             Execution(
-                [(number, gear.stages[number]) for number in numbers],
-                [self._transfer(inputs[n], places[n]) for n in self._inputs if n in taken],
+                [(number, gear.stages[number]) for number in route.stages],
+                [self._transfer(inputs[name], places[name]) for name in route.inputs],
                 [self._transfer(array, places[name]) for name, array in results.items()],
             ),
         )
@@ -179,6 +187,13 @@ class OmEngine:
                 self._card.enter()
                 self._slot.close()
             self._card.unload(self._lane, self._stages)
+
+    def _route(self, outputs: Iterable[str]) -> _Route:
+        """Those of the stages that these outputs need, and no others."""
+        stages, order = self._wiring.stages, [*self._wiring.stages]
+        needed = [step.stage for step in self._wiring.steps(outputs)]
+        taken = {tensor.name for stage in needed for tensor in stages[stage].inputs}
+        return _Route(tuple(map(order.index, needed)), tuple(n for n in self._inputs if n in taken))
 
     def _gear_of(self, inputs: Tensors) -> ChainGear:
         shapes = tuple(inputs[name].shape for name in self._inputs)

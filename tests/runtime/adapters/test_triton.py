@@ -8,8 +8,9 @@ from runtime.support.configs import encoder_config, model_config, tensor
 from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, TABLE, encode
 from runtime.support.triton import Bfloat16Tensor, InferenceRequest, PbUtils, Tensor, TritonError
 
+from ge_runtime.adapters.answers import FaultLog, respond_to
 from ge_runtime.adapters.triton import GraphModel, answer_each, answer_window
-from ge_runtime.errors import ArtifactFault, ConfigFault, RequestFault
+from ge_runtime.errors import ArtifactFault, ConfigFault, EngineLost, RequestFault, RuntimeFault
 from ge_runtime.testing.clock import ManualClock
 
 INVALID_ARG, INTERNAL = TritonError.INVALID_ARG, TritonError.INTERNAL
@@ -102,6 +103,19 @@ def test_engine_fault_is_internal_logged_once_and_its_culprits_alone(opened, pb_
     assert code == INTERNAL
     assert message.startswith("onnxruntime: ")
     assert pb_utils.Logger.lines == [("error", f"encoder_0_0: {message}")]
+
+
+def test_a_lost_engine_is_one_line_of_the_log_until_it_is_back_and_lost_again(pb_utils):
+    log, fate = FaultLog(pb_utils, "encoder_0_0"), {}
+
+    def execute(window):
+        return [fate["result"]] * len(window)
+
+    results = [EngineLost("first"), EngineLost("second"), EngineLost("first"), {}]
+    for fate["result"] in (*results, EngineLost("first"), RuntimeFault("all"), RuntimeFault("all")):
+        respond_to(pb_utils, [request([1])] * 2, lambda own: own, execute, (), log)
+    told = [line.removeprefix("encoder_0_0: ") for _, line in pb_utils.Logger.lines]
+    assert told == ["first", "second", "first", "all", "all"]
 
 
 def test_input_that_numpy_cannot_show_fails_its_request_alone(opened, pb_utils):

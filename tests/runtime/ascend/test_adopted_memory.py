@@ -7,9 +7,12 @@ import weakref
 import numpy as np
 import pytest
 
+from ascend_simulator import SimulatorWarning
+from ge_runtime.ascend.cards import PROCESS_CARDS
 from ge_runtime.ascend.checker import DriverFault
 from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.engines.places import CardPlace
+from ge_runtime.errors import EngineLost
 
 
 def adopted(place):
@@ -36,7 +39,7 @@ def test_what_the_card_does_not_let_go_of_stays_mapped(monkeypatch):
     there = weakref.ref(memory)
 
     def refuse(driver, address):
-        raise DriverFault("acl.rt.host_unregister", 507899)
+        raise DriverFault("acl.rt.host_unregister", 500002)
 
     with monkeypatch.context() as patch:
         patch.setattr(PyAclDriver, "host_unregister", refuse)
@@ -49,3 +52,28 @@ def test_what_the_card_does_not_let_go_of_stays_mapped(monkeypatch):
     gc.collect()
     assert there() is None
     place.close()
+
+
+def test_a_card_that_is_found_lost_as_memory_is_pinned_is_lost_for_all(machine):
+    place = CardPlace(0)
+    machine.arm("malloc_host@1=lost")
+    with pytest.raises(EngineLost, match=r"^npu:0: acl\.rt\.malloc_host: 507010"):
+        place.memory.allocate("batches", 64)
+    calls = machine.report.calls
+    with pytest.raises(EngineLost):
+        place.memory.allocate("batches", 64)
+    place.close()
+    assert machine.report.calls == calls
+
+
+def test_pinned_memory_that_cannot_be_freed_keeps_no_card_open(machine):
+    machine.start(mode="lenient")
+    place = CardPlace(0)
+    place.memory.allocate("batches", 64).free()
+    machine.arm("call@1=500002")
+    with pytest.raises(DriverFault, match=r"acl\.rt\.free_host"):
+        place.memory.allocate("batches", 64)
+    with pytest.warns(SimulatorWarning, match="finalize-leaks"):
+        place.close()
+    assert PROCESS_CARDS._open == {}
+    machine.start()

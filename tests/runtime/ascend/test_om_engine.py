@@ -455,6 +455,28 @@ def test_a_lane_is_made_anew_without_the_model_whose_file_has_changed(
     assert machine.report.broken == {}
 
 
+def test_a_file_that_is_replaced_while_its_lane_is_made_anew_costs_no_other_model(
+    engine, beside, machine, monkeypatch
+):
+    """After its content was checked, as the driver begins to read it."""
+    other, path, content = beside
+    load = PyAclDriver.load
+
+    def replace_and_load(driver, file, workspace, weights):
+        if file == str(path):
+            path.write_bytes(content[: len(content) // 2])
+        return load(driver, file, workspace, weights)
+
+    monkeypatch.setattr(PyAclDriver, "load", replace_and_load)
+    machine.arm("execute@1=507011")
+    with pytest.raises(EngineFault, match="507011"):
+        right(engine, 4, 8)
+    assert right(engine, 4, 8)
+    with pytest.raises(EngineFault, match=r"beside\.om: found another content than .*; load the"):
+        right(other, 4, 8)
+    assert machine.report.broken == {}
+
+
 def test_a_model_whose_file_has_gone_is_unloaded_without_harm(engine, beside, machine):
     other, path, _ = beside
     path.unlink()
@@ -798,6 +820,25 @@ def test_a_device_that_is_lost_as_memory_is_prepared_is_told_as_lost(place, enco
     assert engine.lost
 
 
+def test_memory_on_a_card_that_is_lost_meanwhile_is_not_given_back(
+    place, encoder_dir, machine, monkeypatch
+):
+    there = place()
+    engine = there.open_om(encoder_dir / "model.om")
+    module = engine._card.driver._mdl
+    monkeypatch.setattr(module, "add_dataset_buffer", lambda dataset, buffer: (dataset, 507010))
+    freed = machine.report.calls["rt.free"]
+    with pytest.raises(EngineLost, match=r"acl\.mdl\.add_dataset_buffer: 507010"):
+        engine.bind([], there.memory)
+    assert machine.report.calls["rt.free"] == freed
+
+
+def test_a_card_that_cannot_be_opened_is_told_by_what_failed_first(place, machine):
+    machine.arm("call@3=lost")
+    with pytest.raises(NoDevice, match=r"npu:0 cannot be used: acl\.rt\.create_context: 507010"):
+        place()
+
+
 def test_all_calls_that_fail_after_a_loss_are_the_loss(engine, machine):
     machine.arm("device_lost@2")
     with pytest.raises(EngineLost):
@@ -812,6 +853,54 @@ def test_a_device_that_was_lost_while_idle_is_found_on_close_and_left_alone(engi
     engine.close()
     engine.place.close()
     assert PROCESS_CARDS._open[0].lost
+
+
+@pytest.mark.parametrize("code", [100000, 507015])
+def test_a_wait_that_is_refused_is_waited_once_more(place, encoder_dir, machine, code):
+    """Until then the queued work uses the slot, and the model that may be unloaded."""
+    machine.start(seed=1)  # nothing runs until somebody waits
+    there = place()
+    engine = there.open_om(encoder_dir / "model.om")
+    engine.bind([], there.memory)
+    inputs, expected = token_batch(4, 8)
+    given = {name: pinned(there, array) for name, array in inputs.items()}
+    planned = pinned(there, np.empty((4, 4), np.float32))
+    machine.arm(f"sync@1={code}")
+    with pytest.raises(EngineFault, match=str(code)):
+        engine.run(given, {"embedding": planned})
+    for array in (*given.values(), planned):
+        array[...] = 0
+    for name, array in inputs.items():
+        given[name][...] = array
+    engine.run(given, {"embedding": planned})
+    np.testing.assert_allclose(planned, expected, rtol=1e-5)
+    assert machine.report.broken == {}
+
+
+def test_a_task_that_only_the_second_wait_tells_of_has_the_lane_made_anew(engine, machine):
+    machine.arm("execute@1=507015;sync@1=100000")
+    with pytest.raises(EngineFault, match="507015"):
+        right(engine, 4, 8)
+    assert right(engine, 4, 8)
+    assert machine.report.calls["mdl.load_from_file_with_mem"] == 2
+
+
+def test_a_card_that_cannot_be_waited_for_is_lost(engine, machine):
+    assert right(engine, 4, 8)
+    machine.arm("sync@1=100000;sync@2=100000")
+    with pytest.raises(
+        EngineLost, match=r"^npu:0: what is queued cannot be waited for: acl\.rt\.sync"
+    ):
+        right(engine, 4, 8)
+    assert engine.lost
+
+
+@pytest.mark.parametrize("again", [507015, 500002])
+def test_a_failed_task_that_each_wait_tells_of_loses_no_card(engine, machine, again):
+    machine.arm(f"execute@1=507015;sync@2={again}")
+    with pytest.raises(EngineFault, match="507015"):
+        right(engine, 4, 8)
+    assert not engine.lost
 
 
 def test_an_execution_that_hangs_ends_in_time_as_a_lost_device(engine, machine, monkeypatch):

@@ -1,5 +1,6 @@
 """Whole models on a simulated card: the runtime, its plan and its proof of sound answers."""
 
+import json
 import re
 import sys
 
@@ -10,9 +11,11 @@ from runtime.support.ascend import compile_om, token_gears
 from runtime.support.configs import encoder_config
 from runtime.support.graphs import ENCODER, TABLE, encode, write
 from runtime.support.pipelines import SCORES, WEIGHTS, compile_stages
+from runtime.support.triton import InferenceRequest, PbUtils, Tensor, TritonError
 from runtime.testing.models import SOUND, TOKENS, UNFORESEEN
 
 from ge_runtime import ArtifactFault, ConfigFault, EngineLost, PlanFault, Runtime
+from ge_runtime.adapters.triton import GraphModel
 from ge_runtime.ascend.cards import PROCESS_CARDS
 from ge_runtime.ascend.pyacl import open_driver
 from ge_runtime.cli.build_shapes import shape_flags
@@ -318,6 +321,32 @@ def test_a_lost_card_makes_the_runtime_not_ready_and_close_returns(opened, machi
     assert all(isinstance(answer, EngineLost) for answer in answers)
     assert not runtime.is_ready()
     runtime.close()
+
+
+def test_a_lost_card_is_told_with_the_cure_and_logged_once(encoder_dir, machine, caplog):
+    pb_utils = PbUtils()
+    config = on_card(encoder_config(), engine="om")
+    args = {
+        "model_config": json.dumps(config),
+        "model_instance_name": "encoder_0",
+        "model_repository": str(encoder_dir.parent),
+        "model_version": encoder_dir.name,
+        "model_name": "encoder",
+    }
+    model = GraphModel(args, pb_utils)
+    pb_utils.Logger.lines.clear()
+    machine.arm("execute@1=507010")
+    tensors = [Tensor(name, array) for name, array in text(1, 2, 3).items()]
+    answers = [model.execute([InferenceRequest(tensors, ["embedding"])]) for _ in range(3)]
+    model.close()
+    errors = [answer.error() for (answer,) in answers]
+    assert {error.code() for error in errors} == {TritonError.UNAVAILABLE}
+    (message,) = {error.message() for error in errors}
+    assert message.endswith(
+        "; the process has to be restarted, which a device service does by itself"
+    )
+    assert pb_utils.Logger.lines == [("error", f"encoder_0: {message}")]
+    assert caplog.messages == [message]
 
 
 def test_a_card_lost_by_a_neighbour_makes_the_runtime_not_ready_at_once(opened, machine):
