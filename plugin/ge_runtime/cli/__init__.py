@@ -12,6 +12,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Final
 
 import ge_runtime.cli.backend as backend
@@ -35,7 +37,10 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand; its exit code. Exits by itself after --help and bad arguments."""
+    """Run one subcommand; its exit code.
+
+    Exits by itself after --help, --version and bad arguments.
+    """
     parser = argparse.ArgumentParser(
         prog="ge-runtime",
         description="Plans and checks models that ge_runtime executes.",
@@ -43,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{INTERRUPTED} interrupted by Ctrl-C.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"ge-runtime {_version()}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for command in COMMANDS:
         command.add_parser(subparsers)
@@ -62,6 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _unusable(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except RuntimeFault as error:
         return _unusable(str(error))
+
+
+def _version() -> str:
+    try:
+        return version("ge-runtime")
+    except PackageNotFoundError:
+        return f"of {Path(__file__).parents[1]}, which is not installed"
 
 
 def _unusable(reason: str) -> int:

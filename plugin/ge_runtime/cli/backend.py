@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from ge_runtime.cli.arguments import new_command
 from ge_runtime.errors import RuntimeFault
+
+if TYPE_CHECKING:
+    from ge_runtime.cli.arguments import Subparsers
 
 NAME: Final = "ge"
 """What models say: `backend: "ge"`."""
@@ -37,16 +41,18 @@ class TritonPythonModel:
 '''
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `backend` to the command's parser."""
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `backend` to the commands."""
+    parser = new_command(
+        subparsers,
         "backend",
-        help='let models say backend: "ge" and bring no code',
-        description="Writes the backend `ge` into a folder of backends, such as "
-        "/opt/tritonserver/backends. Exits with 0; with 2 if the folder is not there.",
-        allow_abbrev=False,
+        help_='let models say backend: "ge" and bring no code',
+        description="Write the backend `ge` into a folder of backends.",
+        epilog="Exit codes: 0 written, 2 the folder is not there, or cannot be written.",
     )
-    parser.add_argument("directory", type=Path, help="Triton's --backend-directory")
+    parser.add_argument(
+        "directory", type=Path, help="Triton's --backend-directory, e.g. /opt/tritonserver/backends"
+    )
     parser.set_defaults(run=_run)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from ge_runtime.cli.build_shapes import shape_flags
 from ge_runtime.cli.inspect import version_folder
 from ge_runtime.cli.model_config import ensure_model, read_runtime_config
 from ge_runtime.config import ATC_FLAGS
+from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.errors import NoDevice
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ def build(
     for stage, own in shapes.items():
         source, om = version_dir / f"{stage}.onnx", version_dir / f"{stage}.om"
         flags = (chip, *own, *others)
-        record = Record(sha256_of(source), flags, atc.identity)
+        record = Record(_digest(source), flags, atc.identity)
         if record.describes(om):
             done = f"nothing to do, it was made of this {source.name} with these options"
         else:
@@ -106,6 +108,13 @@ def build(
             f"config.pbtxt says devices: {devices}; .om files are served on npu:0 and others",
         ]
     return [*lines, *notes] if made else lines
+
+
+def _digest(source: Path) -> str:
+    """SHA-256 of the graph and its weights, which torch's exporter puts into a file beside it."""
+    beside = [source.parent / name for name in sorted(OnnxFile.read(source).elsewhere)]
+    digests = [sha256_of(path) for path in (source, *beside) if path.is_file()]
+    return digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()
 
 
 def _first_card() -> str:

@@ -49,7 +49,7 @@ class Plan:
             choice_lines(self.demand, self.comparisons[0]),
             use_lines(self.demand, self.gears, memory),
             self._cost_lines(target, memory),
-            ["config.pbtxt:", *pbtxt_lines(self.demand.axes, self.gears, self.limits)],
+            ["config.pbtxt:", *self._pbtxt_lines()],
             _ascend_lines(self._options(target), named=self.config is not None),
         ]
         return "\n\n".join("\n".join(section) for section in sections).split("\n")
@@ -66,7 +66,7 @@ class Plan:
             **plan,
             "io_bytes": memory and [memory[gear] for gear in self.gears],
             "compiled_gears": target.gear_count,
-            "config_pbtxt": pbtxt_lines(self.demand.axes, self.gears, self.limits),
+            "config_pbtxt": self._pbtxt_lines(),
             "atc": options.atc,
             "ge": options.ge,
             "ascend_note": options.note,
@@ -98,6 +98,10 @@ class Plan:
             limits=self.limits,
             tables={axes: self.gears},
         )
+
+    def _pbtxt_lines(self) -> list[str]:
+        rows_key = "max_batch_size" if self.config is None else self.config.rows_key
+        return pbtxt_lines(self.demand.axes, self.gears, self.limits, rows_key)
 
     def _options(self, target: Target) -> AscendOptions:
         """The gears for Ascend's compiler, with what else config.pbtxt asks of it."""

@@ -33,7 +33,7 @@ _DESCRIPTION: Final = """\
 Show what a model folder holds and what it takes, before it is served.
 
 MODEL_DIR is a Triton model folder: config.pbtxt beside version folders that hold model.onnx,
-model.pt2, or the graphs that the parameter `stages` names. Shown are
+model.pt2, model.om, model.air, or the graphs that the parameter `stages` names. Shown are
   - the engine that executes the graph, and why it was chosen;
   - the graph's inputs and outputs, and beside each what config.pbtxt makes of it;
   - the sizes that executions have: limits and gears;
@@ -144,7 +144,7 @@ def version_folder(folder: Path, version: int | None) -> Path:
     if version is None and versions:
         version = versions[-1]
     if version not in versions:
-        found = ", ".join(map(str, versions)) or "none"
+        found = f"versions {', '.join(map(str, versions))}" if versions else "no version"
         expected = "a folder named 1" if version is None else f"a folder named {version}"
-        raise ArtifactFault(f"{folder}: found versions {found}, expected {expected}")
+        raise ArtifactFault(f"{folder}: found {found}, expected {expected}")
     return folder / str(version)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from ge_runtime.cli.field_names import misspelt
 from ge_runtime.cli.text_format import parse
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import ConfigFault, RuntimeFault
@@ -44,17 +45,21 @@ def read_model_config(path: Path) -> dict[str, object]:
     """The mapping that Triton hands to the model whose folder, or config.pbtxt, is at `path`.
 
     Fields that config.pbtxt leaves out are left out, save `name`, which is then the folder's.
-    Raises ConfigFault if it is not in protobuf's text format, OSError if there is none.
+    Raises ConfigFault if it is not in protobuf's text format, or nearly names a field of Triton's;
+    OSError if there is none.
     """
     file = config_file(path)
     folder = file.resolve().parent.name
     try:
-        return {"name": folder, **parse(file.read_text(encoding="utf-8"))}
+        config = {"name": folder, **parse(file.read_text(encoding="utf-8"))}
     except ValueError as error:
         raise ConfigFault(folder, [f"{file.name}: {error}"]) from error
+    if faults := misspelt(config):
+        raise ConfigFault(folder, [f"{file.name}: {fault}" for fault in faults])
+    return config
 
 
-def read_runtime_config(path: Path, *, cores: int = 1) -> RuntimeConfig:
+def read_runtime_config(path: Path) -> RuntimeConfig:
     """What that configuration says to the runtime.
 
     Which outputs the model's own code makes is said in its code, which is not run: those of BYTES
@@ -70,4 +75,4 @@ def read_runtime_config(path: Path, *, cores: int = 1) -> RuntimeConfig:
         and output.get("data_type") == DType.BYTES.config_name
         and f"pass.{output.get('name')}" not in passes
     ]
-    return RuntimeConfig.parse(config, cores=cores, derived=derived)
+    return RuntimeConfig.parse(config, cores=1, derived=derived)

@@ -134,7 +134,7 @@ def find_artifact(
     there = [name for name in wanted if (version_dir / wanted[name]).is_file()]
     usable = [name for name in there if installed(packages[name])]
     if not there:
-        raise ArtifactFault(_nothing_there(version_dir, wanted, device_kind))
+        raise ArtifactFault(_nothing_there(version_dir, wanted, stem, device_kind))
     if not usable:
         lacking = " or ".join(packages[name] for name in there)
         package = packages[there[0]]
@@ -167,10 +167,21 @@ def _told(entry: Path) -> str:
     return f"{entry.name}/" if entry.is_dir() else f"{entry.name} (no file)"
 
 
-def _nothing_there(version_dir: Path, wanted: Mapping[str, str], device_kind: str) -> str:
+def _nothing_there(
+    version_dir: Path, wanted: Mapping[str, str], stem: str, device_kind: str
+) -> str:
     names = sorted(map(_told, version_dir.iterdir())) if version_dir.is_dir() else []
     looked_for = " or ".join(f"{file} (for {name})" for name, file in wanted.items())
-    return (
-        f"{version_dir}: found {', '.join(names) or 'nothing'}, expected {looked_for}; "
-        f"`{_BUILD[device_kind]}` builds the artifacts"
+    return f"{version_dir}: found {', '.join(names) or 'nothing'}, expected {looked_for}; " + _cure(
+        names, wanted, stem, device_kind
     )
+
+
+def _cure(names: Sequence[str], wanted: Mapping[str, str], stem: str, device_kind: str) -> str:
+    if device_kind != "npu" and f"{stem}.om" in names:
+        return f"{stem}.om is for a card, which the parameter 'devices' names, e.g. npu:0"
+    suffixes = {Path(file).suffix for file in wanted.values()}
+    graphs = [name for name in names if Path(name).suffix in suffixes]
+    if graphs and stem == "model":
+        return f"rename {graphs[0]}, if that is the graph"
+    return f"`{_BUILD[device_kind]}` builds the artifacts"

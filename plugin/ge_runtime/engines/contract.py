@@ -162,7 +162,8 @@ class _Ports:
             self._faults.add_unknown(place, self._kind, spec.name, self._tensors)
         elif tensor.dtype is not spec.dtype or not self._fit(tensor.dims, dims):
             expected = TensorSpec(spec.name, spec.dtype, dims)
-            self._faults.add(place, f"{tensor} in the graph", str(expected))
+            hint = self._batch_hint(tensor.dims, dims) if tensor.dtype is spec.dtype else ""
+            self._faults.add(place, f"{tensor} in the graph", f"{expected}{hint}")
 
     def skip(self, name: str) -> None:
         """Expect nothing of this tensor."""
@@ -190,6 +191,13 @@ class _Ports:
         """One length per row, in a dimension of its own if the graph has one for it."""
         dims = self._tensors[name].dims if name in self else None
         return (1,) if len(dims or ()) > len(self._batch) else ()
+
+    def _batch_hint(self, found: tuple[int | None, ...] | None, expected: Sequence[Dim]) -> str:
+        """What to do where only the batch dimension is too many, in words."""
+        if self._batch or found is None or found[:1] != (None,):
+            return ""
+        fits = self._fit(found[1:], expected)
+        return "; or max_batch_size above 0, if the first * is the batch" if fits else ""
 
     def _fit(self, found: tuple[int | None, ...] | None, expected: Sequence[Dim]) -> bool:
         """Whether a graph's dims take all sizes that the expected ones may have, and no others."""

@@ -202,13 +202,14 @@ class Plan:
         shared = f"one for all {len(self.gears)} gears" if len(self.gears) > 1 else ""
         answers = self.answer_slots * self.answers_bytes
         bound = _ratio(self.total_bytes, self.lower_bound)
+        of_all = f"{bound} of the lower bound, {self.lower_bound:,}"
         sums = [
             ("weights", self.weights_bytes, ""),
             ("workspace", self.workspace_bytes, self._lack() or shared),
             ("inputs", self.inputs_bytes, shared),
             ("answers", answers, f"{self.answer_slots} slot(s) of {self.answers_bytes:,}"),
             self._staging(),
-            ("total", self.total_bytes, f"{bound} of the lower bound, {self.lower_bound:,}"),
+            ("total", self.total_bytes, of_all if self.workspace_known else "without workspace"),
         ]
         if shared:
             sums.append(("not shared", self.unshared_bytes, "if each gear had memory of its own"))

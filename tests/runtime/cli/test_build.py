@@ -6,7 +6,7 @@ import os
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from runtime.cli.test_inspect import ENCODER_CONFIG, parameter
 from runtime.support.ascend import ENVIRONMENT, SITE, Machine
 from runtime.support.graphs import ENCODER, onnx_model, write
@@ -83,6 +83,28 @@ def test_nothing_is_built_again_unless_something_has_changed(folder, capsys):
     (folder / "config.pbtxt").write_text(ENCODER_CONFIG + parameter("gears.tokens", "16, 32"))
     assert built()
     assert not built()
+
+
+def test_weights_in_a_file_of_their_own_are_part_of_what_is_compiled(folder, capsys):
+    source = folder / "1" / "model.onnx"
+    graph = onnx.load(source)
+    beside = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 64}
+
+    def built(factor):
+        for tensor in graph.graph.initializer:
+            if tensor.data_type == TensorProto.FLOAT:
+                values = numpy_helper.to_array(tensor) * np.float32(factor)
+                tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+        (folder / "1" / "weights.bin").unlink(missing_ok=True)
+        onnx.save(graph, source, **beside)
+        onnx.load_external_data_for_model(graph, str(source.parent))
+        assert run("build", folder) == 0
+        return source.read_bytes(), ": made with" in capsys.readouterr().out
+
+    first, made = built(1)
+    assert made
+    assert built(1) == (first, False)
+    assert built(2) == (first, True)
 
 
 def test_axes_without_gears_have_the_size_of_their_limit(folder, capsys):

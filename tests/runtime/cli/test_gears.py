@@ -23,6 +23,15 @@ parameters { key: "axis_length.tokens" value { string_value: "lengths" } }
 parameters { key: "mask.mask" value { string_value: "tokens" } }
 """
 
+PREPARED = """
+max_batch_size: 0
+input [ { name: "texts" data_type: TYPE_STRING dims: [ -1 ] } ]
+output [ { name: "embedding" data_type: TYPE_FP32 dims: [ -1, 4 ] } ]
+parameters { key: "rows" value { string_value: "8" } }
+parameters { key: "prepared.ids" value { string_value: "INT64[tokens]" } }
+parameters { key: "limit.tokens" value { string_value: "64" } }
+"""
+
 
 @pytest.fixture
 def lengths(tmp_path):
@@ -165,6 +174,16 @@ def test_rows_are_an_axis_of_their_own(printed, tmp_path):
     assert "memory: 240 bytes of inputs and outputs in the largest gear; the others" in shown
     assert '--dynamic_dims="1,30;4,10;4,30"' in shown
     assert "# max_batch_size: at least 4" in shown
+
+
+def test_rows_that_the_models_own_code_makes_have_a_key_of_their_own(printed, tmp_path):
+    (tmp_path / "config.pbtxt").write_text(PREPARED)
+    path = tmp_path / "batches.csv"
+    path.write_text("batch,tokens\n1,30\n4,10\n")
+    shown = printed(path, "--count", 2, "--config", tmp_path)
+    assert "# rows: at least 8" in shown
+    assert f"memory: {8 * (64 * 8 + 4 * 4):,} bytes of inputs and outputs" in shown
+    assert '--input_shape="ids:-1,-1"' in shown
 
 
 def test_a_range_of_counts_is_a_curve(printed, lengths):

@@ -273,8 +273,8 @@ def test_highest_version_is_shown_unless_another_is_asked_for(model, run):
     ("versions", "arguments", "text"),
     [
         (("1", "2"), ("--version", 3), "found versions 1, 2, expected a folder named 3"),
-        ((), (), "found versions none, expected a folder named 1"),
-        (("one",), (), "found versions none, expected a folder named 1"),
+        ((), (), "found no version, expected a folder named 1"),
+        (("one",), (), "found no version, expected a folder named 1"),
     ],
 )
 def test_version_that_is_not_there_is_code_2(model, run, tmp_path, versions, arguments, text):

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,23 @@ def test_help_lists_the_commands(capsys):
     printed = capsys.readouterr().out
     for command in cli.COMMANDS:
         assert f"\n    {command.__name__.rpartition('.')[2]}" in printed
+
+
+def test_version_is_that_of_the_installed_package(capsys):
+    with pytest.raises(SystemExit) as exited:
+        cli.main(["--version"])
+    assert exited.value.code == 0
+    assert capsys.readouterr() == (f"ge-runtime {version('ge-runtime')}\n", "")
+
+
+def test_version_of_what_is_not_installed_is_its_folder(capsys, monkeypatch):
+    """As where PYTHONPATH leads to a checkout."""
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    folder = Path(cli.__file__).parents[1]
+    printed = " ".join(capsys.readouterr().out.split())  # argparse wraps it
+    assert printed == f"ge-runtime of {folder}, which is not installed"
 
 
 @pytest.mark.parametrize("arguments", [[], ["gearz"], ["gears"], ["gears", "x", "--cuont", "3"]])

@@ -1,7 +1,9 @@
 from pathlib import Path
 
 import pytest
+from tritonclient.grpc import model_config_pb2
 
+from ge_runtime.cli.field_names import FIELDS
 from ge_runtime.cli.model_config import read_model_config, read_runtime_config
 from ge_runtime.errors import ConfigFault
 
@@ -60,6 +62,29 @@ def test_outputs_of_bytes_that_are_passed_are_not(folder):
 def test_a_file_that_cannot_be_read_names_the_line(folder):
     with pytest.raises(ConfigFault, match=r"'encoder':\n  - config.pbtxt: line 1: found '}'"):
         read_model_config(folder("}"))
+
+
+def test_a_slip_in_the_name_of_a_field_is_told_with_its_place(folder):
+    text = ENCODER.replace("max_batch_size", "max_batchsize")
+    text = text.replace("dims: [ -1 ]", "dims: [ -1 ] allow_raged_batch: true")
+    with pytest.raises(ConfigFault) as raised:
+        read_runtime_config(folder(text + "instance_group [ { cuont: 2 } ]"))
+    assert raised.value.faults == (
+        "config.pbtxt: found no field 'max_batchsize', expected 'max_batch_size'",
+        "config.pbtxt: input[0]: found no field 'allow_raged_batch', expected 'allow_ragged_batch'",
+        "config.pbtxt: instance_group[0]: found no field 'cuont', expected 'count'",
+    )
+
+
+def test_fields_of_another_release_are_left_to_the_server(folder):
+    assert read_model_config(folder(ENCODER + "quantum_batching { }"))["quantum_batching"] == {}
+
+
+def test_the_fields_are_those_of_tritons_schema():
+    messages = {"": "ModelConfig", "input": "ModelInput", "output": "ModelOutput"}
+    for field, message in {**messages, "instance_group": "ModelInstanceGroup"}.items():
+        schema = getattr(model_config_pb2, message).DESCRIPTOR
+        assert {*FIELDS[field]} == {each.name for each in schema.fields}
 
 
 def test_a_configuration_with_faults_is_refused(folder):

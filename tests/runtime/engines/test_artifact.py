@@ -115,13 +115,32 @@ def test_what_has_the_name_and_is_no_file_is_told_as_what_it_is(tmp_path):
 
 
 def test_nothing_there_is_one_fault_with_folder_names_and_cure(folder):
-    path = folder("model.py", "model.om")
+    path = folder("model.py", "labels.txt")
     with pytest.raises(ArtifactFault) as raised:
         find_artifact(path, "auto", ALL)
     assert str(raised.value) == (
-        f"{path}: found model.om, model.py, expected model.onnx (for onnxruntime) or model.pt2 "
+        f"{path}: found labels.txt, model.py, expected model.onnx (for onnxruntime) or model.pt2 "
         "(for torch); `make models` builds the artifacts"
     )
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "cure"),
+    [
+        (
+            "model.om",
+            "cpu",
+            "model.om is for a card, which the parameter 'devices' names, e.g. npu:0",
+        ),
+        ("bert.onnx", "cpu", "rename bert.onnx, if that is the graph"),
+        ("bert.om", "npu", "rename bert.om, if that is the graph"),
+        ("model.onnx", "npu", "`ge-runtime build` builds the artifacts"),
+    ],
+)
+def test_a_graph_that_is_not_looked_for_has_a_cure_of_its_own(folder, file, kind, cure):
+    with pytest.raises(ArtifactFault) as raised:
+        find_artifact(folder("model.py", file), "auto", ALL, device_kind=kind)
+    assert str(raised.value).endswith(f"; {cure}")
 
 
 def test_only_the_engine_asked_for_is_looked_for(folder):

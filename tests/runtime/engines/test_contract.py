@@ -184,6 +184,17 @@ def test_packed_inputs_and_outputs_have_no_batch_dimension():
     ]
 
 
+def test_a_batch_dimension_without_max_batch_size_is_told():
+    unbatched = encoder_config(max_batch_size=0)
+    cure = "; or max_batch_size above 0, if the first * is the batch"
+    ids, mask, embedding = faults_of(unbatched, [IDS, MASK])
+    assert ids == f"input 'input_ids': found INT64[*,*] in the graph, expected INT64[tokens]{cure}"
+    assert mask.endswith(f"expected INT64[tokens]{cure}")
+    assert embedding.endswith(f"expected FP32[4]{cure}")
+    (fixed, *_) = faults_of(unbatched, [graph("input_ids", "INT64", 8, None), MASK])
+    assert fixed.endswith("expected INT64[tokens]")
+
+
 def test_what_a_packed_graph_has_many_of_is_not_one():
     config = encoder_config({"packing": "tokens", "limit.tokens": "1"})
     inputs = [graph("input_ids", "INT64", 1), graph("attention_mask", "INT64", None)]

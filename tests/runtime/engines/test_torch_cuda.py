@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from runtime.support.gpus import fake_gpu, real_gpu
 from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, PIXELS, TABLE, copy_of
 
 from ge_runtime import Runtime
+from ge_runtime.cuda.gpu import CAPTURING
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Limited
 from ge_runtime.engines.places import place_for
@@ -127,6 +128,26 @@ def test_executions_of_known_shapes_are_replayed_and_others_are_not(opened, fake
         assert fake.replays == turn
     assert right(engine, 3, 5)
     assert fake.replays == 5
+
+
+def test_nobody_waits_for_the_whole_gpu_while_it_captures_and_others_may_execute(
+    opened, fake, monkeypatch
+):
+    from torch_npu import npu
+
+    found = []
+    graph = npu.graph
+
+    @contextmanager
+    def watched(*given, capture_error_mode, **more):
+        found.append((CAPTURING.locked(), capture_error_mode))
+        with graph(*given, capture_error_mode=capture_error_mode, **more):
+            yield
+
+    monkeypatch.setattr(npu, "graph", watched)
+    opened(ENCODER).bind(encoder_shapes((1, 8), (4, 8)), None)
+    assert found == [(True, "thread_local")] * 2
+    assert not CAPTURING.locked()
 
 
 def test_replays_allocate_nothing_on_the_device(opened, gpu, place):

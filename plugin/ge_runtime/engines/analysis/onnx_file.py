@@ -40,6 +40,9 @@ _MESSAGES: Final[Mapping[str, Mapping[int, str]]] = {
 """Message: the fields through which a tensor is reached, and what is in them."""
 
 _DIMS, _DATA_TYPE, _EXTERNAL = 1, 2, 13
+_KEY, _VALUE = 1, 2
+"""The fields of an entry of _EXTERNAL."""
+
 _ELEMENTS: Final = frozenset((4, 5, 6, 7, 9, 10, 11, _EXTERNAL, 14))
 """The fields of a tensor that hold its elements, or say where they are."""
 
@@ -54,6 +57,8 @@ class OnnxFile:
     """A ModelProto, serialized. Large tensors have a type and dims, and no elements."""
     weights_bytes: int
     """Of all tensors in it, those in external files included."""
+    elsewhere: frozenset[str] = frozenset()
+    """The external files, as it names them: paths from its own folder."""
 
     @classmethod
     def read(cls, path: Path) -> OnnxFile:
@@ -62,7 +67,7 @@ class OnnxFile:
             walk = _Walk()
             with memoryview(data) as view:
                 model = walk.without_weights(view, "model")
-            return cls(model, walk.weights_bytes)
+            return cls(model, walk.weights_bytes, frozenset(walk.elsewhere))
 
 
 def nbytes(data_type: int, shape: tuple[int, ...]) -> int | None:
@@ -72,10 +77,11 @@ def nbytes(data_type: int, shape: tuple[int, ...]) -> int | None:
 
 
 class _Walk:
-    """Copies messages, leaving elements out, and counts what they take."""
+    """Copies messages, leaving elements out, and notes what they take, and where they are."""
 
     def __init__(self) -> None:
         self.weights_bytes = 0
+        self.elsewhere: set[str] = set()
 
     def without_weights(self, message: memoryview, kind: str) -> bytes:
         """The message of this kind, serialized anew."""
@@ -100,7 +106,11 @@ class _Walk:
                 dims += _varints(content)
             elif number == _DATA_TYPE:
                 (data_type,) = _varints(content)
-            external |= number == _EXTERNAL
+            elif number == _EXTERNAL:
+                external = True
+                entry = {part: bytes(text) for part, _, text in _fields(content)}
+                if entry.get(_KEY) == b"location":
+                    self.elsewhere.add(entry.get(_VALUE, b"").decode(errors="surrogateescape"))
             if number not in _ELEMENTS:
                 parts.append(field)
         size = nbytes(data_type, tuple(dims)) or 0

@@ -104,6 +104,7 @@ def test_weights_in_external_files_are_counted_and_not_needed(tmp_path):
     found = onnx.ModelProto.FromString(file.model)
     assert list(found.graph.initializer) == [bare(SMALL, "small"), bare(LARGE, "large")]
     assert file.weights_bytes == LARGE.nbytes + SMALL.nbytes
+    assert file.elsewhere == {"weights"}
 
 
 def test_dims_may_be_packed_or_not(tmp_path):
