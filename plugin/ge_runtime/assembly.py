@@ -75,16 +75,7 @@ def assemble(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )
     with ExitStack() as opened:  # closed again if anything below fails
-        places: list[Place] = []
-        engines: list[Engine] = []
-        for device in config.devices:
-            lane = config.devices[: len(places)].count(device)
-            place = _place(device, lane, artifacts[0].engine, config, instance_name)
-            opened.callback(place.close)
-            engine = _open(place, artifacts, config)
-            opened.callback(engine.close)
-            places.append(place)
-            engines.append(engine)
+        places, engines = _open(config, artifacts, instance_name, opened)
         if engines[0].shapes is not None:
             files = shown(*(artifact.path for artifact in artifacts))
             config = with_compiled_gears(config, engines[0].shapes, files)
@@ -128,6 +119,27 @@ def assemble(
     )
 
 
+def _open(
+    config: RuntimeConfig, artifacts: Sequence[Artifact], instance_name: str, opened: ExitStack
+) -> tuple[list[Place], list[Engine]]:
+    """A place and an engine there for each of the devices, which `opened` closes."""
+    places: list[Place] = []
+    engines: list[Engine] = []
+    asked = [spec.name for spec in config.outputs]
+    for device in config.devices:
+        lane = config.devices[: len(places)].count(device)
+        place = _place(device, lane, artifacts[0].engine, config, instance_name)
+        opened.callback(place.close)
+        try:
+            engine = place.open(artifacts, threads=config.intra_op_threads, outputs=asked)
+        except OutOfMemory as fault:
+            raise PlanFault(f"the graph does not fit: {fault}") from fault
+        opened.callback(engine.close)
+        places.append(place)
+        engines.append(engine)
+    return places, engines
+
+
 def _place(device: str, lane: int, engine: str, config: RuntimeConfig, instance_name: str) -> Place:
     """lane: how many of the model's places are on the same device before it."""
     if config.sharing is None:
@@ -140,14 +152,6 @@ def _place(device: str, lane: int, engine: str, config: RuntimeConfig, instance_
         )
     weight, priority = config.sharing.weight, config.sharing.priority
     return ServicePlace(device, instance_name, weight=weight, priority=priority)
-
-
-def _open(place: Place, artifacts: Sequence[Artifact], config: RuntimeConfig) -> Engine:
-    asked = [spec.name for spec in config.outputs]
-    try:
-        return place.open(artifacts, threads=config.intra_op_threads, outputs=asked)
-    except OutOfMemory as fault:
-        raise PlanFault(f"the graph does not fit: {fault}") from fault
 
 
 def _limits(engine: Engine, config: RuntimeConfig, gears: Gears) -> Sequence[str]:

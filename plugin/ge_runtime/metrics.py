@@ -43,13 +43,6 @@ class Counts:
     answers_spilled: int = 0
     """Launches whose answers needed memory beyond the plan, because all slots were held."""
 
-    @property
-    def padding_share(self) -> float:
-        """Of all elements executed, the share that was padding; 0 before the first launch."""
-        if not self.executed_elements:
-            return 0.0
-        return 1 - self.useful_elements / self.executed_elements
-
     def add(self, more: Counts) -> None:
         """Count these as well."""
         for name in _NUMBERS:

@@ -19,11 +19,7 @@ def test_counts_add_up():
     assert counts.launch_seconds == 0.75
     assert counts.launch_rows == {3: 2}
     assert counts.gear_hits == {"4x8": 1, "8x8": 1}
-    assert counts.padding_share == 0.5
-
-
-def test_there_is_no_padding_before_the_first_launch():
-    assert Counts().padding_share == 0
+    assert (counts.useful_elements, counts.executed_elements) == (40, 80)
 
 
 def test_a_snapshot_stays_as_it_is():

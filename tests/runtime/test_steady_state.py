@@ -1,7 +1,9 @@
 """Memory while serving: planned at load, and no byte more however many requests come."""
 
 import gc
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -41,18 +43,18 @@ def test_resident_memory_stays_flat_over_100_000_requests(version_dir, graph, co
     runtime = Runtime.open(version_dir(graph), config(COST, batch=64), instance_name="steady_0")
     rng = np.random.default_rng(0)
     windows = [[request_of(rng) for _ in range(50)] for _ in range(40)]
-    for window in windows * 10:
-        runtime.infer(window)
-    gc.collect()
-    before = resident_bytes()
-    for window in windows * 50:
-        runtime.infer(window)
-    gc.collect()
-    grown = resident_bytes() - before
+    resident = []
+    for _ in range(6):  # the first of which is to warm up
+        for window in windows * 10:
+            runtime.infer(window)
+        gc.collect()
+        resident.append(resident_bytes())
+    # What is lost with requests is lost in each round; a thread that ends, or a page, in one.
+    grown = median(after - before for before, after in pairwise(resident))
     counts, gauges = runtime.counts(), runtime.gauges()
     runtime.close()
     assert counts.launch_rows.total() == counts.launches
     assert sum(rows * launches for rows, launches in counts.launch_rows.items()) == 120_000
     assert gauges["allocations_after_freeze"] == 0
     assert counts.answers_spilled == 0
-    assert grown < MIB, f"{grown:,} bytes more after 100,000 requests"
+    assert grown < MIB / 5, f"{grown:,} bytes more after 20,000 requests"

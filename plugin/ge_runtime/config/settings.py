@@ -70,7 +70,7 @@ def read_engine(parameters: Parameters, devices: Sequence[str], faults: Faults) 
 
 
 def read_devices(parameters: Parameters, faults: Faults) -> tuple[str, ...]:
-    """Each one of DEVICES, and none, one or several times; at least one in all."""
+    """At least one, all of one kind; a device may be there several times."""
     devices = read_kept_devices(parameters, faults)
     if devices is None:
         devices = split_names(parameters.settings.get("devices", "cpu"))

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from ge_runtime.memory.table import aligned
 from ge_runtime.planning.demand import Demand
 from ge_runtime.planning.optimum import optima
 from ge_runtime.planning.rivals import RIVALS
@@ -87,7 +88,7 @@ def choice_lines(demand: Demand, comparison: Comparison) -> list[str]:
     ]
     multiples = f", in multiples of {demand.align}" if demand.align > 1 else ""
     bound = f"a gear for each size{multiples}: {_candidate_count(demand):,} gears"
-    return columns([*rows, ("lower bound", percent(demand.bound), bound)], "<><")
+    return aligned([*rows, ("lower bound", percent(demand.bound), bound)], "<><")
 
 
 def curve_lines(demand: Demand, comparisons: Sequence[Comparison]) -> list[str]:
@@ -103,7 +104,7 @@ def curve_lines(demand: Demand, comparisons: Sequence[Comparison]) -> list[str]:
         for comparison in comparisons
     ]
     rows.append(("bound", percent(demand.bound), *[""] * len(names)))
-    return columns(rows, ">" * (len(names) + 1) + "<")
+    return aligned(rows, ">" * (len(names) + 1) + "<")
 
 
 def use_lines(
@@ -115,7 +116,7 @@ def use_lines(
         numbers = map(percent, (use.share, use.elements, use.waste))
         memory = [f"{io_bytes[use.gear]:,}"] if io_bytes else []
         rows.append((size_text(use.gear), *numbers, *memory))
-    return columns(rows, ">" * len(rows[0]))
+    return aligned(rows, ">" * len(rows[0]))
 
 
 def as_json(demand: Demand, comparisons: Iterable[Comparison]) -> dict[str, object]:
@@ -144,18 +145,6 @@ def as_json(demand: Demand, comparisons: Iterable[Comparison]) -> dict[str, obje
 def percent(share: float) -> str:
     """A share for people, e.g. "31.2 %"."""
     return f"{share:.1%}".replace("%", " %")
-
-
-def columns(rows: Sequence[Sequence[str]], alignments: str) -> list[str]:
-    """Lines with the cells of `rows` one below the other; alignments: < or > for each column."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            f"{cell:{alignment}{width}}"
-            for cell, alignment, width in zip(row, alignments, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _candidate_count(demand: Demand) -> int:

@@ -40,12 +40,17 @@ def value_of(gears: GearTable) -> str:
     return ", ".join(map(size_text, gears))
 
 
-def pbtxt_lines(axes: Sequence[str], gears: GearTable, limits: Mapping[str, int]) -> list[str]:
-    """What config.pbtxt has to say for these gears; limits: of each of their axes."""
+def pbtxt_lines(
+    axes: Sequence[str], gears: GearTable, limits: Mapping[str, int], rows_key: str
+) -> list[str]:
+    """What config.pbtxt has to say for these gears.
+
+    limits: of each of their axes. rows_key: the key that says how many rows an execution takes.
+    """
     lines = [_parameter(key_of(axes), value_of(gears))]
     for axis in axes:
         if axis == ROWS:  # which says as well how many rows the server gathers: more may be good
-            lines.append(f"# max_batch_size: at least {limits[axis]}")
+            lines.append(f"# {rows_key}: at least {limits[axis]}")
         else:
             lines.append(_parameter(f"limit.{axis}", str(limits[axis])))
     return lines

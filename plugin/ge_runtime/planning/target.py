@@ -62,7 +62,7 @@ class Target:
         return cls(
             inputs=tuple(inputs),
             outputs=tuple(spec for spec in config.outputs if UNKNOWN not in spec.dims),
-            batched=config.max_batch_size > 0,
+            batched=config.batched,
             limits=limits,
             tables=tables,
             unlisted=tuple(unlisted),

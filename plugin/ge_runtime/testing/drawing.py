@@ -133,8 +133,7 @@ class Drawer:
                 lengths = np.array(ends[axis_of[name]], spec.dtype.numpy)
                 whole[name] = np.broadcast_to(lengths.reshape(rows, *[1] * len(spec.dims)), shape)
             elif name in missing:
-                value = config.defaults[name]
-                element = value if isinstance(value, bytes) else spec.dtype.scalar(value)
+                element = spec.dtype.scalar(config.defaults[name])
                 whole[name] = np.full(shape, element, spec.dtype.numpy)
             else:
                 whole[name] = random_elements(rng, spec.dtype, shape, self.ranges[name])

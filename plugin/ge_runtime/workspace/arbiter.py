@@ -28,7 +28,11 @@ class Arbiter:
     def __init__(
         self, capacity: int, *, alignment: int, queue_limit: int, overtakings: int
     ) -> None:
-        """See WorkspacePool."""
+        """capacity: bytes. alignment: offsets are multiples of it. queue_limit: see WorkspacePool.
+
+        overtakings: how often a waiting claim may be overtaken by higher priorities that came
+        later.
+        """
         self.capacity = capacity
         self.closed = False
         self._alignment = alignment

@@ -56,7 +56,7 @@ class Lease:
 
     @property
     def offset(self) -> int:
-        """Bytes from the pool's start; a multiple of the pool's alignment."""
+        """Bytes from the pool's start; a multiple of `pool.ALIGNMENT`."""
         return self._claim.offset
 
     @property

@@ -27,6 +27,9 @@ from ge_runtime.workspace.stats import PoolStats
 ALIGNMENT: Final = 512
 """Bytes. What Ascend's graph engine keeps for its own memory; more than CUDA and CPUs ask for."""
 
+OVERTAKINGS: Final = 16
+"""How often a waiting claim may be overtaken by higher priorities that came later."""
+
 CANCELLATION_POLL_S: Final = 0.01
 """How often a waiter asks whether it is cancelled: servers can be asked, but do not call."""
 
@@ -69,14 +72,11 @@ class WorkspacePool:
         clock: Clock,
         *,
         queue_limit: int,
-        overtakings: int = 16,
-        alignment: int = ALIGNMENT,
         name: str = "workspace",
     ) -> None:
         """capacity_bytes: at least 1. queue_limit: how many claims may wait; one more is refused.
 
-        overtakings: how often a waiting claim may be overtaken by higher priorities that came
-        later. alignment: bytes; offsets are multiples of it. name: for people.
+        name: for people.
         """
         self.capacity_bytes = capacity_bytes
         self.queue_limit = queue_limit
@@ -84,9 +84,9 @@ class WorkspacePool:
         self._clock = clock
         self._arbiter = Arbiter(
             capacity_bytes,
-            alignment=alignment,
+            alignment=ALIGNMENT,
             queue_limit=queue_limit,
-            overtakings=overtakings,
+            overtakings=OVERTAKINGS,
         )
         self._lock = Lock()  # guards the arbiter, its claims and the bells
         self._bells: dict[Claim, Condition] = {}  # one for each claim that waits

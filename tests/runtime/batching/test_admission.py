@@ -290,11 +290,13 @@ def rows_of(rows, tokens, length=None):
     return {"ids": np.zeros((rows, tokens), np.int64), "lengths": lengths}
 
 
-BY_TOKENS = admission_with({("tokens",): [(64,), (256,)]})
+BY_TOKENS = admission_with(
+    {("batch",): [(8,)], ("tokens",): [(64,), (256,)]}, inputs=(LENGTHS, IDS)
+)
 BY_ROWS = admission_with({("batch",): [(1,), (4,)]})
 JOINT = admission_with({("batch", "tokens"): [(8, 64), (2, 512)]})
 SHAPES = admission_with(
-    {("height", "width"): [(16, 32), (32, 16)]},
+    {("batch",): [(8,)], ("height", "width"): [(16, 32), (32, 16)]},
     inputs=(IMAGE,),
     limits={"height": 32, "width": 32},
 )
@@ -343,6 +345,11 @@ def test_requests_that_a_gear_holds_are_admitted(admission, request_):
             "size: no gear of gears.batch,tokens holds more",
         ),
         (
+            JOINT,
+            rows_of(8, 65),
+            "input 'ids': found 8 rows of tokens 65 in shape [8, 65], expected",
+        ),
+        (
             SHAPES,
             image(1, 1, 17, 17),
             "input 'image': found height 17, width 17 in shape [1, 1, 17, 17], expected sizes that "
@@ -377,11 +384,13 @@ def test_admitted_are_exactly_those_that_a_gear_holds(table, rows, tokens):
 
 
 def test_requests_that_leave_an_output_without_a_size_are_refused():
+    scale = TensorSpec("scale", DType.FP32, ())
     edges = TensorSpec("edges", DType.FP32, (Relation.parse("height - 2"), "width"))
-    admission = Admission((IMAGE,), {"height": 16, "width": 32}, {}, 4, outputs=(edges,))
-    assert admission.admit(image(1, 1, 3, 1)).sizes == {"height": 3, "width": 1}
+    admission = Admission((scale, IMAGE), {"height": 16, "width": 32}, {}, 4, outputs=(edges,))
+    scales = {"scale": np.ones(1, np.float32)}
+    assert admission.admit({**scales, **image(1, 1, 3, 1)}).sizes == {"height": 3, "width": 1}
     with pytest.raises(ShapeMismatch) as raised:
-        admission.admit(image(1, 1, 2, 9))
+        admission.admit({**scales, **image(1, 1, 2, 9)})
     assert str(raised.value) == (
         "input 'image': found height 2 in shape [1, 1, 2, 9], expected sizes of which "
         "'height - 2', a size of output 'edges', is at least 1"

@@ -334,6 +334,20 @@ def test_an_urgent_request_leaves_the_batch_that_would_make_it_late():
     assert members_of(plan) == [(2,), (0, 1)]
 
 
+def test_an_urgent_request_leaves_others_with_deadlines_as_well():
+    plan = regrouper(launch_s=1.0).plan(
+        [1] * 4, {"tokens": [500, 10, 400, 500]}, deadlines=[math.inf, 1.1, 9.0, 9.0]
+    )
+    assert members_of(plan) == [(1,), (0, 2, 3)]
+
+
+def test_a_deadline_is_met_by_an_answer_at_that_very_moment():
+    # Together both end at 3.0 s, apart at 2.0 and 4.0 s.
+    whole = Regrouper(Gears(TOKENS, {"tokens": 8}, 8, {}), CostModel(1.0, 1.0, 0.0, (TOKENS,)), 8)
+    plan = whole.plan([1, 1], {"tokens": [1, 1]}, deadlines=[3.0, math.inf])
+    assert members_of(plan) == [(0, 1)]
+
+
 def test_as_many_urgent_requests_come_first_as_meet_their_deadlines_together():
     dear = regrouper(launch_s=2.0)
     rows, sizes = [1] * 5, {"tokens": [500, 10, 10, 10, 400]}

@@ -68,6 +68,7 @@ def test_inputs_without_axes_are_padded_where_batches_have_rows_of_padding():
         (optional_types({"default.types": "-3"}), {"types": -3}),
         (optional_types({"default.types": "1.5"}, data_type="TYPE_FP16"), {"types": 1.5}),
         (optional_lengths(), {"lengths": 0}),
+        (optional_lengths("INT8", {"limit.tokens": "127"}), {"lengths": 0}),
     ],
 )
 def test_optional_inputs_have_a_default(config, defaults):

@@ -11,7 +11,7 @@ from runtime.support.parsing import assert_fault, faults_of, parse
         ("gears.batch", "1, 4", {("batch",): ((1,), (4,))}),
         ("gears.batch,tokens", "8x16, 2 x 32", {("batch", "tokens"): ((2, 32), (8, 16))}),
         ("gears.tokens , batch", "32x2", {("tokens", "batch"): ((32, 2),)}),
-        ("gears.tokens", "auto 4", {("tokens",): 4}),
+        ("gears.tokens", "auto 1", {("tokens",): 1}),
         ("gears.batch,tokens", "auto  100", {("batch", "tokens"): 100}),
     ],
 )
@@ -24,6 +24,11 @@ def test_axes_may_have_gears_each_for_itself_or_together():
     assert apart.gears == {("height",): ((8,), (16,)), ("width",): ((16,),), ("batch",): ((8,),)}
     joint = parse(pixels_config({"gears.height,width": "8x8, 16x16"}))
     assert joint.gears == {("height", "width"): ((8, 8), (16, 16))}
+
+
+def test_axes_may_have_gears_where_there_is_no_batch():
+    config = parse(encoder_config({"gears.tokens": "16, 32"}, batch=0))
+    assert config.gears == {("tokens",): ((16,), (32,))}
 
 
 def test_gears_need_not_hold_the_largest_where_there_is_a_fallback():

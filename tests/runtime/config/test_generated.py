@@ -1,6 +1,6 @@
 import pytest
-from runtime.support.configs import encoder_config, model_config, tensor
-from runtime.support.parsing import assert_fault, parse
+from runtime.support.configs import encoder_config, model_config, tensor, without
+from runtime.support.parsing import assert_fault, faults_of, parse
 
 from ge_runtime.config import BatchInput, BatchInputKind
 from ge_runtime.specs import DType
@@ -62,6 +62,11 @@ def test_types_that_hold_what_is_told_are_fine(kind, data_type):
     assert parse(with_entry(entry(kind, data_type=data_type), parameters={"limit.tokens": "8000"}))
 
 
+def test_a_limit_that_is_missing_is_told_once():
+    config = encoder_config(batch_input=[entry()])
+    assert len(faults_of(without(config, "limit.tokens"))) == 1
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -120,6 +125,7 @@ def test_types_that_hold_what_is_told_are_fine(kind, data_type):
             with_entry(entry(target_name=[])),
             "batch_input[0]: target_name: found [], expected a list of at least one name",
         ),
+        (with_entry(entry(target_name=["told", 1])), "target_name: found ['told', 1], expected"),
         (with_entry(entry(source_input="input_ids")), "source_input: found 'input_ids', expected"),
         (
             with_entry(entry(source_input=["input_ids", "lengths"])),

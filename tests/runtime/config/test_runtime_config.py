@@ -144,6 +144,21 @@ def test_relations_are_sizes_of_outputs():
     )
 
 
+def test_axes_may_have_names_that_are_words_of_python():
+    config = encoder_config({"axes.input_ids": "in", "limit.in": "32", "axis_length.in": "lengths"})
+    config = without(config, "limit.tokens", "axis_length.tokens", "mask.attention_mask")
+    config["output"] = [tensor("embedding", "FP32", [-1])]
+    config["parameters"]["axes.embedding"] = {"string_value": "in"}
+    assert parse(config).outputs == (TensorSpec("embedding", DType.FP32, ("in",)),)
+
+
+def test_a_model_that_does_not_say_so_has_no_batch():
+    config = parse({**encoder_config(), "max_batch_size": 0})
+    absent = encoder_config()
+    del absent["max_batch_size"]
+    assert parse(absent) == config
+
+
 def test_brackets_alone_make_no_relation():
     assert parse(pixels_config({"axes.inverted": "(height), width"})).outputs[1].dims == (
         1,

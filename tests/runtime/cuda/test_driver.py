@@ -116,7 +116,8 @@ def test_gpu_that_broke_is_lost_for_good_with_what_broke_it_first(gpu, machine):
     assert type(first) is EngineLost
     assert str(first) == (
         "bad index; the GPU is lost to this process: cuCtxSynchronize: CUDA_ERROR_ASSERT (710): "
-        "device-side assert triggered"
+        "device-side assert triggered; the process has to be restarted, which a device service "
+        "does by itself"
     )
     machine.lost = None
     assert str(gpu.fault("no room", short=True)) == str(first)
@@ -158,7 +159,7 @@ def test_buffers_are_pinned_in_whole_pages_until_they_are_freed(gpu, machine):
     kept[...] = 1  # a view outlives it, in ordinary memory
 
 
-def test_memory_that_was_there_is_pinned_and_let_go(gpu, machine):
+def test_memory_that_was_there_is_pinned_and_let_go(gpu, machine, caplog):
     memory = memory_of(gpu)
     own = np.zeros(3 * PAGE, np.uint8)[PAGE : 2 * PAGE]
     memory.adopt(own)
@@ -169,6 +170,7 @@ def test_memory_that_was_there_is_pinned_and_let_go(gpu, machine):
     memory.adopt(own)
     memory.disown_all()
     assert not machine.pinned
+    assert not caplog.messages
 
 
 def test_memory_that_cannot_be_pinned_serves_as_it_is(gpu, machine, caplog):

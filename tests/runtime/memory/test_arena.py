@@ -55,6 +55,15 @@ def test_reset_carves_the_same_bytes_again():
     assert arena.carve(INT64, (2, 4)).ctypes.data == first.ctypes.data
 
 
+def test_nothing_is_carved_from_a_closed_arena():
+    arena = Arena(aligned_bytes(64), "lane")
+    arena.close()
+    arena.close()
+    assert arena.free_bytes == 0
+    with pytest.raises(PlanFault):
+        arena.carve(INT64, (1,))
+
+
 def test_repr_tells_how_full_it_is():
     arena = Arena(aligned_bytes(4096), "lane")
     arena.carve(INT64, (130,))

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,11 +43,12 @@ def test_every_tensor_and_copy_is_aligned():
         outputs={"z": (DType.BF16, (2, 50))},
         intermediates=Intermediates((Lifetime("t", 1, 0, 0),)),
         copies={"z": 2},
+        pieces=3,
     )
     gear = GearPlan.of(need)
     assert gear.inputs_bytes == 64 + 128
-    # The output, and as many bytes again in two parts, each of which may begin anew.
-    assert gear.answers_bytes == 256 + (256 + 2 * 64)
+    # The output, in three pieces that may each begin anew, and as many bytes again in two parts.
+    assert gear.answers_bytes == (256 + 2 * 64) + (256 + 2 * 64)
     assert gear.workspace_bytes == 64
 
 
@@ -58,6 +60,11 @@ def test_memory_is_that_of_the_gear_that_needs_most_of_it():
     assert plan.workspace_bytes == 400 * 2 * 1024
     assert plan.io_bytes == plan.inputs_bytes + 2 * plan.answers_bytes
     assert plan.total_bytes == 1000 + plan.workspace_bytes + plan.io_bytes
+
+
+def test_results_without_a_size_are_those_of_the_gear_that_has_most():
+    needs = [encoder_need(1, 16, Intermediates((), unsized=count)) for count in (1, 3, 2)]
+    assert Plan.of(needs, weights_bytes=0, answer_slots=1).unsized == 3
 
 
 def test_tensors_of_different_gears_do_not_add_up():
@@ -91,6 +98,22 @@ def test_total_lies_between_the_bound_and_what_it_is_without_sharing(gears):
 def test_total_is_the_bound_if_one_gear_needs_most_of_everything():
     plan = encoder_plan((1, 16), (8, 16), (8, 512))
     assert plan.total_bytes == plan.lower_bound
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "gear"),
+    [
+        (8, 16, (8, 16)),
+        (3, 9, (8, 16)),
+        (2, 17, (2, 50)),  # smaller than the one of 8 rows
+        (3, 17, (8, 64)),
+        (9, 1, (8, 64)),  # which none holds
+    ],
+)
+def test_an_execution_has_the_workspace_of_the_least_gear_that_holds_it(rows, tokens, gear):
+    plan = encoder_plan((8, 64), (2, 50), (8, 16))
+    expected = encoder_plan(gear).workspace_bytes
+    assert plan.workspace_at({"batch": rows, "tokens": tokens}) == expected
 
 
 def test_table_shows_gears_and_sums_for_people():
@@ -154,6 +177,8 @@ def test_workspace_that_nobody_knows_is_said_to_be_unknown():
     assert lines[1].split() == ["1", "64", "0", "unknown", "-"]
     (line,) = (line for line in lines if line.startswith("workspace"))
     assert line.endswith("unknown: `pip install 'ge-runtime[plan]'` has it planned")
+    assert lines[-1].startswith("total")
+    assert lines[-1].endswith("100.0%  without workspace")
 
 
 def test_results_without_a_size_make_the_workspace_a_least_one():

@@ -99,10 +99,12 @@ def test_a_single_gear_is_a_static_shape():
 
 
 def test_more_gears_than_a_model_takes_are_refused():
+    rows, tokens = ("batch",), ("tokens",)
     many = {
-        ("batch",): tuple((n,) for n in range(1, 9)),
-        ("tokens",): tuple((n,) for n in range(1, 14)),
+        rows: tuple((n,) for n in range(1, 9)),
+        tokens: tuple((n,) for n in range(1, 14)),
     }
+    assert options_of((IDS,), {tokens: tuple((n,) for n in range(1, 101))}).atc
     options = options_of((IDS,), many)
     assert options.atc == ()
     assert options.note == "found 104 combinations of gears, expected at most 100"

@@ -92,12 +92,12 @@ def test_gears_are_ordered_by_elements_and_written_as_in_config_pbtxt():
     gears = in_order([(64, 48), (32, 32), (48, 64), (32, 32)])
     assert gears == ((32, 32), (48, 64), (64, 48))
     assert value_of(gears) == "32x32, 48x64, 64x48"
-    assert pbtxt_lines(["height", "width"], gears, {"height": 64, "width": 64}) == [
+    assert pbtxt_lines(["height", "width"], gears, {"height": 64, "width": 64}, "rows") == [
         'parameters { key: "gears.height,width" value { string_value: "32x32, 48x64, 64x48" } }',
         'parameters { key: "limit.height" value { string_value: "64" } }',
         'parameters { key: "limit.width" value { string_value: "64" } }',
     ]
-    assert pbtxt_lines(["batch"], ((4,), (8,)), {"batch": 8}) == [
+    assert pbtxt_lines(["batch"], ((4,), (8,)), {"batch": 8}, "max_batch_size") == [
         'parameters { key: "gears.batch" value { string_value: "4, 8" } }',
         "# max_batch_size: at least 8",
     ]

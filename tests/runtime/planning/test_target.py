@@ -88,6 +88,18 @@ def test_bytes_are_those_of_all_inputs_and_outputs_of_all_rows():
     assert target.io_bytes({"batch": 1}) == 2 * 32 * 8 + 4 * 4
 
 
+def test_rows_that_only_prepared_tensors_have_count_as_well():
+    config = model_config(
+        [tensor("text", "STRING", [-1])],
+        [tensor("embedding", "FP32", [-1, 4])],
+        {"rows": "8", "prepared.ids": "INT64[tokens]", "limit.tokens": "32"},
+        batch=0,
+    )
+    target = target_of(config)
+    assert target.batched
+    assert target.io_bytes({"tokens": 16}) == 8 * (16 * 8 + 4 * 4)
+
+
 def test_without_a_batch_dimension_there_is_one_row():
     ids = TensorSpec("ids", DType.INT64, ("tokens",))
     target = Target((ids,), (), False, {"batch": 4, "tokens": 32}, {("tokens",): GEARS})

@@ -1,7 +1,11 @@
 """One batch on one engine; the engine is a stand-in, the memory is real."""
 
+import time
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.feeds import Joined
@@ -11,7 +15,7 @@ from ge_runtime.errors import EngineFault
 from ge_runtime.memory.arena import Arena
 from ge_runtime.memory.slots import AnswerSlots
 from ge_runtime.scheduling.lane import BatchRules, Lane
-from ge_runtime.specs import DType, TensorSpec
+from ge_runtime.specs import UNKNOWN, DType, TensorSpec
 
 X, Y = TensorSpec("x", DType.UINT8, (2,)), TensorSpec("y", DType.UINT8, (2,))
 SLOT_BYTES = 512
@@ -32,10 +36,20 @@ class Idle(Engine):
     run = staticmethod(lambda inputs, outputs: outputs)
 
 
-class Failing(Engine):
+class Passing(Engine):
+    """Gives its input for y."""
+
+    run = staticmethod(lambda inputs, outputs: {"y": inputs["x"]})
+
+
+class Picky(Engine):
+    """Fails on a 9."""
+
     @staticmethod
     def run(inputs, outputs):
-        raise EngineFault("no")
+        if 9 in inputs["x"]:
+            raise EngineFault("no")
+        return Engine.run(inputs, outputs)
 
 
 @pytest.fixture
@@ -47,20 +61,21 @@ def slots():
 def lane_of(slots):
     """A function: engine -> a lane with it; all lanes share the slots."""
 
-    def lane_of(engine):
+    def lane_of(engine, outputs=(Y,)):
         rules = BatchRules(batched=True, packing=None, terms=())
-        contract = Contract((Joined(X, np.uint8(0)),), (Y,))
+        contract = Contract((Joined(X, np.uint8(0)),), outputs)
         inputs = Arena(np.zeros(SLOT_BYTES, np.uint8), "inputs")
         return Lane(engine, contract, rules, inputs=inputs, answers=slots)
 
     return lane_of
 
 
+def block_of(value):
+    return Block(1, {}, {}, {"x": np.full((1, 2), value, np.uint8)}, needs={})
+
+
 def execute(lane, *values):
-    blocks = [
-        Block(1, {}, {}, {"x": np.full((1, 2), value, np.uint8)}, needs={}) for value in values
-    ]
-    answers, _ = lane.execute(blocks, Gear(len(blocks), {}))
+    answers, _ = lane.execute([block_of(value) for value in values], Gear(len(values), {}))
     return [answer["y"] for answer in answers]
 
 
@@ -82,12 +97,29 @@ def test_a_window_takes_another_slot_when_one_is_full(lane_of, slots):
 
 
 def test_a_batch_that_fails_leaves_its_room_to_others(lane_of, slots):
-    lane = lane_of(Failing())
+    lane = lane_of(Picky())
+    held = execute(lane, 1)
     for _ in range(SLOT_BYTES):
         with pytest.raises(EngineFault):
-            execute(lane, 1)
-    assert slots.free == 1
-    assert slots.spilled == 0
+            execute(lane, 9)
+    held += execute(lane, 2)
+    assert [array.tolist() for array in held] == [[[1, 1]], [[2, 2]]]
+    assert (slots.free, slots.spilled) == (1, 0)
+
+
+def test_a_launch_is_counted(lane_of):
+    before = time.perf_counter()
+    _, counts = lane_of(Engine()).execute([block_of(1), block_of(2)], Gear(4, {}))
+    assert 0 <= counts.launch_seconds <= time.perf_counter() - before
+    assert (counts.launches, counts.launch_rows) == (1, {2: 1})
+    assert (counts.useful_elements, counts.executed_elements) == (2, 4)
+    assert counts.copied_bytes == 4 * 2  # the inputs: answers are views
+
+
+def test_what_the_engine_chose_is_copied_out_of_the_inputs(lane_of):
+    lane = lane_of(Passing(), outputs=(TensorSpec("y", DType.UINT8, (UNKNOWN,)),))
+    held = execute(lane, 1) + execute(lane, 2)
+    assert [array.tolist() for array in held] == [[[1, 1]], [[2, 2]]]
 
 
 def test_poison_shows_in_the_next_batch_where_nothing_is_written(lane_of):
@@ -95,3 +127,41 @@ def test_poison_shows_in_the_next_batch_where_nothing_is_written(lane_of):
     execute(lane, 1)
     lane.poison(7)
     assert execute(lane, 1)[0].tolist() == [[7, 7]]
+
+
+def ragged(ends, beyond):
+    """A request of rows that end there, in a tensor that is so much longer than the longest."""
+    size = max(ends) + beyond
+    rows = np.arange(1, size + 1, dtype=np.uint8) * np.ones((len(ends), 1), np.uint8)
+    return Block(len(ends), {"n": size}, {"n": ends}, {"x": rows}, needs={"n": size})
+
+
+_REQUEST = st.builds(
+    ragged, st.lists(st.integers(1, 40), min_size=1, max_size=3), st.integers(0, 60)
+)
+
+
+@pytest.mark.parametrize("packing", [None, "n"])
+@given(window=st.lists(st.lists(_REQUEST, min_size=1, max_size=3), max_size=8))
+def test_every_batch_of_a_window_gets_a_slot_that_holds_its_answers(window, packing):
+    x, y = (TensorSpec(name, DType.UINT8, ("n",)) for name in "xy")
+    lane = Lane(
+        Engine(),
+        Contract((Joined(x, np.uint8(0)),), (y,)),
+        BatchRules(batched=True, packing=packing, terms=(("n",),)),
+        inputs=Arena(np.zeros(2048, np.uint8), "inputs"),
+        answers=AnswerSlots([np.zeros(2560, np.uint8) for _ in range(3)]),
+    )
+    held = []
+    for batch in window:
+        ends = [end for block in batch for end in block.lengths["n"]]
+        largest = Gear(len(ends), {"n": max(block.sizes["n"] for block in batch)})
+        answers, counts = lane.execute(batch, largest)
+        assert counts.useful_elements == sum(ends)
+        assert counts.executed_elements == (
+            sum(ends) if packing else len(ends) * largest.extents["n"]
+        )
+        held += zip(batch, answers, strict=True)
+    for block, answer in held:
+        inside = np.arange(block.sizes["n"]) < np.array(block.lengths["n"])[:, None]
+        np.testing.assert_array_equal(answer["y"], block.tensors["x"] * inside)

@@ -72,7 +72,7 @@ def execute(clock):
 
     def execute(tokens, lane, *, callers=None, gears=None, workspace=None, capacity=16):
         metrics = Metrics()
-        sizes = [{"tokens": size} for size in tokens]
+        sizes = [size if isinstance(size, dict) else {"tokens": size} for size in tokens]
         window = Window(
             [Block(1, own, {}, {}, needs=own) for own in sizes],
             callers or [ANYONE] * len(tokens),
@@ -111,6 +111,7 @@ def test_a_defect_in_one_launch_is_the_answer_of_its_requests_alone(execute, cap
     assert (answers[0], answers[2]) == ({"size": 5}, {"size": 9})
     assert type(answers[1]) is RuntimeFault
     assert str(answers[1]) == "[request id: b] ValueError: poison"
+    assert type(answers[1].__cause__.__cause__) is ValueError
     assert (counts.launches, counts.isolations, counts.culprits) == (2, 0, 0)
     (record,) = caplog.records
     assert (record.levelno, record.exc_info[0]) == (logging.ERROR, ValueError)
@@ -124,8 +125,9 @@ def test_a_server_that_cannot_be_asked_fails_no_other_launch(execute):
 
 
 def test_a_refused_lease_fails_its_launch_alone(execute):
-    answers, _ = execute([5, 7], Lane(), workspace=Leases(refused={0}), capacity=1)
+    answers, counts = execute([5, 7], Lane(), workspace=Leases(refused={0}), capacity=1)
     assert sorted(map(type, answers), key=repr) == [dict, PoolTimeout]
+    assert counts.departed == 0
 
 
 def test_who_leaves_while_culprits_are_looked_for_is_no_culprit(execute, clock):
@@ -166,18 +168,37 @@ def test_all_may_leave_while_the_launch_waits_for_workspace(execute, clock):
     assert (lane.gears, counts.departed) == ([], 2)
 
 
-def test_halves_of_a_launch_need_no_more_workspace_than_was_leased(execute):
-    # Alone, a request of 64 has its least elements in the gear of 2 rows, whose rows are longer.
-    gears = Gears(["tokens"], {"tokens": 256}, 16, {("batch", "tokens"): [(16, 64), (2, 256)]})
-    lane, leases = Lane(fail_if(64, OutOfMemory)), Leases()
-    answers, _ = execute([64, 63, 62], lane, gears=gears, workspace=leases)
-    assert [type(answer) for answer in answers] == [OutOfMemory, dict, dict]
+@pytest.mark.parametrize(
+    ("axes", "table", "requests"),
+    [
+        # Alone, one of 64 has its least elements in the gear of 2 rows, whose rows are longer;
+        (("batch", "tokens"), [(16, 64), (2, 256)], [(64,), (63,), (62,)]),
+        # one of 10 in the gear of shorter rows, of which there are more;
+        (("batch", "tokens"), [(2, 256), (4, 100)], [(256,), (10,)]),
+        # and one of 5 x 5 in the gear that is less high and wider.
+        (("tokens", "width"), [(32, 32), (8, 100)], [(20, 20), (5, 5)]),
+    ],
+)
+def test_halves_of_a_launch_need_no_more_workspace_than_was_leased(execute, axes, table, requests):
+    own = [axis for axis in axes if axis != "batch"]
+    gears = Gears(own, dict.fromkeys(own, 256), 16, {axes: table})
+    sizes = [dict(zip(own, request, strict=True)) for request in requests]
+    lane, leases = Lane(fail_if(sizes[0]["tokens"], OutOfMemory)), Leases()
+    answers, _ = execute(sizes, lane, gears=gears, workspace=leases)
+    assert [type(answer) for answer in answers] == [OutOfMemory, *[dict] * (len(sizes) - 1)]
     (leased,) = leases.gears
-    assert (leased.rows, leased.extents) == (16, {"tokens": 64})
     assert len(lane.gears) > 1
     for gear in lane.gears:
         assert gear.rows <= leased.rows
-        assert gear.extents["tokens"] <= leased.extents["tokens"]
+        assert all(gear.extents[axis] <= leased.extents[axis] for axis in own)
+
+
+def test_what_is_left_of_a_launch_runs_in_the_gear_that_it_has_alone(execute):
+    gears = Gears(["tokens"], {"tokens": 64}, 4, {("batch",): [(4,)], ("tokens",): [(8,), (64,)]})
+    lane = Lane(fail_if(60))
+    execute([60, 5], lane, gears=gears)
+    ran = [(gear.rows, gear.extents["tokens"]) for gear in lane.gears]
+    assert ran == [(4, 64), (4, 64), (4, 8)]
 
 
 def test_requests_that_no_gear_holds_are_misses_and_the_others_hits(execute):
@@ -218,6 +239,16 @@ def test_launch_whose_turn_did_not_come_is_answered_with_why_and_counted(execute
     answers, counts = execute([5, 5], Lane(fail_if(5, fault)))
     assert [type(answer) for answer in answers] == [fault, fault]
     assert (counts.departed, counts.isolations, counts.culprits) == (2, 0, 0)
+
+
+def test_whoever_would_be_late_in_company_goes_ahead_alone(execute, clock):
+    clock.advance(100.0)
+    lane = Lane()
+    gears = Gears(["tokens"], {"tokens": 10**6}, 16, {})
+    # Together they take 3.0 s, and one after the other 1.0 s and 2.0 s.
+    callers = [ANYONE, Caller(deadline=101.5)]
+    execute([10**6, 1], lane, callers=callers, gears=gears)
+    assert [gear.extents["tokens"] for gear in lane.gears] == [1, 10**6]
 
 
 def test_without_deadlines_the_longest_launch_goes_first(execute):

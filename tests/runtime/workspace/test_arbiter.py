@@ -250,6 +250,16 @@ def test_without_overtakings_priorities_do_not_matter():
     assert outcomes(urgent) == ["WAITING"]
 
 
+def test_whoever_asks_learns_whose_waiting_that_ended():
+    pool = arbiter()
+    asked(pool, 60)
+    late, small = asked(pool, 60, now=3.0, deadline=4.0), asked(pool, 20, now=3.5)
+    newcomer = Claim(100, "model")
+    assert list(pool.ask(newcomer, 5.0)) == [late, small]
+    assert outcomes(late, small, newcomer) == ["TIMED_OUT", "GRANTED", "WAITING"]
+    assert (late.waited_s, small.waited_s) == (2.0, 1.5)
+
+
 def test_bytes_are_not_given_to_one_whose_deadline_has_passed():
     pool = arbiter()
     holder = asked(pool, 100)

@@ -5,7 +5,7 @@ import math
 from threading import Event, Lock
 
 import pytest
-from runtime.support.threads import Beside
+from runtime.support.threads import TIMEOUT_S, Beside
 
 from ge_runtime.clock import SystemClock
 from ge_runtime.errors import (
@@ -245,6 +245,11 @@ def test_one_more_than_may_wait_is_refused(clock):
     waiter.result().release()
 
 
+def test_a_launch_may_need_nothing(pool):
+    with pool.lease(0, owner="a") as nothing:
+        assert nothing.nbytes == 0
+
+
 def test_negative_sizes_are_refused(pool):
     with pytest.raises(ValueError, match="b: found -1 bytes, expected 0 or more"):
         pool.lease(-1, owner="b")
@@ -274,6 +279,29 @@ def test_closing_waits_until_all_leases_are_back(pool, clock):
     assert not closing.is_done()
     second.release()
     assert closing.result()
+
+
+def test_closing_hears_of_a_lease_whose_waiter_has_left(pool, clock):
+    released, asked, closing = Event(), Event(), Event()
+
+    def cancelled():  # when it is asked after the release, its lease is granted already
+        if not released.is_set():
+            return False
+        asked.set()
+        return closing.wait(TIMEOUT_S)
+
+    first = pool.lease(CAPACITY, owner="a")
+    waiter = Beside(pool.lease, 500, owner="b", cancelled=cancelled)
+    clock.until_waiting(1)
+    released.set()
+    first.release()
+    assert asked.wait(TIMEOUT_S)
+    end = Beside(pool.close, math.inf)
+    clock.until_waiting(1)
+    closing.set()
+    with pytest.raises(PoolCancelled):
+        waiter.result()
+    assert end.result()
 
 
 def test_closing_waits_no_longer_than_it_may(pool, clock):
