@@ -13,6 +13,7 @@ import pytest
 from server.support.configs import ensemble, step
 from server.support.http import MemoryTransport, get, post
 from server.support.model_folders import BROKEN, VECTOR, write_ensemble, write_model
+from server.support.requests import PATIENCE_S
 
 from reference_server.core.errors import Code, ServerError
 from reference_server.options import ServerOptions
@@ -33,6 +34,15 @@ HANGING = """
 
 
 HTTP, METRICS = 8000, 8002
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    """A server whose time is up leaves a thread behind, which would log in the next test."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "close":
+            thread.join(PATIENCE_S)
 
 
 class Ports:

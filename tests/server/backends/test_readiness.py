@@ -152,6 +152,7 @@ def test_who_comes_meanwhile_waits_for_the_same_answer():
     assert len(asked) == 1
     may_say.set()
     asked[0].join()
+    ready._limit_s = PATIENCE_S
     assert ready()
     assert len(asked) == 2
 

@@ -232,7 +232,8 @@ def test_closing_forgets_every_module(tmp_path):
     for _ in range(3):
         opened = instance(file)
         opened.open()
-        assert set(sys.modules) - before == {"1", "1.model", "helper"}
+        # Some of which other open models may have, too.
+        assert set(sys.modules) - before == {"1", "1.model", "helper"} - before
         model = weakref.ref(opened._model)
         opened.close()
         assert set(sys.modules) == before

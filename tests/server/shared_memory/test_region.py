@@ -109,7 +109,7 @@ BOUNDS = {
 def test_a_region_lies_within_its_object(key, byte_size, offset, said):
     before = open_files()
     assert refusal(key, byte_size, offset) == (Code.INVALID_ARG, said)
-    assert open_files() == before
+    assert open_files() <= before  # others may have closed theirs meanwhile
 
 
 def test_an_object_may_be_shorter_than_a_page():
@@ -175,7 +175,7 @@ def test_closing_leaves_no_file_open():
         view = memory.view(0, LARGE)
         memory.close()
         del view
-    assert open_files() == before
+    assert open_files() <= before  # others may have closed theirs meanwhile
 
 
 def test_without_free_files_a_large_view_is_a_copy(monkeypatch):

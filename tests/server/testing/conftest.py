@@ -104,6 +104,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
     write_model(folder, "identity")
     write_model(folder, "doubling", BATCHED, DOUBLING)
+    write_model(folder, "meeting", BATCHED.replace("[1, 3]", "[4]"), DOUBLING)
     write_model(folder, "told", TOLD, TELLING)
     write_model(folder, "streaming", STREAM, STREAMING)
     write_model(folder, "endless", STREAM, ENDLESS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from server.backends import kit
-from server.backends.process.watching import WatchedHealth
+from server.backends.process.watching import WatchedHealth, await_threads
 
 from reference_server.backends.process_host.backoff import Backoff
 from reference_server.backends.process_host.instance import ProcessInstance, Supervision
@@ -29,8 +29,11 @@ def health() -> WatchedHealth:
 
 
 @pytest.fixture
-def make(tmp_path: Path, health: WatchedHealth) -> Callable[..., ProcessInstance]:
-    """A function that makes an instance of a model's source, not open yet."""
+def make(tmp_path: Path, health: WatchedHealth) -> Iterator[Callable[..., ProcessInstance]]:
+    """A function that makes an instance of a model's source, not open yet.
+
+    After the test none of their threads is left, which would log in the next one.
+    """
 
     def make_one(
         source: str,
@@ -53,7 +56,8 @@ def make(tmp_path: Path, health: WatchedHealth) -> Callable[..., ProcessInstance
             prepare=prepare,
         )
 
-    return make_one
+    yield make_one
+    await_threads("m_0_")
 
 
 @pytest.fixture

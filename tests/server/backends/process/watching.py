@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import select
+import threading
 
 from server.support.requests import PATIENCE_S
 
@@ -29,6 +30,14 @@ class WatchedHealth(Health):
     def next(self) -> str:
         """The next reason; empty when it is well again."""
         return self.changes.get(timeout=PATIENCE_S)
+
+
+def await_threads(prefix: str) -> None:
+    """Return when all threads have ended whose names begin so."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(prefix):
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), f"{thread.name} lives on"
 
 
 def await_end(pid: int) -> None:
