@@ -57,9 +57,10 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, log=False, nextitem=nextitem)
-    if revive() and any(report.failed for report in reports):
+    failed = any(report.failed for report in reports)
+    if revive(after_failure=failed) and failed:
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        revive()
+        revive(after_failure=any(report.failed for report in reports))
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -154,12 +155,13 @@ def traced_reference(traced_repository: Path) -> Iterator[Server]:
 
 def _asking(server: Server) -> Ask:
     """Give a function that puts each case to a server once, and remembers the answer."""
-    answers: dict[str, Exchange] = {}
+    answers: dict[tuple[str, int], Exchange] = {}
 
     def ask(case: Case) -> Exchange:
-        if case.name not in answers:
-            answers[case.name] = exchange(server.http, case.request, replies=case.replies)
-        return answers[case.name]
+        asked = case.name, server.process.pid  # one that was started again is asked again
+        if asked not in answers:
+            answers[asked] = exchange(server.http, case.request, replies=case.replies)
+        return answers[asked]
 
     return ask
 

@@ -379,16 +379,6 @@ def end(step: Step) -> Step:
     return Step(f"end {step}", play, step.status)
 
 
-def seconds(duration: float) -> Step:
-    """Let time pass, where nothing that can be asked tells that something has happened."""
-
-    def play(session: Session) -> str:
-        time.sleep(duration)
-        return ""
-
-    return Step(f"{duration} s pass", play)
-
-
 # ------------------------------------------------------------------------------------------- gRPC
 
 

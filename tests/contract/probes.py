@@ -320,28 +320,6 @@ PROBES = {
         """,
         None,
     ),
-    "counted_fork_chain": Probe(
-        """
-        platform: "ensemble"
-        input { name: "what" data_type: TYPE_STRING dims: [1] }
-        output { name: "LEFT" data_type: TYPE_FP32 dims: [1] }
-        output { name: "RIGHT" data_type: TYPE_FP32 dims: [1] }
-        ensemble_scheduling {
-          step { model_name: "counted_faults" model_version: -1
-                 input_map { key: "what" value: "what" } output_map { key: "Y" value: "LEFT" } }
-          step { model_name: "counted_faults_too" model_version: -1
-                 input_map { key: "what" value: "what" } output_map { key: "Y" value: "RIGHT" } }
-        }
-        """,
-        None,
-    ),
-    "counted_faults_too": Probe(
-        """
-        input { name: "what" data_type: TYPE_STRING dims: [1] }
-        output { name: "Y" data_type: TYPE_FP32 dims: [1] }
-        """,
-        MODELS / "faults.py",
-    ),
     "counted_step": Probe("""
         max_batch_size: 8
         input { name: "X" data_type: TYPE_FP32 dims: [1] }

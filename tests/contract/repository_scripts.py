@@ -14,6 +14,7 @@ from contract.control_scripts import (
     VECTOR,
     VECTOR_JSON,
     Script,
+    Session,
     Step,
     appears,
     ask,
@@ -33,11 +34,11 @@ from contract.control_scripts import (
     load_with,
     parameter,
     script,
-    seconds,
     state,
     times,
     unload,
 )
+from support.waiting import until
 from tritonclient.grpc import service_pb2 as pb
 
 INDEX = "/v2/repository/index"
@@ -830,6 +831,18 @@ FORWARDED: list[Script] = [
     ),
 ]
 
+
+def looks_fail(model: str) -> Step:
+    """Wait until the log has told twice that a model's files are no good: one look is over then."""
+
+    def play(session: Session) -> str:
+        told = f"Poll failed for model directory '{session.named(model)}'"
+        until(lambda: session.server.log.count(told) >= 2)
+        return ""
+
+    return Step(f"a look at {model} fails", play)
+
+
 #: On servers that follow the files.
 POLLED: list[Script] = [
     script(
@@ -843,7 +856,7 @@ POLLED: list[Script] = [
         state("@e", "READY"),
         infer("@e", 200, "I"),
         files("@m", "max_batch_sise: 8", {}),
-        seconds(2.5),
+        looks_fail("@m"),
         infer("@m", 200),
         index({"ready": True}),
         files("@m", VECTOR, {1: times(4)}),

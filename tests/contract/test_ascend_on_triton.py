@@ -112,7 +112,7 @@ def test_instances_are_processes_with_one_service(served: Served):
     names = {f"{model}_0_{number}" for model in MODELS for number in range(instances_of(model))}
     assert {client["name"] for client in stats["clients"]} == names
     assert len({client["pid"] for client in stats["clients"]}) == len(names)
-    assert f"{DEVICE} is {CHIP}" in served.server.log
+    until(lambda: f"{DEVICE} is {CHIP}" in served.server.log, "the line of a model")
 
 
 def test_memory_is_weights_once_and_the_largest_workspace(served: Served, card_repository: Path):

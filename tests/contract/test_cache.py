@@ -156,21 +156,28 @@ SCRIPTS = [
         "cached_step",
         (x("over_cached", 1), x("over_cached", 1)),
         counted(1, 1),
+        {"over_cached": counted(2, misses=0)},
     ),
     Script(
         "an ensemble whose step hits",
         "over_cached",
         (x("over_cached", 2), x("over_cached", 2)),
         counted(2, misses=0),
+        {"cached_step": counted(1, 1)},
     ),
     Script(
-        "an ensemble", "cached_chain", (x("cached_chain", 1), x("cached_chain", 1)), counted(1, 1)
+        "an ensemble",
+        "cached_chain",
+        (x("cached_chain", 1), x("cached_chain", 1)),
+        counted(1, 1),
+        {"uncached_step": counted(1, misses=0)},
     ),
     Script(
         "behind an ensemble that hits",
         "uncached_step",
         (x("cached_chain", 2), x("cached_chain", 2)),
         counted(1, misses=0),
+        {"cached_chain": counted(1, 1)},
     ),
     Script(
         "an ensemble's failure is not stored",

@@ -32,13 +32,14 @@ def shared_memory() -> Iterator[None]:
 
 def _asking(server: Server) -> Iterator[AskGrpc]:
     """Give a function that puts each case to a server once, and remembers the answers."""
-    answers: dict[str, tuple[Outcome, ...]] = {}
+    answers: dict[tuple[str, int], tuple[Outcome, ...]] = {}
     with grpc.insecure_channel(server.grpc, options=UNLIMITED) as channel:
 
         def ask(case: GrpcCase) -> tuple[Outcome, ...]:
-            if case.name not in answers:
-                answers[case.name] = case.put(channel)
-            return answers[case.name]
+            asked = case.name, server.process.pid  # one that was started again is asked again
+            if asked not in answers:
+                answers[asked] = case.put(channel)
+            return answers[asked]
 
         yield ask
         for call in (regions.unregister(), settings.log(**settings.KEPT)):

@@ -203,18 +203,22 @@ def traced(server: Server, folder: Path) -> dict[int, set[str]]:
         settings.settings[name].value.append(value)
     refused = infer("vector", tensor("X", "FP32", (2,)), raw=[b"x"])
     streamed = call("ModelStreamInfer", *ask("vector").requests)
+
+    def files() -> list[Path]:
+        return [*folder.glob("trace.json.*")]
+
     with grpc.insecure_channel(server.grpc) as channel:
         load("vector").put(channel)
         call("TraceSetting", settings, **{KEY: "secret"}).put(channel)
         for one in (ask("vector"), call("ModelInfer", refused), streamed):
             one.put(channel)
-        until((folder / "trace.json.1").exists)
+        until(lambda: sum(file.read_text().endswith("]") for file in files()) >= 2)
         settings.settings["trace_level"].value[:] = ["OFF"]
         call("TraceSetting", settings, **{KEY: "secret"}).put(channel)
         unload("vector").put(channel)
         settled(channel)
     names: dict[int, set[str]] = {}
-    for file in folder.glob("trace.json.*"):
+    for file in files():
         for element in json.loads(file.read_text()):
             told = names.setdefault(element["id"], set())
             told.update(stamp["name"] for stamp in element.get("timestamps", ()))

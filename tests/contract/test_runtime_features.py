@@ -457,4 +457,5 @@ def test_in_the_end_both_have_counted_the_same(servers):
         lines = [line for line in page.splitlines() if "ge_runtime_" in line]
         return sorted(line for line in lines if not UNEQUAL.search(line))
 
-    assert eventually(lambda: counted(servers[1]), counted(servers[0])) == counted(servers[0])
+    eventually(lambda: counted(servers[1]) == counted(servers[0]), True)
+    assert counted(servers[1]) == counted(servers[0])

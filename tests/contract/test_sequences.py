@@ -76,10 +76,18 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server
 
 
 class Player:
-    """Plays one script over one stream, on which requests arrive in the order they are sent."""
+    """Plays one script over one stream, on which requests arrive in the order they are sent.
 
-    def __init__(self, server: Server, repository: Path, script: Script) -> None:
+    The real server ends an iterative sequence that has no end by a request of its own, some time
+    after the answer, and counts that as a failure: it `adds_ends`, and they are waited for.
+    """
+
+    def __init__(
+        self, server: Server, repository: Path, script: Script, *, adds_ends: bool
+    ) -> None:
         self._server = server
+        self._adds_ends = adds_ends and script.model.startswith("iterative")
+        self._ended = 0
         self._script = script
         self._folder = repository / script.model
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -92,6 +100,7 @@ class Player:
         """All that can be seen of it."""
         (self._folder / "batches").unlink(missing_ok=True)
         before = counters(self._server.http, self._script.model)
+        self._ended = before["fail"]
         with grpc.insecure_channel(self._server.grpc) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             requests = iter(self._requests.get, None)
@@ -127,6 +136,7 @@ class Player:
                 begun = len(self._batches())
                 self._requests.put(self._request(name.lstrip("+!"), *rest))
                 self._due += 1
+                self._ended += self._adds_ends and "start" in rest and "end" not in rest
                 if name.startswith("!"):
                     until(lambda: len(self._batches()) > begun)
                 elif name.startswith("+"):
@@ -177,6 +187,11 @@ class Player:
                 response = message.infer_response
                 self.outputs[response.id] = sorted(output.name for output in response.outputs)
         self._due = 0
+        if self._adds_ends:
+            until(lambda: self._count("fail") == self._ended, "the end of a sequence")
+
+    def _count(self, name: str) -> int:
+        return counters(self._server.http, self._script.model)[name]
 
     def _batches(self) -> list[tuple[str, list[dict[str, Any]]]]:
         path = self._folder / "batches"
@@ -187,11 +202,7 @@ class Player:
 
     def _moved(self, before: dict[str, int], sizes: list[int]) -> dict[str, int]:
         """The counters that moved, once all executions are counted."""
-
-        def executions() -> int:
-            return counters(self._server.http, self._script.model)["execution_count"]
-
-        until(lambda: executions() - before["execution_count"] >= len(sizes))
+        until(lambda: self._count("execution_count") - before["execution_count"] >= len(sizes))
         after = counters(self._server.http, self._script.model)
         return {key: n - before.get(key, 0) for key, n in after.items() if n != before.get(key, 0)}
 
@@ -209,12 +220,12 @@ def _in_order_of_appearance(names: list[str]) -> list[int]:
 Play = Callable[[Script], dict[str, Any]]
 
 
-def _playing(server: tuple[Server, Path]) -> Play:
+def _playing(server: tuple[Server, Path], *, adds_ends: bool = False) -> Play:
     played: dict[str, dict[str, Any]] = {}
 
     def play(script: Script) -> dict[str, Any]:
         if script.name not in played:
-            played[script.name] = Player(*server, script).play()
+            played[script.name] = Player(*server, script, adds_ends=adds_ends).play()
         return played[script.name]
 
     return play
@@ -223,7 +234,7 @@ def _playing(server: tuple[Server, Path]) -> Play:
 @pytest.fixture(scope="module")
 def play_triton(triton: tuple[Server, Path]) -> Play:
     """Play a script on the real server, once."""
-    return _playing(triton)
+    return _playing(triton, adds_ends=True)
 
 
 @pytest.fixture(scope="module")

@@ -25,13 +25,17 @@ from support.waiting import eventually
 
 pytestmark = pytest.mark.oracle
 
+# Else a sequence ends when its next request is a second late.
+LONG = "max_sequence_idle_microseconds: 600000000"
 FLAGS: dict[str, Flag] = {"allow_metrics": False, "model_control_mode": "explicit"}
 PROBES = {
     "timed": Probe(FREE),
     "timed_chain": Probe(over("timed", "X", "Y", FREE), None),
     "reloaded": Probe(TOLD, FAULTS),
-    "direct": Probe(ROWS + "sequence_batching { direct { } }"),
-    "oldest": Probe(ROWS + "sequence_batching { oldest { max_candidate_sequences: 4 } }"),
+    "direct": Probe(f"{ROWS} sequence_batching {{ direct {{ }} {LONG} }}"),
+    "oldest": Probe(
+        f"{ROWS} sequence_batching {{ oldest {{ max_candidate_sequences: 4 }} {LONG} }}"
+    ),
     "repeats": Probe(
         """
         input { name: "count" data_type: TYPE_INT32 dims: [1] }
@@ -174,14 +178,24 @@ def test_a_model_that_is_loaded_again_counts_from_zero(server: str, request: pyt
     assert all(value == {"count": 0, "ns": 0} for value in found["inference_stats"].values())
 
 
+def ask(server: Server, model: str, times: int = 1) -> None:
+    """Ask one by one, and wait until all is counted, by the step of a chain as well."""
+    before = {name: counters(server.http, name) for name in {model, "timed"}}
+    for _ in range(times):
+        exchange(server.http, infer(model, tensor("X", "FP32", [1], [1])))
+
+    def moved() -> dict[str, dict[str, int]]:
+        return {name: moved_since(counts, server.http, name) for name, counts in before.items()}
+
+    wanted = dict.fromkeys(before, succeeded(times))
+    assert eventually(moved, wanted) == wanted
+
+
 @pytest.mark.parametrize("model", ["timed", "timed_chain"])
 @pytest.mark.parametrize("server", ["triton", "reference"])
 def test_durations_are_ordered_and_add_up(server: str, model: str, request: pytest.FixtureRequest):
     asked = request.getfixturevalue(server)
-    for _ in range(3):
-        exchange(asked.http, infer(model, tensor("X", "FP32", [1], [1])))
-    done = counters(asked.http, model)["success"]
-    assert eventually(lambda: counters(asked.http, model)["compute_output"], done) == done
+    ask(asked, model, 3)
     found = statistics(asked, model)
     ns = {name: value["ns"] for name, value in found["inference_stats"].items()}
     parts = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -198,9 +212,7 @@ def test_durations_are_ordered_and_add_up(server: str, model: str, request: pyte
 @pytest.mark.parametrize("server", ["triton", "reference"])
 def test_both_fronts_tell_the_same(server: str, request: pytest.FixtureRequest):
     asked = request.getfixturevalue(server)
-    exchange(asked.http, infer("timed", tensor("X", "FP32", [1], [1])))
-    done = counters(asked.http, "timed")["success"]
-    assert eventually(lambda: counters(asked.http, "timed")["compute_output"], done) == done
+    ask(asked, "timed")
     with grpc_client.InferenceServerClient(asked.grpc) as client:
         message = client.get_inference_statistics("timed")
     told = json_format.MessageToDict(message.model_stats[0], preserving_proto_field_name=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,12 @@ from contract.cases.settings import MODEL_TRACE, TRACE, TRACE_CASES
 from contract.test_protocol_http import check_row
 from contract.wire import Exchange, exchange
 from support.servers import Server, start_reference_server
+from support.waiting import until
 
 pytestmark = pytest.mark.oracle
 
 CLEARED = dict.fromkeys(("trace_level", "trace_rate", "trace_count", "log_frequency"))
 SERVERS = ("traced_triton", "traced_reference")
-#: Long enough for a loaded machine; what is not written at all costs nothing.
-WRITTEN_SECONDS = 60
 
 
 def change(server: Server, path: str = TRACE, **settings: object) -> Exchange:
@@ -192,20 +190,48 @@ def test_settings_move_alike(script, traced_triton: Server, traced_reference: Se
 # ------------------------------------------------------------------------------------------ files
 
 
-def parts(server: Server) -> dict[int, Path]:
-    """The numbered files that the server has written."""
-    return {int(path.suffix[1:]): path for path in server.log_file.parent.glob("trace.json.[0-9]*")}
+def files(server: Server) -> list[bytes]:
+    """The numbered files that the server has written, and those that it is writing, in order."""
+    found = server.log_file.parent.glob("trace.json.[0-9]*")
+    return [path.read_bytes() for path in sorted(found, key=lambda path: int(path.suffix[1:]))]
+
+
+def ids(text: bytes) -> set[int]:
+    """The requests that a file tells of, each step of an ensemble one; later ones have larger."""
+    return {int(number) for number in re.findall(rb'"id":(\d+)', text)}
+
+
+def latest(server: Server) -> int:
+    """The last request that is traced."""
+    return max(set().union(*map(ids, files(server))), default=0)
+
+
+def newer(server: Server, before: int) -> list[bytes]:
+    """The files about requests after that one; one that tells of none yet is being written."""
+    return [text for text in files(server) if min(ids(text), default=before + 1) > before]
 
 
 def written(server: Server, before: int, count: int = 1) -> list[bytes]:
-    """The next files, once they are whole."""
-    deadline = time.monotonic() + WRITTEN_SECONDS
-    while time.monotonic() < deadline:
-        texts = [path.read_bytes() for number, path in sorted(parts(server).items())[before:]]
-        if len(texts) >= count and all(text.endswith(b"]") for text in texts):
-            return texts
-        time.sleep(0.01)
-    raise AssertionError(f"found {len(parts(server)) - before} whole files, expected {count}")
+    """The files about requests after that one, once they are so many, and whole."""
+
+    def are_whole() -> bool:
+        texts = newer(server, before)
+        return len(texts) >= count and all(text.endswith(b"]") for text in texts)
+
+    until(are_whole, f"{count} files")
+    return newer(server, before)
+
+
+MARKS = itertools.count()
+
+
+def mark(server: Server) -> None:
+    """Have a request traced: those that were asked before, and may be written later, are older."""
+    name = f"mark-{next(MARKS)}"
+    change(server, **ON)
+    exchange(server.http, infer("vector", X, id=name))
+    told = f'"request_id":"{name}"'.encode()
+    until(lambda: any(told in text and text.endswith(b"]") for text in files(server)), name)
 
 
 @pytest.fixture
@@ -214,6 +240,7 @@ def traced(
 ) -> Iterator[tuple[Server, Server]]:
     servers = traced_triton, traced_reference
     for server in servers:
+        mark(server)
         change(server, **ON | {"trace_level": level})
     yield servers
     for server in servers:
@@ -300,7 +327,7 @@ def read(text: bytes) -> tuple[list[int], dict[tuple[int, str], list[object]]]:
 def test_traces_tell_the_same(request_: bytes, traced: tuple[Server, Server]):
     told = []
     for server in traced:
-        before = len(parts(server))
+        before = latest(server)
         exchange(server.http, request_)
         (text,) = written(server, before)
         told.append(read(text))
@@ -312,7 +339,7 @@ def test_traces_tell_the_same(request_: bytes, traced: tuple[Server, Server]):
 def test_a_request_that_cannot_be_read_was_received(traced: tuple[Server, Server]):
     told = []
     for server in traced:
-        before = len(parts(server))
+        before = latest(server)
         exchange(server.http, post("/v2/models/vector/infer", "{"))
         told.append(read(*written(server, before)))
     real, ours = told
@@ -322,7 +349,7 @@ def test_a_request_that_cannot_be_read_was_received(traced: tuple[Server, Server
 @pytest.mark.parametrize("level", [["TIMESTAMPS"]], ids="-".join)
 def test_moments_are_in_order(traced: tuple[Server, Server]):
     for server in traced:
-        before = len(parts(server))
+        before = latest(server)
         exchange(server.http, VECTOR)
         (text,) = written(server, before)
         moments = {
@@ -338,22 +365,18 @@ def test_moments_are_in_order(traced: tuple[Server, Server]):
         assert moments["HTTP_SEND_START"] <= moments["HTTP_SEND_END"]
 
 
-def ids(text: bytes) -> int:
-    """How many requests a file tells of."""
-    return len(set(re.findall(rb'"id":(\d+)', text)))
-
-
 @pytest.mark.parametrize("name", SERVERS)
 def test_files_hold_as_many_traces_as_the_frequency_says(name: str, request: pytest.FixtureRequest):
     server = request.getfixturevalue(name)
-    before = len(parts(server))
+    mark(server)
+    before = latest(server)
     change(server, **ON | {"log_frequency": "3"})
     try:
         for _ in range(4):
             exchange(server.http, VECTOR)
-        assert list(map(ids, written(server, before))) == [3]
+        assert [len(ids(text)) for text in written(server, before)] == [3]
         change(server, trace_rate="1")  # what waits is written when a setting goes
-        assert list(map(ids, written(server, before, 2))) == [3, 1]
+        assert [len(ids(text)) for text in written(server, before, 2)] == [3, 1]
     finally:
         clear(server)
 
@@ -383,7 +406,7 @@ def test_a_change_that_is_refused_changes_nothing(traced_triton: Server, traced_
 def test_a_request_that_is_refused_is_told_of(traced: tuple[Server, Server]):
     # The real server loses this trace, and the memory that it takes.
     _, ours = traced
-    before = len(parts(ours))
+    before = latest(ours)
     exchange(ours.http, REFUSED)
     (text,) = written(ours, before)
     order, told = read(text)
@@ -403,12 +426,12 @@ def test_a_file_is_json_whatever_clients_send(traced: tuple[Server, Server]):
         (infer("text", text, id='"'), r'"\"\n\\"'),
         (infer("types", *bytes_), "1,255"),
     ):
-        before = len(parts(real))
+        before = latest(real)
         exchange(real.http, request_)
         (file,) = written(real, before)
         with pytest.raises(ValueError, match=r"."):
             json.loads(file)
-        before = len(parts(ours))
+        before = latest(ours)
         exchange(ours.http, request_)
         (file,) = written(ours, before)
         told = [element for element in json.loads(file) if "tensor" in element]
@@ -422,5 +445,5 @@ def test_the_file_is_whole_when_the_server_has_stopped(traced_repository: Path, 
     with start_reference_server(traced_repository, allow_grpc=False, **flags) as server:
         for _ in range(2):
             exchange(server.http, VECTOR)
-    assert ids(file.read_bytes()) == 2
+    assert len(ids(file.read_bytes())) == 2
     json.loads(file.read_bytes())

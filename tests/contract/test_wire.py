@@ -1,13 +1,15 @@
-"""The instrument itself: what `exchange` keeps of a reply, and how it tells an end."""
+"""The instruments themselves: what they keep of a reply, and how they tell an end."""
 
 from __future__ import annotations
 
 import io
 import socket
+import struct
 import threading
 
 import pytest
 from contract.wire import ConnectionEnded, exchange, read_reply
+from support.http2 import GOAWAY, PING, SETTINGS, RawConnection, frame
 
 LIVE_REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -62,3 +64,19 @@ def answer_once(listener: socket.socket, answers: bytes) -> None:
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(4096):
             pass
+
+
+def test_last_words_are_read_though_nobody_takes_an_acknowledgement():
+    ping, reason = frame(PING, payload=bytes(8)), b"too_many_pings"
+    goaway = frame(GOAWAY, payload=struct.pack(">II", 1, 11) + reason)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        RawConnection(f"127.0.0.1:{listener.getsockname()[1]}") as client,
+    ):
+        server, _ = listener.accept()
+        server.sendall(frame(SETTINGS) + ping + goaway)
+        # Closed with a reset, as by a server that has not read all that it was sent.
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        server.close()
+        assert client.until_goaway() == (1, 11, reason)
+        client.until_closed()

@@ -9,6 +9,7 @@ What comes back is read frame by frame; pings and settings of the server are ans
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import struct
@@ -162,6 +163,11 @@ class RawConnection:
         taken, self._buffer = self._buffer[:size], self._buffer[size:]
         return taken
 
+    def _acknowledge(self, data: bytes) -> None:
+        """Send it to a server that may have closed: what it said before is still to be read."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.send(data)
+
     def read(self) -> tuple[int, int, int, bytes]:
         """Read one frame, and remember what it says."""
         start = self._take(9)
@@ -179,9 +185,9 @@ class RawConnection:
                 answer.ended = True
         if kind == SETTINGS and not flags & ACK:
             self.settings.update(struct.iter_unpack(">HI", payload))
-            self.send(frame(SETTINGS, ACK))
+            self._acknowledge(frame(SETTINGS, ACK))
         elif kind == PING and not flags & ACK:
-            self.send(frame(PING, ACK, 0, payload))
+            self._acknowledge(frame(PING, ACK, 0, payload))
         elif kind == PING:
             self.pongs.append(payload)
         elif kind == GOAWAY:

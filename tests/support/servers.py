@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import http.client
+import itertools
 import os
 import random
 import signal
@@ -69,16 +71,28 @@ class Server:
 _REAL: dict[Server, Callable[[], None]] = {}
 
 
-def revive() -> bool:
+def revive(*, after_failure: bool) -> bool:
     """Start real servers again, at their addresses, that have ended by themselves; were there any?
 
     Rarely, on a busy machine, one was seen to: by SIGABRT or SIGSEGV, over requests that it answers
-    at other times.
+    at other times. After a failure one counts as well that has closed its port and is still ending.
     """
-    ended = [server for server in _REAL if server.process.poll() is not None]
+    ended = [server for server in _REAL if _has_ended(server, wait=after_failure)]
     for server in ended:
-        _REAL[server]()
+        with contextlib.suppress(ServerFailed):  # then whoever asks it will fail
+            try:
+                _REAL[server]()
+            except ServerAborted:  # as at its first start
+                _REAL[server]()
     return bool(ended)
+
+
+def _has_ended(server: Server, *, wait: bool) -> bool:
+    """Tell whether its process is no more; `wait` for that if nobody listens at its port."""
+    if wait and server.process.poll() is None and not _listens(server.http):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.process.wait(STOP_SECONDS)
+    return server.process.poll() is not None
 
 
 @contextlib.contextmanager
@@ -213,30 +227,29 @@ def command_line(flags: dict[str, Flag]) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports that nobody listens on now.
+    """Find ports that nobody listens on now, nor is about to: all calls give different ones.
 
     No outgoing connection made between this moment and the server's start can take one away, nor
     can the tests that run beside these, whose ports are others.
     """
-    own = _ports_of_this_worker()
-    with contextlib.ExitStack() as held:
-        ports: list[int] = []
-        while len(ports) < count:
-            port = random.choice(own)
-            candidate = held.enter_context(socket.socket())
+    ports: list[int] = []
+    while len(ports) < count:
+        port = next(_ports_of_this_worker())
+        with socket.socket() as candidate, contextlib.suppress(OSError):
             # Without this the closed connections of an earlier server would refuse its old port.
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                candidate.bind(("127.0.0.1", port))
-                ports.append(port)
+            candidate.bind(("127.0.0.1", port))
+            ports.append(port)
     return ports
 
 
-def _ports_of_this_worker() -> range:
-    """Each of pytest-xdist's workers has some for itself."""
+@functools.cache
+def _ports_of_this_worker() -> Iterator[int]:
+    """Each of pytest-xdist's workers has some for itself: in any order, none twice in a round."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    return PORTS[number::workers]
+    own = PORTS[number::workers]
+    return itertools.cycle(random.sample(own, len(own)))
 
 
 def _await(server: Server, command: list[str], what: str, answers: Callable[[], bool]) -> None:
@@ -278,12 +291,13 @@ def _story(server: Server, command: list[str], reason: str) -> str:
 
 
 def stop(server: Server) -> None:
-    """Ask it to end, wait, then kill."""
+    """Ask it to end, and wait. Raises ServerFailed if it had to be killed."""
     server.process.send_signal(signal.SIGTERM)
     try:
         server.process.wait(timeout=STOP_SECONDS)
     except subprocess.TimeoutExpired:
         _kill(server)
+        raise ServerFailed(f"it did not end within {STOP_SECONDS} s\n{server.log}") from None
 
 
 def _kill(server: Server) -> None:
