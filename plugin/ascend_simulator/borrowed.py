@@ -34,7 +34,7 @@ class _Loan:
     def __init__(self, owner: object, first: int, nbytes: int, limit: int) -> None:
         self.owner = owner
         self.first = first
-        self.end = first + nbytes
+        self.end = min(first + nbytes, limit)
         self.limit = limit
 
     @property

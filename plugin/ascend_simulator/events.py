@@ -97,9 +97,12 @@ class Event:
     def is_done(self, streams: Streams) -> bool:
         """Whether the event is recorded and passed. Violates NOT_RECORDED.
 
-        Raises what `Stream.rethrow` raises.
+        One that create_event_ex_with_flag made is passed before it is recorded, by the page of
+        aclrtRecordEvent. Raises what `Stream.rethrow` raises.
         """
         if self.mark is None or self.stream is None:
+            if self.is_ex:
+                return True
             self._violate_not_recorded("query_event")
             return False
         done = streams.is_done(self.mark)

@@ -154,9 +154,9 @@ class Execution:
         if found == expected.gear:
             return expected
         other = next((shapes for shapes in manifest.shapes if shapes.gear == found), None)
-        if not binding.is_set:  # then expected is the largest, and every other has room
-            return other or expected
         fault = ", which is no gear" if other is None else self._misfit(other)
+        if not binding.is_set and (other is None or not fault):
+            return other or expected
         text = f"found {found} in the gear buffer, expected {expected.gear}{fault}"
         text = f"execute: {self._model.name}: {text}"
         violate(GEAR_CONTENT, text)

@@ -23,7 +23,8 @@ def create_event() -> int:
 def create_event_with_flag(flag: int) -> int:
     """An event that does what `flag` says.
 
-    Refused: INVALID_PARAM for unknown flags, and ACL_EVENT_EXTERNAL beside others (an inference).
+    Refused: INVALID_PARAM (an inference) for unknown flags, and for ACL_EVENT_EXTERNAL or
+    ACL_EVENT_IPC beside others.
     """
     return _create_with_flag("create_event_with_flag", flag, is_ex=False)
 
@@ -131,7 +132,8 @@ def destroy_event(event: int) -> None:
 
 
 def _create_with_flag(what: str, flag: int, *, is_ex: bool) -> int:
-    is_mixed = flag & EventFlag.ACL_EVENT_EXTERNAL and flag != EventFlag.ACL_EVENT_EXTERNAL
+    alone = EventFlag.ACL_EVENT_EXTERNAL | EventFlag.ACL_EVENT_IPC
+    is_mixed = flag & alone and flag & (flag - 1)
     if flag == 0 or flag & ~_FLAGS or is_mixed:
         raise Refused(Code.INVALID_PARAM, f"{what}: found flag {flag:#x}")
     return process.current().events.create(EventFlag(flag), is_ex=is_ex)

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from contract.casebook import binary, get, infer, infer_binary, tensor
 from contract.wire import exchange
 from support.waiting import eventually
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

@@ -111,10 +111,11 @@ def test_a_real_server_that_has_ended_is_started_again_where_it_was(
         before = server.process
         revive(after_failure=True)
         assert server.process is before
+        # It may answer before it says so.
+        until(lambda: "Started HTTPService" in server.log)
         os.killpg(before.pid, signal.SIGKILL)
         until(lambda: not listens(server.http))  # it may be ending yet
         assert revive(after_failure=True)
         assert listens(server.http)
-        # It may answer before it says so.
         until(lambda: server.log.count("Started HTTPService") == 2)
     assert not listens(server.http)

@@ -66,7 +66,7 @@ MANY = ",".join(map(str, range(1, 102)))
         ("E10020", image, {**IMAGE, "dynamic_image_size": "4,4,4;5,5,5"}),
         ("E10033", rows, {**BATCH, "dynamic_batch_size": "1,two"}),
         ("E10033", rows, {**BATCH, "dynamic_batch_size": "1;2;4"}),
-        ("E10033", rows, {**BATCH, "dynamic_batch_size": "1,2,"}),
+        ("E10033", rows, {**BATCH, "dynamic_batch_size": "1,2,,"}),
         ("E10033", rows, {**BATCH, "dynamic_batch_size": "1,1_0"}),
         ("E10001", texts, {**DIMS, "dynamic_dims": "1,2,1,two;2,2,2,2"}),
         ("E10004", rows, {**BATCH, "dynamic_batch_size": ""}),
@@ -166,7 +166,7 @@ def test_atc_refuses_with_the_code_of_its_list(tmp_path, code, model, flags):
         (
             rows,
             {"log": "verbose"},
-            "--log=verbose: expected one of debug, info, warning, error, null",
+            "--log=verbose: expected one of default, debug, info, warning, error, null",
         ),
         (rows, {"disable_reuse_memory": "2"}, "--disable_reuse_memory=2: expected one of 0, 1"),
         (rows, {"output": "/tmp/"}, "--output=/tmp/: expected the name of a file"),
@@ -246,6 +246,17 @@ def test_gears_keep_the_order_of_the_flag(tmp_path):
     manifest = om.read(rows_om(tmp_path, "8,1,4")).manifest
     assert [shapes.gear for shapes in manifest.shapes] == [(8,), (1,), (4,)]
     assert manifest.shapes[manifest.largest].gear == (8,)
+
+
+@pytest.mark.parametrize(
+    ("model", "flags"),
+    [
+        (rows, {**BATCH, "dynamic_batch_size": "1,2,"}),
+        (texts, {**DIMS, "dynamic_dims": "1,2,1,2;2,2,2,2;"}),
+    ],
+)
+def test_a_separator_may_end_a_list_of_gears(tmp_path, model, flags):
+    assert len(om.read(compile_to(tmp_path, model(), **flags)).manifest.shapes) == 2
 
 
 def two_inputs():

@@ -34,16 +34,21 @@ def test_null_events_and_streams(acl):
     ok(acl.rt.destroy_event(event))
 
 
-@pytest.mark.parametrize("flag", [0x1, 0x2, 0x8, 0x10, 0x20, 0x40, 0x5B])
+@pytest.mark.parametrize("flag", [0x1, 0x2, 0x8, 0x10, 0x20, 0x40, 0x1B])
 def test_flags_of_the_documents(acl, flag):
     ok(acl.rt.create_event_with_flag(flag))
     ok(acl.rt.create_event_ex_with_flag(flag))
 
 
-@pytest.mark.parametrize("flag", [0, 0x80, 0x4, 0x21])
+@pytest.mark.parametrize("flag", [0, 0x80, 0x4, 0x21, 0x41])
 def test_flags_that_no_document_names(acl, flag):
     assert acl.rt.create_event_with_flag(flag) == (0, 100000)
     assert acl.rt.create_event_ex_with_flag(flag) == (0, 100000)
+
+
+def test_an_ex_event_that_was_never_recorded_is_complete(acl):
+    event = ok(acl.rt.create_event_ex_with_flag(0x1))
+    assert acl.rt.query_event_status(event) == (1, 0)
 
 
 def test_the_two_queries_answer_the_other_way_round(acl):

@@ -265,6 +265,29 @@ def test_a_gear_that_no_setter_wrote_runs(acl, tmp_path):
     assert loaded.output_bytes(0)[12:] == before[12:]
 
 
+def test_a_gear_that_no_setter_wrote_must_have_room(acl, tmp_path):
+    """Unset means the gear of the largest inputs: others may have larger outputs."""
+    model = onnx_model(
+        [
+            node("ReduceSum", ["x", "axis"], ["sum"], name="sum"),
+            node("MatMul", ["sum", "ones"], ["y"], name="spread"),
+        ],
+        [("x", FLOAT, ["n", "t"])],
+        [("y", FLOAT, ["n", 256])],
+        {"axis": np.array([1]), "ones": np.ones((1, 256), np.float32)},
+    )
+    flags = {"input_format": "ND", "input_shape": "x:-1,-1", "dynamic_dims": "1,64;8,4"}
+    loaded = Loaded(acl, compile_to(tmp_path, model, **flags))
+    ok(acl.update_data_buffer(loaded.outputs.handles[0], loaded.outputs.ptrs[0], 1024))
+    width = loaded.inputs.sizes[-1] // 2
+    fill(loaded.inputs.ptrs[-1], b"".join(size.to_bytes(width, "little") for size in (8, 4)))
+    with (
+        pytest.warns(SimulatorWarning, match="model.gear-not-set"),
+        breaks("model.gear-content"),
+    ):
+        loaded.execute()
+
+
 def test_a_gear_that_came_by_another_way_must_have_room(acl, tmp_path):
     loaded = Loaded(acl, rows_om(tmp_path))
     ok(loaded.set_batch(4))

@@ -195,6 +195,8 @@ def _running(
                 _await(server, command, "its metrics port", lambda: _listens(server.metrics))
 
         def start_again() -> None:
+            for trace in Path(directory).glob("trace.json*"):  # whose numbers begin anew
+                trace.unlink()
             server.process = spawn()
             wait()
 
@@ -295,9 +297,9 @@ def stop(server: Server) -> None:
     server.process.send_signal(signal.SIGTERM)
     try:
         server.process.wait(timeout=STOP_SECONDS)
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as error:
         _kill(server)
-        raise ServerFailed(f"it did not end within {STOP_SECONDS} s\n{server.log}") from None
+        raise ServerFailed(f"it did not end within {STOP_SECONDS} s\n{server.log}") from error
 
 
 def _kill(server: Server) -> None:

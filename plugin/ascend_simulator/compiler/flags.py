@@ -47,7 +47,7 @@ _CHOICES: Final[Mapping[str, Sequence[str]]] = {
     "deterministic": _SWITCH,
     "enable_single_stream": _TRUTH,
     "enable_small_channel": _SWITCH,
-    "log": ("debug", "info", "warning", "error", "null"),
+    "log": ("default", "debug", "info", "warning", "error", "null"),
     "op_compiler_cache_mode": ("enable", "force", "disable"),
     "op_debug_level": ("0", "1", "2", "3", "4"),
     "op_select_implmode": (

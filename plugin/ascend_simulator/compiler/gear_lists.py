@@ -54,12 +54,13 @@ def family_of(options: Options) -> tuple[Family, str | None]:
 def values_of(family: Family, text: str) -> tuple[Dims, ...]:
     """The gears as they are listed: ";" between two, "," inside one; of batches "," between two.
 
-    Raises CompileFault.
+    One more at the end is passed over, as by GE. Raises CompileFault.
     """
     flag = f"{_FLAGS[family]}={text}"
     between = "," if family == "batch" else ";"
+    listed = text.removesuffix(between)
     try:
-        gears = tuple(tuple(map(number, gear.split(","))) for gear in text.split(between))
+        gears = tuple(tuple(map(number, gear.split(","))) for gear in listed.split(between))
     except ValueError:
         code, expected = ("E10033", "1,2,4") if family == "batch" else ("E10001", "1,2;3,4")
         found = "found a value that is no number"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from ge_runtime.adapters.dlpack import bfloat16_of
 from ge_runtime.adapters.protocols import PbUtils, Request
@@ -28,6 +28,9 @@ Result: TypeAlias = Tensors | Exception
 """What becomes of a request: its outputs by name, or why there are none."""
 
 Read = TypeVar("Read")
+
+_MOST_LOST: Final = 16
+"""Stories of losses that are kept: each attempt to have a service back may tell another."""
 
 
 def answer_each(
@@ -96,7 +99,7 @@ def respond_to(
 class FaultLog:
     """The server's log, for what fails of one model instance's requests. For one thread at a time.
 
-    That an engine is lost is one line, not one for each request until it is back.
+    That an engine is lost is one line for each reason that is told, not one for each request.
     """
 
     def __init__(self, pb_utils: PbUtils, instance_name: str = "") -> None:
@@ -111,6 +114,8 @@ class FaultLog:
         if isinstance(error, EngineLost):
             if story in self._lost:
                 return
+            if len(self._lost) >= _MOST_LOST:
+                self._lost.clear()
             self._lost.add(story)
         self._write(self._who + story)
 

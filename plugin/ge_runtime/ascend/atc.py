@@ -133,7 +133,8 @@ def _beside(om: Path) -> Path:
 
 def _version(home: Path) -> str:
     """What an installation of CANN says of its version, all parts of it; "" if nothing."""
-    file = home / "version.cfg"
-    if file.is_file():
-        return " ".join(file.read_text(encoding="utf-8").split())
-    return cann_version(home) or ""
+    try:
+        text = (home / "version.cfg").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return cann_version(home) or ""
+    return " ".join(text.split())

@@ -11,10 +11,12 @@ ends.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
+from typing import Final
 
 from ge_runtime.ascend.checker import DriverFault
 from ge_runtime.ascend.codes import Kind
@@ -26,6 +28,9 @@ from ge_runtime.ascend.om_model import ModelFile, Stage
 from ge_runtime.ascend.weights import SharedWeights
 from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.errors import EngineLost, PlanFault
+
+_SHORTAGE_S: Final = 0.1
+"""After which a wait that failed for want of something is tried once more."""
 
 
 class Card:
@@ -147,8 +152,10 @@ class Card:
     def wait(self, stream: Stream, timeout_s: float) -> None:
         """Wait for all that is queued in a stream of this thread's context.
 
-        Raises DriverFault for what failed of it; then, too, nothing of it is executing any more,
-        unless the card is lost. Raises EngineLost if nobody can tell.
+        Blocks for twice that time at most. Raises DriverFault for what failed of it; then, too,
+        nothing of it is executing any more, unless the card is lost, or a task has failed and the
+        stream, which is to be made anew, cannot be waited for after that. Raises EngineLost if
+        nobody can tell.
         """
         timeout_ms = round(timeout_s * 1e3)
         try:
@@ -157,6 +164,8 @@ class Card:
             # A failed task may be told of before later ones have ended. Any other failure is the
             # wait's own, which then has not been.
             if fault.kind is not Kind.LOST:
+                if fault.kind in (Kind.RETRY, Kind.MEMORY):
+                    time.sleep(_SHORTAGE_S)
                 try:
                     self.driver.synchronize_stream(stream, timeout_ms)
                 except DriverFault as again:

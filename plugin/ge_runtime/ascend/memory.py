@@ -91,9 +91,10 @@ class DeviceAccess:
         """Give back the pinned memory that nobody reads any more. From any thread."""
         with self._pinning:
             while self._unpinned and not self.lost:
+                address = self._unpinned.popleft()
                 self.pinned_out -= 1  # what cannot be freed keeps nobody from closing the card
                 with self.using():
-                    self.driver.free_host(self._unpinned.popleft())
+                    self.driver.free_host(address)
 
 
 def obtain(allocate: Callable[[int], Address], nbytes: int) -> Address:

@@ -65,7 +65,8 @@ def seen_as(path: Path) -> list[int]:
 def ensure_same(paths: Sequence[Path], seen: Sequence[Sequence[int]], content: str) -> None:
     """Raises ArtifactFault if another process finds other files at these paths.
 
-    seen, content: what that process says of them. Files of equal content are as good as the same.
+    seen, content: what that process says of them. Files of equal content are as good as the same,
+    but those whose weights are in other files must be the same.
     """
     for path, there, whole in zip(paths, seen, content.split("-"), strict=True):
         if seen_as(path) != there and Contents().of(path) != whole:

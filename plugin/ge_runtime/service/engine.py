@@ -205,7 +205,7 @@ class ServiceEngine:
         """The outputs that the engine allocated, in memory of their own."""
         try:
             size = max((_end(self._signature, one) for one in done.allocated), default=1)
-            memory = np.frombuffer(map_sealed(files[0], max(1, size)), np.uint8)
+            memory = np.frombuffer(map_sealed(files[0], max(1, size), written=True), np.uint8)
             results: dict[str, Array] = {}
             for place, (_, start, shape) in done.allocated:
                 tensor = self._signature.outputs[place]

@@ -31,7 +31,7 @@ from ge_runtime.errors import (
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import DType
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of all that follows. Both sides must have the same."""
 
 MOST_BYTES: Final = 32 * 1024

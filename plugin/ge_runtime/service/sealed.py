@@ -36,12 +36,13 @@ def sealed_file(name: str, nbytes: int) -> int:
     return descriptor
 
 
-def map_sealed(descriptor: int, nbytes: int) -> mmap.mmap:
+def map_sealed(descriptor: int, nbytes: int, *, written: bool = False) -> mmap.mmap:
     """The first `nbytes` (at least 1) of a file that somebody else made; the descriptor stays open.
 
     Raises Broken unless its size is sealed: otherwise its maker could take pages away from under
     whoever reads them, who would be killed for it. Raises MemoryError if no more can be mapped, or
-    pages are short where the kernel gives none later.
+    pages are short where the kernel gives none later. written: its maker, who is trusted, has
+    written all of it: the pages are there.
     """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
@@ -49,7 +50,7 @@ def map_sealed(descriptor: int, nbytes: int) -> mmap.mmap:
         if seals & _SEALS != _SEALS or not 0 < nbytes <= size:
             raise Broken(f"found a file of {size} bytes with seals {seals}, expected {nbytes}")
         memory = mmap.mmap(descriptor, nbytes)
-        if _promises_only_what_is_there():
+        if not written and _promises_only_what_is_there():
             os.posix_fallocate(descriptor, 0, nbytes)
         return memory
     except (OSError, OverflowError) as error:  # no file in memory, or sealed against writing

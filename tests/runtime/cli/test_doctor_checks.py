@@ -61,6 +61,7 @@ LACKS_HAL = "ImportError: libascend_hal.so: cannot open shared object file: No s
 OTHER_PROCESSOR = (
     "ImportError: /cann/acl.so: cannot open shared object file: No such file or directory"
 )
+NOT_READABLE = "ImportError: /cann/acl.so: cannot open shared object file: Permission denied"
 LACKS_GE = "ImportError: libge_runner.so: cannot open shared object file: No such file"
 STUB = "/usr/local/Ascend/cann/runtime/lib64/stub"
 
@@ -205,6 +206,10 @@ CASES = {
     "pyACL of another word size": (
         importing(ASCEND, "acl", failed("ImportError: /cann/acl.so: wrong ELF class: ELFCLASS32")),
         *("CANN", "pyACL", WRONG, f"install the CANN for {platform.machine()}"),
+    ),
+    "pyACL that this user may not read": (
+        importing(ASCEND, "acl", failed(NOT_READABLE)),
+        *("CANN", "pyACL", WRONG, "usermod -aG HwHiAiUser"),
     ),
     "pyACL of another Python": (
         importing(ASCEND, "acl", failed("ImportError: /cann/acl.so: undefined symbol: PyFPE_jbuf")),

@@ -32,8 +32,8 @@ def test_version_of_what_is_not_installed_is_its_folder(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         cli.main(["--version"])
     folder = Path(cli.__file__).parents[1]
-    printed = " ".join(capsys.readouterr().out.split())  # argparse wraps it
-    assert printed == f"ge-runtime of {folder}, which is not installed"
+    printed = "".join(capsys.readouterr().out.split())  # argparse wraps it, within words as well
+    assert printed == "".join(f"ge-runtime of {folder}, which is not installed".split())
 
 
 @pytest.mark.parametrize("arguments", [[], ["gearz"], ["gears"], ["gears", "x", "--cuont", "3"]])

@@ -17,6 +17,7 @@ from runtime.support.services import ClientProcess, Services
 
 from ge_runtime.cli import main
 from ge_runtime.cli.top import table
+from ge_runtime.service.protocol import VERSION
 
 TIMEOUT_S = 60
 INTERRUPTIBLE = """\
@@ -61,7 +62,7 @@ def test_services_models_and_clients_are_shown(services, version_dir, capsys):
         (stats,) = json.loads(capsys.readouterr().out)
         assert main(["top", "--once"]) == 0
         lines = capsys.readouterr().out.splitlines()
-    assert (stats["device"], stats["pid"], stats["version"]) == ("cpu", pid, 1)
+    assert (stats["device"], stats["pid"], stats["version"]) == ("cpu", pid, VERSION)
     assert {client["pid"] for client in stats["clients"]} == {one.pid, other.pid}
     assert all(client["executions"] > 0 for client in stats["clients"])
     (shared,) = stats["models"]

@@ -27,15 +27,18 @@ def hang(monkeypatch):
     probe = pulse.Pulse._probe
 
     def look(its_pulse, patience):
-        nonlocal lost_s
-        if its_pulse._pid in hanging:
-            hanging.remove(its_pulse._pid)
-            lost_s += 3600.0
-        probe(its_pulse, patience)
+        def no_patience():
+            nonlocal lost_s
+            if its_pulse._pid in hanging:
+                hanging.discard(its_pulse._pid)
+                lost_s += 3600.0
+            patience()
+
+        probe(its_pulse, no_patience)
 
     def stop_for_good(pid):
-        hanging.add(pid)
         stop(pid)
+        hanging.add(pid)
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + lost_s, sleep=time.sleep)
     monkeypatch.setattr(pulse, "time", clock)

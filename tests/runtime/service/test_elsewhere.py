@@ -74,7 +74,9 @@ def test_service_that_hangs_is_said_to_be_ended_if_it_is(services, monkeypatch, 
         pid = service.pid if reach else 0  # as the kernel tells that of another container
         its_pulse = Pulse("cpu", folder, Limits(probe_s=-1.0, hung_s=-1.0), pid, lambda: None)
         monkeypatch.setattr(pulse, "connect", lambda device, folder, patience: patience())
-        with pytest.raises(PeerGone, match=f"{said}$"):
-            its_pulse.check()
-        assert its_pulse.stopped == reach
-        service.kill()
+        try:
+            with pytest.raises(PeerGone, match=f"{said}$"):
+                its_pulse.check()
+            assert its_pulse.stopped == reach
+        finally:
+            service.kill()

@@ -31,6 +31,7 @@ from ge_runtime.service.executions import (
 from ge_runtime.service.protocol import (
     HEADER_BYTES,
     MOST_BYTES,
+    VERSION,
     Broken,
     Kind,
     Remote,
@@ -79,7 +80,7 @@ def test_header_with_any_other_bit_is_refused(data, kind, body):
 def test_other_version_is_told_with_both():
     packet = bytearray(framed(Kind.RUN, b""))
     packet[4] = 7
-    with pytest.raises(Broken, match="found version 7 of the protocol, expected 1"):
+    with pytest.raises(Broken, match=f"found version 7 of the protocol, expected {VERSION}"):
         unframed(bytes(packet))
 
 

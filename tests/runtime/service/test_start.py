@@ -145,7 +145,7 @@ def test_folder_that_others_may_enter_is_not_used(services):
 def test_client_of_another_version_is_told_both(services, monkeypatch):
     place = ServicePlace("cpu", "client")
     monkeypatch.setattr(protocol, "VERSION", 9)
-    with pytest.raises(ServiceFault, match="version 1 of the protocol, expected 9"):
+    with pytest.raises(ServiceFault, match="version 2 of the protocol, expected 9"):
         ServicePlace("cpu", "newer")
     monkeypatch.undo()
     place.close()

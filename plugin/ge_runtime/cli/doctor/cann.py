@@ -23,7 +23,9 @@ _DRIVER_FOLDERS: Final = ":".join(
 
 # A library that lacks another says so by its name alone; where it is itself that cannot be opened,
 # though it was found, it is for another processor.
-_OF_ANOTHER_MACHINE: Final = re.compile(r": /\S+: (cannot open shared object|wrong ELF class)")
+_OF_ANOTHER_MACHINE: Final = re.compile(
+    r": /\S+: (cannot open shared object file: No such|wrong ELF class)"
+)
 _OF_ANOTHER_PYTHON: Final = re.compile(r"undefined symbol: _?Py|\(PyInit_acl\)|SystemError")
 
 _CODES: Final = {
@@ -159,6 +161,8 @@ def _acl_cure(error: str) -> str:
     """What helps where `import acl` failed so."""
     if "libascend_hal" in error or "libdrv" in error:
         return f"`export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{_DRIVER_FOLDERS}`; install the driver"
+    if "Permission denied" in error:
+        return "let the user of the models read it: as root, `usermod -aG HwHiAiUser USER`"
     if _OF_ANOTHER_MACHINE.search(error):
         return f"install the CANN for {platform.machine()}: this one is for another processor"
     if "cannot open shared object" in error:
