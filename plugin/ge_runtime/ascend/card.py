@@ -161,22 +161,29 @@ class Card:
         try:
             self.driver.synchronize_stream(stream, timeout_ms)
         except DriverFault as fault:
-            # A failed task may be told of before later ones have ended. Any other failure is the
-            # wait's own, which then has not been.
             if fault.kind is not Kind.LOST:
-                if fault.kind in (Kind.RETRY, Kind.MEMORY):
-                    time.sleep(_SHORTAGE_S)
-                try:
-                    self.driver.synchronize_stream(stream, timeout_ms)
-                except DriverFault as again:
-                    if again.kind is Kind.LOST:
-                        raise
-                    if fault.kind is not Kind.RELOAD:
-                        if again.kind is Kind.RELOAD:  # of a task
-                            raise
-                        text = f"{self.name}: what is queued cannot be waited for: {again}"
-                        raise self.lose(text) from again
+                self._wait_on(stream, timeout_ms, fault)
             raise
+
+    def _wait_on(self, stream: Stream, timeout_ms: int, fault: DriverFault) -> None:
+        """Wait once more after a wait that told `fault`, the card not being lost.
+
+        A failed task may be told of before later ones have ended. Any other failure is the wait's
+        own, which then has not been. Raises as `wait`, where this one tells more than `fault`.
+        """
+        if fault.kind in (Kind.RETRY, Kind.MEMORY):
+            time.sleep(_SHORTAGE_S)
+        try:
+            self.driver.synchronize_stream(stream, timeout_ms)
+        except DriverFault as again:
+            if again.kind is Kind.LOST:
+                raise
+            if fault.kind is Kind.RELOAD:
+                return
+            if again.kind is Kind.RELOAD:  # of a task
+                raise
+            text = f"{self.name}: what is queued cannot be waited for: {again}"
+            raise self.lose(text) from again
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
