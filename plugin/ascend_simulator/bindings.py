@@ -146,7 +146,7 @@ class Binding:
         if buffer.ptr == 0:
             nbytes = self._model.manifest.output_bytes(index) + self._now.settings.size_slack
             what = f"execute: {self._model.name}: output {index}"
-            buffer.ptr = system_memory(self._now, nbytes, 0, what)
+            buffer.ptr = system_memory(nbytes, 0, what)
             buffer.size = nbytes
 
     def _gear_place(self, buffer: DataBuffer) -> Place:

@@ -104,7 +104,7 @@ def _deliver(
     buffer = outputs.buffers[index]
     if buffer.ptr == 0 and array.nbytes:
         what = f"execute: {model.name}: '{tensor.name}'"
-        buffer.ptr = system_memory(now, array.nbytes, 0, what)
+        buffer.ptr = system_memory(array.nbytes, 0, what)
         buffer.size = array.nbytes
     _check_room(model, tensor.name, buffer, array.nbytes)
     if array.nbytes:

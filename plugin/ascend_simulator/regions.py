@@ -41,7 +41,7 @@ NOWHERE: Final = Block(0, aligned(0), "device", None, 0)
 """The block of what needs no memory."""
 
 
-def system_memory(now: Process, nbytes: int, policy: int, what: str) -> int:
+def system_memory(nbytes: int, policy: int, what: str) -> int:
     """Device memory that a model gets and no caller asked for by name.
 
     Violates `allocation.IN_RUN`. Raises Refused GE_MEMORY_ALLOCATION.
@@ -64,7 +64,7 @@ def region(now: Process, holder: str, given: Given, needed: int, policy: int) ->
     if given.ptr == 0:
         if needed == 0:
             return Region(0, 0, NOWHERE, holder, own=True)
-        ptr = system_memory(now, needed, policy, holder)
+        ptr = system_memory(needed, policy, holder)
         return Region(ptr, needed, now.memory.hold(ptr, needed, holder), holder, own=True)
     if given.nbytes < needed:
         raise Refused(

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.ascend.toolkit import cann_version
+from ge_runtime.ascend.toolkit import cann_version, text_of
 from ge_runtime.errors import ArtifactFault
 
 _CHUNK: Final = 2**20
@@ -133,8 +133,5 @@ def _beside(om: Path) -> Path:
 
 def _version(home: Path) -> str:
     """What an installation of CANN says of its version, all parts of it; "" if nothing."""
-    try:
-        text = (home / "version.cfg").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return cann_version(home) or ""
-    return " ".join(text.split())
+    text = text_of(home / "version.cfg")
+    return cann_version(home) or "" if text is None else " ".join(text.split())

@@ -19,13 +19,13 @@ def cann_version(home: Path) -> str | None:
         (_RUNNING, home / "version.cfg"),
         *((_INSTALLED, file) for file in sorted(home.glob("*-linux/ascend_toolkit_install.info"))),
     ]
-    matches = (pattern.search(_text(file)) for pattern, file in files)
+    matches = (pattern.search(text_of(file) or "") for pattern, file in files)
     return next((match[1] for match in matches if match), None)
 
 
-def _text(file: Path) -> str:
-    """What is in the file; nothing, if it cannot be read."""
+def text_of(file: Path) -> str | None:
+    """What is in the file, or None if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
+        return None

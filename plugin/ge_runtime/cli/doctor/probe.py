@@ -15,7 +15,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.ascend.toolkit import cann_version
+from ge_runtime.ascend.toolkit import cann_version, text_of
 from ge_runtime.cli.doctor.imports import MODULES, run, try_import
 from ge_runtime.cli.doctor.machine import (
     Cann,
@@ -90,16 +90,8 @@ def _group_name(number: int) -> str:
         return ""
 
 
-def _text(file: Path) -> str | None:
-    """What is in the file, or None if it cannot be read."""
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-
-
 def _npu_driver(root: Path) -> str | None:
-    text = _text(root / _ASCEND / "driver/version.info")
+    text = text_of(root / _ASCEND / "driver/version.info")
     if text is None:
         return None
     match = _DRIVER_VERSION.search(text)
@@ -168,7 +160,7 @@ def _service_fault(folder: Path) -> str:
 
 
 def _nvidia_driver(root: Path) -> str | None:
-    text = _text(root / "proc/driver/nvidia/version")
+    text = text_of(root / "proc/driver/nvidia/version")
     if text is None:
         return None
     match = _NVIDIA_VERSION.search(text)
