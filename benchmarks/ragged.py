@@ -310,7 +310,6 @@ def bump(options: argparse.Namespace) -> dict:
 
 
 def images(options: argparse.Namespace) -> list[dict]:
-    """See `benchmarks.copies`."""
     return copies.compare_with_memcpy(options.seed)
 
 

@@ -30,7 +30,6 @@ class SystemClock:
 
     @staticmethod
     def wait(condition: threading.Condition, until: float) -> None:
-        """See Clock."""
         if until == math.inf:
             condition.wait()
         else:

@@ -128,21 +128,17 @@ class CudaPython:
         return int(pointer)
 
     def size(self, device_id: int, pointer: int) -> int:
-        """See Driver."""
         self._on(device_id)
         base, size = self._checked(self._cuda.cuMemGetAddressRange, pointer)
         return int(base) + int(size) - pointer
 
     def read(self, device_id: int, pointer: int, host: int, byte_size: int) -> None:
-        """See Driver."""
         self._copy(device_id, host, pointer, byte_size, "cudaMemcpyDeviceToHost")
 
     def write(self, device_id: int, pointer: int, host: int, byte_size: int) -> None:
-        """See Driver."""
         self._copy(device_id, pointer, host, byte_size, "cudaMemcpyHostToDevice")
 
     def close(self, device_id: int, pointer: int) -> None:
-        """See Driver."""
         self._on(device_id)
         self._checked(self._runtime.cudaIpcCloseMemHandle, pointer)
 

@@ -34,7 +34,7 @@ _SHORTAGE_S: Final = 0.1
 
 
 class Card:
-    """See above. Made by `Cards`. Safe from any thread."""
+    """Made by `Cards`. Safe from any thread."""
 
     def __init__(self, driver: Driver, device: int, health: DeviceHealth) -> None:
         """Raises DriverFault if the device cannot be had; then it is given back."""
@@ -58,11 +58,9 @@ class Card:
 
     @property
     def lost(self) -> EngineLost | None:
-        """See DeviceHealth."""
         return self._health.lost
 
     def ensure_there(self) -> None:
-        """See DeviceHealth."""
         self._health.ensure_there()
 
     def enter(self) -> None:
@@ -74,7 +72,6 @@ class Card:
         self._home.enter()
 
     def lose(self, text: str) -> EngineLost:
-        """See DeviceHealth."""
         return self._health.lose(text)
 
     # -- models --
@@ -131,7 +128,6 @@ class Card:
                 raise self.lose(f"{self.name}: it cannot be mended: {fault}") from fault
 
     def noticing(self, path: Path | None = None) -> AbstractContextManager[None]:
-        """See DeviceAccess."""
         return self.access.noticing(path)
 
     @contextmanager

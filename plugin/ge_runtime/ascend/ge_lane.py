@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 class GeLane:
-    """See above. For one thread at a time."""
+    """For one thread at a time."""
 
     def __init__(
         self,

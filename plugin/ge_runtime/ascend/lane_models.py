@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class LaneModels:
-    """See above. Used while all lanes of the card are quiet, in the context of this one."""
+    """Used while all lanes of the card are quiet, in the context of this one."""
 
     def __init__(self, card: Card, name: str, capacity_bytes: int | None) -> None:
         """name: of the lane, for people. capacity_bytes: see `CardLane`."""

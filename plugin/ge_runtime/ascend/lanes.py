@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class CardLane:
-    """See above. Executions from any thread; loading and closing is the card's, in `Card.quiet`."""
+    """Executions from any thread; loading and closing is the card's, in `Card.quiet`."""
 
     def __init__(self, card: Card, number: int, capacity_bytes: int | None) -> None:
         """capacity_bytes: of the workspace; None: as the largest model needs."""
@@ -99,12 +99,11 @@ class CardLane:
     # -- what is loaded: by the card, while all lanes are quiet --
 
     def load(self, files: Sequence[ModelFile]) -> list[Stage]:
-        """See `LaneModels`."""
         self._context.enter()
         return self.models.load(files)
 
     def unload(self, stage: Stage) -> None:
-        """See `LaneModels`. Of a card that is lost nothing is called."""
+        """Of a card that is lost nothing is called."""
         if self._card.lost is None:
             self._context.enter()
         self.models.unload(stage)

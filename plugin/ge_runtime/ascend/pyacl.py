@@ -81,11 +81,10 @@ class PyAclDriver:
     # -- process, device, context --
 
     def init(self) -> bool:
-        """See Driver."""
         return self._status("acl.init", self._acl.init(), REPEAT_INITIALIZE) == SUCCESS
 
     def finalize(self) -> None:
-        """See Driver. Where CANN counts, those who began it after us go on, as torch_npu may."""
+        """Where CANN counts, those who began it after us go on, as torch_npu may."""
         try:
             answer = self._acl.finalize_reference()
         except AttributeError:
@@ -94,53 +93,44 @@ class PyAclDriver:
             self._value("acl.finalize_reference", answer, REPEAT_FINALIZE)
 
     def soc_name(self) -> str:
-        """See Driver. Where the function fails it answers None, or ""."""
+        """Where the function fails it answers None, or ""."""
         return str(self._acl.get_soc_name() or "unknown")
 
     def set_device(self, device: int) -> None:
-        """See Driver."""
         self._status("acl.rt.set_device", self._rt.set_device(device))
 
     def reset_device(self, device: int) -> None:
-        """See Driver."""
         self._status("acl.rt.reset_device", self._rt.reset_device(device))
 
     def create_context(self, device: int) -> Context:
-        """See Driver."""
         answer = self._rt.create_context(device)
         return Context(self._value("acl.rt.create_context", answer))
 
     def set_context(self, context: Context) -> None:
-        """See Driver."""
         self._status("acl.rt.set_context", self._rt.set_context(context))
 
     def current_context(self) -> Context:
-        """See Driver."""
         return Context(self._value("acl.rt.get_context", self._rt.get_context()))
 
     def destroy_context(self, context: Context) -> None:
-        """See Driver."""
         self._status("acl.rt.destroy_context", self._rt.destroy_context(context))
 
     # -- streams --
 
     def create_stream(self) -> Stream:
-        """See Driver."""
         return Stream(self._value("acl.rt.create_stream", self._rt.create_stream()))
 
     def synchronize_stream(self, stream: Stream, timeout_ms: int) -> None:
-        """See Driver."""
         code = self._rt.synchronize_stream_with_timeout(stream, timeout_ms)
         self._status("acl.rt.synchronize_stream_with_timeout", code)
 
     def destroy_stream(self, stream: Stream) -> None:
-        """See Driver."""
         self._status("acl.rt.destroy_stream", self._rt.destroy_stream(stream))
 
     # -- memory --
 
     def memory_info(self) -> tuple[int, int]:
-        """See Driver. A card has HBM or DDR; of the other it tells 0 bytes."""
+        """A card has HBM or DDR; of the other it tells 0 bytes."""
         for kind in (_HBM, _DDR):
             free, total, code = self._rt.get_mem_info(kind)
             self._status("acl.rt.get_mem_info", code)
@@ -149,23 +139,18 @@ class PyAclDriver:
         return int(free), int(total)
 
     def malloc(self, nbytes: int) -> Address:
-        """See Driver."""
         return Address(self._value("acl.rt.malloc", self._rt.malloc(nbytes, _HUGE_FIRST)))
 
     def free(self, address: Address) -> None:
-        """See Driver."""
         self._status("acl.rt.free", self._rt.free(address))
 
     def malloc_host(self, nbytes: int) -> Address:
-        """See Driver."""
         return Address(self._value("acl.rt.malloc_host", self._rt.malloc_host(nbytes)))
 
     def free_host(self, address: Address) -> None:
-        """See Driver."""
         self._status("acl.rt.free_host", self._rt.free_host(address))
 
     def host_register(self, address: Address, nbytes: int) -> None:
-        """See Driver."""
         if _linux() <= _LAST_WITHOUT_REGISTERING:
             found = f"found Linux {platform.release()}"
             raise DriverFault("acl.rt.host_register_v2", NOT_SUPPORTED, found)
@@ -176,25 +161,21 @@ class PyAclDriver:
         self._status("acl.rt.host_register_v2", code)
 
     def host_unregister(self, address: Address) -> None:
-        """See Driver."""
         self._status("acl.rt.host_unregister", self._rt.host_unregister(address))
 
     def copy(self, target: Address, source: Address, nbytes: int, kind: Copy) -> None:
-        """See Driver."""
         code = self._rt.memcpy(target, nbytes, source, nbytes, kind.value)
         self._status("acl.rt.memcpy", code)
 
     def copy_async(
         self, target: Address, source: Address, nbytes: int, kind: Copy, stream: Stream
     ) -> None:
-        """See Driver."""
         code = self._rt.memcpy_async(target, nbytes, source, nbytes, kind.value, stream)
         self._status("acl.rt.memcpy_async", code)
 
     # -- models --
 
     def model_sizes(self, path: str) -> tuple[int, int]:
-        """See Driver."""
         workspace, weights, code = self._mdl.query_size(path)
         self._status("acl.mdl.query_size", code)
         return int(workspace), int(weights)
@@ -205,26 +186,21 @@ class PyAclDriver:
         workspace: tuple[Address, int],
         weights: tuple[Address, int],
     ) -> ModelId:
-        """See Driver."""
         answer = self._mdl.load_from_file_with_mem(path, *workspace, *weights)
         return ModelId(self._value("acl.mdl.load_from_file_with_mem", answer))
 
     def unload(self, model: ModelId) -> None:
-        """See Driver."""
         self._status("acl.mdl.unload", self._mdl.unload(model))
 
     def describe(self, model: ModelId) -> ModelDescription:
-        """See Driver."""
         return self._descriptions.of(model)
 
     def output_dims(self, model: ModelId, count: int) -> list[tuple[int, ...]]:
-        """See Driver."""
         return self._descriptions.output_dims(model, count)
 
     # -- executions --
 
     def create_dataset(self, buffers: Sequence[tuple[Address, int]]) -> Dataset:
-        """See Driver."""
         acl, mdl = self._acl, self._mdl
         handle = self._handle("acl.mdl.create_dataset", mdl.create_dataset())
         made: list[int] = []
@@ -239,13 +215,11 @@ class PyAclDriver:
         return Dataset(handle, tuple(made))
 
     def destroy_dataset(self, dataset: Dataset) -> None:
-        """See Driver."""
         self._status("acl.mdl.destroy_dataset", self._mdl.destroy_dataset(dataset.handle))
         for buffer in dataset.buffers:
             self._status("acl.destroy_data_buffer", self._acl.destroy_data_buffer(buffer))
 
     def set_gear(self, model: ModelId, inputs: Dataset, index: int, gear: GearSetting) -> None:
-        """See Driver."""
         mdl, dataset = self._mdl, inputs.handle
         if gear.family == "batch":
             code = mdl.set_dynamic_batch_size(model, dataset, index, *gear.values)
@@ -261,6 +235,5 @@ class PyAclDriver:
     def execute_async(
         self, model: ModelId, inputs: Dataset, outputs: Dataset, stream: Stream
     ) -> None:
-        """See Driver."""
         code = self._mdl.execute_async(model, inputs.handle, outputs.handle, stream)
         self._status("acl.mdl.execute_async", code)

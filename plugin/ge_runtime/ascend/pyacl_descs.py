@@ -17,7 +17,7 @@ _INPUT, _OUTPUT = "acl.mdl.get_input", "acl.mdl.get_output"
 
 
 class Descriptions:
-    """See above. From any thread."""
+    """From any thread."""
 
     def __init__(self, mdl: Mdl, checker: Checker) -> None:
         self._mdl = mdl
@@ -27,7 +27,6 @@ class Descriptions:
         self._told = checker.told
 
     def of(self, model: ModelId) -> ModelDescription:
-        """See `Driver.describe`."""
         desc = self._described(model)
         try:
             return self._description(desc)
@@ -35,7 +34,6 @@ class Descriptions:
             self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
 
     def output_dims(self, model: ModelId, count: int) -> list[tuple[int, ...]]:
-        """See `Driver.output_dims`."""
         desc = self._described(model)
         try:
             answers = [self._mdl.get_cur_output_dims(desc, index) for index in range(count)]

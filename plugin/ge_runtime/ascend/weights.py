@@ -16,7 +16,7 @@ class _Shared:
 
 
 class SharedWeights:
-    """See above. Used while nothing executes on the card."""
+    """Used while nothing executes on the card."""
 
     def __init__(self, memory: Device[Address]) -> None:
         """memory: of the card."""

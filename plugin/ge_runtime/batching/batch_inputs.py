@@ -31,11 +31,9 @@ class ElementCount(_Described):
     """BATCH_ELEMENT_COUNT: the elements of each request."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """See Feed: [requests]."""
         return (geometry.requests,)
 
     def write(self, layout: Layout, batch: Array) -> None:
-        """See Feed."""
         batch[...] = layout.element_counts(self.source)
 
 
@@ -44,11 +42,9 @@ class AccumulatedElementCount(_Described):
     """BATCH_ACCUMULATED_ELEMENT_COUNT: the elements of each request and of all before it."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """See Feed: [requests]."""
         return (geometry.requests,)
 
     def write(self, layout: Layout, batch: Array) -> None:
-        """See Feed."""
         batch[...] = np.cumsum(layout.element_counts(self.source))
 
 
@@ -57,11 +53,10 @@ class AccumulatedElementCountWithZero(_Described):
     """BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO: the same after a leading 0."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """See Feed: [requests + 1]."""
+        """Shape [requests + 1]."""
         return (geometry.requests + 1,)
 
     def write(self, layout: Layout, batch: Array) -> None:
-        """See Feed."""
         batch[0] = 0
         batch[1:] = np.cumsum(layout.element_counts(self.source))
 
@@ -74,11 +69,10 @@ class MaxElementCountAsShape(_Described):
     """
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """See Feed: [elements]."""
+        """Shape [elements]."""
         return (geometry.most_elements(self.source),)
 
     def write(self, layout: Layout, batch: Array) -> None:
-        """See Feed."""
         batch[...] = 0
 
 
@@ -87,11 +81,10 @@ class ItemShape(_Described):
     """BATCH_ITEM_SHAPE: the sizes of each row along the source's dimensions."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """See Feed: [rows, dimensions]."""
+        """Shape [rows, dimensions]."""
         return (geometry.rows, len(self.source.dims))
 
     def write(self, layout: Layout, batch: Array) -> None:
-        """See Feed."""
         for position, dim in enumerate(self.source.dims):
             batch[:, position] = layout.lengths[dim] if isinstance(dim, str) else dim
 
@@ -101,10 +94,9 @@ class ItemShapeFlattened(_Described):
     """BATCH_ITEM_SHAPE_FLATTEN: the same in one dimension, row after row."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """See Feed: [rows x dimensions]."""
+        """Shape [rows x dimensions]."""
         return (geometry.rows * len(self.source.dims),)
 
     def write(self, layout: Layout, batch: Array) -> None:
-        """See Feed."""
         shapes = batch.reshape(layout.rows, len(self.source.dims))
         ItemShape(self.spec, self.source).write(layout, shapes)

@@ -42,11 +42,10 @@ class Joined:
     """Of the spec's type; for BF16 its bits."""
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """See Feed: [rows, *dims], packed [*dims]."""
+        """Shape [rows, *dims], packed [*dims]."""
         return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
-        """See Feed."""
         (pack if layout.packs(self.spec) else gather)(layout, self.spec, self.pad, batch)
 
 
@@ -57,11 +56,10 @@ class Mask:
     spec: TensorSpec
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """See Feed: [rows, *axes], packed [total]."""
+        """Shape [rows, *axes], packed [total]."""
         return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
-        """See Feed."""
         if layout.packs(self.spec):
             fill_packed_mask(layout, self.spec.axes[0], batch)
         else:
@@ -75,11 +73,10 @@ class Positions:
     spec: TensorSpec
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """See Feed: [rows, axis], packed [total]."""
+        """Shape [rows, axis], packed [total]."""
         return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
-        """See Feed."""
         fill = fill_packed_positions if layout.packs(self.spec) else fill_positions
         fill(layout, self.spec.axes[0], batch)
 
@@ -92,11 +89,10 @@ class Lengths:
     axis: str
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """See Feed: [rows] or [rows, 1]."""
+        """Shape [rows] or [rows, 1]."""
         return geometry.shape(self.spec)
 
     def write(self, layout: Layout, batch: Array) -> None:
-        """See Feed."""
         batch[...] = layout.lengths[self.axis].reshape(batch.shape)
 
 
@@ -111,9 +107,8 @@ class Offsets:
     axis: str
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """See Feed: [rows + 1]."""
+        """Shape [rows + 1]."""
         return (geometry.rows + 1,)
 
     def write(self, layout: Layout, batch: Array) -> None:
-        """See Feed."""
         batch[...] = layout.offsets(self.axis)

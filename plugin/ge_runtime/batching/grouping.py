@@ -26,13 +26,12 @@ class InOrder:
         now: float = 0.0,
         deadlines: Sequence[float] | None = None,
     ) -> list[Launch]:
-        """See Regrouper. Deadlines do not change the order: the oldest requests go first."""
+        """Deadlines do not change the order: the oldest requests go first."""
         return [self.launch_of(run, rows, sizes) for run in runs(rows, self._capacity)]
 
     def launch_of(
         self, members: Sequence[int], rows: Sequence[int], sizes: Mapping[str, Sequence[int]]
     ) -> Launch:
-        """See Regrouper."""
         return self._regrouper.launch_of(members, rows, sizes)
 
 

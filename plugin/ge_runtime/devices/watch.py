@@ -48,11 +48,9 @@ class WatchedHost(HostDevice):
         self._watch = watch
 
     def freeze(self) -> None:
-        """See Device."""
         self._watch.begin()
         super().freeze()
 
     @property
     def allocations_after_freeze(self) -> int:
-        """See Device."""
         return super().allocations_after_freeze + self._watch.late()

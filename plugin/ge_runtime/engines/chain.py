@@ -35,7 +35,7 @@ _NOTHING: Final = Handover(Packing({}, 0, 0), {})
 
 
 class ChainEngine:
-    """See `base.Engine`. Its inputs and outputs are wired by name, as `Wiring.of` says.
+    """Its inputs and outputs are wired by name, as `Wiring.of` says.
 
     What is handed over before `bind`, is larger than planned, or has a size that only an execution
     tells, is allocated by the engine that gives it.
@@ -62,17 +62,17 @@ class ChainEngine:
 
     @property
     def signature(self) -> Signature:
-        """See Engine. The outputs are those of all stages."""
+        """The outputs are those of all stages."""
         return self._wiring.signature
 
     @property
     def shapes(self) -> Sequence[Shapes] | None:
-        """See Engine. Any, as far as stages do not limit each other."""
+        """Any, as far as stages do not limit each other."""
         return None
 
     @property
     def lost(self) -> bool:
-        """See Engine. If one of the stages is."""
+        """If one of the stages is."""
         return any(engine.lost for engine in self._stages.values())
 
     def plan(self, largest: Iterable[Shapes]) -> Handover:
@@ -93,13 +93,13 @@ class ChainEngine:
         return Handover(packing, sizes)
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """See Engine. The stages hand over in bytes of `memory`."""
+        """The stages hand over in bytes of `memory`."""
         handover = self.plan(largest)
         self._arena = memory.allocate("between stages", handover.packing.peak).memory
         self._handover = handover
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """See Engine. Executes the stages that the wanted outputs need, and no others."""
+        """Executes the stages that the wanted outputs need, and no others."""
         arrays = dict(inputs)
         for step in self._wiring.steps(outputs):
             engine = self._stages[step.stage]
@@ -139,15 +139,13 @@ class ChainEngine:
         return None
 
     def weights_bytes(self) -> int:
-        """See Engine."""
         return sum(engine.weights_bytes() for engine in self._stages.values())
 
     def device_io_bytes(self) -> int:
-        """See Engine."""
         return sum(engine.device_io_bytes() or 0 for engine in self._stages.values())
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
-        """See Engine. What each stage holds in its turn, and what they hand over.
+        """What each stage holds in its turn, and what they hand over.
 
         What a stage holds whose input sizes only an execution tells counts as one unsized result.
         """
@@ -180,6 +178,5 @@ class ChainEngine:
         return Intermediates(tuple(lifetimes), unsized)
 
     def close(self) -> None:
-        """See Engine."""
         for engine in self._stages.values():
             engine.close()

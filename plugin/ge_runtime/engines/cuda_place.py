@@ -24,7 +24,7 @@ from ge_runtime.specs import Array
 
 
 class CudaPlace:
-    """See `places.Place`. Batches and answers lie in pinned memory of the host."""
+    """Batches and answers lie in pinned memory of the host."""
 
     kind: Final = PinnedMemory.kind
 
@@ -44,13 +44,12 @@ class CudaPlace:
 
     @property
     def memory(self) -> Device[NDArray[np.uint8]]:
-        """See Place."""
         return self._memory
 
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
-        """See Place. One model.onnx or model.pt2."""
+        """One model.onnx or model.pt2."""
         artifact, *others = artifacts
         if others:
             stages = ", ".join(artifact.path.name for artifact in artifacts)
@@ -71,19 +70,16 @@ class CudaPlace:
         return TorchCudaEngine.open_on(self._torch, artifact.path, threads, outputs)
 
     def adopt(self, memory: Array) -> None:
-        """See Place. Its pages are pinned."""
+        """Its pages are pinned."""
         self._memory.adopt(memory)
 
     def disown(self, memory: Array) -> None:
-        """See Place."""
         self._memory.disown(memory)
 
     def freeze(self) -> None:
-        """See Place."""
         self._memory.freeze()
 
     def close(self) -> None:
-        """See Place."""
         self._memory.free_all()
         self._memory.disown_all()
 

@@ -115,27 +115,25 @@ class GeSessionEngine:
 
     @property
     def signature(self) -> Signature:
-        """See Engine."""
         return self._signature
 
     @property
     def shapes(self) -> Sequence[Shapes] | None:
-        """See Engine. Those of the file, or of GE's own gears; any, where it leaves sizes open."""
+        """Those of the file, or of GE's own gears; any, where it leaves sizes open."""
         return self._shapes
 
     @property
     def lost(self) -> bool:
-        """See Engine. With the card, whoever found that out."""
+        """With the card, whoever found that out."""
         return self._card.lost is not None
 
     @property
     def compiles_each_shape(self) -> bool:
-        """See Limited. Gears are compiled together, and open sizes for all there are."""
+        """Gears are compiled together, and open sizes for all there are."""
         return False
 
     @property
     def unplanned(self) -> tuple[str, ...]:
-        """See Limited."""
         return (
             "GE does not tell what its graph needs: workspace is the arena of "
             "'workspace_pool_mib', and an execution that needs more fails",
@@ -145,10 +143,10 @@ class GeSessionEngine:
         )
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """See Engine. The arena is there."""
+        """The arena is there."""
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """See Engine. GE compiles at the first execution, which takes seconds to minutes."""
+        """GE compiles at the first execution, which takes seconds to minutes."""
         arrays = [inputs[tensor.name] for tensor in self._signature.inputs]
         shapes = tuple(array.shape for array in arrays)
         if self._shapes is not None and shapes not in self._compiled:
@@ -177,11 +175,11 @@ class GeSessionEngine:
         }
 
     def weights_bytes(self) -> int:
-        """See Engine. Of the whole file: GE does not tell more."""
+        """Of the whole file: GE does not tell more."""
         return self._path.stat().st_size
 
     def device_io_bytes(self) -> int:
-        """See Engine. In no plan, where sizes are open."""
+        """In no plan, where sizes are open."""
         largest = (self._shapes or [{}])[-1]
         dtypes = {tensor.name: tensor.dtype for tensor in self._signature.inputs}
         return sum(
@@ -189,11 +187,10 @@ class GeSessionEngine:
         )
 
     def intermediates(self, shapes: Shapes) -> Intermediates:
-        """See Engine. The arena, which results lie in, too."""
+        """The arena, which results lie in, too."""
         return Intermediates((Lifetime("arena", self._lane.arena_bytes, 0, 0),))
 
     def close(self) -> None:
-        """See Engine."""
         if self._closed:
             return
         self._closed = True

@@ -45,7 +45,7 @@ class _Route(NamedTuple):
 
 
 class OmEngine:
-    """See `base.Engine`. Executes exactly the shapes that the files were compiled for.
+    """Executes exactly the shapes that the files were compiled for.
 
     A chain of one file or more, which are its stages, named after the files. Inputs and outputs
     are wired by name, as `Wiring.of` says.
@@ -119,21 +119,21 @@ class OmEngine:
 
     @property
     def signature(self) -> Signature:
-        """See Engine. Without gear inputs, which no caller feeds; the outputs of all stages."""
+        """Without gear inputs, which no caller feeds; the outputs of all stages."""
         return self._wiring.signature
 
     @property
     def shapes(self) -> Sequence[Shapes]:
-        """See Engine. The first stage's by growing elements."""
+        """The first stage's by growing elements."""
         return [dict(zip(self._inputs, dims, strict=True)) for dims in self._gears]
 
     @property
     def lost(self) -> bool:
-        """See Engine. With the card, whoever found that out."""
+        """With the card, whoever found that out."""
         return self._card.lost is not None
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """See Engine. The slot, which is as large as the largest gear."""
+        """The slot, which is as large as the largest gear."""
         if self._slot is None:
             try:
                 self._card.enter()
@@ -142,7 +142,7 @@ class OmEngine:
                 raise load_fault(self._stages[0].path, self._card, fault) from fault
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """See Engine. Executes the stages that the wanted outputs need, and no others.
+        """Executes the stages that the wanted outputs need, and no others.
 
         Arrays that are not pinned are copied one more time, and not in a stream.
         """
@@ -165,20 +165,20 @@ class OmEngine:
         return results
 
     def weights_bytes(self) -> int:
-        """See Engine. Engines of the same files share them."""
+        """Engines of the same files share them."""
         return sum(stage.model.file.weights_bytes for stage in self._stages)
 
     def device_io_bytes(self) -> int:
-        """See Engine. With what lies between stages."""
+        """With what lies between stages."""
         return self._packing.peak
 
     def intermediates(self, shapes: Shapes) -> Intermediates:
-        """See Engine. The compiler's plan, one for all gears; all models of a lane share it."""
+        """The compiler's plan, one for all gears; all models of a lane share it."""
         largest = max(stage.model.file.workspace_bytes for stage in self._stages)
         return Intermediates((Lifetime("workspace", largest, 0, 0),))
 
     def close(self) -> None:
-        """See Engine. Waits for what the card executes; what is lost stays where it is."""
+        """Waits for what the card executes; what is lost stays where it is."""
         if self._closed:
             return
         self._closed = True

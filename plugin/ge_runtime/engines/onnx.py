@@ -83,23 +83,21 @@ class OnnxEngine:
 
     @property
     def signature(self) -> Signature:
-        """See Engine."""
         return self._signature
 
     @property
     def shapes(self) -> None:
-        """See Engine. Any."""
+        """Any."""
 
     @property
     def lost(self) -> bool:
-        """See Engine. It executes in this process."""
+        """It executes in this process."""
         return False
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """See Engine. What it needs it allocates itself."""
+        """What it needs it allocates itself."""
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """See Engine."""
         binding = self._session.io_binding()
         try:
             for name, array in inputs.items():
@@ -135,15 +133,13 @@ class OnnxEngine:
         return (OutOfMemory if short else EngineFault)(text)
 
     def weights_bytes(self) -> int:
-        """See Engine."""
         return self._file.weights_bytes
 
     def device_io_bytes(self) -> int | None:
-        """See Engine."""
         return None if self.copies else 0
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
-        """See Engine. Needs the package onnx, for its shape inference."""
+        """Needs the package onnx, for its shape inference."""
         return self._graph.intermediates(shapes) if self._graph else None
 
     @cached_property
@@ -155,7 +151,6 @@ class OnnxEngine:
         return OnnxGraph.read(self._file)
 
     def close(self) -> None:
-        """See Engine."""
         self._session = None
 
 

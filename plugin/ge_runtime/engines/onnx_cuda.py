@@ -104,17 +104,15 @@ class OnnxCudaEngine(OnnxEngine):
 
     @property
     def lost(self) -> bool:
-        """See Engine. With the GPU, whoever found that out."""
+        """With the GPU, whoever found that out."""
         return self._gpu.health.lost is not None
 
     @property
     def compiles_each_shape(self) -> bool:
-        """See Limited."""
         return False
 
     @property
     def unplanned(self) -> tuple[str, ...]:
-        """See Limited."""
         lines = [
             "device memory is shared out by ONNX Runtime's arena, inputs and outputs among it: "
             "workspace is what the graph's own results take, and what kernels take besides is in "
@@ -127,7 +125,6 @@ class OnnxCudaEngine(OnnxEngine):
         return tuple(lines)
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """See Engine."""
         self._gpu.health.ensure_there()
         return super().run(inputs, outputs)
 

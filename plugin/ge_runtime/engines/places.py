@@ -94,21 +94,17 @@ class HostPlace:
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
-        """See Place."""
         return open_engine(*artifacts, threads=threads, outputs=outputs)
 
     def adopt(self, memory: Array) -> None:
-        """See Place. All memory of the process is as good."""
+        """All memory of the process is as good."""
 
-    def disown(self, memory: Array) -> None:
-        """See Place."""
+    def disown(self, memory: Array) -> None: ...
 
     def freeze(self) -> None:
-        """See Place."""
         self.memory.freeze()
 
     def close(self) -> None:
-        """See Place."""
         self.memory.free_all()
 
 
@@ -153,7 +149,7 @@ class CardPlace:
 
     @property
     def memory(self) -> Device[NDArray[np.uint8]]:
-        """See Place. Pinned, so that the card copies by itself."""
+        """Pinned, so that the card copies by itself."""
         return self._memory
 
     @property
@@ -169,7 +165,7 @@ class CardPlace:
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
-        """See Place. Stages are .om files; of a graph for another engine there is one."""
+        """Stages are .om files; of a graph for another engine there is one."""
         if all(artifact.engine == "om" for artifact in artifacts):
             return OmEngine.open(
                 [artifact.path for artifact in artifacts],
@@ -206,20 +202,18 @@ class CardPlace:
         )
 
     def adopt(self, memory: Array) -> None:
-        """See Place. Its pages are pinned."""
+        """Its pages are pinned."""
         self._memory.adopt(memory)
 
     def disown(self, memory: Array) -> None:
-        """See Place."""
         self._memory.disown(memory)
 
     def freeze(self) -> None:
-        """See Place."""
         self._memory.freeze()
         self._device_memory.freeze()
 
     def close(self) -> None:
-        """See Place. Safe if the card is lost: then nothing is given back."""
+        """Safe if the card is lost: then nothing is given back."""
         if self._closed:
             return
         self._closed = True

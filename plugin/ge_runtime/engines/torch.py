@@ -74,23 +74,22 @@ class TorchEngine:
 
     @property
     def signature(self) -> Signature:
-        """See Engine."""
         return self._signature
 
     @property
     def shapes(self) -> None:
-        """See Engine. Any."""
+        """Any."""
 
     @property
     def lost(self) -> bool:
-        """See Engine. It executes in this process."""
+        """It executes in this process."""
         return False
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """See Engine. What it needs it allocates itself."""
+        """What it needs it allocates itself."""
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """See Engine. Results are copied once into given arrays: torch allocates its own."""
+        """Results are copied once into given arrays: torch allocates its own."""
         try:
             # torch keeps this number per thread, and the thread may serve other models. 0.1 us.
             self._torch.set_num_threads(self._threads)
@@ -134,19 +133,15 @@ class TorchEngine:
         return target
 
     def weights_bytes(self) -> int:
-        """See Engine."""
         return self._weights_bytes
 
     def device_io_bytes(self) -> int | None:
-        """See Engine."""
         return None if self.queues else 0
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
-        """See Engine."""
         return self._graph.intermediates(shapes)
 
     def close(self) -> None:
-        """See Engine."""
         self._module = None
 
 

@@ -127,17 +127,16 @@ class TorchCudaEngine(TorchEngine):
 
     @property
     def lost(self) -> bool:
-        """See Engine. With the GPU, whoever found that out."""
+        """With the GPU, whoever found that out."""
         return self._cuda.gpu.health.lost is not None
 
     @property
     def compiles_each_shape(self) -> bool:
-        """See Limited. What is not recorded can be executed all the same."""
+        """What is not recorded can be executed all the same."""
         return False
 
     @property
     def unplanned(self) -> tuple[str, ...]:
-        """See Limited."""
         return (
             "device memory is shared out by torch's caching allocator: workspace is what the "
             "graph's own results take, and what kernels and their libraries take besides is in no "
@@ -147,7 +146,7 @@ class TorchCudaEngine(TorchEngine):
         )
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """See Engine. Records an execution of each of these shapes, on zeros."""
+        """Records an execution of each of these shapes, on zeros."""
         cuda = self._cuda
         cuda.gpu.health.ensure_there()
         self._captures = {}  # the memory of those before is free again
@@ -169,7 +168,6 @@ class TorchCudaEngine(TorchEngine):
             raise cuda.fault(error) from error
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """See Engine."""
         self._cuda.gpu.health.ensure_there()
         try:
             with self._cuda.module.stream(self._stream):
@@ -183,7 +181,7 @@ class TorchCudaEngine(TorchEngine):
             raise self._fault(error) from error
 
     def close(self) -> None:
-        """See Engine. What torch had for it goes back to the GPU, unless that is lost."""
+        """What torch had for it goes back to the GPU, unless that is lost."""
         super().close()
         self._captures = {}
         handle, self._handle = self._handle, None

@@ -157,17 +157,15 @@ class TorchNpuEngine(TorchEngine):
 
     @property
     def lost(self) -> bool:
-        """See Engine. Once an execution was told so, of whichever engine of the process."""
+        """Once an execution was told so, of whichever engine of the process."""
         return self._npu.health.lost is not None
 
     @property
     def compiles_each_shape(self) -> bool:
-        """See Limited."""
         return True
 
     @property
     def unplanned(self) -> tuple[str, ...]:
-        """See Limited."""
         return (
             "device memory is shared out by torch's caching allocator and by GE: workspace is what "
             "the graph's own results take, and GE's may be another",
@@ -177,7 +175,6 @@ class TorchNpuEngine(TorchEngine):
         )
 
     def close(self) -> None:
-        """See Engine."""
         super().close()
         self._compiled.clear()
         self._program = None

@@ -16,7 +16,7 @@ from ge_runtime.specs import Array
 
 
 class TorchNpuPlace:
-    """See `places.Place`. Batches and answers lie in ordinary memory of the host.
+    """Batches and answers lie in ordinary memory of the host.
 
     Copies from there block the calling thread.
     """
@@ -40,22 +40,20 @@ class TorchNpuPlace:
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
-        """See Place. One model.pt2: stages are not handed over on the card."""
+        """One model.pt2: stages are not handed over on the card."""
         path = only_graph(artifacts, self.name).path
         return TorchNpuEngine.open_on(self._npu, path, outputs, self._options)
 
     def adopt(self, memory: Array) -> None:
-        """See Place. All memory of the process is as good."""
+        """All memory of the process is as good."""
 
-    def disown(self, memory: Array) -> None:
-        """See Place."""
+    def disown(self, memory: Array) -> None: ...
 
     def freeze(self) -> None:
-        """See Place."""
         self.memory.freeze()
 
     def close(self) -> None:
-        """See Place. What torch has cached of the card goes back to it, unless that is lost."""
+        """What torch has cached of the card goes back to it, unless that is lost."""
         self.memory.free_all()
         if self._npu.health.lost is None:
             self._npu.torch.npu.empty_cache()

@@ -195,7 +195,6 @@ class Channel:
         self._socket.close()
 
     def abandon(self) -> None:
-        """See `forks.Connected`."""
         self.close()
 
 

@@ -57,7 +57,6 @@ class ServicePlace:
 
     @property
     def memory(self) -> SharedMemory:
-        """See Place."""
         return self._shared
 
     @property
@@ -73,7 +72,6 @@ class ServicePlace:
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
     ) -> Engine:
-        """See Place."""
         engine = ServiceEngine(self, artifacts, threads, outputs)
 
         def open_there(link: Link) -> None:
@@ -84,17 +82,14 @@ class ServicePlace:
         return engine
 
     def adopt(self, memory: Array) -> None:
-        """See Place. What the service cannot see is copied."""
+        """What the service cannot see is copied."""
 
-    def disown(self, memory: Array) -> None:
-        """See Place."""
+    def disown(self, memory: Array) -> None: ...
 
     def freeze(self) -> None:
-        """See Place."""
         self.memory.freeze()
 
     def close(self) -> None:
-        """See Place."""
         self._keeper.close()
         self.memory.free_all()
 
@@ -117,17 +112,14 @@ class ServicePlace:
                 tell({"do": "close", "engine": engine.number})
 
     def note_loss(self, link: Link, why: str) -> None:
-        """See Keeper."""
         self._keeper.note_loss(link, why)
 
     def fault(self) -> EngineLost:
-        """See Keeper."""
         return self._keeper.fault()
 
     # ------------------------------------------------------------------------------- for memory
 
     def arena(self, shared: Shared) -> None:
-        """See `arenas.Announce`."""
         try:
             with contextlib.suppress(EngineLost):  # the next service is told of all there are
                 self._keeper.talk_once(lambda link: link.announce(shared))
@@ -135,25 +127,21 @@ class ServicePlace:
             raise MemoryError(str(fault)) from fault
 
     def forget(self, number: int) -> None:
-        """See `arenas.Announce`."""
         with self._keeper.last_words() as tell:
             tell({"do": "forget", "number": number})
 
     # --------------------------------------------------------------------------- for the keeper
 
     def settle(self, link: Link) -> None:
-        """See `keeper.Owner`."""
         for shared in self.memory.shared:
             link.announce(shared)
         for engine in self._engines:
             engine.open(link)
 
     def unsettle(self) -> None:
-        """See `keeper.Owner`."""
         for engine in self._engines:
             engine.lose()
 
     def abandon(self) -> None:
-        """See `forks.Connected`."""
         for engine in self._engines:
             engine.abandon()

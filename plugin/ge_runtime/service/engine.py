@@ -95,19 +95,16 @@ class ServiceEngine:
         self._rounds.lose()
 
     def abandon(self) -> None:
-        """See `forks.Connected`."""
         self._rounds.abandon()
 
     # ------------------------------------------------------------------------------- for lanes
 
     @property
     def signature(self) -> Signature:
-        """See Engine."""
         return self._signature
 
     @property
     def shapes(self) -> Sequence[Shapes] | None:
-        """See Engine."""
         shapes = self._facts["shapes"]
         return (
             None
@@ -117,37 +114,35 @@ class ServiceEngine:
 
     @property
     def lost(self) -> bool:
-        """See Engine. Until the next service has it."""
+        """Until the next service has it."""
         return self._place.lost
 
     @property
     def compiles_each_shape(self) -> bool:
-        """See Limited. The service has no such engine."""
+        """The service has no such engine."""
         return False
 
     @property
     def unplanned(self) -> Sequence[str]:
-        """See Limited. What the engine in the service says."""
+        """What the engine in the service says."""
         lines: list[str] = self._facts["unplanned"]
         return lines
 
     def waiting(
         self, within: Callable[[], float], gone: Callable[[], bool]
     ) -> AbstractContextManager[None]:
-        """See Remote."""
         return self._rounds.waiting(within, gone)
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """See Engine. What it needs lies in the service."""
+        """What it needs lies in the service."""
         self._largest = [{name: list(dims) for name, dims in shapes.items()} for shapes in largest]
         self._place.ask(self, {"do": "bind", "largest": self._largest})
 
     def reserve(self, nbytes: int) -> None:
-        """See Remote."""
         self._staging.reserve(nbytes, len(self._signature.outputs))
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
-        """See Engine. Raises EngineLost while there is no service, at once.
+        """Raises EngineLost while there is no service, at once.
 
         Raises Expired or Cancelled if its turn did not come: see `waiting`.
         """
@@ -182,23 +177,20 @@ class ServiceEngine:
         return {name: results[name] for name in outputs}
 
     def weights_bytes(self) -> int:
-        """See Engine. The service has them once for all its clients."""
+        """The service has them once for all its clients."""
         nbytes: int = self._facts["weights_bytes"]
         return nbytes
 
     def device_io_bytes(self) -> int | None:
-        """See Engine."""
         nbytes: int | None = self._facts["device_io_bytes"]
         return nbytes
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
-        """See Engine."""
         dims = {name: list(shape) for name, shape in shapes.items()}
         answer = self._place.ask(self, {"do": "intermediates", "shapes": dims})
         return intermediates_of(answer["intermediates"])
 
     def close(self) -> None:
-        """See Engine."""
         self._place.close_engine(self)
 
     def _allocated(self, done: Done, files: list[int]) -> dict[str, Array]:

@@ -257,7 +257,6 @@ class Keeper:
     # --------------------------------------------------------------------------------- its forks
 
     def abandon(self) -> None:
-        """See `forks.Connected`."""
         self._talking, self._changing = Lock(), Lock()
         if self._closed:
             return

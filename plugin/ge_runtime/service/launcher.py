@@ -105,7 +105,6 @@ class _Lock:
         not_inherited(self)
 
     def abandon(self) -> None:
-        """See `forks.Connected`."""
         self.close()
 
     def close(self) -> None:

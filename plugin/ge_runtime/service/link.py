@@ -54,7 +54,6 @@ class Link:
         return str(self._welcome["hardware"])
 
     def ask(self, message: Json, descriptors: Sequence[int] = ()) -> dict[str, Any]:
-        """See `pulse.ask`."""
         return ask(self.channel, message, self.pulse.check, descriptors)
 
     def tell(self, message: Json, within_s: float) -> None:

@@ -51,7 +51,6 @@ class Rounds:
                 channel.close()
 
     def abandon(self) -> None:
-        """See `forks.Connected`."""
         self._executing = Lock()
         channel, self._channel = self._channel, None
         if channel is not None:
@@ -59,7 +58,6 @@ class Rounds:
 
     @contextmanager
     def waiting(self, within: Callable[[], float], gone: Callable[[], bool]) -> Iterator[None]:
-        """See `base.Remote`."""
         self._within, self._gone = within, gone
         try:
             yield

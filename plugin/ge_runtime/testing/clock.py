@@ -27,7 +27,6 @@ class ManualClock:
             return self._now
 
     def wait(self, condition: threading.Condition, until: float) -> None:
-        """See Clock."""
         wait = (condition, until)
         with self._changed:
             # In one step with the check: an advance comes before it, or finds this wait.

@@ -42,7 +42,6 @@ class Steered:
         now: float = 0.0,
         deadlines: Sequence[float] | None = None,
     ) -> list[Launch]:
-        """See Grouping."""
 
         def fits(members: Sequence[int]) -> bool:
             total = sum(rows[member] for member in members)
@@ -60,7 +59,6 @@ class Steered:
     def launch_of(
         self, members: Sequence[int], rows: Sequence[int], sizes: Mapping[str, Sequence[int]]
     ) -> Launch:
-        """See Grouping."""
         return self._grouping.launch_of(members, rows, sizes)
 
 

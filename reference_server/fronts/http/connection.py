@@ -95,19 +95,16 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """See reading.Receiver."""
         return self._closing
 
     def begin(self) -> Request:
-        """See reading.Receiver."""
         return Request(self)
 
     def invite_body(self) -> None:
-        """See reading.Receiver."""
         self._write([b"HTTP/1.1 100 Continue\r\n\r\n"])
 
     def refuse_body(self, request: Request, reason: str) -> None:
-        """See reading.Receiver. The connection ends."""
+        """The connection ends."""
         if self._current is not None:
             self.close()
             return
@@ -116,7 +113,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         request.reply_error(errors.BAD_REQUEST, reason, as_json=True)
 
     def complete(self, request: Request) -> None:
-        """See reading.Receiver. It is handled now, or waits."""
+        """It is handled now, or waits."""
         if self._current is None:
             self._start(request)
             return

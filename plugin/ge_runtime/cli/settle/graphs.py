@@ -67,29 +67,24 @@ class Moving:
 
     @property
     def name(self) -> str:
-        """See Graph."""
         rows = "_".join(map(str, self.gears or (self.rows,)))
         return f"{rows}_by_{self.width}_times_{self.layers}"
 
     @property
     def flags(self) -> Sequence[str]:
-        """See Graph."""
         rows = -1 if self.gears else self.rows
         gears = [f"--dynamic_batch_size={','.join(map(str, self.gears))}"] if self.gears else []
         return [f"--input_shape=x:{rows},{self.width}", "--input_format=ND", *gears]
 
     @property
     def permutation(self) -> NDArray[np.float32]:
-        """See Graph."""
         return np.roll(np.eye(self.width, dtype=np.float32), 1, axis=1)
 
     @property
     def dims(self) -> Sequence[int | str]:
-        """See Graph."""
         return ["rows" if self.gears else self.rows, self.width]
 
     def shape(self, gear: int | None = None) -> tuple[int, ...]:
-        """See Graph."""
         return (self.rows if gear is None else gear, self.width)
 
 
@@ -106,29 +101,24 @@ class Pictures:
 
     @property
     def name(self) -> str:
-        """See Graph."""
         return f"{self.channels}_of_{'_'.join(f'{high}x{wide}' for high, wide in self.gears)}"
 
     @property
     def flags(self) -> Sequence[str]:
-        """See Graph."""
         sizes = ";".join(f"{high},{wide}" for high, wide in self.gears)
         shape = f"--input_shape=x:1,{self.channels},-1,-1"
         return [shape, "--input_format=NCHW", f"--dynamic_image_size={sizes}"]
 
     @property
     def permutation(self) -> NDArray[np.float32]:
-        """See Graph."""
         rolled = np.roll(np.eye(self.channels, dtype=np.float32), 1, axis=0)
         return rolled.reshape(self.channels, self.channels, 1, 1)
 
     @property
     def dims(self) -> Sequence[int | str]:
-        """See Graph."""
         return [1, self.channels, "height", "width"]
 
     def shape(self, gear: tuple[int, int] | None = None) -> tuple[int, ...]:
-        """See Graph."""
         return (1, self.channels, *(self.gears[-1] if gear is None else gear))
 
 
