@@ -142,7 +142,7 @@ def _open(
 
 def _place(device: str, lane: int, engine: str, config: RuntimeConfig, instance_name: str) -> Place:
     """lane: how many of the model's places are on the same device before it."""
-    if config.sharing is None:
+    if config.service_share is None:
         return place_for(
             device,
             lane=lane,
@@ -150,7 +150,7 @@ def _place(device: str, lane: int, engine: str, config: RuntimeConfig, instance_
             engine=engine,
             options=config.ge_options,
         )
-    weight, priority = config.sharing.weight, config.sharing.priority
+    weight, priority = config.service_share.weight, config.service_share.priority
     return ServicePlace(device, instance_name, weight=weight, priority=priority)
 
 

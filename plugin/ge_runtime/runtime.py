@@ -226,11 +226,11 @@ class Runtime:
 
     def _pass(self, answers: Sequence[Answer], originals: Sequence[Tensors]) -> None:
         """Add the outputs that are inputs."""
-        passes = self.config.passes
-        if passes:
+        passthrough = self.config.passthrough
+        if passthrough:
             for answer, original in zip(answers, originals, strict=True):
                 if not isinstance(answer, RuntimeFault):
-                    answer.update({name: original[source] for name, source in passes.items()})
+                    answer.update({name: original[source] for name, source in passthrough.items()})
 
     def _record(self, path: Path) -> None:
         """Add the sizes of this run to those in the file, other instances' among them."""

@@ -59,7 +59,7 @@ class Inspection:
         asked = {spec.name: f"output {spec}" for spec in config.outputs}
         made = {spec.name: f"output {spec}, by the model's own code" for spec in config.derived}
         made |= {
-            name: f"output, the request's '{source}'" for name, source in config.passes.items()
+            name: f"output, the request's '{source}'" for name, source in config.passthrough.items()
         }
         return _matched(self.signature.outputs, asked, made, "nothing: not an output")
 
@@ -165,7 +165,7 @@ def _used(config: RuntimeConfig) -> dict[str, str]:
     if config.prepared:
         used |= {spec.name: f"input {spec}, for the model's own code" for spec in config.inputs}
     specs = {spec.name: spec for spec in (*config.inputs, *config.sources)}
-    for output, name in config.passes.items():
+    for output, name in config.passthrough.items():
         used[name] = f"input {specs[name]}, returned as output '{output}'"
     for axis, name in config.axis_lengths.items():
         used[name] = f"{_brought(config, specs[name])}, true lengths along {axis}"

@@ -3,11 +3,11 @@
 Nothing here opens a file or looks at the machine.
 """
 
-from ge_runtime.config.batch_inputs import BatchInput, BatchInputKind
-from ge_runtime.config.faults import Faults
-from ge_runtime.config.kept import ATC_FLAGS, GE_LEVELS, GRAPH_LEVEL, SESSION_LEVEL
+from ge_runtime.config.execution_settings import DEVICES, ENGINES, kind_of
+from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
+from ge_runtime.config.npu_ge import ATC_FLAGS, GE_LEVELS, GRAPH_LEVEL, SESSION_LEVEL
 from ge_runtime.config.runtime_config import RuntimeConfig
-from ge_runtime.config.settings import DEVICES, ENGINES, kind_of
+from ge_runtime.config.triton_config import ConfigErrors
 
 __all__ = [
     "ATC_FLAGS",
@@ -18,7 +18,7 @@ __all__ = [
     "SESSION_LEVEL",
     "BatchInput",
     "BatchInputKind",
-    "Faults",
+    "ConfigErrors",
     "RuntimeConfig",
     "kind_of",
 ]

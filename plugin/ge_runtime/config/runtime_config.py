@@ -1,7 +1,7 @@
 """RuntimeConfig: all that config.pbtxt says of one model.
 
-Reading never stops at the first fault: all are collected and raised together, each with its
-place, what was found and what was expected. What each key means is told where it is read.
+All errors are collected and raised together, each with its field, what was found and what was
+expected. What each key means is told where it is read.
 """
 
 from __future__ import annotations
@@ -10,30 +10,37 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from ge_runtime.config.axes import read_axis_lengths, read_limits
-from ge_runtime.config.batch_inputs import BatchInput, read_batch_inputs
-from ge_runtime.config.declared import read_instances, read_max_batch_size
-from ge_runtime.config.faults import Faults
-from ge_runtime.config.filling import read_defaults, read_pads
-from ge_runtime.config.gears import Table, read_gears
-from ge_runtime.config.generated import Generated
-from ge_runtime.config.kept import NPU, read_ge_options, read_static
-from ge_runtime.config.packing import read_packing
-from ge_runtime.config.parameters import Parameters
-from ge_runtime.config.settings import (
+from ge_runtime.config.execution_settings import (
+    ServiceShare,
     kind_of,
+    read_choice,
     read_cost,
     read_devices,
     read_engine,
     read_histogram,
     read_pool_bytes,
     read_rows,
+    read_service_share,
     read_stages,
     read_threads,
-    read_word,
 )
-from ge_runtime.config.sharing import Sharing, read_sharing
-from ge_runtime.config.tensors import Tensors
+from ge_runtime.config.gear_sizes import GearSizes, read_gears
+from ge_runtime.config.generated_inputs import BatchInput, GeneratedInputs, read_batch_inputs
+from ge_runtime.config.model_tensors import ModelTensors
+from ge_runtime.config.npu_ge import NPU, check_static_model, read_ge_options
+from ge_runtime.config.padding import (
+    read_axis_lengths,
+    read_defaults,
+    read_limits,
+    read_packing,
+    read_pads,
+)
+from ge_runtime.config.triton_config import (
+    ConfigErrors,
+    Parameters,
+    read_instances,
+    read_max_batch_size,
+)
 from ge_runtime.specs import ROWS, Number, TensorSpec
 
 
@@ -66,7 +73,7 @@ class RuntimeConfig:
     """What the graph gives; without the batch dimension, as all specs here."""
     derived: tuple[TensorSpec, ...]
     """What the model's own code makes of the graph's outputs."""
-    passes: Mapping[str, str]
+    passthrough: Mapping[str, str]
     """Output: the request input that it is, which the graph need not take."""
     limits: Mapping[str, int]
     """The largest size of each axis."""
@@ -84,19 +91,19 @@ class RuntimeConfig:
     """What Triton's own `batch_input` asks to be generated."""
     pads: Mapping[str, Number]
     """Request input or prepared tensor: the value of its padding, where that is not 0."""
-    gears: Mapping[tuple[str, ...], Table | int]
+    gears: Mapping[tuple[str, ...], GearSizes | int]
     """Axes, ROWS for the rows among them: their gears, smallest first; or how many to derive."""
     oversize: str
     """"error" or "fallback": what becomes of a request that no gear holds."""
     packing: str | None
     """The axis along which rows are joined instead of padded."""
     cost: tuple[float, float, float] | None
-    """Seconds of a launch, of an element of a row, of a squared element; None: to be timed."""
+    """Seconds of an execution, an element of a row, a squared element; None: to be timed."""
     intra_op_threads: int
     devices: tuple[str, ...]
-    """Of one kind, one engine and lane each; a device may be there several times."""
-    sharing: Sharing | None
-    """The model's part in the device service; None: it executes in its own process."""
+    """Of one kind, one engine and executor each; a device may be there several times."""
+    service_share: ServiceShare | None
+    """The model's share of the device service; None: it executes in its own process."""
     stages: tuple[str, ...]
     """The names of the graphs that run in this order; empty: the one artifact."""
     workspace_pool_bytes: int | None
@@ -130,49 +137,49 @@ class RuntimeConfig:
 
         cores: those this process may use; the engines of all instances share them.
         derived: the names of the outputs that the model's own code makes.
-        Raises ConfigFault with every fault found.
+        Raises ConfigFault with every error found.
         """
-        faults = Faults(str(model_config.get("name", "")))
-        config = _read(model_config, cores, derived, faults)
-        faults.raise_any()
+        errors = ConfigErrors(str(model_config.get("name", "")))
+        config = _read(model_config, cores, derived, errors)
+        errors.raise_any()
         return config
 
 
 def _read(
-    model_config: Mapping[str, object], cores: int, derived: Collection[str], faults: Faults
+    model_config: Mapping[str, object], cores: int, derived: Collection[str], errors: ConfigErrors
 ) -> RuntimeConfig:
-    """The configuration, which counts only if there are no faults."""
-    max_batch_size = read_max_batch_size(model_config, faults)
-    parameters = Parameters.read(model_config, faults)
-    rows = read_rows(parameters, max_batch_size, faults)
+    """The configuration, which counts only if there are no errors."""
+    max_batch_size = read_max_batch_size(model_config, errors)
+    parameters = Parameters.read(model_config, errors)
+    rows = read_rows(parameters, max_batch_size, errors)
     batched = rows > 0
-    tensors = Tensors.read(
+    tensors = ModelTensors.read(
         model_config,
         parameters,
-        faults,
+        errors,
         derived=derived,
         batched=batched,
         rows_first=batched and max_batch_size == 0,
     )
-    devices = read_devices(parameters, faults)
-    engine = read_engine(parameters, devices, faults)
+    devices = read_devices(parameters, errors)
+    engine = read_engine(parameters, devices, errors)
     # Engines that all take all cores are a common cause of slow servers.
-    share = cores // (read_instances(model_config, faults) * len(devices))
-    limits = read_limits(parameters, tensors, faults)
-    axis_lengths = read_axis_lengths(parameters, tensors, limits, faults)
-    oversize = read_word("oversize", ("error", "fallback"), parameters, faults)
+    share = cores // (read_instances(model_config, errors) * len(devices))
+    limits = read_limits(parameters, tensors, errors)
+    axis_lengths = read_axis_lengths(parameters, tensors, limits, errors)
+    oversize = read_choice("oversize", ("error", "fallback"), parameters, errors)
     gears = read_gears(
         parameters,
         tensors,
         limits,
-        faults,
+        errors,
         rows=rows,
         fallback=oversize == "fallback",
         compiled=kind_of(devices[0]) == NPU,
     )
     geared = set(chain.from_iterable(gears))
-    read_static(parameters, tensors.axes, geared, faults, rows=rows)
-    generated = Generated(parameters, tensors, faults, batched=batched)
+    check_static_model(parameters, tensors.axes, geared, errors, rows=rows)
+    generated = GeneratedInputs(parameters, tensors, errors, batched=batched)
     masks = generated.masks()
     return RuntimeConfig(
         model=str(model_config.get("name", "")),
@@ -181,29 +188,29 @@ def _read(
         rows=max(1, rows),
         batched=batched,
         inputs=tuple(tensors.inputs.values()),
-        defaults=read_defaults(parameters, tensors, axis_lengths.values(), faults),
+        defaults=read_defaults(parameters, tensors, axis_lengths.values(), errors),
         prepared=tuple(tensors.prepared.values()),
         outputs=tuple(tensors.outputs.values()),
         derived=tensors.derived,
-        passes=tensors.passes,
+        passthrough=tensors.passthrough,
         limits=limits,
         axis_lengths=axis_lengths,
         masks=masks,
         lengths=generated.lengths(),
         positions=generated.positions(),
         offsets=generated.offsets(),
-        batch_inputs=read_batch_inputs(model_config, tensors, limits, generated, faults, rows=rows),
-        pads=read_pads(parameters, tensors, faults, rows=ROWS in geared),
+        batch_inputs=read_batch_inputs(model_config, tensors, limits, generated, errors, rows=rows),
+        pads=read_pads(parameters, tensors, errors, rows=ROWS in geared),
         gears=gears,
         oversize=oversize,
-        packing=read_packing(parameters, tensors, masks, geared, faults, batched=batched),
-        cost=read_cost(parameters, faults),
-        intra_op_threads=read_threads(parameters, faults, share=share),
+        packing=read_packing(parameters, tensors, masks, geared, errors, batched=batched),
+        cost=read_cost(parameters, errors),
+        intra_op_threads=read_threads(parameters, errors, share=share),
         devices=devices,
-        sharing=read_sharing(parameters, faults),
-        stages=read_stages(parameters, faults),
-        workspace_pool_bytes=read_pool_bytes(parameters, faults, engine=engine),
-        histogram=read_histogram(parameters, faults),
-        warmup=read_word("warmup", ("gears", "none"), parameters, faults),
-        ge_options=read_ge_options(parameters, devices, faults, engine=engine),
+        service_share=read_service_share(parameters, errors),
+        stages=read_stages(parameters, errors),
+        workspace_pool_bytes=read_pool_bytes(parameters, errors, engine=engine),
+        histogram=read_histogram(parameters, errors),
+        warmup=read_choice("warmup", ("gears", "none"), parameters, errors),
+        ge_options=read_ge_options(parameters, devices, errors, engine=engine),
     )

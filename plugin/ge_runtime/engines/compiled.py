@@ -12,7 +12,7 @@ from itertools import product
 from typing import TypeAlias
 
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.config.gears import Table
+from ge_runtime.config.gear_sizes import GearSizes
 from ge_runtime.engines.base import Shapes
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import ROWS
@@ -85,7 +85,7 @@ def _refuse_free_sizes(config: RuntimeConfig, artifact: str) -> None:
 
 def _named(config: RuntimeConfig, compiled: Sequence[Sizes], artifact: str) -> Iterator[Sizes]:
     """The compiled gears that config.pbtxt names; all, where it leaves an axis open."""
-    tables: Mapping[tuple[str, ...], Table] = {
+    tables: Mapping[tuple[str, ...], GearSizes] = {
         axes: table for axes, table in config.gears.items() if isinstance(table, tuple)
     }
     axes = [axis for own in tables for axis in own]

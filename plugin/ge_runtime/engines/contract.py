@@ -15,7 +15,7 @@ from ge_runtime.batching.batch_inputs import (
     MaxElementCountAsShape,
 )
 from ge_runtime.batching.feeds import Feed, Joined, Lengths, Mask, Offsets, Positions
-from ge_runtime.config import BatchInputKind, Faults, RuntimeConfig
+from ge_runtime.config import BatchInputKind, ConfigErrors, RuntimeConfig
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, TensorSpec
@@ -47,7 +47,7 @@ class Contract:
         not asked for. Types, ranks and sizes must be equal. Raises ConfigFault with all that is
         not so.
         """
-        faults = Faults(config.model)
+        faults = ConfigErrors(config.model)
         for section, specs in {"input": config.sources, "output": config.outputs}.items():
             if not specs:
                 faults.add(section, "nothing", "at least one tensor of the graph")
@@ -65,10 +65,10 @@ class Contract:
         return cls(feeds, config.outputs)
 
 
-def _joined(config: RuntimeConfig, inputs: _Ports, faults: Faults) -> Iterator[Feed]:
+def _joined(config: RuntimeConfig, inputs: _Ports, faults: ConfigErrors) -> Iterator[Feed]:
     """The feeds of what requests bring, or the model's code prepares, and the graph takes."""
     lengths = {*config.axis_lengths.values()}
-    elsewhere = lengths if config.prepared else lengths.union(config.passes.values())
+    elsewhere = lengths if config.prepared else lengths.union(config.passthrough.values())
     for spec in config.sources:
         if spec.name in elsewhere and spec.name not in inputs:
             continue
@@ -135,7 +135,7 @@ class _Ports:
     """The graph's inputs, or its outputs, held one by one against what is expected of them."""
 
     def __init__(
-        self, kind: str, tensors: Sequence[GraphTensor], config: RuntimeConfig, faults: Faults
+        self, kind: str, tensors: Sequence[GraphTensor], config: RuntimeConfig, faults: ConfigErrors
     ) -> None:
         self._kind = kind
         self._tensors = {tensor.name: tensor for tensor in tensors}

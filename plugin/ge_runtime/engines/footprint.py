@@ -19,7 +19,7 @@ def answer_slots(config: RuntimeConfig) -> int:
 
     With the device service one more, through which answers go that all slots are in use for.
     """
-    return ANSWER_SLOTS + (config.sharing is not None)
+    return ANSWER_SLOTS + (config.service_share is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.config.gears import Table
+from ge_runtime.config.gear_sizes import GearSizes
 from ge_runtime.planning.derive import derive
 from ge_runtime.planning.histogram import Histogram, HistogramFault
 from ge_runtime.specs import ROWS
@@ -18,7 +18,7 @@ from ge_runtime.specs import ROWS
 class Gearing:
     """The gears, and how they came about."""
 
-    tables: Mapping[tuple[str, ...], Table]
+    tables: Mapping[tuple[str, ...], GearSizes]
     """Axes, ROWS for the rows among them: their gears."""
     gears: Gears
     planned: tuple[Gear, ...]
@@ -37,7 +37,7 @@ class Gearing:
         report: list[str] = []
         histogram = _recorded(config, version_dir, report)
         limits = {ROWS: config.rows, **config.limits}
-        tables: dict[tuple[str, ...], Table] = {}
+        tables: dict[tuple[str, ...], GearSizes] = {}
         for axes, table in config.gears.items():
             if isinstance(table, int):
                 derived = derive(axes, limits, table, histogram)

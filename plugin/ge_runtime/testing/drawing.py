@@ -147,7 +147,7 @@ class Drawer:
     def _originals(self, rng: np.random.Generator, rows: int) -> dict[str, Array]:
         """What outputs that are inputs are taken from, where the graph gets prepared tensors."""
         lead = (rows,) if self._config.max_batch_size else ()
-        passed = set(self._config.passes.values())
+        passed = set(self._config.passthrough.values())
         return {
             spec.name: random_elements(
                 rng, spec.dtype, (*lead, *_known(rng, spec.dims)), range_of(spec, None)

@@ -21,7 +21,7 @@ class Judge:
         self._tolerance = tolerance
         self._specs = {spec.name: spec for spec in config.outputs}
         inputs = {spec.name: spec.dtype for spec in config.inputs}
-        self._passed = {name: inputs[source] for name, source in config.passes.items()}
+        self._passed = {name: inputs[source] for name, source in config.passthrough.items()}
 
     def fault(
         self, drawn: Drawn, answer: Answer, expected: Mapping[str, Array], *, data_only: bool
@@ -33,7 +33,7 @@ class Judge:
         if isinstance(answer, RuntimeFault):
             kind = type(answer).__name__
             return f"found {kind} '{answer}', expected an answer: by itself the request has one"
-        passed = {name: drawn.originals[own] for name, own in self._config.passes.items()}
+        passed = {name: drawn.originals[own] for name, own in self._config.passthrough.items()}
         wanted = {**expected, **passed}
         if sorted(answer) != sorted(wanted):
             return f"found outputs {', '.join(answer)}, expected {', '.join(wanted)}"

@@ -56,7 +56,7 @@ def test_outputs_of_bytes_that_are_passed_are_not(folder):
     """
     config = read_runtime_config(folder(ENCODER + more))
     assert config.derived == ()
-    assert config.passes == {"echo": "text"}
+    assert config.passthrough == {"echo": "text"}
 
 
 def test_a_file_that_cannot_be_read_names_the_line(folder):

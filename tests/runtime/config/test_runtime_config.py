@@ -34,7 +34,7 @@ def test_encoder_configuration_is_read_whole():
         prepared=(),
         outputs=(TensorSpec("embedding", DType.FP32, (4,)),),
         derived=(),
-        passes={},
+        passthrough={},
         limits={"tokens": 32},
         axis_lengths={"tokens": "lengths"},
         masks={"attention_mask": ("tokens",)},
@@ -53,7 +53,7 @@ def test_encoder_configuration_is_read_whole():
         workspace_pool_bytes=None,
         histogram=None,
         warmup="gears",
-        sharing=None,
+        service_share=None,
         ge_options={},
     )
 

@@ -11,7 +11,7 @@ from ge_runtime.cli.arguments import axis_sizes, new_command
 from ge_runtime.cli.convert.conversion import Wishes, convert
 from ge_runtime.cli.convert.graphs import notes_on
 from ge_runtime.cli.model_config import config_file
-from ge_runtime.config.parameters import split_names
+from ge_runtime.config.triton_config import split_names
 from ge_runtime.errors import ConfigFault
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from ge_runtime.cli.convert.options import SHAPES, converted
 from ge_runtime.cli.convert.problems import Told
 from ge_runtime.cli.convert.sizes import sizes_of
 from ge_runtime.cli.text_format import parse
-from ge_runtime.config import Faults, RuntimeConfig
-from ge_runtime.config.declared import read_instances, read_max_batch_size, read_tensors
+from ge_runtime.config import ConfigErrors, RuntimeConfig
+from ge_runtime.config.triton_config import read_instances, read_max_batch_size, read_tensors
 from ge_runtime.errors import ConfigFault
 from ge_runtime.specs import ROWS
 
@@ -50,7 +50,7 @@ def convert(name: str, text: str, wishes: Wishes) -> Conversion:
     or its tensors cannot be read.
     """
     config = {"name": name, **parse(text)}
-    faults = Faults(name)
+    faults = ConfigErrors(name)
     if config.get("backend") != _THEIRS:
         faults.add(
             "backend", repr(config.get("backend")), f"'{_THEIRS}': nothing else is converted"
@@ -97,7 +97,7 @@ def convert(name: str, text: str, wishes: Wishes) -> Conversion:
     return Conversion(new, told.notes, problems)
 
 
-def _tensors(config: Mapping[str, object], section: str, faults: Faults) -> list[Tensor]:
+def _tensors(config: Mapping[str, object], section: str, faults: ConfigErrors) -> list[Tensor]:
     tensors = read_tensors(config, section, faults)
     return [Tensor(tensor.spec.name, _sizes(tensor.spec.dims)) for tensor in tensors.values()]
 

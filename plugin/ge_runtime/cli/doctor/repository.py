@@ -12,10 +12,9 @@ from ge_runtime.cli.doctor.findings import Finding, State
 from ge_runtime.cli.doctor.imports import run
 from ge_runtime.cli.doctor.machine import Model, Outcome, Trial
 from ge_runtime.cli.model_config import read_model_config
-from ge_runtime.config import Faults
-from ge_runtime.config.declared import read_instances
-from ge_runtime.config.parameters import Parameters
-from ge_runtime.config.settings import kind_of, read_devices
+from ge_runtime.config import ConfigErrors
+from ge_runtime.config.execution_settings import kind_of, read_devices
+from ge_runtime.config.triton_config import Parameters, read_instances
 from ge_runtime.engines.artifact import SUFFIXES
 from ge_runtime.errors import RuntimeFault
 
@@ -62,7 +61,7 @@ def _artifacts(folder: Path) -> set[str]:
 
 def _model(folder: Path) -> Model:
     config = read_model_config(folder)
-    faults = Faults(folder.name)  # what is faulty is told by `inspect`
+    faults = ConfigErrors(folder.name)  # what is faulty is told by `inspect`
     parameters = Parameters.read(config, faults)
     devices = read_devices(parameters, faults)
     instances = read_instances(config, faults)

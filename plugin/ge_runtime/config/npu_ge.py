@@ -1,4 +1,4 @@
-"""Names of the C++ backend `npu_ge` that mean the same here.
+"""Parameters of Huawei's C++ backend `npu_ge` that mean the same here.
 
 - `device_ids`: cards, e.g. `0, 1`: the devices npu:0 and npu:1.
 - `device_exec_blocks`: how many engines each device has: with `2` each counts twice.
@@ -14,9 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from ge_runtime.config.faults import Faults
-from ge_runtime.config.parameters import Parameters, split_names
-from ge_runtime.config.values import read_whole
+from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_whole, split_names
 from ge_runtime.specs import ROWS
 
 NPU: Final = "npu"
@@ -47,66 +45,68 @@ GE_LEVELS: Final = {
 GE itself is told none: it is begun once for all models of a process.
 """
 
-_LEVELS: Final = {"graph": "", "session": "", "ge": "ge."}
-"""Family of parameters: what a target lacks of the name of the option."""
+# `graph.ge.x` and `session.ge.x` hold the whole name of the option behind the first dot; of `ge.x`
+# the option is the whole key.
+_OPTION_PREFIXES: Final = {"graph": "", "session": "", "ge": "ge."}
+"""Family of parameters: what stands before its target in the name of the option."""
 
 
-def read_kept_devices(parameters: Parameters, faults: Faults) -> tuple[str, ...] | None:
+def read_device_ids(parameters: Parameters, errors: ConfigErrors) -> tuple[str, ...] | None:
     """The devices of `device_ids`, each as often as it has engines; None if it is not there."""
-    settings, place = parameters.settings, "parameter 'device_ids'"
+    settings, field = parameters.settings, "parameter 'device_ids'"
     text = settings.get("device_ids")
     blocks = settings.get("device_exec_blocks")
     if text is None:
         if blocks is not None:
             expected = "device_ids beside it; without, list each of `devices` as often"
-            faults.add("parameter 'device_exec_blocks'", f"'{blocks}'", expected)
+            errors.add("parameter 'device_exec_blocks'", f"'{blocks}'", expected)
         return None
     if "devices" in settings:
-        faults.add(place, "'devices' as well", "one of the two")
+        errors.add(field, "'devices' as well", "one of the two")
     ids = split_names(text)
     if not all(map(str.isdecimal, ids)) or len({*map(int, ids)}) < len(ids):
-        faults.add(place, f"'{text}'", "the numbers of cards, each once, e.g. 0, 1")
+        errors.add(field, f"'{text}'", "the numbers of cards, each once, e.g. 0, 1")
         return None
     blocks = "1" if blocks is None else blocks
-    count = read_whole("parameter 'device_exec_blocks'", blocks, faults, least=1)
+    count = read_whole("parameter 'device_exec_blocks'", blocks, errors, least=1)
     return tuple(f"{NPU}:{int(each)}" for each in ids for _ in range(count))
 
 
-def read_static(
+def check_static_model(
     parameters: Parameters,
     axes: Iterable[str],
     geared: Container[str],
-    faults: Faults,
+    errors: ConfigErrors,
     *,
     rows: int,
 ) -> None:
-    """Faults for what is free in spite of `static_model`. rows: the most rows of a batch."""
-    place, text = "parameter 'static_model'", parameters.settings.get("static_model", "0")
+    """Errors for what is free in spite of `static_model`. rows: the most rows of a batch."""
+    field, text = "parameter 'static_model'", parameters.settings.get("static_model", "0")
     if text not in ("0", "1"):
-        faults.add(place, f"'{text}'", "'0' or '1'")
+        errors.add(field, f"'{text}'", "'0' or '1'")
     free = [axis for axis in (*([ROWS] if rows > 1 else []), *axes) if axis not in geared]
     if text == "1" and free:
         expected = f"gears for {', '.join(free)}: a static model has no other sizes"
-        faults.add(place, "'1'", expected)
+        errors.add(field, "'1'", expected)
 
 
 def read_ge_options(
-    parameters: Parameters, devices: Sequence[str], faults: Faults, *, engine: str
+    parameters: Parameters, devices: Sequence[str], errors: ConfigErrors, *, engine: str
 ) -> dict[str, str]:
-    """Option of GE: its value. Faults for those that nothing would take."""
+    """Option of GE: its value. Errors for those that nothing would take."""
     known = GE_LEVELS if engine == "ge_session" else ATC_FLAGS
     options: dict[str, str] = {}
-    for family, lack in _LEVELS.items():
+    for family, prefix in _OPTION_PREFIXES.items():
         for target, value in parameters.families[family].items():
-            place, option = f"parameter '{family}.{target}'", lack + target
+            field, option = f"parameter '{family}.{target}'", prefix + target
             if option not in known:
-                faults.add_unknown(place, "option of GE that a model can have", option, known)
+                errors.add_unknown(field, "option of GE that a model can have", option, known)
             elif not any(device.partition(":")[0] == NPU for device in devices):
                 expected = "a card among them: it is an option of Ascend's compiler"
-                faults.add(place, f"devices {', '.join(devices)}", expected)
+                errors.add(field, f"devices {', '.join(devices)}", expected)
             elif engine != "ge_session" and option == "ge.externalWeight" and value != "0":
-                faults.add(place, f"'{value}'", "'0': a card's weights are loaded from the .om")
+                errors.add(field, f"'{value}'", "'0': a card's weights are loaded from the .om")
             elif options.setdefault(option, value) != value:
                 found = f"'{value}', and '{options[option]}' at another level"
-                faults.add(place, found, "one value")
+                errors.add(field, found, "one value")
     return options

@@ -1,4 +1,4 @@
-"""The sizes that executions are prepared for.
+"""The gears of config.pbtxt: the sizes that executions are prepared for.
 
 - `gears.<axes>`: sizes of an axis, or of `batch`, which stands for the rows: `16, 32, 64` for
   `gears.tokens`. Of several axes together: `32x32, 64x48` for `gears.height,width`, `32x16, 8x64`
@@ -14,13 +14,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
-from ge_runtime.config.faults import Faults
-from ge_runtime.config.parameters import Parameters, split_names
-from ge_runtime.config.tensors import Tensors
+from ge_runtime.config.model_tensors import ModelTensors
+from ge_runtime.config.triton_config import ConfigErrors, Parameters, split_names
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS
 
-Table: TypeAlias = tuple[tuple[int, ...], ...]
+GearSizes: TypeAlias = tuple[tuple[int, ...], ...]
 """Gears, each a size for every axis of their key."""
 
 _MOST: Final = 100
@@ -31,21 +30,21 @@ _GEAR: Final = re.compile(r"\d{1,18}(\s*x\s*\d{1,18})*", re.ASCII)
 
 def read_gears(
     parameters: Parameters,
-    tensors: Tensors,
+    tensors: ModelTensors,
     limits: Mapping[str, int],
-    faults: Faults,
+    errors: ConfigErrors,
     *,
     rows: int,
     fallback: bool,
     compiled: bool,
-) -> dict[tuple[str, ...], Table | int]:
+) -> dict[tuple[str, ...], GearSizes | int]:
     """Axes: their gears, smallest first, or how many are to be derived.
 
     rows: the most of a batch; 0 if executions have no batch dimension. fallback: what no gear
     holds is executed at its own size, so gears need not hold the largest. compiled: that cannot
     be had, as graphs are compiled for their sizes.
     """
-    reader = _Reader(tensors, limits, faults, rows, fallback, compiled)
+    reader = _Reader(tensors, limits, errors, rows, fallback, compiled)
     for key, text in parameters.families["gears"].items():
         reader.read(key, text)
     return reader.gears
@@ -56,64 +55,64 @@ class _Reader:
 
     def __init__(
         self,
-        tensors: Tensors,
+        tensors: ModelTensors,
         limits: Mapping[str, int],
-        faults: Faults,
+        errors: ConfigErrors,
         rows: int,
         fallback: bool,
         compiled: bool,
     ) -> None:
-        self.gears: dict[tuple[str, ...], Table | int] = {}
+        self.gears: dict[tuple[str, ...], GearSizes | int] = {}
         self._tensors = tensors
         self._most = {ROWS: rows, **limits} if rows else limits
-        self._faults = faults
+        self._errors = errors
         self._fallback = fallback
         self._cure = "" if compiled else "; or oversize: fallback"
         self._keys: dict[str, str] = {}
 
     def read(self, key: str, text: str) -> None:
-        place, axes = f"parameter 'gears.{key}'", split_names(key)
+        field, axes = f"parameter 'gears.{key}'", split_names(key)
         for axis in axes:
-            self._check_axis(place, key, axis)
-        table = _read_table(place, text, axes, self._faults)
+            self._check_axis(field, key, axis)
+        table = _read_table(field, text, axes, self._errors)
         if table is None:
             return
         self.gears[axes] = table
         if isinstance(table, tuple) and all(axis in self._most for axis in axes):
-            self._check_sizes(place, axes, table)
-            self._check_relations(place, axes, table)
+            self._check_sizes(field, axes, table)
+            self._check_relations(field, axes, table)
 
-    def _check_axis(self, place: str, key: str, axis: str) -> None:
+    def _check_axis(self, field: str, key: str, axis: str) -> None:
         if axis == ROWS and ROWS not in self._most:
             expected = "axes only: with max_batch_size 0 requests are executed one by one"
-            self._faults.add(place, f"'{ROWS}'", expected)
+            self._errors.add(field, f"'{ROWS}'", expected)
         elif axis != ROWS and axis not in self._tensors.axes:
             known = (*self._tensors.axes, *([ROWS] if ROWS in self._most else []))
-            self._faults.add_unknown(place, "axis", axis, known)
+            self._errors.add_unknown(field, "axis", axis, known)
         if axis in self._keys:
             other = self._keys[axis]
             where = "twice" if other == key else f"in 'gears.{other}' as well"
-            self._faults.add(place, f"axis '{axis}' {where}", "each axis in one place only")
+            self._errors.add(field, f"axis '{axis}' {where}", "each axis in one place only")
         self._keys[axis] = key
 
-    def _check_sizes(self, place: str, axes: Sequence[str], table: Table) -> None:
-        """Faults for gears beyond the limits, and if none holds one row at the limits."""
+    def _check_sizes(self, field: str, axes: Sequence[str], table: GearSizes) -> None:
+        """Errors for gears beyond the limits, and if none holds one row at the limits."""
         for axis, sizes in zip(axes, zip(*table, strict=True), strict=True):
             if max(sizes) > self._most[axis]:
                 limit = "the most rows of a batch" if axis == ROWS else f"limit.{axis}"
                 expected = f"at most {self._most[axis]} ({limit}): memory is planned from it"
-                self._faults.add(place, f"{axis} {max(sizes)}", expected)
+                self._errors.add(field, f"{axis} {max(sizes)}", expected)
                 return
-        # Rows are not asked for: max_batch_size also says how many the server gathers for a
-        # window, and a window is executed in several batches.
+        # Rows are not asked for: max_batch_size also says how many rows the server gathers for a
+        # request batch, which may be executed in several parts.
         largest = tuple(1 if axis == ROWS else self._most[axis] for axis in axes)
         if not self._fallback and not any(_holds(gear, largest) for gear in table):
             shape = ", ".join(f"{axis} {self._most[axis]}" for axis in axes if axis != ROWS)
             expected = "one, as the limit allows requests of that size"
-            self._faults.add(place, f"no gear that holds {shape}", expected + self._cure)
+            self._errors.add(field, f"no gear that holds {shape}", expected + self._cure)
 
-    def _check_relations(self, place: str, axes: Sequence[str], table: Table) -> None:
-        """Faults for gears at which an output would have no size."""
+    def _check_relations(self, field: str, axes: Sequence[str], table: GearSizes) -> None:
+        """Errors for gears at which an output would have no size."""
         for spec in self._tensors.outputs.values():
             for dim in spec.dims:
                 if not isinstance(dim, Relation) or not self._most.keys() >= {*dim.axes}:
@@ -122,15 +121,17 @@ class _Reader:
                     size = dim.size({**self._most, **dict(zip(axes, gear, strict=True))})
                     if size < 1 and {*axes} & {*dim.axes}:
                         found = f"{_shown(gear)}, where output '{spec.name}' has '{dim}' = {size}"
-                        self._faults.add(place, found, "gears that give every output a size")
+                        self._errors.add(field, found, "gears that give every output a size")
 
 
-def _read_table(place: str, text: str, axes: Sequence[str], faults: Faults) -> Table | int | None:
-    """The gears that `text` writes, smallest first, or how many are to be derived; or a fault."""
+def _read_table(
+    field: str, text: str, axes: Sequence[str], errors: ConfigErrors
+) -> GearSizes | int | None:
+    """The gears that `text` writes, smallest first, or how many are to be derived; or an error."""
     if auto := _AUTO.fullmatch(text):
         if 1 <= int(auto[1]) <= _MOST:
             return int(auto[1])
-        faults.add(place, f"'{text}'", f"'auto' and a number from 1 to {_MOST}")
+        errors.add(field, f"'{text}'", f"'auto' and a number from 1 to {_MOST}")
         return None
     gears = []
     for entry in split_names(text):
@@ -138,18 +139,18 @@ def _read_table(place: str, text: str, axes: Sequence[str], faults: Faults) -> T
         if len(gear) != len(axes):
             example = ", ".join("x".join([size] * len(axes)) for size in ("16", "32"))
             each = f", one size for each of {', '.join(axes)}" if len(axes) > 1 else ""
-            faults.add(place, f"'{entry}'", f"gears as in '{example}'{each}; or 'auto 4'")
+            errors.add(field, f"'{entry}'", f"gears as in '{example}'{each}; or 'auto 4'")
             return None
         gears.append(gear)
     if any(0 in gear for gear in gears):
-        faults.add(place, f"'{text}'", "sizes of at least 1")
+        errors.add(field, f"'{text}'", "sizes of at least 1")
         return None
     for gear in gears:
         if gears.count(gear) > 1:
-            faults.add(place, f"{_shown(gear)} twice", "each gear once")
+            errors.add(field, f"{_shown(gear)} twice", "each gear once")
             return None
     if len(gears) > _MOST:
-        faults.add(place, f"{len(gears)} gears", f"at most {_MOST}")
+        errors.add(field, f"{len(gears)} gears", f"at most {_MOST}")
         return None
     return tuple(sorted(gears))
 

@@ -42,7 +42,7 @@ def rows_of_one_request(parameters=None, outputs=None):
 
 def test_an_output_may_be_an_input_of_any_type_and_size():
     config = parse(passing())
-    assert config.passes == {"back": "note"}
+    assert config.passthrough == {"back": "note"}
     assert [spec.name for spec in config.outputs] == ["y"]
     assert config.inputs[1] == TensorSpec("note", DType.BYTES, (UNKNOWN,))
 
@@ -99,7 +99,7 @@ def test_derived_outputs_have_those_rows_and_passed_ones_do_not():
     ]
     config = parse(rows_of_one_request({"pass.back": "text"}, outputs), derived=["label"])
     assert config.derived == (TensorSpec("label", DType.BYTES, (1,)),)
-    assert config.passes == {"back": "text"}
+    assert config.passthrough == {"back": "text"}
 
 
 @pytest.mark.parametrize(

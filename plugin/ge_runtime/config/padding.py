@@ -1,0 +1,167 @@
+"""How rows of different sizes are laid into one batch: sizes, padding, packing.
+
+- `limit.<axis>`: the largest size of the axis; memory is planned from it. Every axis needs one.
+- `axis_length.<axis>`: the input, integers and one for each row, with each row's true length along
+  the axis. Without it, and for requests that lack it because it is optional, rows are as long as
+  the request's tensor.
+- `pad.<input>`: the value of padding; default 0.
+- `default.<input>`: the value of all elements of an optional input where a request lacks it;
+  default 0. An input that holds an axis' lengths has none: without it, rows are as long as the
+  request's tensor.
+- `packing`: an axis along which rows are joined end to end instead of padded. Tensors that have
+  it, as their first dim, are [total, ...] for the graph: total is the sum of the rows' true
+  lengths, and there is no batch dimension. `offsets.<graph input>` tells the graph where each row
+  begins.
+
+Values are written as numbers, for floats also inf, -inf and nan; BOOL as true or false, 1 or 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ge_runtime.config.model_tensors import ModelTensors
+from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_number, read_whole
+from ge_runtime.relations import Relation
+from ge_runtime.specs import UNKNOWN, Dim, DType, Number
+
+
+def read_limits(
+    parameters: Parameters, tensors: ModelTensors, errors: ConfigErrors
+) -> dict[str, int]:
+    """Axis: its largest size. A relation that has no size even there is an error."""
+    limits = {}
+    for axis, text in parameters.families["limit"].items():
+        field = f"parameter 'limit.{axis}'"
+        if tensors.knows_axis(field, axis, errors):
+            limits[axis] = read_whole(field, text, errors, least=1)
+    for axis in dict.fromkeys(axis for spec in tensors.sources.values() for axis in spec.axes):
+        if axis not in limits:
+            expected = f"the largest size of axis '{axis}': memory is planned from it"
+            errors.add(f"parameter 'limit.{axis}'", "nothing", expected)
+    for spec in tensors.outputs.values():
+        for dim in spec.dims:
+            if isinstance(dim, Relation) and limits.keys() >= {*dim.axes} and dim.size(limits) < 1:
+                found = f"'{dim}', {dim.size(limits)} where all axes are at their limits"
+                errors.add(f"parameter 'axes.{spec.name}'", found, "at least 1")
+    return limits
+
+
+def read_axis_lengths(
+    parameters: Parameters, tensors: ModelTensors, limits: Mapping[str, int], errors: ConfigErrors
+) -> dict[str, str]:
+    """Axis: the input with each row's true length along it."""
+    lengths = dict(parameters.families["axis_length"])
+    for axis, name in lengths.items():
+        field = f"parameter 'axis_length.{axis}'"
+        tensors.knows_axis(field, axis, errors)
+        if name not in tensors.sources:
+            errors.add_unknown(field, "input", name, tensors.sources)
+            continue
+        spec = tensors.sources[name]
+        if not spec.dtype.is_integer or spec.dims not in ((), (1,)):
+            errors.add(field, f"input '{name}' {spec}", "integers, one for each row")
+        elif name in tensors.optional:
+            # Where a request lacks it, it is made up: it holds the size of the axis.
+            if list(lengths.values()).count(name) > 1:
+                errors.add(field, f"'{name}' for other axes as well", "one axis: it is optional")
+            if spec.dtype.largest < limits.get(axis, 1):
+                expected = f"a type that holds {limits[axis]} (limit.{axis}): it is optional"
+                errors.add(field, f"input '{name}' {spec}", expected)
+    return lengths
+
+
+def read_pads(
+    parameters: Parameters, tensors: ModelTensors, errors: ConfigErrors, *, rows: bool
+) -> dict[str, Number]:
+    """Input: the value of its padding, where that is not 0.
+
+    rows: batches have rows of padding, so that inputs without axes are padded as well.
+    """
+    pads: dict[str, Number] = {}
+    for name, text in parameters.families["pad"].items():
+        field = f"parameter 'pad.{name}'"
+        if name not in tensors.sources:
+            errors.add_unknown(field, "input", name, tensors.sources)
+            continue
+        spec = tensors.sources[name]
+        if not spec.axes and UNKNOWN not in spec.dims and not rows:
+            errors.add(field, f"no -1 in dims {list(spec.dims)}", "an input with axes")
+        pad = read_number(text, spec.dtype)
+        if spec.dtype is DType.BYTES:
+            errors.add(field, f"input '{name}' {spec}", "an input of numbers")
+        elif pad is None:
+            errors.add(field, f"'{text}'", f"a value of type {spec.dtype.value}")
+        else:
+            pads[name] = pad
+    return pads
+
+
+def read_defaults(
+    parameters: Parameters,
+    tensors: ModelTensors,
+    length_inputs: Collection[str],
+    errors: ConfigErrors,
+) -> dict[str, Number]:
+    """Optional input: its value where a request lacks it. All optional inputs are there."""
+    defaults: dict[str, Number] = dict.fromkeys(tensors.optional, 0)
+    for name, text in parameters.families["default"].items():
+        field = f"parameter 'default.{name}'"
+        if name not in tensors.inputs:
+            errors.add_unknown(field, "input", name, tensors.inputs)
+            continue
+        dtype = tensors.inputs[name].dtype
+        default = read_number(text, dtype)
+        if tensors.prepared:
+            expected = "nothing: the model's own code sees what a request lacks"
+            errors.add(field, f"'{text}'", expected)
+        elif name not in tensors.optional:
+            errors.add(field, f"input '{name}', which every request brings", "an optional input")
+        elif name in length_inputs:
+            errors.add(field, f"'{text}'", "nothing: rows without a length have their full size")
+        elif default is None:
+            errors.add(field, f"'{text}'", f"a value of type {dtype.value}")
+        else:
+            defaults[name] = default
+    return defaults
+
+
+def read_packing(
+    parameters: Parameters,
+    tensors: ModelTensors,
+    masks: Mapping[str, tuple[str, ...]],
+    geared: Collection[str],
+    errors: ConfigErrors,
+    *,
+    batched: bool,
+) -> str | None:
+    """The packed axis, None if there is none.
+
+    geared: the axes with gears. batched: requests have a batch dimension.
+    """
+    field, axis = "parameter 'packing'", parameters.settings.get("packing")
+    if axis is None:
+        return None
+    if not batched:
+        errors.add(field, "max_batch_size 0", "at least 1: without it there are no rows to join")
+    if not tensors.knows_axis(field, axis, errors):
+        return axis
+    if axis in geared:
+        # A packed axis has the sum of all rows, which no gear of one row's size says anything of.
+        errors.add(field, f"gears of axis '{axis}'", "an axis that is free")
+    for kind, specs in {"input": tensors.sources, "output": tensors.outputs}.items():
+        for name, spec in specs.items():
+            if axis in spec.axes and not _leads(axis, spec.dims, spec.axes):
+                errors.add(field, f"{kind} '{name}' {spec}", f"'{axis}' as its first dim alone")
+    for name, axes in masks.items():
+        if axis in axes and axes != (axis,):
+            found = f"'mask.{name}' of {', '.join(axes)}"
+            errors.add(
+                field, found, f"masks of '{axis}' alone: rows have no dimension of their own"
+            )
+    return axis
+
+
+def _leads(axis: str, dims: tuple[Dim, ...], axes: tuple[str, ...]) -> bool:
+    """Whether the axis is the first dimension, and no other one nor part of a relation."""
+    return dims[0] == axis and axes.count(axis) == 1
