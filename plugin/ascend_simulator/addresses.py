@@ -5,14 +5,15 @@ Any host address that no block has counts as pageable: nothing is known of it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import deque
 from threading import RLock
 from typing import Final, Literal, NoReturn, TypeAlias
 
-from ascend_simulator import handles
-from ascend_simulator.block_map import BlockMap
+from ascend_simulator import resources
 from ascend_simulator.blocks import ON_A_DEVICE, Block, Bytes, Kind, host_view
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.quarantine import FREED, Quarantine
+from ascend_simulator.heaps import FREED, Quarantine
 from ascend_simulator.violations import declare, violate
 
 Want: TypeAlias = Literal["device", "host", "any"]
@@ -59,7 +60,7 @@ class Addresses:
         """
         block = self.find(ptr)
         if block is None:
-            if not LOWEST <= ptr < handles.BASE:
+            if not LOWEST <= ptr < resources.BASE:
                 self._refuse_stray(ptr, what)
             if want == "device":
                 self._refuse(HOST_FOR_DEVICE, f"{what}: {ptr:#x}: found host memory")
@@ -118,7 +119,7 @@ class Addresses:
     def _check_pageable(self, ptr: int, nbytes: int, what: str) -> None:
         """No block is at `ptr`, and none must be behind it. Violates BEYOND."""
         block = self._map.overlapping(ptr, nbytes)
-        if block is not None or ptr + nbytes > handles.BASE:
+        if block is not None or ptr + nbytes > resources.BASE:
             found = "the end of the host's memory" if block is None else repr(block)
             self._refuse(BEYOND, f"{what}: {nbytes:,} bytes at {ptr:#x}: found {found} in them")
 
@@ -133,3 +134,66 @@ class Addresses:
     def _refuse(self, rule: str, text: str) -> NoReturn:
         violate(rule, text)
         raise Refused(Code.RT_PARAM_INVALID, text)
+
+
+_REMEMBERED: Final = 4096
+
+
+class BlockMap:
+    """Blocks by address, none overlapping.
+
+    Its lists are replaced, never changed, so that `find` needs no lock. Callers that change it hold
+    one.
+    """
+
+    def __init__(self) -> None:
+        self._map: tuple[list[int], list[Block]] = ([], [])  # starts and blocks, in order
+        self._gone: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
+
+    def find(self, ptr: int) -> Block | None:
+        """The block that holds the byte at `ptr`."""
+        starts, blocks = self._map
+        place = bisect_right(starts, ptr)
+        if place:
+            block = blocks[place - 1]
+            if ptr < block.start + block.size:
+                return block
+        return None
+
+    def overlapping(self, ptr: int, nbytes: int) -> Block | None:
+        """A block that holds one of `nbytes` (1 or more) bytes from `ptr`."""
+        starts, blocks = self._map
+        place = bisect_right(starts, ptr + nbytes - 1)
+        if place and blocks[place - 1].end > ptr:
+            return blocks[place - 1]
+        return None
+
+    def add(self, block: Block) -> None:
+        """`block` is there from now on; it overlaps none."""
+        starts, blocks = self._map
+        place = bisect_right(starts, block.start)
+        self._map = (
+            [*starts[:place], block.start, *starts[place:]],
+            [*blocks[:place], block, *blocks[place:]],
+        )
+
+    def remove(self, block: Block) -> None:
+        """`block` is gone, and remembered for a while."""
+        starts, blocks = self._map
+        place = bisect_right(starts, block.start) - 1
+        self._map = (
+            [*starts[:place], *starts[place + 1 :]],
+            [*blocks[:place], *blocks[place + 1 :]],
+        )
+        self._gone.append((block.start, block.size))
+
+    def history(self, ptr: int) -> str:
+        """What was at `ptr`, in words; '' if nothing is remembered."""
+        for start, size in reversed(self._gone):
+            if start <= ptr < start + size:
+                return f"{size:,} bytes from {start:#x} that were freed"
+        return ""
+
+    def all(self) -> list[Block]:
+        """The blocks by address."""
+        return list(self._map[1])

@@ -18,7 +18,7 @@ from pathlib import Path
 from ascend_simulator import settings
 from ascend_simulator.compiler import flags
 from ascend_simulator.compiler.build import compile_model
-from ascend_simulator.compiler.faults import CompileFault
+from ascend_simulator.compiler.flags import CompileFault
 
 
 def main(arguments: Sequence[str]) -> int:

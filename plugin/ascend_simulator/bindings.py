@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ascend_simulator.accounting import ALIGNMENT, slice_bytes
+from ascend_simulator.blocks import ALIGNMENT, slice_bytes
 from ascend_simulator.blocks import Place
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.datasets import DataBuffer, Dataset, data, living
-from ascend_simulator.models import Model
+from ascend_simulator.loaded import Model
 from ascend_simulator.om import OmTensor
 from ascend_simulator.ordering import Range
 from ascend_simulator.process import Process

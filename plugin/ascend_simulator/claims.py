@@ -11,7 +11,7 @@ from threading import RLock
 from typing import Final
 
 from ascend_simulator.blocks import Block
-from ascend_simulator.memory import AddressSpace
+from ascend_simulator.heaps import AddressSpace
 from ascend_simulator.ordering import HOST, Ordering, Use
 from ascend_simulator.tasks import Task
 from ascend_simulator.violations import declare, violate

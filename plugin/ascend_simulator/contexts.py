@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ascend_simulator.blocks import ON_A_DEVICE
-from ascend_simulator.budgets import Budget
+from ascend_simulator.resources import Budget
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.handles import Handles
-from ascend_simulator.memory import AddressSpace
+from ascend_simulator.resources import Handles
+from ascend_simulator.heaps import AddressSpace
 from ascend_simulator.stream import Group, Stream
-from ascend_simulator.streams import Streams
+from ascend_simulator.stream_table import Streams
 from ascend_simulator.violations import declare, violate
 
 NEVER_SET = declare("device.reset-without-set", "A device is reset as often as it was set.")

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ascend_simulator.accounting import ALIGNMENT
+from ascend_simulator.blocks import ALIGNMENT
 from ascend_simulator.blocks import Block, Bytes
 from ascend_simulator.borrowed import Borrowed
 from ascend_simulator.codes import Code, Refused

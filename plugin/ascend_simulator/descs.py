@@ -15,8 +15,8 @@ from ascend_simulator.calls import STR, U32, U64, bare, status
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import living, remove
 from ascend_simulator.enumerations import DataType, Format
-from ascend_simulator.handles import Handles
-from ascend_simulator.models import models
+from ascend_simulator.resources import Handles
+from ascend_simulator.loaded import models
 from ascend_simulator.om import Dims, Manifest
 
 MOST_NAME: Final = 127  # ACL_MAX_TENSOR_NAME_LEN without its end

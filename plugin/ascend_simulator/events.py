@@ -7,13 +7,13 @@ from itertools import count
 from threading import RLock
 from typing import NoReturn
 
-from ascend_simulator.budgets import Budget
+from ascend_simulator.resources import Budget
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.contexts import Context, Contexts
 from ascend_simulator.enumerations import EventFlag
-from ascend_simulator.handles import Handles
+from ascend_simulator.resources import Handles
 from ascend_simulator.stream import Stream
-from ascend_simulator.streams import Streams
+from ascend_simulator.stream_table import Streams
 from ascend_simulator.tasks import Mark
 from ascend_simulator.violations import declare, violate
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from types import ModuleType
 
-import ascend_simulator.acl_top
+import ascend_simulator.acl
 import ascend_simulator.datasets
-import ascend_simulator.desc_dims
-import ascend_simulator.desc_tensors
+import ascend_simulator.model_desc
+import ascend_simulator.model_desc
 import ascend_simulator.descs
 import ascend_simulator.gears
 import ascend_simulator.load_config
 import ascend_simulator.mdl
 import ascend_simulator.rt
-import ascend_simulator.rt_events
+import ascend_simulator.rt
 import ascend_simulator.rt_ipc
 import ascend_simulator.rt_memory
-import ascend_simulator.tensor_descs
+import ascend_simulator.datasets
 import ascend_simulator.util  # noqa: F401 - the functions of each enter EXPORTED
 from ascend_simulator.calls import EXPORTED, Exported
 

@@ -13,9 +13,9 @@ from ascend_simulator.calls import U32, U64, status
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import DataBuffer, dataset
 from ascend_simulator.enumerations import MemcpyKind
-from ascend_simulator.models import Model, check_context, models
+from ascend_simulator.loaded import Model, check_context, models
 from ascend_simulator.om import Dims, Family
-from ascend_simulator.tensor_descs import dims_list
+from ascend_simulator.datasets import dims_list
 from ascend_simulator.violations import declare, violate
 
 ELSEWHERE = declare(

@@ -11,7 +11,7 @@ from ascend_simulator.calls import U32, U64, bare, status
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import living, remove
 from ascend_simulator.enumerations import MallocPolicy
-from ascend_simulator.handles import Handles
+from ascend_simulator.resources import Handles
 
 Option: TypeAlias = Any  # an int or a str, by attribute
 Options: TypeAlias = dict[int, Option]

@@ -6,7 +6,7 @@ The rest of it is in `datasets`, `tensor_descs`, `descs`, `desc_tensors`, `desc_
 
 from __future__ import annotations
 
-from ascend_simulator import datasets, dynamic, load_config, om, process
+from ascend_simulator import datasets, execution, load_config, om, process
 from ascend_simulator.calls import STR, U32, U64, pair, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.datasets import living
@@ -14,7 +14,7 @@ from ascend_simulator.descs import from_memory
 from ascend_simulator.enumerations import MallocPolicy
 from ascend_simulator.execution import submit
 from ascend_simulator.load_config import ConfigAttr, ExecAttr, LoadType
-from ascend_simulator.models import models
+from ascend_simulator.loaded import models
 from ascend_simulator.regions import Given
 
 # -- sizes ---------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def _execute(
     found = models().get(model, what)
     home = now.stream(stream, what)
     if found.manifest.family == "dynamic":
-        dynamic.execute(now, found, given, wanted, home)
+        execution.execute(now, found, given, wanted, home)
         return
     execution = submit(now, found, given, wanted, home, waits=True, work=work)
     now.streams.wait(home.record(), None)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ascend_simulator.accounting import ALIGNMENT
-from ascend_simulator.allocation import allocate
-from ascend_simulator.blocks import Block, Place, aligned
+from ascend_simulator import process
+from ascend_simulator.blocks import ALIGNMENT, Block, Place, aligned
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import OTHER_DEVICE
 from ascend_simulator.ordering import Range
@@ -92,3 +91,21 @@ def release(now: Process, region: Region) -> None:
     now.memory.release(region.block, region.holder)
     if region.own and now.memory.find(region.ptr) is region.block:  # a reset device has none left
         now.memory.free(region.ptr)
+
+
+IN_RUN = declare("memory.malloc-in-run", "After the load phase no device memory is allocated.")
+
+
+def allocate(size: int, policy: int, *, tail: bool) -> int:
+    """Address of `size` new bytes of the current context's device. Violates IN_RUN.
+
+    tail: see `accounting.charged_bytes`. Raises Refused: RT_CONTEXT_NULL and what
+    `AddressSpace.malloc` raises.
+    """
+    now = process.current()
+    device = now.context().device
+    now.counters.allocated(now.phase)
+    if now.phase == "run":
+        violate(IN_RUN, f"malloc: found {size:,} bytes of device {device} wanted after the load")
+    now.faults.strike("malloc")
+    return now.memory.malloc(device, size, policy, tail=tail)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ascend_simulator import process
-from ascend_simulator.accounting import NORMAL_PAGE, page_bytes
-from ascend_simulator.allocation import allocate
+from ascend_simulator.blocks import NORMAL_PAGE, page_bytes
+from ascend_simulator.regions import allocate
 from ascend_simulator.calls import I32, U32, U64, dictionary, pair, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.copies import (
@@ -18,7 +18,7 @@ from ascend_simulator.copies import (
     is_pageable,
 )
 from ascend_simulator.enumerations import HostRegister, MemAttr
-from ascend_simulator.products import has_hbm, registers_host_memory
+from ascend_simulator.settings import has_hbm, registers_host_memory
 from ascend_simulator.tasks import Task
 
 _HBM: Final = (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from ascend_simulator.fault_plan import EXPECTED, unreadable
+from ascend_simulator.faults import EXPECTED, unreadable
 
 PREFIX: Final = "ASCEND_SIMULATOR_"
 PYTHON: Final = PREFIX + "PYTHON"
@@ -135,7 +135,7 @@ class Settings:
     waits, then in an order among streams that the number decides, the same each time."""
 
     faults: str = ""
-    """What goes wrong: a plan as `ascend_simulator.fault_plan` reads it."""
+    """What goes wrong: a plan as `ascend_simulator.faults` reads it."""
 
     visible_devices: tuple[int, ...] | None = None
     """Devices that the process sees, renumbered from 0; None is all. From
@@ -188,3 +188,18 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
     if problems:
         raise ValueError("; ".join(problems))
     return Settings(**given)
+
+
+def has_hbm(soc: str) -> bool:
+    """Whether its memory is HBM; else it is DDR."""
+    return not soc.startswith("Ascend310")
+
+
+def shares_memory(soc: str) -> bool:
+    """Whether processes can share its memory."""
+    return soc != "Ascend310" and not soc.startswith("Ascend310B")
+
+
+def registers_host_memory(soc: str) -> bool:
+    """Whether it can have memory that the host allocated without it."""
+    return not soc.startswith("Ascend310")

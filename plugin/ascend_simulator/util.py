@@ -14,7 +14,7 @@ from ascend_simulator.borrowed import Borrowed
 from ascend_simulator.calls import I32, U64, bare, status, value
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import NPY_DTYPES
-from ascend_simulator.handles import Handles
+from ascend_simulator.resources import Handles
 from ascend_simulator.violations import declare, violate
 
 DEPRECATED = declare(

@@ -26,7 +26,7 @@ from simulator.support.models import (
 )
 
 from ascend_simulator import atc, om
-from ascend_simulator.compiler.faults import CompileFault
+from ascend_simulator.compiler.flags import CompileFault
 from ascend_simulator.compiler.flags import usage
 
 

@@ -25,7 +25,7 @@ from simulator.support.models import (
 from ascend_simulator import SimulatorViolation, current, freeze, om, report
 from ascend_simulator.codes import Code
 from ascend_simulator.load_config import ConfigAttr, LoadType
-from ascend_simulator.models import models
+from ascend_simulator.loaded import models
 from ascend_simulator.regions import overlap
 
 NONE = (0, 0)

@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from ascend_simulator import Settings
-from ascend_simulator.fault_plan import PLACES
+from ascend_simulator.faults import PLACES
 
 PAGE = (Path(__file__).parents[2] / "docs/simulator.md").read_text()
 

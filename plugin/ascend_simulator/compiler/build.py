@@ -13,8 +13,8 @@ from onnx import TensorProto
 
 from ascend_simulator import om
 from ascend_simulator.compiler import half, shapes, sizes
-from ascend_simulator.compiler.constants import weight_bytes
-from ascend_simulator.compiler.faults import CompileFault
+from ascend_simulator.compiler.sizes import weight_bytes
+from ascend_simulator.compiler.flags import CompileFault
 from ascend_simulator.compiler.flags import Options
 from ascend_simulator.compiler.inference import Inference, Value, subgraphs
 from ascend_simulator.compiler.tensors import (

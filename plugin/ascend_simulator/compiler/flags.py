@@ -12,9 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ascend_simulator.compiler.chips import KNOWN
-from ascend_simulator.compiler.faults import CompileFault
-
 _FOLLOWED: Final[Mapping[str, str]] = {
     "model": "the .onnx file",
     "output": "where the .om goes, without its suffix",
@@ -218,3 +215,28 @@ def _precision(given: Mapping[str, str]) -> str:
 
 def _wrong(given: Mapping[str, str], name: str, reason: str, code: str = "E10001") -> CompileFault:
     return CompileFault(code, f"--{name}={given[name]}: {reason}")
+
+
+KNOWN: Final = (
+    "AscendSimulator",
+    *("Ascend310", "Ascend310B1", "Ascend310B2", "Ascend310B3", "Ascend310B4"),
+    *("Ascend310P1", "Ascend310P3", "Ascend310P5", "Ascend310P7"),
+    *("Ascend910A", "Ascend910B", "Ascend910PremiumA", "Ascend910ProA", "Ascend910ProB"),
+    *("Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1"),
+    *("Ascend910_9361", "Ascend910_9362", "Ascend910_9372", "Ascend910_9381", "Ascend910_9382"),
+    *("Ascend910_9391", "Ascend910_9392"),
+    *("Ascend950DT_9581", "Ascend950DT_9582", "Ascend950DT_9584"),
+    *("Ascend950PR_9579", "Ascend950PR_9589", "Ascend950PR_9599"),
+)
+"""Family by family."""
+
+
+class CompileFault(Exception):
+    """A command line or a model that ATC turns down.
+
+    code: such as "E10035".
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code

@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from ascend_simulator import om
 from ascend_simulator.compiler import half
-from ascend_simulator.compiler.faults import CompileFault
+from ascend_simulator.compiler.flags import CompileFault
 from ascend_simulator.compiler.flags import Options
 from ascend_simulator.compiler.inference import Value
 from ascend_simulator.compiler.shapes import GraphInput, InputShapes

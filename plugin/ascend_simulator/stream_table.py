@@ -8,9 +8,9 @@ from threading import RLock
 from typing import Final
 
 from ascend_simulator.claims import Claims
-from ascend_simulator.memory import AddressSpace
+from ascend_simulator.heaps import AddressSpace
 from ascend_simulator.ordering import Ordering
-from ascend_simulator.runners import Behind, Runner, Seeded
+from ascend_simulator.tasks import Behind, Runner, Seeded
 from ascend_simulator.stream import Group, Stream
 from ascend_simulator.tasks import Mark
 

@@ -16,7 +16,7 @@ from ascend_simulator.blocks import Block
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.contexts import Context
 from ascend_simulator.enumerations import MallocPolicy
-from ascend_simulator.flights import Flights
+from ascend_simulator.ordering import Flights
 from ascend_simulator.graph import Graph
 from ascend_simulator.om import Manifest, Om
 from ascend_simulator.ordering import Range
@@ -24,7 +24,7 @@ from ascend_simulator.process import Process
 from ascend_simulator.regions import Given, Region, overlap, region, release
 from ascend_simulator.violations import declare, violate
 from ascend_simulator.weights import CHANGED, WeightImage
-from ascend_simulator.workspaces import Workspace
+from ascend_simulator.weights import Workspace
 
 DYNAMIC_WITH_MEMORY = declare(
     "model.dynamic-with-memory", "A model without a plan of memory is not loaded into a plan."

@@ -8,14 +8,24 @@ and held back for a while when it was freed. Safe from any thread.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from threading import RLock
 from typing import Final
 
-from ascend_simulator import handles
-from ascend_simulator.accounting import ALIGNMENT, NORMAL_PAGE, charged_bytes, round_up
+from ascend_simulator import resources
 from ascend_simulator.addresses import DEVICE_FOR_HOST, LOWEST, Addresses
-from ascend_simulator.blocks import FRESH, Block, Bytes, Lease, aligned, host_view
+from ascend_simulator.blocks import (
+    ALIGNMENT,
+    FRESH,
+    NORMAL_PAGE,
+    Block,
+    Bytes,
+    Lease,
+    aligned,
+    charged_bytes,
+    host_view,
+    round_up,
+)
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.violations import declare, violate
 
@@ -140,7 +150,7 @@ class AddressSpace(Addresses):
         """
         if ptr == 0 or nbytes == 0:
             raise Refused(Code.INVALID_PARAM, f"host_register: found {nbytes} bytes at {ptr:#x}")
-        if ptr < LOWEST or ptr + nbytes > handles.BASE:
+        if ptr < LOWEST or ptr + nbytes > resources.BASE:
             found = f"{nbytes:,} bytes at {ptr:#x}: found no host memory"
             self._refuse(DEVICE_FOR_HOST, f"host_register: {found}")
         with self._lock:
@@ -275,3 +285,43 @@ class AddressSpace(Addresses):
         for side, zone in (("before", whole[:_RED_BYTES]), ("behind", whole[-_RED_BYTES:])):
             if (zone != _RED).any():
                 violate(RED_ZONE, f"{block!r}: found bytes written {side} it")
+
+
+FREED = declare("memory.use-after-free", "Memory is not used after it was freed.")
+
+_KEPT_BYTES: Final = 64 * 1024 * 1024
+_KEPT: Final = 1024
+
+
+class Quarantine:
+    """The last freed blocks of pinned memory. Callers hold the machine's lock."""
+
+    def __init__(self) -> None:
+        self._blocks: deque[Block] = deque()
+        self._nbytes = 0
+
+    def add(self, block: Block) -> None:
+        """`block` was freed. Violates FREED where one that has to make room was written."""
+        block.content.fill(FRESH)
+        self._blocks.append(block)
+        self._nbytes += block.size
+        while self._nbytes > _KEPT_BYTES or len(self._blocks) > _KEPT:
+            self._drop()
+
+    def find(self, ptr: int) -> Block | None:
+        """The freed block that held the byte at `ptr`."""
+        for block in self._blocks:
+            if block.start <= ptr < block.end:
+                return block
+        return None
+
+    def clear(self) -> None:
+        """Keep nothing any longer. Violates FREED where something was written."""
+        while self._blocks:
+            self._drop()
+
+    def _drop(self) -> None:
+        block = self._blocks.popleft()
+        self._nbytes -= block.size
+        if (block.content != FRESH).any():
+            violate(FREED, f"{block!r}: found bytes that the host wrote after it was freed")
