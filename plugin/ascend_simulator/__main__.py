@@ -68,7 +68,7 @@ def _env(given: dict[str, str], environment: Mapping[str, str]) -> int:
 
 
 def _rules(given: dict[str, str], environment: Mapping[str, str]) -> int:
-    importlib.import_module("ascend_simulator.exports")  # each room declares its rules
+    importlib.import_module("ascend_simulator.interface.exports")  # each room declares its rules
     width = max(map(len, RULES))
     for name, rule in sorted(RULES.items()):
         print(f"{name:{width}}  {rule.text}{' (only warned of)' if rule.caution else ''}")

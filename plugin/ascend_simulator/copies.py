@@ -8,14 +8,13 @@ import zlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ascend_simulator.blocks import ALIGNMENT
-from ascend_simulator.blocks import Block, Bytes
-from ascend_simulator.borrowed import Borrowed
 from ascend_simulator.codes import Code, Refused
 from ascend_simulator.enumerations import MemcpyKind
+from ascend_simulator.memory.blocks import ALIGNMENT, Block, Bytes
+from ascend_simulator.memory.borrowed import Borrowed
 from ascend_simulator.process import Process
-from ascend_simulator.stream import Stream
-from ascend_simulator.tasks import Task
+from ascend_simulator.streams.stream import Stream
+from ascend_simulator.streams.tasks import Task
 from ascend_simulator.violations import declare, violate
 
 KIND = declare("memcpy.kind", "The kind of a copy says what its two addresses are.")

@@ -12,17 +12,15 @@ from threading import Lock, RLock
 from typing import Any, Final, Protocol, TypeVar
 
 from ascend_simulator import violations
-from ascend_simulator.resources import Budget
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.contexts import PENDING, Context, Contexts
-from ascend_simulator.resources import Counters
-from ascend_simulator.events import Events
 from ascend_simulator.faults import Faults
-from ascend_simulator.resources import Handles
-from ascend_simulator.heaps import AddressSpace
+from ascend_simulator.memory.heaps import AddressSpace
+from ascend_simulator.resources import Budget, Counters, Handles
 from ascend_simulator.settings import Settings, from_environment
-from ascend_simulator.stream import Stream
-from ascend_simulator.stream_table import Streams
+from ascend_simulator.streams.contexts import PENDING, Context, Contexts
+from ascend_simulator.streams.events import Events
+from ascend_simulator.streams.stream import Stream
+from ascend_simulator.streams.stream_table import Streams
 from ascend_simulator.violations import declare, violate
 
 DEAD_STREAM = declare("stream.dead", "A stream is used until it is destroyed, and not after.")

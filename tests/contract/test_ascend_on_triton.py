@@ -43,7 +43,7 @@ from support.waiting import until
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from ascend_simulator import om
+from ascend_simulator.models import om
 
 pytestmark = pytest.mark.oracle
 

@@ -25,9 +25,9 @@ from simulator.support.models import (
     texts_om,
 )
 
-from ascend_simulator import atc, om
-from ascend_simulator.compiler.flags import CompileFault
-from ascend_simulator.compiler.flags import usage
+from ascend_simulator import atc
+from ascend_simulator.compiler.flags import CompileFault, usage
+from ascend_simulator.models import om
 
 
 def refusal(folder, model, /, **flags):

@@ -6,8 +6,8 @@ import pytest
 from runtime.support.graphs import onnx_model
 from simulator.support.models import FLOAT, INT64, MATRIX, Loaded, compile_to, node, rows
 
-from ascend_simulator import om
 from ascend_simulator.enumerations import DataType
+from ascend_simulator.models import om
 
 
 def played(acl, folder, model, *arrays, **flags):

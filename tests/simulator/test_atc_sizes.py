@@ -10,7 +10,6 @@ from onnx import numpy_helper
 from runtime.support.graphs import onnx_model
 from simulator.support.models import FLOAT, compile_to, node, rows, rows_om, static_om, texts_om
 
-from ascend_simulator import om
 from ascend_simulator.compiler.sizes import (
     FIXED_BYTES,
     Step,
@@ -18,6 +17,7 @@ from ascend_simulator.compiler.sizes import (
     places,
     values_bytes,
 )
+from ascend_simulator.models import om
 
 
 @pytest.mark.parametrize(

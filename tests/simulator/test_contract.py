@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from simulator.test_record import RECORD, SIMULATOR, TESTS, decorated_shapes, quoted
 
-import ascend_simulator.exports  # noqa: F401 - every function and rule is declared then
+import ascend_simulator.interface.exports  # noqa: F401 - every function and rule is declared then
 from ascend_simulator import RULES
 from ascend_simulator.calls import EXPORTED
 
@@ -104,7 +104,7 @@ STATEMENTS = [
 def scanned():
     """Functions of the simulator whose decorator says that they release the lock."""
     found = set()
-    for file in SIMULATOR.glob("*.py"):
+    for file in SIMULATOR.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             for call in getattr(node, "decorator_list", ()):
                 if isinstance(call, ast.Call) and any(

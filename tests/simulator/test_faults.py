@@ -6,8 +6,7 @@ from simulator.support.driving import H2D, MIB, ok
 import ascend_simulator.faults
 from ascend_simulator import current
 from ascend_simulator.codes import Refused
-from ascend_simulator.faults import PLACES
-from ascend_simulator.faults import Faults
+from ascend_simulator.faults import PLACES, Faults
 
 
 @pytest.fixture

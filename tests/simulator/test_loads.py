@@ -22,11 +22,12 @@ from simulator.support.models import (
     texts_om,
 )
 
-from ascend_simulator import SimulatorViolation, current, freeze, om, report
+from ascend_simulator import SimulatorViolation, current, freeze, report
 from ascend_simulator.codes import Code
-from ascend_simulator.load_config import ConfigAttr, LoadType
-from ascend_simulator.loaded import models
-from ascend_simulator.regions import overlap
+from ascend_simulator.interface.load_config import ConfigAttr, LoadType
+from ascend_simulator.models import om
+from ascend_simulator.models.loaded import models
+from ascend_simulator.models.regions import overlap
 
 NONE = (0, 0)
 

@@ -8,9 +8,8 @@ import pytest
 from simulator.support.driving import H2D, MIB, content, fill, ok, pages
 
 from ascend_simulator import SimulatorViolation, SimulatorWarning, current
-from ascend_simulator.blocks import charged_bytes
-from ascend_simulator.blocks import FRESH
-from ascend_simulator.heaps import DEVICE_BASE
+from ascend_simulator.memory.blocks import FRESH, charged_bytes
+from ascend_simulator.memory.heaps import DEVICE_BASE
 
 POLICIES = {
     "HUGE_FIRST": 0,

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from ascend_simulator import violations
-from ascend_simulator.blocks import charged_bytes
-from ascend_simulator.blocks import FRESH
 from ascend_simulator.codes import Refused
-from ascend_simulator.heaps import AddressSpace
+from ascend_simulator.memory.blocks import FRESH, charged_bytes
+from ascend_simulator.memory.heaps import AddressSpace
 from ascend_simulator.violations import SimulatorViolation
 
 KIB = 1024

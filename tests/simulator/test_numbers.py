@@ -2,7 +2,8 @@
 
 import pytest
 
-from ascend_simulator import codes, enumerations, load_config
+from ascend_simulator import codes, enumerations
+from ascend_simulator.interface import load_config
 
 CODES = {
     "INVALID_PARAM": 100000,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from simulator.support.driving import ok
 from simulator.support.models import rows_om, texts_om
 
-from ascend_simulator import om
 from ascend_simulator.codes import Code, Refused
+from ascend_simulator.models import om
 
 DAMAGED = {Code.GE_EXEC_MODEL_DATA_SIZE_INVALID, Code.PARSE_MODEL}
 

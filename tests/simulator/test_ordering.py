@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascend_simulator.ordering import HOST, Ordering, Use, Uses
+from ascend_simulator.memory.ordering import HOST, Ordering, Use, Uses
 
 STREAMS = 3
 streams = st.integers(1, STREAMS)

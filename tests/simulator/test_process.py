@@ -10,7 +10,7 @@ from simulator.support.driving import H2D, Blocked, ok
 
 import ascend_simulator
 from ascend_simulator import current
-from ascend_simulator.tasks import Task
+from ascend_simulator.streams.tasks import Task
 
 
 @pytest.fixture

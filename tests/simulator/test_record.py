@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ascend_simulator
-import ascend_simulator.exports  # every rule and function is declared then
+import ascend_simulator.interface.exports  # every rule and function is declared then
 import ge_runtime
 from ascend_simulator import RULES
 from ascend_simulator.calls import EXPORTED
@@ -87,7 +87,7 @@ def doctors_question():
 def decorated_shapes():
     """Function of the simulator: the name of its call shape."""
     found = {}
-    for file in SIMULATOR.glob("*.py"):
+    for file in SIMULATOR.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             for call in getattr(node, "decorator_list", ()):
                 if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.args:

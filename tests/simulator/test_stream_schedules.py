@@ -11,7 +11,7 @@ from simulator.conftest import load_acl
 from simulator.support.driving import ok
 
 from ascend_simulator import Settings, SimulatorViolation, current, reset_for_tests
-from ascend_simulator.tasks import Task
+from ascend_simulator.streams.tasks import Task
 
 STREAMS, EVENTS, CELLS = 3, 2, 12  # enough memory that most programs get somewhere
 stream_ids = st.integers(0, STREAMS - 1)

@@ -9,7 +9,7 @@ from simulator.support.models import static_om
 
 import ascend_simulator
 from ascend_simulator import current
-from ascend_simulator.tasks import Task
+from ascend_simulator.streams.tasks import Task
 
 
 def note(stream, notes, word):

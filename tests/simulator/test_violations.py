@@ -14,7 +14,7 @@ from simulator.support.driving import D2D, D2H, H2D, MIB, Blocked, fill, ok, pag
 from simulator.support.models import Loaded, static_om
 
 import ascend_simulator
-import ascend_simulator.exports  # every rule is declared then
+import ascend_simulator.interface.exports  # every rule is declared then
 from ascend_simulator import RULES, SimulatorViolation, SimulatorWarning, current, violations
 
 SCENARIOS = {}

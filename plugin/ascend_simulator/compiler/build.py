@@ -11,12 +11,10 @@ from typing import Any, Final, TypeAlias
 import onnx
 from onnx import TensorProto
 
-from ascend_simulator import om
 from ascend_simulator.compiler import half, shapes, sizes
-from ascend_simulator.compiler.sizes import weight_bytes
-from ascend_simulator.compiler.flags import CompileFault
-from ascend_simulator.compiler.flags import Options
+from ascend_simulator.compiler.flags import CompileFault, Options
 from ascend_simulator.compiler.inference import Inference, Value, subgraphs
+from ascend_simulator.compiler.sizes import weight_bytes
 from ascend_simulator.compiler.tensors import (
     graph_input,
     input_tensors,
@@ -24,7 +22,8 @@ from ascend_simulator.compiler.tensors import (
     output_tensors,
     value_bytes,
 )
-from ascend_simulator.graph import Graph
+from ascend_simulator.models import om
+from ascend_simulator.models.graph import Graph
 
 ModelProto: TypeAlias = Any
 NodeProto: TypeAlias = Any

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
-from ascend_simulator.om import Dims
+from ascend_simulator.models.om import Dims
 
 ModelProto: TypeAlias = Any
 GraphProto: TypeAlias = Any

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ascend_simulator.compiler.flags import CompileFault, Options, number
-from ascend_simulator.om import Dims, Family
+from ascend_simulator.models.om import Dims, Family
 
 NO_END: Final = -1
 """The largest value of a dim that has no limit."""

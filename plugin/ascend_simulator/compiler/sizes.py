@@ -24,7 +24,6 @@ from typing import Any, Final, TypeAlias
 
 from onnx import numpy_helper
 
-from ascend_simulator.compiler import sizes
 from ascend_simulator.compiler.inference import subgraphs
 
 _STEP: Final = 32
@@ -114,8 +113,7 @@ TensorProto: TypeAlias = Any
 def weight_bytes(model: ModelProto) -> int:
     """What all constants occupy, those in nodes and subgraphs too: see `sizes`."""
     return sum(
-        sizes.occupied(int(numpy_helper.to_array(tensor).nbytes))
-        for tensor in _constants(model.graph)
+        occupied(int(numpy_helper.to_array(tensor).nbytes)) for tensor in _constants(model.graph)
     )
 
 

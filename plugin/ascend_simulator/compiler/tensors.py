@@ -8,13 +8,12 @@ from typing import Any, Final, TypeAlias
 
 from onnx import TensorProto
 
-from ascend_simulator import om
 from ascend_simulator.compiler import half
-from ascend_simulator.compiler.flags import CompileFault
-from ascend_simulator.compiler.flags import Options
+from ascend_simulator.compiler.flags import CompileFault, Options
 from ascend_simulator.compiler.inference import Value
 from ascend_simulator.compiler.shapes import GraphInput, InputShapes
 from ascend_simulator.enumerations import DATA_TYPE_BYTES, DataType, Format
+from ascend_simulator.models import om
 
 GraphProto: TypeAlias = Any
 ValueInfo: TypeAlias = Any

@@ -7,7 +7,7 @@ import numpy as np
 
 from ascend_simulator import current
 from ascend_simulator.codes import Refused
-from ascend_simulator.tasks import Task
+from ascend_simulator.streams.tasks import Task
 
 H2H, H2D, D2H, D2D = range(4)
 MIB = 1024 * 1024

@@ -67,7 +67,7 @@ def _serve():
     from simulator.support.driving import content, fill
 
     from ascend_simulator import Settings, SimulatorViolation, reset_for_tests
-    from ascend_simulator.exports import functions
+    from ascend_simulator.interface.exports import functions
 
     known = {
         f"{space}.{name}": each

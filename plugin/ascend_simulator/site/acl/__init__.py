@@ -1,7 +1,7 @@
 """The module `acl`, as the simulator offers it. See ascend_simulator."""
 
-from ascend_simulator.exports import functions as _functions
-from ascend_simulator.exports import namespace as _namespace
+from ascend_simulator.interface.exports import functions as _functions
+from ascend_simulator.interface.exports import namespace as _namespace
 from ascend_simulator.settings import from_environment as _from_environment
 
 try:

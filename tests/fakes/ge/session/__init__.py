@@ -8,7 +8,7 @@ import numpy as np
 
 from ascend_simulator import process
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.tasks import Task
+from ascend_simulator.streams.tasks import Task
 from ge import Misuse
 from ge.allocator import Allocator
 from ge.ge_global import _ALLOCATORS, _Life, check_strings

@@ -1,0 +1,1 @@
+"""The functions that `acl` exports, by their namespaces."""

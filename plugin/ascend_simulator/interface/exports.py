@@ -1,0 +1,35 @@
+"""`acl` and its namespaces, put together from all functions that carry a call shape."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import ascend_simulator.interface.acl
+import ascend_simulator.interface.descs
+import ascend_simulator.interface.gears
+import ascend_simulator.interface.load_config
+import ascend_simulator.interface.mdl
+import ascend_simulator.interface.model_desc
+import ascend_simulator.interface.rt
+import ascend_simulator.interface.rt_ipc
+import ascend_simulator.interface.rt_memory
+import ascend_simulator.interface.util
+import ascend_simulator.models.datasets  # noqa: F401 - the functions of each enter EXPORTED
+from ascend_simulator.calls import EXPORTED, Exported
+
+
+def functions(namespace: str) -> dict[str, Exported]:
+    """The functions of one namespace, "" being `acl` itself, by their names in it."""
+    prefix = f"{namespace}." if namespace else ""
+    return {
+        name.removeprefix(prefix): function
+        for name, function in EXPORTED.items()
+        if name.startswith(prefix) and "." not in name.removeprefix(prefix)
+    }
+
+
+def namespace(name: str) -> ModuleType:
+    """A module `acl.<name>` with the functions of that namespace."""
+    module = ModuleType(f"acl.{name}", f"The functions of acl.{name}, simulated.")
+    vars(module).update(functions(name))
+    return module

@@ -1,0 +1,184 @@
+"""How a model is to be loaded or executed, option by option: acl.mdl's configuration handles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, Final, TypeAlias
+
+from ascend_simulator import process
+from ascend_simulator.calls import U32, U64, bare, status
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.enumerations import MallocPolicy
+from ascend_simulator.models.datasets import living, remove
+from ascend_simulator.resources import Handles
+
+Option: TypeAlias = Any  # an int or a str, by attribute
+Options: TypeAlias = dict[int, Option]
+
+
+class ConfigAttr(IntEnum):
+    """aclmdlConfigAttr, as far as it is known."""
+
+    ACL_MDL_PRIORITY_INT32 = 0
+    ACL_MDL_LOAD_TYPE_SIZET = 1
+    ACL_MDL_PATH_PTR = 2
+    ACL_MDL_MEM_ADDR_PTR = 3
+    ACL_MDL_MEM_SIZET = 4
+    ACL_MDL_WEIGHT_ADDR_PTR = 5
+    ACL_MDL_WEIGHT_SIZET = 6
+    ACL_MDL_WORKSPACE_ADDR_PTR = 7
+    ACL_MDL_WORKSPACE_SIZET = 8
+    ACL_MDL_INPUTQ_NUM_SIZET = 9
+    ACL_MDL_INPUTQ_ADDR_PTR = 10
+    ACL_MDL_OUTPUTQ_NUM_SIZET = 11
+    ACL_MDL_OUTPUTQ_ADDR_PTR = 12
+    ACL_MDL_WORKSPACE_MEM_OPTIMIZE = 13
+    ACL_MDL_WEIGHT_PATH_PTR = 14
+    ACL_MDL_MEM_MALLOC_POLICY_SIZET = 25
+    ACL_MDL_WITHOUT_GRAPH_INT32 = 28
+    ACL_MDL_NPU_PERF_MODE = 29
+
+
+class LoadType(IntEnum):
+    """What ACL_MDL_LOAD_TYPE_SIZET chooses."""
+
+    ACL_MDL_LOAD_FROM_FILE = 1
+    ACL_MDL_LOAD_FROM_FILE_WITH_MEM = 2
+    ACL_MDL_LOAD_FROM_MEM = 3
+    ACL_MDL_LOAD_FROM_MEM_WITH_MEM = 4
+    ACL_MDL_LOAD_FROM_FILE_WITH_Q = 5
+    ACL_MDL_LOAD_FROM_MEM_WITH_Q = 6
+
+
+class ExecAttr(IntEnum):
+    """aclmdlExecConfigAttr, as far as it is known."""
+
+    ACL_MDL_STREAM_SYNC_TIMEOUT = 0
+    ACL_MDL_EVENT_SYNC_TIMEOUT = 1
+    ACL_MDL_WORK_ADDR_PTR = 2
+    ACL_MDL_WORK_SIZET = 3
+    ACL_MDL_EXEC_PRIORITY = 8
+
+
+_CONFIG_ATTRS: Final = frozenset(map(int, ConfigAttr))
+_EXEC_ATTRS: Final = frozenset(map(int, ExecAttr))
+_MANDATORY: Final[Mapping[int, tuple[ConfigAttr, ...]]] = {
+    LoadType.ACL_MDL_LOAD_FROM_FILE: (ConfigAttr.ACL_MDL_PATH_PTR,),
+    LoadType.ACL_MDL_LOAD_FROM_FILE_WITH_MEM: (ConfigAttr.ACL_MDL_PATH_PTR,),
+    LoadType.ACL_MDL_LOAD_FROM_MEM: (
+        ConfigAttr.ACL_MDL_MEM_ADDR_PTR,
+        ConfigAttr.ACL_MDL_MEM_SIZET,
+    ),
+    LoadType.ACL_MDL_LOAD_FROM_MEM_WITH_MEM: (
+        ConfigAttr.ACL_MDL_MEM_ADDR_PTR,
+        ConfigAttr.ACL_MDL_MEM_SIZET,
+    ),
+}
+"""What a load must be told; memory that is not given is the system's."""
+_LIMITS: Final[Mapping[int, range]] = {
+    ConfigAttr.ACL_MDL_PRIORITY_INT32: range(8),
+    ConfigAttr.ACL_MDL_LOAD_TYPE_SIZET: range(min(LoadType), max(LoadType) + 1),
+    ConfigAttr.ACL_MDL_WORKSPACE_MEM_OPTIMIZE: range(2),
+    ConfigAttr.ACL_MDL_MEM_MALLOC_POLICY_SIZET: range(max(MallocPolicy) + 1),
+}
+_REFUSED: Final[Mapping[int, str]] = {
+    ConfigAttr.ACL_MDL_WEIGHT_PATH_PTR: "the simulator has no weights outside the file",
+    ConfigAttr.ACL_MDL_WITHOUT_GRAPH_INT32: "pyACL passes 8 bytes where 4 are checked",
+}
+
+
+class Configs:
+    """The handles of both kinds: a part of the process."""
+
+    def __init__(self) -> None:
+        self.load: Final[Handles[Options]] = Handles("load configuration")
+        self.execute: Final[Handles[Options]] = Handles("execution configuration")
+
+    def live(self) -> list[str]:
+        """How many of each are left."""
+        kinds = (self.load, self.execute)
+        return [f"{len(kind)} {kind.kind}(s)" for kind in kinds if len(kind)]
+
+    def close(self) -> None:
+        """Nothing to let go of but names."""
+
+
+def configs() -> Configs:
+    """Those of the process."""
+    return process.current().part(Configs)
+
+
+def checked(options: Options) -> LoadType:
+    """How to load by these options.
+
+    Raises Refused: INVALID_PARAM where one is missing, API_NOT_SUPPORT for queues, which are not
+    simulated.
+    """
+    kind = options.get(ConfigAttr.ACL_MDL_LOAD_TYPE_SIZET)
+    if kind is None:
+        raise Refused(Code.INVALID_PARAM, "load_with_config: ACL_MDL_LOAD_TYPE_SIZET is missing")
+    if kind not in _MANDATORY:
+        text = f"load_with_config: {LoadType(kind).name}: the simulator has no queues"
+        raise Refused(Code.API_NOT_SUPPORT, text)
+    for attr in _MANDATORY[kind]:
+        if not options.get(attr):
+            text = f"load_with_config: {LoadType(kind).name}: {attr.name} is missing"
+            raise Refused(Code.INVALID_PARAM, text)
+    return LoadType(kind)
+
+
+def option(given: object) -> Option:
+    """The value of an option: an address or number, or a path. Raises TypeError for others."""
+    return given if isinstance(given, str) else U64(given)
+
+
+@bare("mdl.create_config_handle")
+def create_config_handle() -> int:
+    """An empty configuration of a load."""
+    return configs().load.add({})
+
+
+@status("mdl.set_config_opt", U64, U32, option)
+def set_config_opt(handle: int, attr: int, value: Option) -> None:
+    """Set one option. Refused: INVALID_PARAM for unknown ones and for what they cannot be."""
+    options = living(configs().load, handle, "set_config_opt")
+    what = f"set_config_opt: attribute {attr}"
+    if attr not in _CONFIG_ATTRS:
+        raise Refused(Code.INVALID_PARAM, f"{what}: it is not known")
+    if attr in _REFUSED:
+        raise Refused(Code.INVALID_PARAM, f"{what}: {_REFUSED[attr]}")
+    if isinstance(value, str) != (attr == ConfigAttr.ACL_MDL_PATH_PTR):
+        raise Refused(Code.INVALID_PARAM, f"{what}: found {value!r}, which has another size")
+    if attr in _LIMITS and value not in _LIMITS[attr]:
+        limits = _LIMITS[attr]
+        found = f"found {value}, expected {limits[0]} to {limits[-1]}"
+        raise Refused(Code.INVALID_PARAM, f"{what}: {found}")
+    options[attr] = value
+
+
+@status("mdl.destroy_config_handle", U64)
+def destroy_config_handle(handle: int) -> None:
+    """The configuration goes; models loaded by it stay."""
+    remove(configs().load, handle, "destroy_config_handle")
+
+
+@bare("mdl.create_exec_config_handle")
+def create_exec_config_handle() -> int:
+    """An empty configuration of an execution."""
+    return configs().execute.add({})
+
+
+@status("mdl.set_exec_config_opt", U64, U32, U64)
+def set_exec_config_opt(handle: int, attr: int, value: int) -> None:
+    """Set one option. Time limits and priority make no difference here."""
+    options = living(configs().execute, handle, "set_exec_config_opt")
+    if attr not in _EXEC_ATTRS:
+        raise Refused(Code.INVALID_PARAM, f"set_exec_config_opt: attribute {attr} is not known")
+    options[attr] = value
+
+
+@status("mdl.destroy_exec_config_handle", U64)
+def destroy_exec_config_handle(handle: int) -> None:
+    """The configuration goes."""
+    remove(configs().execute, handle, "destroy_exec_config_handle")

@@ -1,0 +1,191 @@
+"""acl.mdl: sizes, loads, executions.
+
+The rest of the namespace: `descs`, `model_desc`, `gears`, `load_config`, and `models.datasets`.
+"""
+
+from __future__ import annotations
+
+from ascend_simulator import process
+from ascend_simulator.calls import STR, U32, U64, pair, status, value
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.enumerations import MallocPolicy
+from ascend_simulator.interface import load_config
+from ascend_simulator.interface.descs import from_memory
+from ascend_simulator.interface.load_config import ConfigAttr, ExecAttr, LoadType
+from ascend_simulator.models import datasets, om
+from ascend_simulator.models.datasets import living
+from ascend_simulator.models.execution import execute_free_shapes, submit
+from ascend_simulator.models.loaded import models
+from ascend_simulator.models.regions import Given
+
+# -- sizes ---------------------------------------------------------------------------------------
+
+
+@pair("mdl.query_size", STR)
+def query_size(path: str) -> tuple[int, int]:
+    """Bytes of workspace, 0 where shapes are free, and of weights. See `compiler.sizes`.
+
+    Refused: RT_CONTEXT_NULL, as a context is "wanted" here (an inference).
+    """
+    process.current().context()
+    return _sizes(om.read(path))
+
+
+@pair("mdl.query_size_from_mem", U64, U64)
+def query_size_from_mem(ptr: int, size: int) -> tuple[int, int]:
+    """As query_size, of a model in host memory."""
+    process.current().context()
+    return _sizes(from_memory(ptr, size, "query_size_from_mem"))
+
+
+# -- loads ---------------------------------------------------------------------------------------
+
+
+@value("mdl.load_from_file", STR)
+def load_from_file(path: str) -> int:
+    """A model in memory of the system."""
+    return models().load(om.read(path))
+
+
+@value("mdl.load_from_mem", U64, U64)
+def load_from_mem(ptr: int, size: int) -> int:
+    """As load_from_file; the bytes are needed no longer than this takes."""
+    return models().load(from_memory(ptr, size, "load_from_mem"))
+
+
+@value("mdl.load_from_file_with_mem", STR, U64, U64, U64, U64)
+def load_from_file_with_mem(
+    path: str, work_ptr: int, work_size: int, weight_ptr: int, weight_size: int
+) -> int:
+    """A model in memory of the caller; an address of 0 leaves that part to the system."""
+    return models().load(om.read(path), Given(work_ptr, work_size), Given(weight_ptr, weight_size))
+
+
+@value("mdl.load_from_mem_with_mem", U64, U64, U64, U64, U64, U64)
+def load_from_mem_with_mem(
+    ptr: int, size: int, work_ptr: int, work_size: int, weight_ptr: int, weight_size: int
+) -> int:
+    """As load_from_file_with_mem, of a model in host memory."""
+    found = from_memory(ptr, size, "load_from_mem_with_mem")
+    return models().load(found, Given(work_ptr, work_size), Given(weight_ptr, weight_size))
+
+
+@value("mdl.load_with_config", U64)
+def load_with_config(handle: int) -> int:
+    """A model as the configuration says."""
+    options = living(load_config.configs().load, handle, "load_with_config")
+    kind = load_config.checked(options)
+    from_file = kind in (LoadType.ACL_MDL_LOAD_FROM_FILE, LoadType.ACL_MDL_LOAD_FROM_FILE_WITH_MEM)
+    found = (
+        om.read(options[ConfigAttr.ACL_MDL_PATH_PTR])
+        if from_file
+        else from_memory(
+            options[ConfigAttr.ACL_MDL_MEM_ADDR_PTR],
+            options[ConfigAttr.ACL_MDL_MEM_SIZET],
+            "load_with_config",
+        )
+    )
+    policy = options.get(
+        ConfigAttr.ACL_MDL_MEM_MALLOC_POLICY_SIZET, MallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST
+    )
+    if kind in (LoadType.ACL_MDL_LOAD_FROM_FILE, LoadType.ACL_MDL_LOAD_FROM_MEM):
+        return models().load(found, policy=policy)
+    return models().load(
+        found,
+        Given(
+            options.get(ConfigAttr.ACL_MDL_WORKSPACE_ADDR_PTR, 0),
+            options.get(ConfigAttr.ACL_MDL_WORKSPACE_SIZET, 0),
+        ),
+        Given(
+            options.get(ConfigAttr.ACL_MDL_WEIGHT_ADDR_PTR, 0),
+            options.get(ConfigAttr.ACL_MDL_WEIGHT_SIZET, 0),
+        ),
+        lean=bool(options.get(ConfigAttr.ACL_MDL_WORKSPACE_MEM_OPTIMIZE)),
+        policy=policy,
+    )
+
+
+@value("mdl.bundle_load_from_file", STR)
+def bundle_load_from_file(path: str) -> int:
+    """Always refused: a simulated file holds one model."""
+    om.read(path)
+    raise Refused(Code.API_NOT_SUPPORT, f"bundle_load_from_file: {path}: found a single model")
+
+
+@value("mdl.bundle_get_model_num", U32)
+def bundle_get_model_num(bundle: int) -> int:
+    """Always refused: there are no bundles."""
+    raise _no_bundle("bundle_get_model_num", bundle)
+
+
+@value("mdl.bundle_get_model_id", U32, U64)
+def bundle_get_model_id(bundle: int, index: int) -> int:
+    """Always refused: there are no bundles."""
+    raise _no_bundle("bundle_get_model_id", bundle)
+
+
+@status("mdl.bundle_unload", U32)
+def bundle_unload(bundle: int) -> None:
+    """Always refused: there are no bundles."""
+    raise _no_bundle("bundle_unload", bundle)
+
+
+@status("mdl.unload", U32)
+def unload(model: int) -> None:
+    """The model goes; memory of the caller stays as it is."""
+    models().unload(model)
+
+
+# -- executions ----------------------------------------------------------------------------------
+
+
+@status("mdl.execute", U32, U64, U64)
+def execute(model: int, inputs: int, outputs: int) -> None:
+    """Execute on the default stream of the context and wait, on a device with the GIL held."""
+    _execute("execute", model, inputs, outputs, 0, None)
+
+
+@status("mdl.execute_v2", U32, U64, U64, U64, U64)
+def execute_v2(model: int, inputs: int, outputs: int, stream: int, config: int) -> None:
+    """Execute on `stream` and wait. The configuration may name a workspace for this time."""
+    options = living(load_config.configs().execute, config, "execute_v2")
+    work = Given(
+        options.get(ExecAttr.ACL_MDL_WORK_ADDR_PTR, 0), options.get(ExecAttr.ACL_MDL_WORK_SIZET, 0)
+    )
+    _execute("execute_v2", model, inputs, outputs, stream, work)
+
+
+@status("mdl.execute_async", U32, U64, U64, U64)
+def execute_async(model: int, inputs: int, outputs: int, stream: int) -> None:
+    """Execute when the stream comes to it. Refused: API_NOT_SUPPORT where shapes are free."""
+    what = "execute_async"
+    given, wanted = datasets.dataset(inputs, what), datasets.dataset(outputs, what)
+    now = process.current()
+    found = models().get(model, what)
+    if found.manifest.family == "dynamic":
+        text = f"{what}: {found.name}: its shapes are free, which the simulator only executes "
+        raise Refused(Code.API_NOT_SUPPORT, text + "while the caller waits")
+    submit(now, found, given, wanted, now.stream(stream, what), waits=False)
+
+
+def _execute(
+    what: str, model: int, inputs: int, outputs: int, stream: int, work: Given | None
+) -> None:
+    given, wanted = datasets.dataset(inputs, what), datasets.dataset(outputs, what)
+    now = process.current()
+    found = models().get(model, what)
+    home = now.stream(stream, what)
+    if found.manifest.family == "dynamic":
+        execute_free_shapes(now, found, given, wanted, home)
+        return
+    execution = submit(now, found, given, wanted, home, waits=True, work=work)
+    now.streams.wait(home.record(), None)
+    execution.result()
+
+
+def _sizes(found: om.Om) -> tuple[int, int]:
+    return found.manifest.work_bytes, found.manifest.weight_bytes
+
+
+def _no_bundle(what: str, bundle: int) -> Refused:
+    return Refused(Code.INVALID_BUNDLE_MODEL_ID, f"{what}: bundle {bundle}: it is not loaded")

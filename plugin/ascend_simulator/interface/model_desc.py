@@ -1,0 +1,230 @@
+"""What a model's description tells of its tensors: how many, and of each size, type and name."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+from ascend_simulator.calls import I32, STR, U64, bare, dictionary, listing, value
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.interface.descs import Desc, Tensor, at, described
+from ascend_simulator.models.loaded import models
+from ascend_simulator.models.om import Dims, Family
+
+
+@bare("mdl.get_num_inputs", U64)
+def get_num_inputs(handle: int) -> int:
+    """How many inputs, the gear input included."""
+    return len(described(handle, "get_num_inputs").inputs)
+
+
+@bare("mdl.get_num_outputs", U64)
+def get_num_outputs(handle: int) -> int:
+    """How many outputs."""
+    return len(described(handle, "get_num_outputs").outputs)
+
+
+@bare("mdl.get_input_size_by_index", U64, U64)
+def get_input_size_by_index(handle: int, index: int) -> int:
+    """Bytes at the largest gear; 0 where shapes are free."""
+    return at(described(handle, "get_input_size_by_index").inputs, index).nbytes
+
+
+@bare("mdl.get_output_size_by_index", U64, U64)
+def get_output_size_by_index(handle: int, index: int) -> int:
+    """Bytes at the largest gear; 0 where shapes are free."""
+    return at(described(handle, "get_output_size_by_index").outputs, index).nbytes
+
+
+@bare("mdl.get_input_data_type", U64, U64)
+def get_input_data_type(handle: int, index: int) -> int:
+    """An aclDataType."""
+    return at(described(handle, "get_input_data_type").inputs, index).dtype
+
+
+@bare("mdl.get_output_data_type", U64, U64)
+def get_output_data_type(handle: int, index: int) -> int:
+    """An aclDataType."""
+    return at(described(handle, "get_output_data_type").outputs, index).dtype
+
+
+@bare("mdl.get_input_format", U64, U64)
+def get_input_format(handle: int, index: int) -> int:
+    """An aclFormat."""
+    return at(described(handle, "get_input_format").inputs, index).format
+
+
+@bare("mdl.get_output_format", U64, U64)
+def get_output_format(handle: int, index: int) -> int:
+    """An aclFormat."""
+    return at(described(handle, "get_output_format").outputs, index).format
+
+
+@bare("mdl.get_input_name_by_index", U64, U64, failed="")
+def get_input_name_by_index(handle: int, index: int) -> str:
+    """Its name."""
+    return at(described(handle, "get_input_name_by_index").inputs, index).name
+
+
+@bare("mdl.get_output_name_by_index", U64, U64, failed="")
+def get_output_name_by_index(handle: int, index: int) -> str:
+    """Its name, node:port:name."""
+    return at(described(handle, "get_output_name_by_index").outputs, index).name
+
+
+@value("mdl.get_input_index_by_name", U64, STR)
+def get_input_index_by_name(handle: int, name: str) -> int:
+    """Where the input of this name is."""
+    return _index(described(handle, "get_input_index_by_name").inputs, name)
+
+
+@value("mdl.get_output_index_by_name", U64, STR)
+def get_output_index_by_name(handle: int, name: str) -> int:
+    """Where the output of this name is."""
+    return _index(described(handle, "get_output_index_by_name").outputs, name)
+
+
+@bare("mdl.get_tensor_real_name", U64, STR, failed="")
+def get_tensor_real_name(handle: int, name: str) -> str:
+    """The name that `name` stands in for, or itself; '' for an unknown one."""
+    desc = described(handle, "get_tensor_real_name")
+    tensors = (*desc.inputs, *desc.outputs)
+    return tensors[_index(tensors, name)].real_name
+
+
+@bare("mdl.get_op_attr", U64, STR, STR, failed="")
+def get_op_attr(handle: int, operator: str, attribute: str) -> str:
+    """Nothing: a simulated model has no operators with attributes."""
+    described(handle, "get_op_attr")
+    return ""
+
+
+def _index(tensors: tuple[Tensor, ...], name: str) -> int:
+    for index, tensor in enumerate(tensors):
+        if tensor.name == name:
+            return index
+    known = ", ".join(tensor.name for tensor in tensors)
+    raise Refused(Code.INVALID_PARAM, f"found no tensor '{name}', expected one of {known}")
+
+
+MOST_DIMS: Final = 128  # ACL_MAX_DIM_CNT
+MOST_GEARS: Final = 128  # ACL_MAX_BATCH_NUM and ACL_MAX_HW_NUM
+MOST_DYNAMIC_DIMS: Final = 4096
+
+DimsDict: TypeAlias = dict[str, Any]
+
+
+@dictionary("mdl.get_input_dims", U64, U64)
+def get_input_dims(handle: int, index: int) -> DimsDict:
+    """Dims, -1 where gears or ranges change them."""
+    tensor = at(described(handle, "get_input_dims").inputs, index)
+    return _dims(tensor.name, tensor.dims)
+
+
+@dictionary("mdl.get_input_dims_v2", U64, U64)
+def get_input_dims_v2(handle: int, index: int) -> DimsDict:
+    """As get_input_dims: they differ with AIPP only, which is not simulated."""
+    tensor = at(described(handle, "get_input_dims_v2").inputs, index)
+    return _dims(tensor.name, tensor.dims)
+
+
+@dictionary("mdl.get_output_dims", U64, U64)
+def get_output_dims(handle: int, index: int) -> DimsDict:
+    """Dims at the largest gear."""
+    tensor = at(described(handle, "get_output_dims").outputs, index)
+    return _dims(tensor.name, tensor.dims)
+
+
+@dictionary("mdl.get_cur_output_dims", U64, U64)
+def get_cur_output_dims(handle: int, index: int) -> DimsDict:
+    """Dims at the gear that anyone set last on the model, at the largest before that.
+
+    Refused: API_NOT_SUPPORT where shapes are free, GE_EXEC_MODEL_ID_INVALID after its unload.
+    """
+    desc = described(handle, "get_cur_output_dims")
+    tensor = at(desc.outputs, index)
+    manifest = desc.manifest
+    assert manifest is not None  # it has an output
+    if manifest.family == "dynamic":
+        raise Refused(Code.API_NOT_SUPPORT, "get_cur_output_dims: found a model with free shapes")
+    gear = None
+    if desc.model is not None:
+        gear = models().get(desc.model, "get_cur_output_dims").gear
+    shapes = manifest.shapes[manifest.largest if gear is None else gear]
+    return _dims(tensor.name, shapes.outputs[index])
+
+
+@dictionary("mdl.get_input_dims_range", U64, U64)
+def get_input_dims_range(handle: int, index: int) -> DimsDict:
+    """The least and largest value of each dim where shapes are free; none elsewhere."""
+    ranges = at(described(handle, "get_input_dims_range").inputs, index).ranges
+    return {"rangeCount": len(ranges), "range": [list(each) for each in ranges]}
+
+
+# -- gears ---------------------------------------------------------------------------------------
+
+
+@dictionary("mdl.get_dynamic_batch", U64)
+def get_dynamic_batch(handle: int) -> DimsDict:
+    """The gears of the first dim, in the order that the model was compiled with."""
+    gears = _gears(described(handle, "get_dynamic_batch"), "batch")
+    return {"batchCount": len(gears), "batch": [batch for (batch,) in gears]}
+
+
+@dictionary("mdl.get_dynamic_hw", U64, I32)
+def get_dynamic_hw(handle: int, index: int) -> DimsDict:
+    """The gears of height and width. `index` is reserved and -1."""
+    desc = described(handle, "get_dynamic_hw")
+    _check_reserved(index)
+    gears = _gears(desc, "image")
+    return {"hwCount": len(gears), "hw": [list(gear) for gear in gears]}
+
+
+@value("mdl.get_input_dynamic_gear_count", U64, I32)
+def get_input_dynamic_gear_count(handle: int, index: int) -> int:
+    """How many gears of dims it has. `index` is reserved and -1."""
+    desc = described(handle, "get_input_dynamic_gear_count")
+    _check_reserved(index)
+    return len(_gears(desc, "dims"))
+
+
+@listing("mdl.get_input_dynamic_dims", U64, I32, U64)
+def get_input_dynamic_dims(handle: int, index: int, count: int) -> list[DimsDict]:
+    """For each gear the dims of all inputs, one after another. `index` is reserved and -1.
+
+    count: what get_input_dynamic_gear_count tells. Refused: INVALID_PARAM for less (an inference).
+    """
+    desc = described(handle, "get_input_dynamic_dims")
+    _check_reserved(index)
+    gears = _gears(desc, "dims")
+    if not len(gears) <= count <= MOST_DYNAMIC_DIMS:
+        expected = f"{len(gears)} to {MOST_DYNAMIC_DIMS}"
+        raise Refused(
+            Code.INVALID_PARAM, f"get_input_dynamic_dims: found {count}, expected {expected}"
+        )
+    assert desc.manifest is not None or not gears
+    shapes = desc.manifest.shapes if desc.manifest and gears else ()
+    return [_dims("", tuple(dim for dims in each.inputs for dim in dims)) for each in shapes]
+
+
+# -- inside --------------------------------------------------------------------------------------
+
+
+def _dims(name: str, dims: Dims) -> DimsDict:
+    if len(dims) > MOST_DIMS:
+        raise Refused(Code.STORAGE_OVER_LIMIT, f"'{name}' has {len(dims)} dims, over {MOST_DIMS}")
+    return {"name": name, "dimCount": len(dims), "dims": list(dims)}
+
+
+def _gears(desc: Desc, family: Family) -> list[Dims]:
+    """The values of the gears of a model of this family; none of another."""
+    if desc.manifest is None or desc.manifest.family != family:
+        return []
+    gears = [shapes.gear for shapes in desc.manifest.shapes]
+    if family != "dims" and len(gears) > MOST_GEARS:
+        raise Refused(Code.STORAGE_OVER_LIMIT, f"found {len(gears)} gears, over {MOST_GEARS}")
+    return gears
+
+
+def _check_reserved(index: int) -> None:
+    if index != -1:
+        raise Refused(Code.INVALID_PARAM, f"index: found {index}, expected -1")

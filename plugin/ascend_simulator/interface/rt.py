@@ -1,0 +1,327 @@
+"""acl.rt: devices, contexts, streams and events."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ascend_simulator import process
+from ascend_simulator.calls import I32, U32, U64, pair, status, value
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.enumerations import (
+    EventFlag,
+    EventRecordedStatus,
+    EventStatus,
+    FailureMode,
+    RunMode,
+    StreamFlag,
+)
+from ascend_simulator.process import Process
+from ascend_simulator.streams.stream import Stream
+
+_LEAST_PRIORITY: Final = 7
+#: What waiting gives once the device is lost.
+_LOST: Final = Code.RT_LOST_HEARTBEAT
+_STREAM_FLAGS: Final = sum(StreamFlag)
+
+
+# -- devices -------------------------------------------------------------------------------------
+
+
+@value("rt.get_device_count")
+def get_device_count() -> int:
+    """Devices that this process sees."""
+    return len(process.current().settings.device_ids)
+
+
+@status("rt.set_device", I32)
+def set_device(device: int) -> None:
+    """Make the default context of `device` current in this thread."""
+    process.current().contexts.set_device(device)
+
+
+@value("rt.get_device")
+def get_device() -> int:
+    """The device of this thread's context."""
+    return process.current().context().device
+
+
+@status("rt.reset_device", I32)
+def reset_device(device: int) -> None:
+    """Undo one set_device."""
+    process.current().contexts.reset_device(device)
+
+
+@status("rt.reset_device_force", I32)
+def reset_device_force(device: int) -> None:
+    """Undo every set_device."""
+    process.current().contexts.reset_device_force(device)
+
+
+@value("rt.get_run_mode")
+def get_run_mode() -> int:
+    """The program runs on a host."""
+    return int(RunMode.ACL_HOST)
+
+
+# -- contexts ------------------------------------------------------------------------------------
+
+
+@value("rt.create_context", I32)
+def create_context(device: int) -> int:
+    """A new context, current in this thread."""
+    return process.current().contexts.create(device)
+
+
+@status("rt.set_context", U64)
+def set_context(context: int) -> None:
+    """Make `context` current in this thread."""
+    process.current().contexts.make_current(context)
+
+
+@value("rt.get_context")
+def get_context() -> int:
+    """The current context of this thread."""
+    return process.current().context().handle
+
+
+@status("rt.destroy_context", U64)
+def destroy_context(context: int) -> None:
+    """End a context that create_context made. Refused for null: INVALID_PARAM."""
+    if context == 0:
+        raise Refused(Code.INVALID_PARAM, "destroy_context: found a null context")
+    process.current().contexts.destroy(context)
+
+
+# -- streams -------------------------------------------------------------------------------------
+
+
+@value("rt.create_stream")
+def create_stream() -> int:
+    """A new stream of the current context."""
+    return process.current().create_stream()
+
+
+@value("rt.create_stream_with_config", U32, U32)
+def create_stream_with_config(priority: int, flag: int) -> int:
+    """A new stream; priority and flags are checked, and make no difference here.
+
+    Refused: RT_PARAM_INVALID for what no document names (an inference).
+    """
+    if priority > _LEAST_PRIORITY or flag & ~_STREAM_FLAGS:
+        raise Refused(
+            Code.RT_PARAM_INVALID,
+            f"create_stream_with_config: found priority {priority} and flag {flag:#x}",
+        )
+    return process.current().create_stream()
+
+
+@pair("rt.device_get_stream_priority_range")
+def device_get_stream_priority_range() -> tuple[int, int]:
+    """Least and greatest priority: the smaller number is the greater priority."""
+    process.current().context()
+    return _LEAST_PRIORITY, 0
+
+
+@status("rt.destroy_stream", U64)
+def destroy_stream(stream: int) -> None:
+    """End a stream, after its tasks."""
+    process.current().destroy_stream(stream)
+
+
+@status("rt.set_stream_failure_mode", U64, U64)
+def set_stream_failure_mode(stream: int, mode: int) -> None:
+    """What a failed task means to those behind it; once per stream, never the default one.
+
+    Refused: INVALID_PARAM for null and unknown modes, RT_PARAM_INVALID the second time (both
+    inferences).
+    """
+    if stream == 0 or mode >= len(FailureMode):
+        raise Refused(
+            Code.INVALID_PARAM, f"set_stream_failure_mode: found stream {stream:#x}, mode {mode}"
+        )
+    found = process.current().stream(stream, "set_stream_failure_mode")
+    if found.failure_mode is not None:
+        raise Refused(Code.RT_PARAM_INVALID, f"set_stream_failure_mode: {found.name}: set before")
+    found.failure_mode = FailureMode(mode)
+
+
+@status("rt.synchronize_stream", U64, releases_gil=True, lost=_LOST)
+def synchronize_stream(stream: int) -> None:
+    """Wait for all tasks of the stream; the first failure since the last wait is reported."""
+    now = process.current()
+    found = now.stream(stream, "synchronize_stream")
+    _wait(now, found, None)
+
+
+@status("rt.synchronize_stream_with_timeout", U64, I32, releases_gil=True, lost=_LOST)
+def synchronize_stream_with_timeout(stream: int, timeout_ms: int) -> None:
+    """Wait at most `timeout_ms`, -1 for ever. Refused: RT_PARAM_INVALID, RT_STREAM_SYNC_TIMEOUT."""
+    now = process.current()
+    timeout_s = seconds(timeout_ms, "synchronize_stream_with_timeout")
+    _wait(now, now.stream(stream, "synchronize_stream_with_timeout"), timeout_s)
+
+
+@status("rt.synchronize_device", releases_gil=True, lost=_LOST)
+def synchronize_device() -> None:
+    """Wait for all streams of the current context's device; the first failure is reported."""
+    now = process.current()
+    streams = now.streams_of(now.context().device)
+    now.faults.strike("sync")
+    for stream in streams:
+        stream.wait()
+    for stream in streams:
+        stream.report()
+    check_lost(now)
+
+
+# -- inside --------------------------------------------------------------------------------------
+
+
+def _wait(now: process.Process, stream: Stream, timeout_s: float | None) -> None:
+    now.faults.strike("sync")
+    stream.synchronize(timeout_s)
+    check_lost(now)
+
+
+_FLAGS: Final = sum(EventFlag)
+
+
+@value("rt.create_event")
+def create_event() -> int:
+    """An event that orders and takes time, and cannot be reset."""
+    return process.current().events.create(None)
+
+
+@value("rt.create_event_with_flag", U32)
+def create_event_with_flag(flag: int) -> int:
+    """An event that does what `flag` says.
+
+    Refused: INVALID_PARAM (an inference) for unknown flags, and for ACL_EVENT_EXTERNAL or
+    ACL_EVENT_IPC beside others.
+    """
+    return _create_with_flag("create_event_with_flag", flag, is_ex=False)
+
+
+@value("rt.create_event_ex_with_flag", U32)
+def create_event_ex_with_flag(flag: int) -> int:
+    """As create_event_with_flag; neither reset_event nor query_event takes it."""
+    return _create_with_flag("create_event_ex_with_flag", flag, is_ex=True)
+
+
+@status("rt.record_event", U64, U64)
+def record_event(event: int, stream: int) -> None:
+    """The event is where the stream now ends."""
+    now = process.current()
+    found = now.events.get(event, "record_event")
+    found.record(now.stream(stream, "record_event"))
+
+
+@status("rt.stream_wait_event", U64, U64, releases_gil=True)
+def stream_wait_event(stream: int, event: int) -> None:
+    """What is submitted to the stream from now on comes after the event."""
+    now = process.current()
+    found = now.events.get(event, "stream_wait_event")
+    found.delay(now.stream(stream, "stream_wait_event"))
+
+
+@status("rt.synchronize_event", U64, releases_gil=True, lost=_LOST)
+def synchronize_event(event: int) -> None:
+    """Wait for the event. Failures of tasks are reported by synchronize_stream only."""
+    now = process.current()
+    found = now.events.get(event, "synchronize_event")
+    now.faults.strike("sync")
+    found.synchronize(now.streams, None)
+    check_lost(now)
+
+
+@status("rt.synchronize_event_with_timeout", U64, I32, releases_gil=True, lost=_LOST)
+def synchronize_event_with_timeout(event: int, timeout_ms: int) -> None:
+    """Wait at most `timeout_ms`, -1 for ever. Refused: RT_PARAM_INVALID, RT_EVENT_SYNC_TIMEOUT."""
+    now = process.current()
+    found = now.events.get(event, "synchronize_event_with_timeout")
+    timeout_s = seconds(timeout_ms, "synchronize_event_with_timeout")
+    now.faults.strike("sync")
+    found.synchronize(now.streams, timeout_s)
+    check_lost(now)
+
+
+@value("rt.query_event", U64)
+def query_event(event: int) -> int:
+    """Whether the event is passed: 0 complete, 1 not ready. Deprecated on the device."""
+    now = process.current()
+    found = now.events.get(event, "query_event")
+    found.check_query()
+    done = found.is_done(now.streams)
+    return int(
+        EventStatus.ACL_EVENT_STATUS_COMPLETE if done else EventStatus.ACL_EVENT_STATUS_NOT_READY
+    )
+
+
+@value("rt.query_event_status", U64)
+def query_event_status(event: int) -> int:
+    """Whether the event is passed: 0 not ready, 1 complete."""
+    now = process.current()
+    done = now.events.get(event, "query_event_status").is_done(now.streams)
+    return int(
+        EventRecordedStatus.ACL_EVENT_RECORDED_STATUS_COMPLETE
+        if done
+        else EventRecordedStatus.ACL_EVENT_RECORDED_STATUS_NOT_READY
+    )
+
+
+@value("rt.event_elapsed_time", U64, U64, failed=0.0)
+def event_elapsed_time(start: int, end: int) -> float:
+    """Milliseconds between two events. Refused: RT_EVENT_NOT_COMPLETE."""
+    now = process.current()
+    begin_ns, end_ns = (
+        now.events.get(event, "event_elapsed_time").stamp_ns(now.streams) for event in (start, end)
+    )
+    return (end_ns - begin_ns) / 1e6
+
+
+@value("rt.event_get_timestamp", U64)
+def event_get_timestamp(event: int) -> int:
+    """When the stream passed the event, microseconds. Refused: RT_EVENT_NOT_COMPLETE."""
+    now = process.current()
+    return now.events.get(event, "event_get_timestamp").stamp_ns(now.streams) // 1000
+
+
+@status("rt.reset_event", U64, U64)
+def reset_event(event: int, stream: int) -> None:
+    """The event counts as not recorded."""
+    now = process.current()
+    found = now.events.get(event, "reset_event")
+    now.stream(stream, "reset_event")
+    found.reset()
+
+
+@status("rt.destroy_event", U64)
+def destroy_event(event: int) -> None:
+    """End an event, at once."""
+    process.current().events.destroy(event)
+
+
+# -- inside --------------------------------------------------------------------------------------
+
+
+def _create_with_flag(what: str, flag: int, *, is_ex: bool) -> int:
+    alone = EventFlag.ACL_EVENT_EXTERNAL | EventFlag.ACL_EVENT_IPC
+    is_mixed = flag & alone and flag & (flag - 1)
+    if flag == 0 or flag & ~_FLAGS or is_mixed:
+        raise Refused(Code.INVALID_PARAM, f"{what}: found flag {flag:#x}")
+    return process.current().events.create(EventFlag(flag), is_ex=is_ex)
+
+
+def check_lost(now: Process) -> None:
+    """Raises Refused if the device was lost meanwhile."""
+    if now.lost:
+        raise Refused(_LOST, "the device was lost while it was waited for")
+
+
+def seconds(timeout_ms: int, what: str) -> float | None:
+    """The timeout; None for -1. Raises Refused RT_PARAM_INVALID for 0 and below -1."""
+    if timeout_ms == -1:
+        return None
+    if timeout_ms <= 0:
+        raise Refused(Code.RT_PARAM_INVALID, f"{what}: found {timeout_ms} ms, expected -1 or > 0")
+    return timeout_ms / 1000

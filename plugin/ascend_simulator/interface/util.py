@@ -1,0 +1,135 @@
+"""acl.util: host memory of Python's objects as addresses, and back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascend_simulator import process
+from ascend_simulator.calls import I32, U64, bare, status, value
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.enumerations import NPY_DTYPES
+from ascend_simulator.memory.borrowed import Borrowed
+from ascend_simulator.resources import Handles
+from ascend_simulator.violations import declare, violate
+
+DEPRECATED = declare(
+    "util.deprecated",
+    "numpy_to_ptr and ptr_to_numpy are deprecated on the device; ctypes does the same.",
+    caution=True,
+)
+NOT_CONTIGUOUS = declare(
+    "util.not-contiguous", "numpy_to_ptr gets arrays that are contiguous.", caution=True
+)
+
+
+def _array(given: object) -> NDArray[Any]:
+    if not isinstance(given, np.ndarray):
+        raise ValueError(f"an ndarray is required (found {type(given).__name__})")
+    return given
+
+
+def _bytes(given: object) -> bytes:
+    if not isinstance(given, bytes):
+        raise TypeError(f"a bytes object is required (found {type(given).__name__})")
+    return given
+
+
+def _shape(given: object) -> tuple[int, ...]:
+    if not isinstance(given, tuple):
+        raise TypeError(f"a tuple is required (found {type(given).__name__})")
+    return tuple(map(U64, given))
+
+
+def _as_given(given: object) -> object:
+    return given
+
+
+@bare("util.numpy_to_ptr", _array, anytime=True)
+def numpy_to_ptr(array: NDArray[Any]) -> int:
+    """The address of the array's first byte; the caller keeps the array.
+
+    Violates, as cautions, DEPRECATED and NOT_CONTIGUOUS.
+    """
+    violate(DEPRECATED, "numpy_to_ptr: use array.ctypes.data")
+    if not array.flags.c_contiguous:
+        violate(NOT_CONTIGUOUS, f"numpy_to_ptr: found strides {array.strides}")
+    process.current().part(Borrowed).lend_array(array)
+    return array.ctypes.data
+
+
+@bare("util.numpy_contiguous_to_ptr", _array, anytime=True)
+def numpy_contiguous_to_ptr(array: NDArray[Any]) -> tuple[int, NDArray[Any]]:
+    """The address, and the contiguous array that owns it: a copy if the given one is not."""
+    contiguous = np.ascontiguousarray(array)
+    process.current().part(Borrowed).lend_array(contiguous)
+    return contiguous.ctypes.data, contiguous
+
+
+@bare("util.bytes_to_ptr", _bytes, anytime=True)
+def bytes_to_ptr(given: bytes) -> int:
+    """The address of the first byte; the caller keeps the object and nobody writes to it."""
+    address: int = np.frombuffer(given, np.uint8).ctypes.data
+    process.current().part(Borrowed).lend(given, address)
+    return address
+
+
+@bare("util.ptr_to_bytes", U64, U64, failed=b"", anytime=True)
+def ptr_to_bytes(ptr: int, size: int) -> bytes:
+    """A copy of host memory. Violates the rules of `AddressSpace.locate` and `Borrowed`."""
+    now = process.current()
+    now.part(Borrowed).check(ptr, size, "ptr_to_bytes")
+    now.claims.host_access(ptr, size, write=False, what="ptr_to_bytes")
+    return now.memory.resolve(ptr, size, want="host", write=False, what="ptr_to_bytes").tobytes()
+
+
+@bare("util.ptr_to_numpy", U64, _shape, I32, failed=None, anytime=True)
+def ptr_to_numpy(ptr: int, shape: tuple[int, ...], npy_type: int) -> NDArray[Any]:
+    """A view of host memory that keeps nothing alive. Raises ValueError for an unknown type.
+
+    Violates DEPRECATED, as a caution, and what `AddressSpace.locate` does.
+    """
+    violate(DEPRECATED, "ptr_to_numpy: use ctypes and numpy.frombuffer")
+    if npy_type not in NPY_DTYPES:
+        raise ValueError(f"NumPy type: found {npy_type}, expected one of {sorted(NPY_DTYPES)}")
+    dtype = np.dtype(NPY_DTYPES[npy_type])
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = process.current().memory
+    view = memory.resolve(ptr, nbytes, want="host", write=True, what="ptr_to_numpy")
+    return view.view(dtype).reshape(shape)
+
+
+class _Helpers:
+    """Threads that start_thread made: a `Part` of the process."""
+
+    def __init__(self) -> None:
+        self.threads: Handles[threading.Thread] = Handles("thread")
+
+    def live(self) -> list[str]:
+        """Names of the threads that nobody stopped."""
+        return [thread.name for thread in self.threads]
+
+    def close(self) -> None:
+        """The threads end by themselves."""
+
+
+@value("util.start_thread", _as_given, _as_given, anytime=True)
+def start_thread(function: Callable[[list[Any]], object], arguments: list[Any]) -> int:
+    """Run `function(arguments)` on a new thread; its id."""
+    thread = threading.Thread(target=function, args=(arguments,), name="acl helper", daemon=True)
+    handle = process.current().part(_Helpers).threads.add(thread)
+    thread.start()
+    return handle
+
+
+@status("util.stop_thread", U64, anytime=True)
+def stop_thread(thread_id: int) -> None:
+    """Wait for the thread to end; its function must return. Refused: INVALID_PARAM if unknown."""
+    threads = process.current().part(_Helpers).threads
+    if threads.get(thread_id) is None:
+        raise Refused(Code.INVALID_PARAM, f"stop_thread: {thread_id:#x}: found no such thread")
+    threads.remove(thread_id).join()

@@ -1,0 +1,183 @@
+"""Memory that two processes have: a file without a name, its header, and who still uses it.
+
+The exporter keeps byte 0 of the file locked, an importer byte 1; the kernel drops the locks when a
+process ends, however it ends. A key says which file of which process. It leads nowhere once that
+process is gone, and a number in it that the header repeats tells an old key from a new file in the
+same place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import re
+import secrets
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.memory.blocks import Bytes
+
+KEY_BYTES: Final = 65
+"""Of a key, with the null behind it."""
+
+MOST_IMPORTERS: Final = 256
+"""Processes that one key may be allowed to."""
+
+_KEY: Final = re.compile("[0-9a-f]{32}")
+_HEADER_BYTES: Final = 4096
+_KEPT: Final = 0  # byte that the exporter locks
+_USED: Final = 1  # byte that importers lock
+_HEADER: Final = np.dtype(
+    [
+        ("nonce", "<u8"),
+        ("nbytes", "<u8"),
+        ("device", "<u4"),
+        ("open", "<u4"),
+        ("everyone", "<u4"),
+        ("pids", "<u4", (MOST_IMPORTERS,)),
+    ]
+)
+
+
+class Segment:
+    """One end of shared memory, in the process that made it or in one that opened it.
+
+    `content`: its bytes, [nbytes] uint8. Callers hold a lock.
+    """
+
+    def __init__(self, key: str, file: int, nbytes: int, *, is_exported: bool) -> None:
+        self.key: Final = key
+        self.is_exported: Final = is_exported
+        """Whether this is the exporter's end."""
+        self._file = file
+        # What NumPy has of a mapping keeps it; nothing else may close it.
+        mapped = mmap.mmap(file, _HEADER_BYTES + nbytes)
+        self._header = np.frombuffer(mapped, _HEADER, 1)
+        self.content: Final[Bytes] = np.frombuffer(mapped, np.uint8, nbytes, _HEADER_BYTES)
+
+    @property
+    def device(self) -> int:
+        """Physical id of the device that has the memory."""
+        return int(self._header["device"][0])
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its exporter lives and has not closed the key. About a microsecond."""
+        if self.is_exported or self._file < 0:
+            return self._file >= 0
+        return bool(self._header["open"][0]) and not _lock(self._file, fcntl.F_RDLCK, _KEPT)
+
+    @property
+    def is_imported(self) -> bool:
+        """Asked by the exporter: whether another process has it open."""
+        if not _lock(self._file, fcntl.F_WRLCK, _USED):
+            return True
+        _lock(self._file, fcntl.F_UNLCK, _USED)
+        return False
+
+    def allow(self, pids: Sequence[int]) -> None:
+        """These processes may open it, too. Raises ValueError where there is no room for them."""
+        allowed = self._header["pids"][0]
+        free = np.flatnonzero(allowed == 0)
+        if len(pids) > len(free):
+            raise ValueError(f"found {len(pids)} process(es), expected at most {len(free)}")
+        allowed[free[: len(pids)]] = pids
+
+    def allows(self, pid: int) -> bool:
+        """Whether the process may open it."""
+        return bool(self._header["everyone"][0]) or pid in self._header["pids"][0]
+
+    def close(self) -> None:
+        """Give up this end; whoever has `content` keeps the bytes. Safe to call twice."""
+        if self._file < 0:
+            return
+        if self.is_exported:
+            self._header["open"] = 0
+        # The mapping has a descriptor of its own, which keeps the locks.
+        _lock(self._file, fcntl.F_UNLCK, _KEPT if self.is_exported else _USED)
+        os.close(self._file)
+        self._file = -1
+
+
+def export(content: Bytes, nbytes: int, device: int, *, everyone: bool) -> Segment:
+    """A new segment that begins with a copy of `content`, of which others get `nbytes`.
+
+    device: physical id. everyone: any process may open it, else those that are allowed.
+    """
+    file = os.memfd_create("ascend-simulator", os.MFD_CLOEXEC)
+    os.truncate(file, _HEADER_BYTES + content.nbytes)
+    _lock(file, fcntl.F_WRLCK, _KEPT)
+    header = np.zeros(1, _HEADER)
+    header["nonce"] = nonce = secrets.randbits(64)
+    header["nbytes"], header["device"] = nbytes, device
+    header["open"], header["everyone"] = 1, everyone
+    os.pwrite(file, header.tobytes(), 0)
+    key = f"{os.getpid():08x}{nonce:016x}{file:08x}"
+    segment = Segment(key, file, content.nbytes, is_exported=True)
+    segment.content[:] = content
+    return segment
+
+
+def open_key(key: str) -> Segment:
+    """The other end of a segment of another process.
+
+    Raises Refused RT_PARAM_INVALID for a key of this process or of none, a closed one, and one that
+    is not for this process: that it is this code is an inference.
+    """
+    owner, nonce, number = _read(key)
+    if owner == os.getpid():
+        raise _refused(key, "found a key of this process")
+    try:
+        file = os.open(f"/proc/{owner}/fd/{number}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise _refused(key, f"found no memory of process {owner}: {error.strerror}") from error
+    try:
+        nbytes = _exported_bytes(key, file, nonce)
+        segment = Segment(key, file, nbytes, is_exported=False)
+    except BaseException:
+        os.close(file)
+        raise
+    _lock(file, fcntl.F_RDLCK, _USED, waits=True)  # its exporter may be looking just now
+    found = "it closed" if not segment.is_kept else ""
+    if not segment.allows(os.getpid()):
+        found = f"it not for process {os.getpid()}"
+    if found:
+        segment.close()
+        raise _refused(key, f"found {found}")
+    return segment
+
+
+def _exported_bytes(key: str, file: int, nonce: int) -> int:
+    try:
+        header = np.frombuffer(os.pread(file, _HEADER.itemsize, 0), _HEADER)
+    except (OSError, ValueError) as error:
+        raise _refused(key, "found what is no memory") from error
+    if header.size != 1 or int(header["nonce"][0]) != nonce:
+        raise _refused(key, "found other memory than was exported")
+    return int(header["nbytes"][0])
+
+
+def _read(key: str) -> tuple[int, int, int]:
+    """Process, number in the header, and descriptor."""
+    if not _KEY.fullmatch(key):
+        raise _refused(key, "found no key of ipc_mem_get_export_key")
+    return int(key[:8], 16), int(key[8:24], 16), int(key[24:], 16)
+
+
+def _refused(key: str, text: str) -> Refused:
+    return Refused(Code.RT_PARAM_INVALID, f"ipc_mem_import_by_key: {key!r}: {text}")
+
+
+def _lock(file: int, kind: int, byte: int, *, waits: bool = False) -> bool:
+    """Lock or unlock one byte for this open file; False if that was not possible at once."""
+    command = fcntl.F_OFD_SETLKW if waits else fcntl.F_OFD_SETLK
+    try:
+        fcntl.fcntl(file, command, struct.pack("hhqqi", kind, os.SEEK_SET, byte, 1, 0))
+    except BlockingIOError:
+        return False
+    return True

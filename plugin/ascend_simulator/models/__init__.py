@@ -1,0 +1,1 @@
+"""Simulated models: the .om file, loading, the gear that is set, execution."""

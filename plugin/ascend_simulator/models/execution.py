@@ -1,0 +1,298 @@
+"""One execution of a model with a plan of memory: how it is submitted, and what runs.
+
+`bindings` checks on the host where everything lies. On the stream: the gear that the gear buffer
+then holds, the weights, and the arithmetic, in place in device memory. Before it the whole
+workspace is overwritten, so that whoever kept something there finds it gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ascend_simulator.codes import Code, Refused
+from ascend_simulator.memory.blocks import Place
+from ascend_simulator.memory.ordering import Range
+from ascend_simulator.models.bindings import Binding, check_apart, gear_bytes, located
+from ascend_simulator.models.datasets import DataBuffer, Dataset, TensorDesc, data, describe, living
+from ascend_simulator.models.graph import Array, Bound
+from ascend_simulator.models.loaded import Model, check_context
+from ascend_simulator.models.om import Dims, OmTensor, Shapes
+from ascend_simulator.models.regions import Given, system_memory
+from ascend_simulator.models.weights import PATTERN, Workspace
+from ascend_simulator.process import Process
+from ascend_simulator.streams.stream import Stream
+from ascend_simulator.streams.tasks import Task
+from ascend_simulator.violations import declare, violate
+
+BUSY = declare("model.busy", "A model is executed on one stream at a time.")
+GEAR_CONTENT = declare(
+    "model.gear-content",
+    "When an execution comes to it, the gear buffer holds what a setter of its model wrote there.",
+)
+
+
+def submit(
+    now: Process,
+    model: Model,
+    inputs: Dataset,
+    outputs: Dataset,
+    stream: Stream,
+    *,
+    waits: bool,
+    work: Given | None = None,
+) -> Execution:
+    """Have `stream` execute the model; what became of it is told by the result.
+
+    waits: the caller waits for it, so that failures are its own and not the stream's, and outputs
+    without an address are allocated. work: a workspace for this execution alone.
+    Violates BUSY, `claims.RACE`, `models.OTHER_CONTEXT` and what `Binding` does. Raises Refused:
+    RT_MODEL_CONTEXT, and as `Binding` and `Stream.submit` do.
+    """
+    check_context(now, model, "execute")
+    binding = Binding(now, model, inputs, outputs, work, allocates=waits)
+    execution = Execution(now, model, binding, waits=waits)
+    with now.lock:
+        execution.others = execution.workspace.others()
+        task = Task(execution.run, binding.reads(), binding.writes(), f"execute {model.name}")
+        depart(now, model, inputs, outputs, stream, task)
+        execution.workspace.submitted()
+    return execution
+
+
+def depart(
+    now: Process, model: Model, inputs: Dataset, outputs: Dataset, stream: Stream, task: Task
+) -> None:
+    """Submit an execution: until the host has waited, what it has is in use.
+
+    Violates BUSY; raises as `Stream.submit` does.
+    """
+    with now.lock:
+        ordering = now.streams.ordering
+        if model.flights.unordered(ordering, stream.number):
+            violate(BUSY, f"execute: {model.name}: found it executing on another stream")
+        stream.submit(task)
+        number = ordering.last(stream.number)
+        flights = [model.flights, inputs.flights, outputs.flights]
+        flights += [buffer.flights for buffer in (*inputs.buffers, *outputs.buffers)]
+        for each in flights:
+            each.add(stream.number, number)
+
+
+class Execution:
+    """A submitted execution."""
+
+    def __init__(self, now: Process, model: Model, binding: Binding, *, waits: bool) -> None:
+        self._now = now
+        self._model = model
+        self._binding = binding
+        self._waits = waits
+        block = binding.work.block
+        self.workspace: Final = model.workspace if block is model.work.block else Workspace(block)
+        self.others = 0
+        """What `workspace` told when this was submitted."""
+        self._failure: BaseException | None = None
+        self._done = False
+
+    def result(self) -> None:
+        """Raise what went wrong. For a caller who waits, after it has."""
+        if self._failure is not None:
+            raise self._failure
+        if not self._done:
+            code = Code.RT_LOST_HEARTBEAT if self._now.lost else Code.RT_STREAM_ABORT
+            raise Refused(code, f"execute: {self._model.name}: found it dropped by its stream")
+
+    def run(self) -> None:
+        """Execute; failures are raised, or kept for a caller who waits. Outputs are then garbage.
+
+        Violates GEAR_CONTENT and `weights.CHANGED`. Raises Refused RT_MODEL_EXECUTE.
+        """
+        try:
+            self._execute()
+        except BaseException as error:
+            for place in self._binding.outputs:
+                place.content.fill(PATTERN)
+            failed = error
+            if not isinstance(error, (Refused, AssertionError, Warning)):  # onnxruntime's
+                text = f"execute: {self._model.name}: {error}"
+                failed = Refused(Code.RT_MODEL_EXECUTE, text)
+                failed.__cause__ = error
+            if not self._waits:
+                raise failed from failed.__cause__
+            self._failure = failed
+        self._done = True
+
+    def _execute(self) -> None:
+        now, model, binding = self._now, self._model, self._binding
+        now.faults.strike("execute")
+        if now.settings.launch_us:
+            time.sleep(now.settings.launch_us / 1e6)
+        shapes = self._shapes()
+        if model.weights.nbytes:
+            model.image.check_next(model.weights.content, model.name)
+        self.workspace.fill(binding.work.ptr, binding.work.nbytes, self.others)
+        manifest = model.manifest
+        model.graph.run(
+            _bound(manifest.inputs, shapes.inputs, binding.inputs),
+            _bound(manifest.outputs, shapes.outputs, binding.outputs),
+        )
+        now.counters.executed()
+
+    def _shapes(self) -> Shapes:
+        """Those of the gear that the gear buffer holds now; of the largest if none was ever set.
+
+        Violates GEAR_CONTENT. Raises Refused RT_MODEL_EXECUTE for what is no gear, and for one that
+        the buffers have no room for.
+        """
+        manifest, binding = self._model.manifest, self._binding
+        if binding.gear is None:
+            return manifest.shapes[0]
+        found = _gear_values(binding.gear, manifest.gear_values)
+        expected = manifest.shapes[binding.expected]
+        if found == expected.gear:
+            return expected
+        other = next((shapes for shapes in manifest.shapes if shapes.gear == found), None)
+        fault = ", which is no gear" if other is None else self._misfit(other)
+        if not binding.is_set and (other is None or not fault):
+            return other or expected
+        text = f"found {found} in the gear buffer, expected {expected.gear}{fault}"
+        text = f"execute: {self._model.name}: {text}"
+        violate(GEAR_CONTENT, text)
+        if other is None or fault:
+            raise Refused(Code.RT_MODEL_EXECUTE, text)
+        return other
+
+    def _misfit(self, shapes: Shapes) -> str:
+        """Which buffer has no room for a gear that the host did not know of; '' if all have."""
+        manifest, binding = self._model.manifest, self._binding
+        for tensors, dims, places in (
+            (manifest.inputs, shapes.inputs, binding.inputs),
+            (manifest.outputs, shapes.outputs, binding.outputs),
+        ):
+            for tensor, each, place in zip(tensors, dims, places, strict=True):
+                needed = tensor.nbytes(each)
+                if place.nbytes < needed:
+                    return f", for which '{tensor.name}' has {place.nbytes:,} bytes of {needed:,}"
+        return ""
+
+
+def _bound(
+    tensors: Sequence[OmTensor], dims: Sequence[Dims], places: Sequence[Place]
+) -> list[Bound]:
+    return [
+        Bound(tensor.graph_name, tensor.dtype, each, place.address)
+        for tensor, each, place in zip(tensors, dims, places, strict=True)
+    ]
+
+
+def _gear_values(place: Place, values: int) -> tuple[int, ...]:
+    width = gear_bytes(place.nbytes, values)
+    found = place.content[: width * values].view(np.int64 if width == 8 else np.int32)
+    return tuple(map(int, found))
+
+
+def execute_free_shapes(
+    now: Process, model: Model, inputs: Dataset, outputs: Dataset, stream: Stream
+) -> None:
+    """Execute behind what `stream` has to do, and wait. The outputs' descriptions are filled.
+
+    Violates `models.OTHER_CONTEXT`, `datasets.DEAD`, and what `bindings.located`, `check_apart` and
+    `execution.depart` violate. Raises Refused: INVALID_PARAM for missing inputs, missing
+    descriptions and shapes outside what was compiled; GE_FAILURE for short buffers, the bytes that
+    are needed in its text (an inference); RT_MODEL_EXECUTE.
+    """
+    check_context(now, model, "execute")
+    what = f"execute: {model.name}"
+    manifest = model.manifest
+    for given, tensors in ((inputs, manifest.inputs), (outputs, manifest.outputs)):
+        if len(given.buffers) < len(tensors):
+            found = f"found {len(given.buffers)} buffers, expected {len(tensors)}"
+            raise Refused(Code.INVALID_PARAM, f"{what}: {found}")
+        for handle in given.handles:
+            living(data().buffers, handle, what)
+    bound = []
+    reads: list[Range] = []
+    for index, tensor in enumerate(manifest.inputs):
+        dims = _dims(model, inputs, index, tensor)
+        buffer = inputs.buffers[index]
+        nbytes = tensor.nbytes(dims)
+        _check_room(model, tensor.name, buffer, nbytes)
+        place = located(now, model, buffer.ptr, nbytes, f"{what}: '{tensor.name}'")
+        bound.append(Bound(tensor.graph_name, tensor.dtype, dims, place.address))
+        reads.append(place.range)
+    writes = [
+        located(now, model, buffer.ptr, buffer.size, f"{what}: output {index}").range
+        for index, buffer in enumerate(outputs.buffers)
+        if buffer.ptr
+    ]
+    check_apart(what, reads, writes)
+    results: list[Array] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            now.faults.strike("execute")
+            names = [tensor.graph_name for tensor in manifest.outputs]
+            results.extend(model.graph.run_unsized(bound, names))
+            now.counters.executed()
+        except Exception as error:  # reported to the caller, who waits
+            failures.append(error)
+
+    task = Task(run, reads, writes, f"execute {model.name}")
+    depart(now, model, inputs, outputs, stream, task)
+    now.streams.wait(stream.record(), None)
+    if failures:
+        raise _refusal(model, failures[0]) from failures[0]
+    if not results:
+        code = Code.RT_LOST_HEARTBEAT if now.lost else Code.RT_STREAM_ABORT
+        raise Refused(code, f"{what}: found it dropped by its stream")
+    for index, (tensor, array) in enumerate(zip(manifest.outputs, results, strict=True)):
+        _deliver(now, model, outputs, index, tensor, array)
+
+
+def _dims(model: Model, inputs: Dataset, index: int, tensor: OmTensor) -> Dims:
+    handle = inputs.descs.get(index)
+    if handle is None:
+        if -1 in tensor.dims:
+            text = f"'{tensor.name}': found no tensor description, its dims are {tensor.dims}"
+            raise Refused(Code.INVALID_PARAM, f"execute: {model.name}: {text}")
+        return tensor.dims
+    dims = living(data().descs, handle, "execute").dims
+    fits = len(dims) == len(tensor.ranges) and all(
+        low <= dim and (high < 0 or dim <= high)
+        for dim, (low, high) in zip(dims, tensor.ranges, strict=True)
+    )
+    if not fits:
+        text = f"'{tensor.name}': found dims {dims}, expected {tensor.ranges}"
+        raise Refused(Code.INVALID_PARAM, f"execute: {model.name}: {text}")
+    return dims
+
+
+def _deliver(
+    now: Process, model: Model, outputs: Dataset, index: int, tensor: OmTensor, array: Array
+) -> None:
+    buffer = outputs.buffers[index]
+    if buffer.ptr == 0 and array.nbytes:
+        what = f"execute: {model.name}: '{tensor.name}'"
+        buffer.ptr = system_memory(array.nbytes, 0, what)
+        buffer.size = array.nbytes
+    _check_room(model, tensor.name, buffer, array.nbytes)
+    if array.nbytes:
+        target = now.memory.resolve(buffer.ptr, array.nbytes, want="device", write=True)
+        target[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    describe(outputs, index, TensorDesc(tensor.dtype, array.shape, tensor.format))
+
+
+def _check_room(model: Model, name: str, buffer: DataBuffer, nbytes: int) -> None:
+    if buffer.size < nbytes:
+        text = f"'{name}': found {buffer.size:,} bytes, expected {nbytes:,}"
+        raise Refused(Code.GE_FAILURE, f"execute: {model.name}: {text}")
+
+
+def _refusal(model: Model, error: BaseException) -> Refused:
+    if isinstance(error, Refused):
+        return error
+    return Refused(Code.RT_MODEL_EXECUTE, f"execute: {model.name}: {error}")

@@ -1,0 +1,112 @@
+"""The arithmetic behind a simulated model: ONNX Runtime, on memory that is the caller's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final, TypeAlias
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascend_simulator.enumerations import DataType
+from ascend_simulator.models.om import Dims
+
+# onnxruntime's own objects, which come without types.
+Session: TypeAlias = Any
+IOBinding: TypeAlias = Any
+Array: TypeAlias = NDArray[Any]
+
+_ELEMENTS: Final[Mapping[int, Any]] = {
+    DataType.ACL_FLOAT: np.float32,
+    DataType.ACL_FLOAT16: np.float16,
+    DataType.ACL_BF16: 16,  # TensorProto.BFLOAT16: NumPy has none
+    DataType.ACL_DOUBLE: np.float64,
+    DataType.ACL_INT8: np.int8,
+    DataType.ACL_INT16: np.int16,
+    DataType.ACL_INT32: np.int32,
+    DataType.ACL_INT64: np.int64,
+    DataType.ACL_UINT8: np.uint8,
+    DataType.ACL_UINT16: np.uint16,
+    DataType.ACL_UINT32: np.uint32,
+    DataType.ACL_UINT64: np.uint64,
+    DataType.ACL_BOOL: np.bool_,
+}
+"""aclDataType -> how ONNX Runtime's bindings want it named."""
+_ONLY_FATAL: Final = 4
+
+_shared: Final[WeakValueDictionary[tuple[str, int], Graph]] = WeakValueDictionary()
+"""By digest of the file and threads."""
+_lock = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One input or output of an execution, and where its elements lie."""
+
+    name: str
+    dtype: int
+    """An aclDataType."""
+    dims: Dims
+    address: int
+    """On the host; of as many bytes as the dims need."""
+
+
+class Graph:
+    """One graph, opened. Runs on several threads at once do not disturb each other."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @classmethod
+    def open(cls, graph: bytes, threads: int) -> Graph:
+        """A serialized ModelProto, run by `threads` threads. Raises what onnxruntime does."""
+        # ONNX Runtime reports its use to its makers from 1.29 on unless told not to before its
+        # import (Privacy.md in its package). A choice already in the environment stands.
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # A simulated card has no cores of its own: threads that spin would take the host's.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.enable_mem_pattern = False  # it keeps memory for each shape that was ever run
+        options.log_severity_level = _ONLY_FATAL  # what is an error is raised as well
+        return cls(onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"]))
+
+    @classmethod
+    def shared(cls, digest: str, graph: bytes, threads: int) -> Graph:
+        """As `open`; models loaded from the same content share one, which goes with the last."""
+        with _lock:
+            found = _shared.get((digest, threads))
+            if found is None:
+                found = cls.open(graph, threads)
+                _shared[digest, threads] = found
+            return found
+
+    def run(self, inputs: Sequence[Bound], outputs: Sequence[Bound]) -> None:
+        """One execution: reads and writes in place. Raises what onnxruntime does."""
+        binding = self._bind(inputs)
+        for each in outputs:
+            element = _ELEMENTS[each.dtype]
+            binding.bind_output(each.name, "cpu", 0, element, each.dims, each.address)
+        self._session.run_with_iobinding(binding)
+
+    def run_unsized(self, inputs: Sequence[Bound], names: Sequence[str]) -> list[Array]:
+        """One execution whose outputs have the dims that come about, in memory of their own."""
+        binding = self._bind(inputs)
+        for name in names:
+            binding.bind_output(name, "cpu")
+        self._session.run_with_iobinding(binding)
+        return [value.numpy() for value in binding.get_outputs()]
+
+    def _bind(self, inputs: Sequence[Bound]) -> IOBinding:
+        binding = self._session.io_binding()
+        for each in inputs:
+            element = _ELEMENTS[each.dtype]
+            binding.bind_input(each.name, "cpu", 0, element, each.dims, each.address)
+        return binding

@@ -1,0 +1,114 @@
+"""What a stream is given: tasks to do, and marks to pass."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Final, NamedTuple, Protocol
+
+from ascend_simulator.memory.ordering import Knowledge, Range
+
+
+class Task(NamedTuple):
+    """Something for a stream to do.
+
+    run is called once, on the stream's thread or, under a seed, on that of a waiting host. It
+    raises Refused where the device would report a failure; anything else it raises reaches the
+    host at its next wait. reads and writes are the ranges that run touches, holes excluded.
+    """
+
+    run: Callable[[], None]
+    reads: Sequence[Range]
+    writes: Sequence[Range]
+    label: str
+
+
+class Mark:
+    """A place in a stream that the host and other streams can wait for."""
+
+    __slots__ = ("_gate", "done", "knowledge", "stamp_ns")
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self.knowledge: Final = knowledge
+        """What is over when this is done."""
+        self.done = False
+        self.stamp_ns = 0
+        """When the stream passed it, perf_counter_ns."""
+        self._gate = Lock()
+        self._gate.acquire()
+
+    def pass_(self) -> None:
+        """The stream has come here. Called once."""
+        self.stamp_ns = time.perf_counter_ns()
+        self.done = True
+        self._gate.release()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Block until the stream has come here; False after `timeout_s` (None: no limit)."""
+        if self.done:
+            return True
+        if not self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            return False
+        self._gate.release()  # for the next who waits
+        return True
+
+
+class Steps(Protocol):
+    """A stream, for whoever runs it without its thread."""
+
+    def is_ready(self) -> bool:
+        """Whether `step` can do something."""
+
+    def step(self) -> None:
+        """Do one thing; `is_ready` was true."""
+
+
+class Runner(Protocol):
+    """How streams come to run while the host waits for a mark."""
+
+    def wait(self, mark: Mark, timeout_s: float | None) -> bool:
+        """Block until `mark` is passed; False after `timeout_s`."""
+
+    def look(self) -> None:
+        """The host looks whether something is done, without waiting."""
+
+
+class Behind:
+    """Streams run on their own threads."""
+
+    def wait(self, mark: Mark, timeout_s: float | None) -> bool:
+        """Block until `mark` is passed; False after `timeout_s`."""
+        return mark.wait(timeout_s)
+
+    def look(self) -> None:
+        """Nothing to do: the threads run anyway."""
+
+
+class Seeded:
+    """Streams run only while the host waits, on its thread, in an order that a number decides."""
+
+    def __init__(self, seed: int, streams: Callable[[], Sequence[Steps]]) -> None:
+        self._random = random.Random(seed)
+        self._streams = streams
+        self._lock = Lock()
+
+    def wait(self, mark: Mark, timeout_s: float | None) -> bool:
+        """Run streams until `mark` is passed. Time does not count: never False."""
+        while not mark.done:
+            with self._lock:
+                if not mark.done and not self._step():
+                    raise AssertionError("found streams that wait for each other, expected none")
+        return True
+
+    def look(self) -> None:
+        """One step, so that a host that only looks gets on."""
+        with self._lock:
+            self._step()
+
+    def _step(self) -> bool:
+        ready = [stream for stream in self._streams() if stream.is_ready()]
+        if ready:
+            self._random.choice(ready).step()
+        return bool(ready)
