@@ -95,7 +95,7 @@ train: $(VENV)/train  ## train ge_classifier again and replace the parameters th
 	$(PY) -m model_factory.digits_train
 
 clean:  ## remove all that these commands made
-	rm -rf $(VENV) .oracle .cache .*_cache .hypothesis *.egg-info plugin/*.egg-info
+	rm -rf $(VENV) .oracle .cache .*_cache .hypothesis *.egg-info plugin/*.egg-info simulator/*.egg-info
 	rm -rf model_repository/*/*/.cache model_repository/*/*/*.onnx \
 	    model_repository/*/*/*.pt2 model_repository/*/*/tokenizer.json
 	find . -name __pycache__ -prune -exec rm -rf {} +
@@ -107,8 +107,9 @@ $(VENV)/pyvenv.cfg:
 	needed, and $(PYTHON) is older; name another one: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/serving: pyproject.toml plugin/pyproject.toml | $(VENV)/pyvenv.cfg
-	$(INSTALL) --editable '.[models,factory,client]' --editable ./plugin '$(NUMPY)'
+$(VENV)/serving: pyproject.toml plugin/pyproject.toml simulator/pyproject.toml | $(VENV)/pyvenv.cfg
+	$(INSTALL) --editable '.[models,factory,client]' --editable ./plugin \
+	    --editable ./simulator '$(NUMPY)'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/serving

@@ -25,7 +25,7 @@ from support.servers import ROOT, Flag, Server, start_reference_server, start_tr
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-SIMULATOR = ROOT / "plugin" / "ascend_simulator" / "site"
+SIMULATOR = ROOT / "simulator" / "ascend_simulator" / "site"
 """What CANN's set_env.sh puts first in PYTHONPATH and PATH; the simulator's takes its place."""
 
 CHIP = "AscendSimulator"
@@ -125,7 +125,7 @@ def environment() -> dict[str, str]:
     first = {
         # The compiler's interpreter is the one that runs the tests: others may lack onnx.
         "PATH": [SIMULATOR / "bin", Path(sys.executable).parent],
-        "PYTHONPATH": [SIMULATOR, ROOT / "plugin"],
+        "PYTHONPATH": [SIMULATOR, ROOT / "simulator", ROOT / "plugin"],
     }
     return {
         name: os.pathsep.join([*map(str, paths), *filter(None, [os.environ.get(name)])])

@@ -21,7 +21,7 @@ from support.servers import ROOT, Server, start_reference_server, start_tritonse
 
 from ge_runtime.cli.convert.conversion import Wishes, convert
 
-SIMULATOR = ROOT / "plugin/ascend_simulator/site"
+SIMULATOR = ROOT / "simulator/ascend_simulator/site"
 CARD = '"device_ids" value { string_value: "0" }'
 NPU_GE = """\
 backend: "npu_ge"
@@ -89,7 +89,8 @@ def test_sizes_between_its_gears_are_answered(oracle_installed, folders, start):
 
 def test_it_is_compiled_for_a_simulated_card_and_answers(folders, monkeypatch):
     models, backends = folders
-    monkeypatch.setenv("PYTHONPATH", f"{SIMULATOR}{os.pathsep}{ROOT / 'plugin'}")
+    sources = [SIMULATOR, ROOT / "simulator", ROOT / "plugin"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, sources)))
     programs = [f"{SIMULATOR / 'bin'}", str(Path(sys.executable).parent), os.environ["PATH"]]
     monkeypatch.setenv("PATH", os.pathsep.join(programs))
     build = [sys.executable, "-m", "ge_runtime.cli", "build", str(models / "encoder")]

@@ -1,4 +1,4 @@
-"""The two wheels: what is in them, and that each works alone in a new environment."""
+"""The three wheels: what is in them, and that each works alone in a new environment."""
 
 import email
 import shutil
@@ -11,11 +11,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = {"ge_runtime": ROOT / "plugin", "reference_server": ROOT}
+SOURCES = {
+    "ge_runtime": ROOT / "plugin",
+    "ascend_simulator": ROOT / "simulator",
+    "reference_server": ROOT,
+}
 PACKAGES = list(SOURCES)
+VERSION = "0.1.0"
 #: What a wheel holds beside the package of its name.
 BESIDE = {
-    "ge_runtime": ["ascend_simulator"],
+    "ge_runtime": [],
+    "ascend_simulator": [],
     "reference_server": ["triton_python_backend_utils"],
 }
 #: The command that the simulator's environment puts on PATH.
@@ -34,7 +40,7 @@ print(*sys.modules)
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both wheels, by package.
+    """The wheels by package.
 
     They are built from a copy: setuptools leaves a build/ beside the sources, and the next wheel
     would take up what lies there, deleted modules included.
@@ -44,7 +50,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ".*", "*.egg-info", "build", "dist", "__pycache__", "model_repository"
     )
     source = shutil.copytree(ROOT, scratch / "source", ignore=ignored)
-    pip("wheel", "--no-deps", "--wheel-dir", scratch, source, source / "plugin")
+    projects = [source, source / "plugin", source / "simulator"]
+    pip("wheel", "--no-deps", "--wheel-dir", scratch, *projects)
     return {package: next(scratch.glob(f"{package}-*.whl")) for package in PACKAGES}
 
 
@@ -73,7 +80,7 @@ def test_metadata_names_licence_and_oldest_python(wheels, package):
 
 @pytest.mark.slow
 def test_the_simulators_command_can_be_run(wheels):
-    with zipfile.ZipFile(wheels["ge_runtime"]) as wheel:
+    with zipfile.ZipFile(wheels["ascend_simulator"]) as wheel:
         assert wheel.getinfo(ATC).external_attr >> 16 & 0o111 == 0o111
 
 
@@ -82,6 +89,21 @@ def test_ge_runtime_imports_where_only_numpy_is(wheels, tmp_path):
     python = new_environment(tmp_path)
     pip("install", "--no-deps", wheels["ge_runtime"], "numpy", python=python)
     import_all(python, "ge_runtime")
+    assert run(python.with_name("ge-runtime"), "--version") == f"ge-runtime {VERSION}\n"
+
+
+@pytest.mark.slow
+def test_ascend_simulator_stands_in_for_acl_with_what_its_wheel_asks_for(wheels, tmp_path):
+    python = new_environment(tmp_path)
+    pip("install", wheels["ascend_simulator"], python=python)
+    import_all(python, "ascend_simulator")
+    command = python.with_name("ascend-simulator")
+    assert run(command, "--version") == f"ascend-simulator {VERSION}\n"
+    ask = "import acl; acl.init(); print(acl.get_soc_name())"
+    line = f"""eval "$({command} env)" && {python} -c '{ask}' && atc --help"""
+    name, *usage = run("/bin/sh", "-c", line).splitlines()
+    assert name == "AscendSimulator"
+    assert "--soc_version" in "\n".join(usage)
 
 
 @pytest.mark.slow

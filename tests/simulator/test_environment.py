@@ -19,7 +19,7 @@ def shell(command, **variables):
     line = f'eval "$({sys.executable} -m ascend_simulator env $OPTIONS)" && {command}'
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path.endswith("plugin")),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path.endswith("simulator")),
         "OPTIONS": "",
         **variables,
     }

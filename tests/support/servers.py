@@ -169,7 +169,8 @@ def _running(
         "exit_timeout_secs": EXIT_TIMEOUT_SECONDS,
     }
     command = [*command, *command_line(settings | flags)]
-    source = os.pathsep.join([str(ROOT), str(ROOT / "plugin"), os.environ.get("PYTHONPATH", "")])
+    sources = [ROOT, ROOT / "plugin", ROOT / "simulator", os.environ.get("PYTHONPATH", "")]
+    source = os.pathsep.join(map(str, sources))
     with tempfile.TemporaryDirectory(prefix="server-") as directory:
         log_file = Path(directory) / "log"
         environment = os.environ | {"PYTHONPATH": source.rstrip(os.pathsep)}

@@ -77,7 +77,7 @@ def test_process_with_too_many_connections_keeps_no_other_out(services, monkeypa
         assert refused in caplog.messages
         other = "from runtime.support.services import Services; import sys; "
         other += "print(Services(sys.argv[1]).stats('held')['device'])"
-        paths = os.pathsep.join(str(TESTS / part) for part in (".", "../plugin"))
+        paths = os.pathsep.join(str(TESTS / part) for part in (".", "../plugin", "../simulator"))
         done = subprocess.run(
             [sys.executable, "-c", other, str(services.path)],
             env={**os.environ, "PYTHONPATH": paths},

@@ -173,7 +173,7 @@ class ClientProcess:
 
     def __init__(self, artifact, *, forks=False):
         """forks: it forks a process that sleeps, and says what that has said of the service."""
-        paths = os.pathsep.join(str(TESTS / part) for part in (".", "../plugin"))
+        paths = os.pathsep.join(str(TESTS / part) for part in (".", "../plugin", "../simulator"))
         self._process = subprocess.Popen(
             [
                 sys.executable,

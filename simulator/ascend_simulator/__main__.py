@@ -1,4 +1,4 @@
-"""`python -m ascend_simulator`: the environment of a simulated `acl` and `atc`, and its rules."""
+"""The command `ascend-simulator`: the environment of a simulated `acl` and `atc`, and its rules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ def main(
         description='eval "$(python -m ascend_simulator env)" puts simulated acl and atc first.',
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"ascend-simulator {_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     env = commands.add_parser(
         "env", help="print the environment as shell commands", allow_abbrev=False
@@ -46,6 +48,13 @@ def main(
     given = vars(parser.parse_args(arguments))
     run: Callable[[dict[str, str], Mapping[str, str]], int] = given.pop("run")
     return run(given, environment)
+
+
+def _version() -> str:
+    try:
+        return version("ascend-simulator")
+    except PackageNotFoundError:
+        return f"of {_PACKAGE.parent}, which is not installed"
 
 
 def _env(given: dict[str, str], environment: Mapping[str, str]) -> int:
