@@ -114,15 +114,15 @@ def test_models_execute_in_their_own_process_unless_told_otherwise():
 
 
 @pytest.mark.parametrize(
-    ("parameters", "sharing"),
+    ("parameters", "share"),
     [
         ({}, ServiceShare(1.0, 0)),
         ({"service_weight": "2.5"}, ServiceShare(2.5, 0)),
         ({"service_weight": "0.001", "service_priority": "3"}, ServiceShare(0.001, 3)),
     ],
 )
-def test_part_in_the_device_service_is_read(parameters, sharing):
-    assert parse(encoder_config({"placement": "service", **parameters})).sharing == sharing
+def test_part_in_the_device_service_is_read(parameters, share):
+    assert parse(encoder_config({"placement": "service", **parameters})).service_share == share
 
 
 @pytest.mark.parametrize(
