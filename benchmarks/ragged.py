@@ -37,10 +37,9 @@ from benchmarks.instruments import (
 )
 from benchmarks.naive import BumpAllocator, Naive, windows_until_exhausted
 from ge_runtime.engines.onnx import OnnxEngine
-from ge_runtime.planning.demand import Demand
+from ge_runtime.planning.gear_optimizer import optimal_gears
 from ge_runtime.planning.histogram import Histogram
-from ge_runtime.planning.optimum import optimum
-from ge_runtime.planning.tables import value_of
+from ge_runtime.planning.size_demand import SizeDemand, gears_value
 from ge_runtime.runtime import Runtime
 
 ENCODER = ROOT / "model_repository" / "text_encoder"
@@ -136,9 +135,9 @@ def derived_gears(trace: str, options: argparse.Namespace) -> tuple[str, float]:
     histogram = Histogram(["tokens"])
     for length in traces.token_lengths(trace, 20_000, options.seed + 1).tolist():
         histogram.add((length,))
-    demand = Demand.of(histogram, limits={"tokens": traces.LARGEST[trace]})
-    gears = optimum(demand, options.gears)
-    return value_of(gears), demand.waste(gears)
+    demand = SizeDemand.of(histogram, limits={"tokens": traces.LARGEST[trace]})
+    gears = optimal_gears(demand, options.gears)
+    return gears_value(gears), demand.waste(gears)
 
 
 def open_encoder(parameters: Mapping[str, str]) -> Runtime:

@@ -23,8 +23,7 @@ from ge_runtime.engines.gearing import Gearing
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.engines.wiring import Shape, Wiring, foresee
 from ge_runtime.errors import ArtifactFault
-from ge_runtime.planning.ascend import ascend_options
-from ge_runtime.planning.target import Target
+from ge_runtime.planning.ascend_gears import CompileTarget, ascend_options
 from ge_runtime.specs import ROWS, Dim, TensorSpec
 
 
@@ -122,7 +121,7 @@ def _refuse_what_has_no_rows(config: RuntimeConfig) -> None:
 
 def _target(
     signature: Signature, gears: Sequence[Gear], shapes: Sequence[Mapping[str, Shape]]
-) -> Target:
+) -> CompileTarget:
     """The stage with its sizes at each gear of the model, those of fewest elements first.
 
     shapes: of all tensors, at each of the gears. What is equal at two of them is one gear here.
@@ -148,10 +147,10 @@ def _target(
         inputs.append(TensorSpec(tensor.name, tensor.dtype, tuple(dims)))
     points = tuple(dict.fromkeys(zip(*columns.values(), strict=True)))
     tables = {tuple(columns): points} if columns else {}
-    return Target(inputs=tuple(inputs), outputs=(), batched=False, limits={}, tables=tables)
+    return CompileTarget(inputs=tuple(inputs), outputs=(), batched=False, limits={}, tables=tables)
 
 
-def _flags(source: Path, target: Target) -> list[str]:
+def _flags(source: Path, target: CompileTarget) -> list[str]:
     options = ascend_options(target)
     if not options.atc:
         raise ArtifactFault(f"{source}: ATC cannot compile its gears: {options.note}")

@@ -14,11 +14,11 @@ from ge_runtime.cli.gears_plan import Plan
 from ge_runtime.cli.model_config import read_runtime_config
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import RuntimeFault
-from ge_runtime.planning.ascend import MOST_GEARS
-from ge_runtime.planning.demand import Demand
-from ge_runtime.planning.plot import draw
-from ge_runtime.planning.report import compare
-from ge_runtime.planning.sources import read_histogram
+from ge_runtime.planning.ascend_gears import MAX_GEARS
+from ge_runtime.planning.gear_plot import draw
+from ge_runtime.planning.gear_report import compare
+from ge_runtime.planning.histogram_files import read_histogram
+from ge_runtime.planning.size_demand import SizeDemand
 from ge_runtime.specs import ROWS
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _run(given: argparse.Namespace) -> int:
         raise RuntimeFault(
             f"--limit: found no axis '{unknown[0]}', expected one of: {', '.join(sorted(known))}"
         )
-    demand = Demand.of(histogram, limits=limits, align=given.align)
+    demand = SizeDemand.of(histogram, limits=limits, align=given.align)
     plan = Plan(
         source=str(given.file),
         demand=demand,
@@ -190,8 +190,8 @@ def _counts(text: str) -> range:
     first, dash, last = text.partition("-")
     if first.isdecimal() and (last.isdecimal() or not dash):
         counts = range(int(first), int(last or first) + 1)
-        if counts and counts[0] >= 1 and counts[-1] <= MOST_GEARS:
+        if counts and counts[0] >= 1 and counts[-1] <= MAX_GEARS:
             return counts
     raise argparse.ArgumentTypeError(
-        f"found {text!r}, expected a number from 1 to {MOST_GEARS} or a range such as 1-8"
+        f"found {text!r}, expected a number from 1 to {MAX_GEARS} or a range such as 1-8"
     )

@@ -7,11 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.planning.ascend import AscendOptions, ascend_options, with_options
-from ge_runtime.planning.demand import Demand
-from ge_runtime.planning.report import Comparison, as_json, choice_lines, curve_lines, use_lines
-from ge_runtime.planning.tables import GearTable, key_of, pbtxt_lines, size_text
-from ge_runtime.planning.target import Target
+from ge_runtime.planning.ascend_gears import (
+    AscendOptions,
+    CompileTarget,
+    ascend_options,
+    with_options,
+)
+from ge_runtime.planning.gear_report import (
+    Comparison,
+    as_json,
+    choice_lines,
+    curve_lines,
+    use_lines,
+)
+from ge_runtime.planning.size_demand import GearTable, SizeDemand, gears_key, pbtxt_lines, size_text
 from ge_runtime.specs import ROWS, DType, TensorSpec
 
 
@@ -20,7 +29,7 @@ class Plan:
     """Gears of one count, with all that configures them; or a curve of several counts."""
 
     source: str
-    demand: Demand
+    demand: SizeDemand
     comparisons: Sequence[Comparison]
     limits: Mapping[str, int]
     """Of all axes that have one, those of the demand among them."""
@@ -85,13 +94,13 @@ class Plan:
             lines[0] += f"; {demand.beyond:,} more over the limit are left out"
         return lines
 
-    def _target(self) -> Target:
+    def _target(self) -> CompileTarget:
         axes = self.demand.axes
         if self.config is not None:
-            return Target.of(self.config, self.limits, axes, self.gears)
+            return CompileTarget.of(self.config, self.limits, axes, self.gears)
         # A stand-in: one input that has the axes and nothing else.
         dims = tuple(axis for axis in axes if axis != ROWS)
-        return Target(
+        return CompileTarget(
             inputs=(TensorSpec("INPUT", DType.FP32, dims),),
             outputs=(),
             batched=ROWS in self.limits,
@@ -103,13 +112,13 @@ class Plan:
         rows_key = "max_batch_size" if self.config is None else self.config.rows_key
         return pbtxt_lines(self.demand.axes, self.gears, self.limits, rows_key)
 
-    def _options(self, target: Target) -> AscendOptions:
+    def _options(self, target: CompileTarget) -> AscendOptions:
         """The gears for Ascend's compiler, with what else config.pbtxt asks of it."""
         if self.config is not None and self.config.stages:
             return AscendOptions(note="each stage has its own; `ge-runtime build` compiles them")
         return with_options(ascend_options(target), self.config.ge_options if self.config else {})
 
-    def _io_bytes(self, target: Target) -> dict[tuple[int, ...], int] | None:
+    def _io_bytes(self, target: CompileTarget) -> dict[tuple[int, ...], int] | None:
         """Gear: bytes of the inputs and outputs of one execution, if they are known."""
         axes = self.demand.axes
         if self.config is not None:
@@ -122,7 +131,7 @@ class Plan:
         return {gear: rows * math.prod(gear) * self.bytes_per_element for gear in self.gears}
 
     def _cost_lines(
-        self, target: Target, memory: Mapping[tuple[int, ...], int] | None
+        self, target: CompileTarget, memory: Mapping[tuple[int, ...], int] | None
     ) -> list[str]:
         lines = []
         if memory is not None:
@@ -131,7 +140,7 @@ class Plan:
                 f"memory: {max(memory.values()):,} bytes of inputs and outputs in the largest "
                 f"gear{rows}; the others use the same"
             )
-        parts = [f"{len(table)} of {key_of(axes)}" for axes, table in target.tables.items()]
+        parts = [f"{len(table)} of {gears_key(axes)}" for axes, table in target.tables.items()]
         lines.append(f"compiled: {target.gear_count} gear(s): {' x '.join(parts)}")
         return lines
 

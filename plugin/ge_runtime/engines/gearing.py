@@ -9,7 +9,7 @@ from pathlib import Path
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.config.gear_sizes import GearSizes
-from ge_runtime.planning.derive import derive
+from ge_runtime.planning.gear_optimizer import derive_gears
 from ge_runtime.planning.histogram import Histogram, HistogramFault
 from ge_runtime.specs import ROWS
 
@@ -40,7 +40,7 @@ class Gearing:
         tables: dict[tuple[str, ...], GearSizes] = {}
         for axes, table in config.gears.items():
             if isinstance(table, int):
-                derived = derive(axes, limits, table, histogram)
+                derived = derive_gears(axes, limits, table, histogram)
                 report.append(derived.how)
                 table = derived.gears
             tables[axes] = table

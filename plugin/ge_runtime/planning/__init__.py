@@ -1,4 +1,4 @@
-"""Which gears to prepare for: planned from how often which sizes occur.
+"""Chooses gears from how often which sizes occur, and reports what they save.
 
-Pure arithmetic on `Histogram`s, save reading and writing files and `plot`.
+Pure arithmetic on `Histogram`s, save reading and writing files and `gear_plot`.
 """

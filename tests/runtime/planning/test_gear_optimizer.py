@@ -8,13 +8,19 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from runtime.planning import brute
 
-from ge_runtime.planning import optimum as module
-from ge_runtime.planning.bands import best_bands
-from ge_runtime.planning.chains import best_chains
-from ge_runtime.planning.demand import Demand
-from ge_runtime.planning.descent import improved
-from ge_runtime.planning.optimum import optima, optimum
-from ge_runtime.planning.rivals import RIVALS
+from ge_runtime.planning import gear_optimizer as module
+from ge_runtime.planning.gear_optimizer import (
+    MIN_SIZES,
+    best_bands,
+    best_chains,
+    derive_gears,
+    improve,
+    optimal_gears,
+    optimal_gears_by_count,
+)
+from ge_runtime.planning.gear_report import BASELINES
+from ge_runtime.planning.histogram import Histogram
+from ge_runtime.planning.size_demand import SizeDemand
 
 counts = st.integers(1, 50)
 lines = st.dictionaries(st.tuples(st.integers(1, 30)), counts, min_size=1, max_size=7)
@@ -28,7 +34,7 @@ few = st.integers(1, 4)
 
 
 def demand_of(counted, axes, **options):
-    return Demand.of(brute.histogram_of(counted, axes), **options)
+    return SizeDemand.of(brute.histogram_of(counted, axes), **options)
 
 
 def edges_of(demand):
@@ -50,7 +56,7 @@ def waste_of(counted, executed):
 def test_along_one_axis_no_set_is_better(counted, count, align, spare):
     limit = max(counted)[0] + spare
     demand = demand_of(counted, ["tokens"], limits={"tokens": limit}, align=align)
-    gears = optimum(demand, count)
+    gears = optimal_gears(demand, count)
     best = min(
         brute.executed(counted, table)
         for table in brute.all_tables(edges_of(demand), count, (limit,))
@@ -62,7 +68,7 @@ def test_along_one_axis_no_set_is_better(counted, count, align, spare):
 @given(lines, few, st.sampled_from((1, 8)))
 def test_gears_are_aligned_and_the_limit_is_one(counted, count, align):
     limit = max(counted)[0]
-    *gears, largest = optimum(
+    *gears, largest = optimal_gears(
         demand_of(counted, ["tokens"], limits={"tokens": limit}, align=align), count
     )
     assert largest == (limit,)
@@ -72,20 +78,20 @@ def test_gears_are_aligned_and_the_limit_is_one(counted, count, align):
 @given(lines, few)
 def test_no_rival_wastes_less(counted, count):
     demand = demand_of(counted, ["tokens"])
-    best = demand.waste(optimum(demand, count))
+    best = demand.waste(optimal_gears(demand, count))
     assert demand.bound <= best + 1e-12
-    for choose in RIVALS.values():
+    for choose in BASELINES.values():
         assert best <= demand.waste(choose(demand, count)) + 1e-12
 
 
 def test_more_gears_than_sizes_are_not_used():
     demand = demand_of({(3,): 1, (7,): 2}, ["tokens"])
-    assert optimum(demand, 9) == ((3,), (7,))
+    assert optimal_gears(demand, 9) == ((3,), (7,))
 
 
 def test_an_unused_limit_is_a_gear_all_the_same():
     demand = demand_of({(3,): 1}, ["tokens"], limits={"tokens": 512})
-    assert optima(demand, 2) == [((512,),), ((3,), (512,))]
+    assert optimal_gears_by_count(demand, 2) == [((512,),), ((3,), (512,))]
 
 
 # -- families of several axes ------------------------------------------------------------------
@@ -142,7 +148,7 @@ def test_after_the_moves_no_single_move_saves(grid, start, more):
     counted = counted_at(grid)
     gears = (*sorted(start), (5, 6))
     count = len(gears) + more
-    moved = improved(gears, count, np.array(grid, np.float64), edges)
+    moved = improve(gears, count, np.array(grid, np.float64), edges)
     cost = brute.executed(counted, moved)
     assert len(moved) <= count
     assert moved[-1] == (5, 6)
@@ -155,7 +161,7 @@ def test_after_the_moves_no_single_move_saves(grid, start, more):
 
 def test_moves_add_the_gears_that_there_are_not_yet():
     grid = np.array([[9, 0, 0], [0, 5, 0], [0, 0, 1]], np.float64)
-    assert improved(((5, 6),), 3, grid, edges) == ((2, 1), (3, 4), (5, 6))
+    assert improve(((5, 6),), 3, grid, edges) == ((2, 1), (3, 4), (5, 6))
 
 
 # -- two axes ----------------------------------------------------------------------------------
@@ -165,7 +171,7 @@ def test_moves_add_the_gears_that_there_are_not_yet():
 def test_along_two_axes_no_grid_and_no_family_is_better(counted, count):
     demand = demand_of(counted, ["height", "width"])
     lists = edges_of(demand)
-    gears = optimum(demand, count)
+    gears = optimal_gears(demand, count)
     cost = brute.executed(counted, gears)
     assert len(gears) <= count
     assert gears[-1] == demand.limit
@@ -181,14 +187,14 @@ def test_along_two_axes_no_grid_and_no_family_is_better(counted, count):
 @given(planes, few)
 def test_waste_is_what_the_fit_rule_gives(counted, count):
     demand = demand_of(counted, ["height", "width"])
-    gears = optimum(demand, count)
+    gears = optimal_gears(demand, count)
     assert demand.waste(gears) == waste_of(counted, brute.executed(counted, gears))
 
 
 @given(planes)
 def test_a_further_gear_never_hurts(counted):
     demand = demand_of(counted, ["height", "width"])
-    wastes = [demand.waste(gears) for gears in optima(demand, 6)]
+    wastes = [demand.waste(gears) for gears in optimal_gears_by_count(demand, 6)]
     assert wastes == sorted(wastes, reverse=True)
 
 
@@ -204,14 +210,14 @@ def test_a_further_gear_does_not_hurt_where_moves_get_stuck():
     sizes = (entry.partition(":") for entry in STUCK.split())
     counted = {tuple(map(int, size.split("x"))): int(count) for size, _, count in sizes}
     demand = demand_of(counted, ["height", "width"])
-    *_, eight, nine = (demand.waste(gears) for gears in optima(demand, 9))
+    *_, eight, nine = (demand.waste(gears) for gears in optimal_gears_by_count(demand, 9))
     assert nine <= eight < 0.245
 
 
 @given(planes, few)
 def test_the_curve_goes_through_the_single_plans(counted, most):
     demand = demand_of(counted, ["height", "width"])
-    assert optima(demand, 4)[most - 1] == optimum(demand, most)
+    assert optimal_gears_by_count(demand, 4)[most - 1] == optimal_gears(demand, most)
 
 
 @given(
@@ -220,7 +226,7 @@ def test_the_curve_goes_through_the_single_plans(counted, most):
 )
 def test_along_three_axes_no_chain_is_better(counted, count):
     demand = demand_of(counted, ["batch", "height", "width"], align=2)
-    gears = optimum(demand, min(count, 3))
+    gears = optimal_gears(demand, min(count, 3))
     tables = brute.all_tables(edges_of(demand), min(count, 3), demand.limit)
     best = min(brute.executed(counted, table) for table in tables if brute.is_chain(table))
     assert gears[-1] == demand.limit
@@ -234,10 +240,10 @@ def test_along_three_axes_no_chain_is_better(counted, count):
 def test_of_too_many_sizes_those_left_are_close(sizes, count):
     counted = {(size,): 1 for size in sizes}
     demand = demand_of(counted, ["tokens"])
-    exact = brute.executed(counted, optimum(demand, count))
+    exact = brute.executed(counted, optimal_gears(demand, count))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "COARSE", 16)
-        coarse = brute.executed(counted, optimum(demand, count))
+        patch.setattr(module, "DP_CANDIDATES", 16)
+        coarse = brute.executed(counted, optimal_gears(demand, count))
     # 16 steps of equal ratio, so no gear need be larger than one step.
     step = (max(sizes) / min(sizes)) ** (1 / 16)
     assert exact <= coarse <= exact * step
@@ -253,8 +259,8 @@ def test_moves_see_sizes_that_the_families_did_not(counted, count):
     assume(max(counted) != min(counted))
     demand = demand_of(counted, ["height", "width"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "COARSE", 16)
-        gears = optimum(demand, count)
+        patch.setattr(module, "DP_CANDIDATES", 16)
+        gears = optimal_gears(demand, count)
     *moving, limit = gears
     assert limit == demand.limit
     for gear in moving:  # as small as what runs in it allows
@@ -264,3 +270,77 @@ def test_moves_see_sizes_that_the_families_did_not(counted, count):
             if gears[chosen] == gear
         ]
         assert gear == tuple(map(max, zip(*inside, strict=True)))
+
+
+LIMITS = {"tokens": 512, "batch": 64, "height": 300, "width": 100}
+
+
+def test_without_a_histogram_gears_are_powers_of_two_up_to_the_limit():
+    derived = derive_gears(["tokens"], LIMITS, 4, None)
+    assert derived.gears == ((64,), (128,), (256,), (512,))
+    assert derived.how == (
+        'gears.tokens = "64, 128, 256, 512": powers of two, because there is no histogram'
+    )
+
+
+def test_joint_axes_grow_together():
+    assert derive_gears(["batch", "tokens"], LIMITS, 3, None).gears == (
+        (16, 128),
+        (32, 256),
+        (64, 512),
+    )
+    assert derive_gears(["height", "width"], LIMITS, 2, None).gears == ((128, 64), (300, 100))
+
+
+def test_gears_are_planned_from_a_histogram():
+    histogram = brute.histogram_of({(20,): 90, (70,): 30, (513,): 1}, ["tokens"])
+    derived = derive_gears(["tokens"], LIMITS, 3, histogram)
+    assert derived.gears == ((20,), (70,), (512,))
+    assert derived.how == (
+        'gears.tokens = "20, 70, 512": 0.0% padding expected of 120 recorded sizes'
+    )
+
+
+def test_the_histogram_may_have_more_axes():
+    histogram = brute.histogram_of({(1, 30): 60, (40, 200): 2}, ["batch", "tokens"])
+    assert derive_gears(["tokens"], LIMITS, 2, histogram).gears == ((200,), (512,))
+    assert derive_gears(["batch"], LIMITS, 2, histogram).how.endswith(
+        "the histogram holds 62 sizes within the limit, fewer than 100"
+    )
+
+
+def test_too_few_sizes_are_not_planned_from():
+    histogram = brute.histogram_of({(20,): MIN_SIZES - 1}, ["tokens"])
+    derived = derive_gears(["tokens"], LIMITS, 2, histogram)
+    assert derived.gears == ((256,), (512,))
+    assert derived.how.endswith(
+        "powers of two, because the histogram holds 99 sizes within the limit, fewer than 100"
+    )
+
+
+def test_a_histogram_of_other_axes_is_named_in_the_reason():
+    derived = derive_gears(["tokens"], LIMITS, 2, Histogram(["height"]))
+    assert derived.gears == ((256,), (512,))
+    assert derived.how.endswith("found no axis 'tokens', expected one of: height")
+
+
+@given(
+    st.dictionaries(st.tuples(st.integers(1, 512)), st.integers(1, 99), max_size=20),
+    st.integers(1, 6),
+)
+def test_the_largest_gear_is_the_limit(counted, count):
+    derived = derive_gears(["tokens"], LIMITS, count, brute.histogram_of(counted, ["tokens"]))
+    assert derived.gears[-1] == (512,)
+    assert len(derived.gears) <= count
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.integers(1, 300), st.integers(1, 100)), st.just(50), min_size=2, max_size=9
+    )
+)
+def test_two_axes_are_planned_together(counted):
+    histogram = brute.histogram_of(counted, ["height", "width"])
+    assert derive_gears(["height", "width"], LIMITS, 3, histogram).gears == optimal_gears(
+        SizeDemand.of(histogram, limits=LIMITS), 3
+    )

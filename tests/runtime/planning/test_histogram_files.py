@@ -3,7 +3,7 @@ import json
 import pytest
 
 from ge_runtime.planning.histogram import Histogram, HistogramFault
-from ge_runtime.planning.sources import read_histogram
+from ge_runtime.planning.histogram_files import read_histogram
 
 
 @pytest.fixture

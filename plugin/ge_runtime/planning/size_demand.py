@@ -1,19 +1,20 @@
-"""What gears have to hold, and how well given gears hold it."""
+"""Sizes that gears have to hold, tables of gears, and how well given gears hold the sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from ge_runtime.planning.histogram import Histogram, HistogramFault
-from ge_runtime.planning.tables import GearTable, elements, size_text
 from ge_runtime.specs import ROWS, Array
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class SizeDemand:
     """Sizes that occur, the gears that each could have, and the largest size that may occur."""
 
     axes: tuple[str, ...]
@@ -31,7 +32,7 @@ class Demand:
     @classmethod
     def of(
         cls, histogram: Histogram, *, limits: Mapping[str, int] | None = None, align: int = 1
-    ) -> Demand:
+    ) -> SizeDemand:
         """What `histogram` asks for.
 
         limits: the largest size of an axis; without one, the largest that occurs, rounded up.
@@ -64,7 +65,7 @@ class Demand:
     @property
     def useful(self) -> Array:
         """[distinct] float64: elements of all that occur of each size."""
-        return elements(self.sizes) * self.counts
+        return element_counts(self.sizes) * self.counts
 
     @property
     def candidates(self) -> Array:
@@ -78,7 +79,7 @@ class Demand:
     @property
     def bound(self) -> float:
         """The least waste of any number of gears: every size has the least that could hold it."""
-        return self._waste(float(elements(self.candidates) @ self.counts))
+        return self._waste(float(element_counts(self.candidates) @ self.counts))
 
     def waste(self, gears: GearTable) -> float:
         """Padded elements as a share of all executed, if every size runs alone in its gear."""
@@ -86,7 +87,7 @@ class Demand:
 
     def executed(self, gears: GearTable) -> float:
         """Elements, padding included, if every size runs alone in its gear."""
-        return float(elements(np.array(gears, np.int64))[self.assign(gears)] @ self.counts)
+        return float(element_counts(np.array(gears, np.int64))[self.assign(gears)] @ self.counts)
 
     def assign(self, gears: GearTable) -> Array:
         """For each size the gear of least elements that holds it: [distinct] indices of `gears`.
@@ -109,3 +110,53 @@ def _steps(axes: tuple[str, ...], align: int) -> Array:
 def _round_up(sizes: Array, steps: Array) -> Array:
     rounded: Array = -(-sizes // steps) * steps
     return rounded
+
+
+GearTable: TypeAlias = tuple[tuple[int, ...], ...]
+"""Gears of some axes: each a size for every axis. Fewest elements first, the limit last."""
+
+
+def sorted_gears(gears: Iterable[tuple[int, ...]]) -> GearTable:
+    """The distinct gears, fewest elements first."""
+    return tuple(sorted(set(gears), key=lambda gear: (math.prod(gear), gear)))
+
+
+def element_counts(sizes: Array) -> Array:
+    """The product of each row of `sizes` [n, axes]: [n] float64, exact up to 2**53."""
+    product: Array = sizes.astype(np.float64).prod(axis=1)
+    return product
+
+
+def size_text(size: tuple[int, ...]) -> str:
+    """A size as config.pbtxt writes it, e.g. "32x48"."""
+    return "x".join(map(str, size))
+
+
+def gears_key(axes: Sequence[str]) -> str:
+    """The parameter that holds the gears of these axes, e.g. "gears.height,width"."""
+    return f"gears.{','.join(axes)}"
+
+
+def gears_value(gears: GearTable) -> str:
+    """Its value, e.g. "32x32, 64x48"."""
+    return ", ".join(map(size_text, gears))
+
+
+def pbtxt_lines(
+    axes: Sequence[str], gears: GearTable, limits: Mapping[str, int], rows_key: str
+) -> list[str]:
+    """What config.pbtxt has to say for these gears.
+
+    limits: of each of their axes. rows_key: the key that says how many rows an execution takes.
+    """
+    lines = [_parameter(gears_key(axes), gears_value(gears))]
+    for axis in axes:
+        if axis == ROWS:  # which says as well how many rows the server gathers: more may be good
+            lines.append(f"# {rows_key}: at least {limits[axis]}")
+        else:
+            lines.append(_parameter(f"limit.{axis}", str(limits[axis])))
+    return lines
+
+
+def _parameter(key: str, value: str) -> str:
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'

@@ -4,16 +4,16 @@ import pytest
 from runtime.planning import brute
 
 from ge_runtime.errors import RuntimeFault
-from ge_runtime.planning.demand import Demand
-from ge_runtime.planning.plot import draw
-from ge_runtime.planning.report import compare
+from ge_runtime.planning.gear_plot import draw
+from ge_runtime.planning.gear_report import compare
+from ge_runtime.planning.size_demand import SizeDemand
 
 AXES = ("batch", "height", "width")
 
 
 def demand_of(axes):
     counted = {(size,) * axes: 40 // size for size in (1, 2, 5, 30)}
-    return Demand.of(brute.histogram_of(counted, AXES[:axes]))
+    return SizeDemand.of(brute.histogram_of(counted, AXES[:axes]))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_a_plan_and_a_curve_are_drawn_as_png(tmp_path, axes, counts):
 
 
 def test_a_plan_without_padding_is_drawn(tmp_path):
-    demand = Demand.of(brute.histogram_of({(7,): 3}, ["tokens"]))
+    demand = SizeDemand.of(brute.histogram_of({(7,): 3}, ["tokens"]))
     draw(tmp_path / "gears.png", demand, compare(demand, [1]))
     assert (tmp_path / "gears.png").stat().st_size > 0
 

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime.planning import brute
 
-from ge_runtime.planning.demand import Demand
 from ge_runtime.planning.histogram import Histogram, HistogramFault
-from ge_runtime.planning.tables import in_order, pbtxt_lines, value_of
+from ge_runtime.planning.size_demand import SizeDemand, gears_value, pbtxt_lines, sorted_gears
 
 counted = st.dictionaries(
     st.tuples(st.integers(1, 40), st.integers(1, 40)), st.integers(1, 9), min_size=1, max_size=20
@@ -17,7 +16,7 @@ counted = st.dictionaries(
 
 @given(counted, st.integers(1, 16))
 def test_without_limits_all_sizes_are_held(sizes, align):
-    demand = Demand.of(brute.histogram_of(sizes, ["height", "width"]), align=align)
+    demand = SizeDemand.of(brute.histogram_of(sizes, ["height", "width"]), align=align)
     assert demand.total == sum(sizes.values())
     assert demand.beyond == 0
     assert all(limit % align == 0 for limit in demand.limit)
@@ -31,9 +30,9 @@ def test_sizes_over_the_limit_are_left_out(sizes, align, height, width):
     limits = {"height": height, "width": width, "other": 3}
     if not inside:
         with pytest.raises(HistogramFault, match=f"none within the limit {height}x{width}"):
-            Demand.of(histogram, limits=limits, align=align)
+            SizeDemand.of(histogram, limits=limits, align=align)
         return
-    demand = Demand.of(histogram, limits=limits, align=align)
+    demand = SizeDemand.of(histogram, limits=limits, align=align)
     assert demand.limit == (height, width)
     assert demand.total == sum(inside.values())
     assert demand.beyond == sum(sizes.values()) - demand.total
@@ -44,7 +43,9 @@ def test_sizes_over_the_limit_are_left_out(sizes, align, height, width):
 def test_candidates_are_the_least_aligned_sizes_within_the_limit(sizes, align):
     limit = tuple(map(max, zip(*sizes, strict=True)))
     limits = dict(zip(("height", "width"), limit, strict=True))
-    demand = Demand.of(brute.histogram_of(sizes, ["height", "width"]), limits=limits, align=align)
+    demand = SizeDemand.of(
+        brute.histogram_of(sizes, ["height", "width"]), limits=limits, align=align
+    )
     for size, candidate in zip(demand.sizes.tolist(), demand.candidates.tolist(), strict=True):
         for along, gear, most in zip(size, candidate, limit, strict=True):
             assert gear == most or (gear % align == 0 and along <= gear < along + align)
@@ -52,7 +53,7 @@ def test_candidates_are_the_least_aligned_sizes_within_the_limit(sizes, align):
 
 def test_rows_are_not_aligned():
     histogram = brute.histogram_of({(3, 5): 1}, ["batch", "tokens"])
-    assert Demand.of(histogram, align=8).limit == (3, 8)
+    assert SizeDemand.of(histogram, align=8).limit == (3, 8)
 
 
 def test_a_size_that_was_rounded_over_the_limit_counts_as_the_limit():
@@ -60,15 +61,15 @@ def test_a_size_that_was_rounded_over_the_limit_counts_as_the_limit():
     for size in (100, 250, 500):
         histogram.add((size,))
     assert histogram.steps[0] > 1
-    demand = Demand.of(histogram, limits={"tokens": 500})
+    demand = SizeDemand.of(histogram, limits={"tokens": 500})
     assert demand.total == 3
     assert demand.sizes.max() == 500
 
 
 @given(counted, st.sets(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=4))
 def test_each_size_runs_in_the_gear_of_least_elements_that_holds_it(sizes, others):
-    demand = Demand.of(brute.histogram_of(sizes, ["height", "width"]))
-    gears = in_order([*others, (40, 40)])
+    demand = SizeDemand.of(brute.histogram_of(sizes, ["height", "width"]))
+    gears = sorted_gears([*others, (40, 40)])
     chosen = [gears[index] for index in demand.assign(gears)]
     for size, gear in zip(demand.sizes.tolist(), chosen, strict=True):
         assert brute.holds(gear, size)
@@ -76,22 +77,22 @@ def test_each_size_runs_in_the_gear_of_least_elements_that_holds_it(sizes, other
 
 
 def test_waste_is_the_share_of_padding_in_all_that_is_executed():
-    demand = Demand.of(brute.histogram_of({(3,): 4, (10,): 1}, ["tokens"]), align=4)
+    demand = SizeDemand.of(brute.histogram_of({(3,): 4, (10,): 1}, ["tokens"]), align=4)
     assert demand.waste(((12,),)) == pytest.approx(1 - 22 / 60)
     assert demand.waste(((4,), (12,))) == pytest.approx(1 - 22 / 28)
     assert demand.bound == pytest.approx(1 - 22 / 28)
 
 
 def test_huge_sizes_do_not_overflow():
-    demand = Demand.of(brute.histogram_of({(2**30, 2**30): 5, (1, 1): 1}, ["height", "width"]))
+    demand = SizeDemand.of(brute.histogram_of({(2**30, 2**30): 5, (1, 1): 1}, ["height", "width"]))
     assert demand.waste((demand.limit,)) == pytest.approx(1 / 6)
     assert np.isfinite(demand.bound)
 
 
 def test_gears_are_ordered_by_elements_and_written_as_in_config_pbtxt():
-    gears = in_order([(64, 48), (32, 32), (48, 64), (32, 32)])
+    gears = sorted_gears([(64, 48), (32, 32), (48, 64), (32, 32)])
     assert gears == ((32, 32), (48, 64), (64, 48))
-    assert value_of(gears) == "32x32, 48x64, 64x48"
+    assert gears_value(gears) == "32x32, 48x64, 64x48"
     assert pbtxt_lines(["height", "width"], gears, {"height": 64, "width": 64}, "rows") == [
         'parameters { key: "gears.height,width" value { string_value: "32x32, 48x64, 64x48" } }',
         'parameters { key: "limit.height" value { string_value: "64" } }',

@@ -13,7 +13,7 @@ from typing import Final
 
 from ge_runtime.planning.histogram import Histogram, HistogramFault
 
-CAPACITY: Final = 65536
+FILE_CAPACITY: Final = 65536
 """Distinct sizes that are kept of a file: 256 x 256 are not rounded."""
 
 COUNT: Final = "count"
@@ -61,7 +61,7 @@ def _from_csv(lines: Sequence[str]) -> Histogram:
             f"line 1: found {','.join(header)!r}, expected a header of axis names such as "
             f"'tokens,{COUNT}'"
         )
-    histogram = Histogram(axes, capacity=CAPACITY)
+    histogram = Histogram(axes, capacity=FILE_CAPACITY)
     for cells in reader:
         if not cells:
             continue
@@ -83,13 +83,13 @@ def _from_json(
         return _from_list(data, axes)
     if isinstance(data, Mapping) and "data" in data:
         return _from_input_data(data["data"], tensors)
-    return Histogram.of_json(data, capacity=CAPACITY)
+    return Histogram.of_json(data, capacity=FILE_CAPACITY)
 
 
 def _from_list(entries: Sequence[object], axes: Sequence[str]) -> Histogram:
     if not axes:
         raise ValueError("found a list of sizes, expected --axes to name what they are of")
-    histogram = Histogram(axes, capacity=CAPACITY)
+    histogram = Histogram(axes, capacity=FILE_CAPACITY)
     for index, entry in enumerate(entries):
         sizes = entry if isinstance(entry, list) else [entry]
         if len(sizes) != len(axes):
@@ -106,7 +106,7 @@ def _from_input_data(data: object, tensors: Mapping[str, Sequence[str | None]]) 
         )
     named = [axis for dims in tensors.values() for axis in dims if axis is not None]
     axes = tuple(dict.fromkeys(named))
-    histogram = Histogram(axes, capacity=CAPACITY)
+    histogram = Histogram(axes, capacity=FILE_CAPACITY)
     for place, request in _requests(data):
         sizes: dict[str, int] = {}
         for name, dims in tensors.items():

@@ -5,11 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime.planning import brute
 
-from ge_runtime.planning.demand import Demand
-from ge_runtime.planning.report import as_json, choice_lines, compare, curve_lines, use_lines, uses
-from ge_runtime.planning.tables import in_order
+from ge_runtime.planning.gear_optimizer import powers_of_two
+from ge_runtime.planning.gear_report import (
+    BASELINES,
+    as_json,
+    choice_lines,
+    compare,
+    curve_lines,
+    use_lines,
+    uses,
+)
+from ge_runtime.planning.size_demand import SizeDemand, sorted_gears
 
-DEMAND = Demand.of(
+DEMAND = SizeDemand.of(
     brute.histogram_of({(3,): 60, (9,): 30, (30,): 10}, ["tokens"]),
     limits={"tokens": 64},
     align=8,
@@ -58,8 +66,8 @@ def test_gears_are_shown_with_what_they_do():
     st.sets(st.tuples(st.integers(1, 20), st.integers(1, 20)), max_size=4),
 )
 def test_what_the_gears_do_adds_up(counted, others):
-    demand = Demand.of(brute.histogram_of(counted, ["height", "width"]))
-    gears = in_order([*others, (20, 20)])
+    demand = SizeDemand.of(brute.histogram_of(counted, ["height", "width"]))
+    gears = sorted_gears([*others, (20, 20)])
     done = uses(demand, gears)
     assert [use.gear for use in done] == [*gears]
     assert sum(use.share for use in done) == pytest.approx(1)
@@ -84,3 +92,61 @@ def test_json_has_the_numbers_of_the_text():
         "elements": pytest.approx(0.3),
         "waste": pytest.approx(0.625),
     }
+
+
+def demand_of(counted, axes=("tokens",), **options):
+    return SizeDemand.of(brute.histogram_of(counted, axes), **options)
+
+
+LENGTHS = {(size,): 1 for size in range(1, 101)}
+
+
+@pytest.mark.parametrize(
+    ("name", "gears"),
+    [
+        ("linear", ((32,), (56,), (80,), (104,))),
+        ("quantiles", ((32,), (56,), (80,), (104,))),
+        ("powers of two", ((16,), (32,), (64,), (104,))),
+    ],
+)
+def test_gears_are_spread_and_aligned(name, gears):
+    assert BASELINES[name](demand_of(LENGTHS, align=8), 4) == gears
+
+
+def test_quantiles_hold_equal_shares():
+    demand = demand_of({(5,): 50, (9,): 25, (40,): 25})
+    assert BASELINES["quantiles"](demand, 2) == ((5,), (40,))
+    assert BASELINES["quantiles"](demand, 4) == ((5,), (9,), (40,))
+
+
+def test_several_axes_grow_together():
+    demand = demand_of({(1, 30): 1, (4, 10): 1}, ("batch", "tokens"), align=8)
+    assert BASELINES["linear"](demand, 2) == ((2, 16), (4, 32))
+    assert BASELINES["quantiles"](demand, 2) == ((1, 16), (4, 32))
+    assert BASELINES["powers of two"](demand, 3) == ((1, 8), (2, 16), (4, 32))
+
+
+@given(st.integers(1, 5000), st.integers(1, 8))
+def test_powers_of_two_halve_from_the_limit_down(limit, count):
+    *smaller, largest = powers_of_two((limit,), count)
+    assert largest == (limit,)
+    assert len(smaller) < count
+    assert all(size & (size - 1) == 0 and size < limit for (size,) in smaller)
+    if smaller:  # none is so near to the limit that it would hardly be used
+        assert limit / 3 < smaller[-1][0] < limit * 0.75
+
+
+@given(
+    st.dictionaries(st.tuples(st.integers(1, 99)), st.integers(1, 9), min_size=1),
+    st.integers(1, 6),
+    st.sampled_from((1, 8)),
+    st.integers(0, 20),
+)
+def test_every_rival_has_the_limit_and_no_more_gears_than_asked_for(counted, count, align, spare):
+    limit = max(counted)[0] + spare
+    demand = demand_of(counted, limits={"tokens": limit}, align=align)
+    for choose in BASELINES.values():
+        *others, largest = choose(demand, count)
+        assert largest == (limit,)
+        assert len(others) < count
+        assert all(size % align == 0 for (size,) in others)

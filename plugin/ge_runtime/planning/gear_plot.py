@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ge_runtime.errors import RuntimeFault
-from ge_runtime.planning.demand import Demand
-from ge_runtime.planning.report import Comparison, percent, uses
-from ge_runtime.planning.tables import elements, size_text
+from ge_runtime.planning.gear_report import Comparison, percent, uses
+from ge_runtime.planning.size_demand import SizeDemand, element_counts, size_text
 from ge_runtime.specs import Array
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, told apart whatever colours one sees; in print, by markers and hatches.
 _DATA: Final = "#0072B2"
 _PADDING: Final = "#E69F00"
-_RIVAL: Final = "#B0B0B0"
+_BASELINE: Final = "#B0B0B0"
 _GEAR: Final = "#303030"
 _CURVES: Final = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"))
 
@@ -35,7 +34,7 @@ _DOTS: Final = 40
 """Along each axis of a picture of two; more would be a blot."""
 
 
-def draw(path: Path, demand: Demand, comparisons: Sequence[Comparison]) -> None:
+def draw(path: Path, demand: SizeDemand, comparisons: Sequence[Comparison]) -> None:
     """Write a PNG to `path`: of one count its gears among the sizes, of several their waste.
 
     Raises RuntimeFault if matplotlib is not installed, or for one count of three or more axes;
@@ -59,7 +58,7 @@ def draw(path: Path, demand: Demand, comparisons: Sequence[Comparison]) -> None:
     figure.savefig(path, format="png", dpi=150)
 
 
-def _draw_line(figure: Figure, demand: Demand, comparison: Comparison) -> None:
+def _draw_line(figure: Figure, demand: SizeDemand, comparison: Comparison) -> None:
     """One axis: the sizes, above what they execute, above the waste of each choice."""
     sizes_at, elements_at, waste_at = figure.subplots(3, height_ratios=(3, 3, 2))
     sizes, gears = demand.sizes[:, 0], comparison.best.gears
@@ -75,7 +74,7 @@ def _draw_line(figure: Figure, demand: Demand, comparison: Comparison) -> None:
             xycoords=("data", "axes fraction"), textcoords="offset points", fontsize="small",
         )  # fmt: skip
 
-    executed = demand.counts * elements(np.array(gears))[demand.assign(gears)]
+    executed = demand.counts * element_counts(np.array(gears))[demand.assign(gears)]
     data = _per_doubling(sizes, demand.useful / executed.sum(), edges)
     both = _per_doubling(sizes, executed / executed.sum(), edges)
     elements_at.stairs(data, edges, fill=True, color=_DATA, label="data")
@@ -98,7 +97,7 @@ def _draw_line(figure: Figure, demand: Demand, comparison: Comparison) -> None:
     _finish(sizes_at, elements_at, waste_at)
 
 
-def _draw_plane(figure: Figure, demand: Demand, comparison: Comparison) -> None:
+def _draw_plane(figure: Figure, demand: SizeDemand, comparison: Comparison) -> None:
     """Two axes: the sizes and the gears over them, above the waste of each choice."""
     plane_at, waste_at = figure.subplots(2, height_ratios=(4, 1.2))
     height, width = demand.axes
@@ -125,11 +124,11 @@ def _draw_plane(figure: Figure, demand: Demand, comparison: Comparison) -> None:
     _finish(plane_at, waste_at)
 
 
-def _draw_waste(axes: Axes, demand: Demand, comparison: Comparison) -> None:
+def _draw_waste(axes: Axes, demand: SizeDemand, comparison: Comparison) -> None:
     """A bar for each choice, and a line at the lower bound."""
     names = [choice.name for choice in comparison.choices]
     wastes = [choice.waste for choice in comparison.choices]
-    colors = [_DATA, *[_RIVAL] * (len(names) - 1)]
+    colors = [_DATA, *[_BASELINE] * (len(names) - 1)]
     bars = axes.barh(names, wastes, color=colors, height=0.7)
     axes.bar_label(bars, [percent(waste) for waste in wastes], padding=3)
     axes.axvline(demand.bound, color=_GEAR, linestyle="--", linewidth=1)
@@ -144,7 +143,7 @@ def _draw_waste(axes: Axes, demand: Demand, comparison: Comparison) -> None:
     axes.set_xlabel(f"waste of {comparison.count} gears: padding / executed elements")
 
 
-def _draw_curve(axes: Axes, demand: Demand, comparisons: Sequence[Comparison]) -> None:
+def _draw_curve(axes: Axes, demand: SizeDemand, comparisons: Sequence[Comparison]) -> None:
     """The waste of each choice against the count of gears."""
     from matplotlib.ticker import MaxNLocator
 
