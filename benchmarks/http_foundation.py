@@ -64,8 +64,8 @@ def serve_connection(port: int) -> None:
     """The reference server's own connections: llhttp on uvloop, no framework."""
     import uvloop
 
-    from reference_server.fronts.http.connection import HttpConnection
-    from reference_server.fronts.http.request import Request
+    from reference_server.frontends.http.connection import HttpConnection
+    from reference_server.frontends.http.request import Request
 
     def handle(request: Request) -> None:
         kind, headers, body = canned(request.url.decode())

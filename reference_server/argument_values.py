@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from reference_server.fronts.forwarding import HeaderForwarding
+from reference_server.frontends.forwarding import HeaderForwarding
 
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 

@@ -94,7 +94,7 @@ def parse_restrictions(option: str, what: str, values: Sequence[str]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """The HTTP front: where it listens, whether the port may be shared (SO_REUSEPORT).
+    """The HTTP frontend: where it listens, whether the port may be shared (SO_REUSEPORT).
 
     `restricted` is by category. Headers whose names match `forwarded` become parameters of infer
     requests; if it is empty, none do. Bodies of more than `max_input_bytes` are refused.
@@ -133,7 +133,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True)
 class GrpcOptions:
-    """The gRPC front: where it listens, and what the options of the same names tell gRPC.
+    """The gRPC frontend: where it listens, and what the options of the same names tell gRPC.
 
     Ages of 0 are unlimited. Metadata whose names match `forwarded` become parameters of infer
     requests; if it is empty, none do. Without `tls` bytes go as they are.

@@ -15,24 +15,24 @@ from collections.abc import Mapping
 
 from reference_server.core.clock import Clock, SystemClock
 from reference_server.core.errors import internal, invalid_arg
-from reference_server.fronts.aside import Aside
-from reference_server.fronts.forwarding import HeaderForwarding
-from reference_server.fronts.grpc import inference as grpc_inference
-from reference_server.fronts.grpc import methods as grpc_methods
-from reference_server.fronts.grpc import repository as grpc_repository
-from reference_server.fronts.grpc import restricted as grpc_restricted
-from reference_server.fronts.grpc import settings as grpc_settings
-from reference_server.fronts.grpc import shared_memory as grpc_shared_memory
-from reference_server.fronts.grpc.calls import Method
-from reference_server.fronts.grpc.transport import GrpcListener
-from reference_server.fronts.http import generate as http_generate
-from reference_server.fronts.http import repository as http_repository
-from reference_server.fronts.http import settings as http_settings
-from reference_server.fronts.http import shared_memory as http_shared_memory
-from reference_server.fronts.http.handlers import HttpHandlers
-from reference_server.fronts.http.listener import HttpListener
-from reference_server.fronts.http.restricted import Gatekeeper
-from reference_server.fronts.metrics.handlers import MetricsHandlers
+from reference_server.frontends.aside import Aside
+from reference_server.frontends.forwarding import HeaderForwarding
+from reference_server.frontends.grpc import inference as grpc_inference
+from reference_server.frontends.grpc import methods as grpc_methods
+from reference_server.frontends.grpc import repository as grpc_repository
+from reference_server.frontends.grpc import restricted as grpc_restricted
+from reference_server.frontends.grpc import settings as grpc_settings
+from reference_server.frontends.grpc import shared_memory as grpc_shared_memory
+from reference_server.frontends.grpc.calls import Method
+from reference_server.frontends.grpc.transport import GrpcListener
+from reference_server.frontends.http import generate as http_generate
+from reference_server.frontends.http import repository as http_repository
+from reference_server.frontends.http import settings as http_settings
+from reference_server.frontends.http import shared_memory as http_shared_memory
+from reference_server.frontends.http.handlers import HttpHandlers
+from reference_server.frontends.http.listener import HttpListener
+from reference_server.frontends.http.restricted import Gatekeeper
+from reference_server.frontends.metrics.handlers import MetricsHandlers
 from reference_server.gateway.control import RepositoryControl
 from reference_server.gateway.gateway import Gateway
 from reference_server.gateway.metrics import MetricsGateway, new_registry
@@ -158,7 +158,7 @@ class Server:
     def _wait_for_callbacks(self) -> None:
         """Return when the loop's callbacks of now have ended; on another thread than the loop's.
 
-        The fronts find a request's model and give it the request within one callback.
+        The frontends find a request's model and give it the request within one callback.
         """
         ended = threading.Event()
         try:

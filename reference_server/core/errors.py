@@ -1,6 +1,6 @@
 """The server's one error: an internal code and a text, as Triton's TRITONSERVER_Error.
 
-Which HTTP status or gRPC code a code becomes is decided in the fronts, nowhere else.
+Which HTTP status or gRPC code a code becomes is decided in the frontends, nowhere else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An inference request on its way from a front to a model."""
+"""An inference request on its way from a frontend to a model."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class SequenceFlag(enum.IntFlag):
 class ResponseSink(Protocol):
     """Where the responses to one request go: any number of them, in order, the last one final.
 
-    Whoever is between a request and its front (an ensemble, a cache, the order of a batcher) puts a
-    sink of its own in front of the one that it found.
+    Whoever is between a request and its frontend (an ensemble, a cache, an ordered queue) puts
+    a sink of its own in front of the one that it found.
     """
 
     def send(self, response: InferResponse) -> None:

@@ -1,1 +1,1 @@
-"""Every operation of the protocol, once: fronts translate, the gateway acts."""
+"""Every operation of the protocol, once: frontends translate, the gateway acts."""

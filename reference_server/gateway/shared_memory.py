@@ -1,4 +1,4 @@
-"""The shared memory operations, once for all fronts. Every method may be called by any thread."""
+"""The shared memory operations, once for all frontends. Any thread may call them."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class CudaPython:
         self._checked(self._runtime.cudaIpcCloseMemHandle, pointer)
 
     def _on(self, device_id: int) -> None:
-        # The current device is the thread's; the threads of the fronts have no other use for it.
+        # The current device is the thread's; the threads of the frontends have no other use for it.
         self._checked(self._runtime.cudaSetDevice, device_id)
 
     def _copy(self, device_id: int, target: int, source: int, byte_size: int, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own: where the fronts live, in a test as in a server."""
+"""An event loop on a thread of its own: where the frontends live, in a test as in a server."""
 
 from __future__ import annotations
 

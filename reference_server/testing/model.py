@@ -21,7 +21,7 @@ from reference_server.core.request import LATEST, InferRequest, Parameter, Seque
 from reference_server.core.response import InferResponse
 from reference_server.core.statistics import Snapshot
 from reference_server.core.tensor import Tensor
-from reference_server.fronts.grpc.inference import REFUSES_DECOUPLED
+from reference_server.frontends.grpc.inference import REFUSES_DECOUPLED
 from reference_server.gateway.gateway import Gateway
 from reference_server.testing.loop import call_on
 
@@ -140,7 +140,7 @@ class Model:
     def _ask(
         self, asked: Sequence[Inputs], options: Options, *, decoupled: bool
     ) -> list[ResponseStream]:
-        """Find the model and submit the requests in one callback, as the fronts do."""
+        """Find the model and submit the requests in one callback, as the frontends do."""
         sequence = SequenceFlag.NONE
         if options.get("sequence_start"):
             sequence |= SequenceFlag.START

@@ -1,4 +1,4 @@
-"""Where the reference server's gRPC front may answer otherwise than NVIDIA's, and why.
+"""Where the reference server's gRPC frontend may answer otherwise than NVIDIA's, and why.
 
 As in differences.py: anything else that differs is a fault, and a row that no longer makes a
 difference fails the suite.

@@ -2,7 +2,7 @@
 
 Below are the calls that gRPC's libraries never make. Where HTTP/2 itself is broken, the real server
 closes without a word or lets it pass; what is done here instead is in
-tests/server/fronts/grpc/http2/test_conformance.py.
+tests/server/frontends/grpc/http2/test_conformance.py.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ FLAGS = {"allow_metrics": False}
 
 
 def readiness(server: Server, model: str) -> bool:
-    """What both fronts say of a model."""
+    """What both frontends say of a model."""
     (reply,) = exchange(server.http, get(f"/v2/models/{model}/ready")).replies
     with grpc.insecure_channel(server.grpc) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

@@ -1,4 +1,4 @@
-"""Statistics of models that answer in other ways, and what both fronts tell of them.
+"""Statistics of models that answer in other ways, and what both frontends tell of them.
 
 What ordinary models and ensembles count is in statistics_scripts.py, what waiting requests count
 in scheduler_scripts.py, and what the response cache and warm-up count in their own modules.

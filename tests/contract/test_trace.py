@@ -1,6 +1,6 @@
 """Tracing, against NVIDIA's server: its settings, whom they pick, and what the files then say.
 
-The order of what the front records and of what the model's side records is compared on its own:
+The order of what the frontend records and of what the model's side records is compared on its own:
 between the two the real server has none.
 """
 
@@ -294,7 +294,7 @@ LEVELS = (["TIMESTAMPS"], ["TENSORS"], ["TIMESTAMPS", "TENSORS"])
 
 
 def read(text: bytes) -> tuple[list[int], dict[tuple[int, str], list[object]]]:
-    """The order of ids in a file, and what is said of each, by the front and by the rest.
+    """The order of ids in a file, and what is said of each, by the frontend and by the rest.
 
     Ids count from the first of the file; moments are left out. Tensors that are told of together
     come in the order of their names: in the real server they come out of a hash table.

@@ -186,7 +186,7 @@ def _failure(pb_utils: PbUtils, error: Exception) -> object:
 
 
 def _code(codes: Any, error: Exception) -> object:  # noqa: ANN401 - pb_utils.TritonError
-    """Triton's code for an error; the fronts of a server make statuses of it."""
+    """Triton's code for an error; the frontends of a server make statuses of it."""
     if isinstance(error, RequestFault):
         return codes.INVALID_ARG
     if isinstance(error, Cancelled):

@@ -1,7 +1,7 @@
 """The operations of the protocol, over models that are loaded already."""
 
 import pytest
-from server.support.front import gateway, served
+from server.support.frontend import gateway, served
 from server.support.model_folders import VECTOR
 
 from reference_server.core.errors import Code, ServerError

@@ -1,7 +1,7 @@
 """What the metrics port can be asked, over models that are loaded already."""
 
 from server.support.clock import ManualClock
-from server.support.front import Shelf, served
+from server.support.frontend import Shelf, served
 from server.support.model_folders import VECTOR
 from server.support.requests import a_request
 

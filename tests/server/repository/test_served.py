@@ -1,7 +1,7 @@
 """A loaded version takes requests: checked, then scheduled."""
 
 import pytest
-from server.support.front import answering, served
+from server.support.frontend import answering, served
 from server.support.requests import Answers, a_request, array_tensor, raw_tensor
 from server.support.traces import NotedTrace
 

@@ -1,18 +1,18 @@
-"""The gRPC front over models that answer as a test says: messages in and out, no transport."""
+"""The gRPC frontend over models that answer as a test says: messages in and out, no transport."""
 
 from __future__ import annotations
 
 from google.protobuf.message import Message
 from server.support.clock import ManualClock
-from server.support.front import gateway
+from server.support.frontend import gateway
 from server.support.http import HandCrankedLoop
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
-from reference_server.fronts.aside import Aside
-from reference_server.fronts.grpc import inference, methods, settings, shared_memory
+from reference_server.frontends.aside import Aside
+from reference_server.frontends.grpc import inference, methods, settings, shared_memory
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.repository.served import ServedModel
 
@@ -62,8 +62,8 @@ class WaitingScheduler:
         pass
 
 
-class GrpcFront:
-    """One client of the gRPC front over these models."""
+class GrpcFrontend:
+    """One client of the gRPC frontend over these models."""
 
     def __init__(self, *models: ServedModel, is_complete: bool = True) -> None:
         self._loop = HandCrankedLoop()

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reference_server.fronts.http.connection import HttpConnection
-from reference_server.fronts.http.request import Request
+from reference_server.frontends.http.connection import HttpConnection
+from reference_server.frontends.http.request import Request
 
 #: Of one read; small, so that bodies need several.
 SCRATCH_BYTES = 1 << 12

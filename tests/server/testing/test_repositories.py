@@ -1,4 +1,4 @@
-"""A repository under test: what is loaded, and both fronts without a port."""
+"""A repository under test: what is loaded, and both frontends without a port."""
 
 import json
 import logging

@@ -8,7 +8,7 @@ from .native import MODULE, Native, NativeEnum, as_text, incompatible_constructo
 
 
 class ErrorCode(NativeEnum):
-    """The codes of `TritonError`; what status each becomes is the fronts' affair."""
+    """The codes of `TritonError`; what status each becomes is the frontends' affair."""
 
     __module__ = MODULE
     __qualname__ = "TritonError.__ErrorCode"

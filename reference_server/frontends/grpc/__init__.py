@@ -1,0 +1,1 @@
+"""The gRPC frontend: methods that know no transport, and the transport that carries them."""

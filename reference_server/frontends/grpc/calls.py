@@ -1,0 +1,185 @@
+"""How a method and a transport meet, whatever the transport is. All on the loop's thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from reference_server.codecs.proto_wire import UNREADABLE, Data
+from reference_server.core.errors import ServerError, internal
+from reference_server.frontends.aside import Aside
+
+log = logging.getLogger(__name__)
+
+RequestT = TypeVar("RequestT", bound=Message)
+#: Runs work, and then calls what is done with its result or with its error.
+Run = Callable[[Callable[[], bytes], Callable[[bytes], None], Callable[[Exception], None]], None]
+
+
+class Call(Protocol):
+    """One call, as its method sees it; nothing that is said after `end` is heard."""
+
+    def metadata(self, name: str) -> str | None:
+        """What the client sent under this name, in lower case, beside its messages."""
+
+    def fields(self) -> Sequence[tuple[bytes, bytes]]:
+        """All that the client sent beside its messages, in order."""
+
+    def send(self, message: bytes) -> None:
+        """Send one message. Does not wait for it."""
+
+    def end(self, error: ServerError | None = None) -> None:
+        """End the call, after what was sent: well, or with `error`."""
+
+
+class Running(Protocol):
+    """One call, as its transport sees it."""
+
+    def receive(self, message: Data) -> None:
+        """The client sent a message."""
+
+    def half_close(self) -> None:
+        """The client will send nothing more."""
+
+    def cancel(self) -> None:
+        """The client is gone, or waits no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """`start` begins a call; `streams` if more than one message goes either way."""
+
+    start: Callable[[Call], Running]
+    streams: bool = False
+
+
+class _OneMessage:
+    """A call that takes one message."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def half_close(self) -> None:
+        """Nothing follows the one message in any case."""
+
+    def cancel(self) -> None:
+        """What was asked for is done all the same."""
+
+    def _done(self, answer: bytes) -> None:
+        self._call.send(answer)
+        self._call.end()
+
+    def _failed(self, error: Exception) -> None:
+        self._call.end(error if isinstance(error, ServerError) else described(error))
+
+
+class _Delegate(_OneMessage):
+    """A call whose message `work` answers; `run` decides when and where."""
+
+    __slots__ = ("_run", "_work")
+
+    def __init__(self, call: Call, work: Callable[[Data], bytes], run: Run) -> None:
+        super().__init__(call)
+        self._work = work
+        self._run = run
+
+    def receive(self, message: Data) -> None:
+        self._run(lambda: self._work(message), self._done, self._failed)
+
+
+class _Deliberation(_OneMessage):
+    """A call whose message `consider` answers, or gives the work for it, which `run` does."""
+
+    __slots__ = ("_consider", "_run")
+
+    def __init__(
+        self, call: Call, consider: Callable[[Data], Message | Callable[[], Message]], run: Run
+    ) -> None:
+        super().__init__(call)
+        self._consider = consider
+        self._run = run
+
+    def receive(self, message: Data) -> None:
+        try:
+            answer = self._consider(message)
+        except Exception as error:  # as in `_now`
+            self._failed(error)
+            return
+        if isinstance(answer, Message):
+            self._done(answer.SerializeToString())
+        else:
+            self._run(lambda: answer().SerializeToString(), self._done, self._failed)
+
+
+def immediate(
+    request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes]
+) -> Method:
+    """A method that `answer` gives the response of; it may raise ServerError."""
+    work = _on_bytes(request_type, answer)
+    return Method(lambda call: _Delegate(call, work, _now))
+
+
+def delegated(
+    request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes], aside: Aside
+) -> Method:
+    """As `immediate`, where `answer` blocks and is left to a thread of its own."""
+    work = _on_bytes(request_type, answer)
+    return Method(lambda call: _Delegate(call, work, aside.run))
+
+
+def deliberated(
+    request_type: type[RequestT],
+    answer: Callable[[RequestT], Message | Callable[[], Message]],
+    aside: Aside,
+) -> Method:
+    """As `immediate`, where `answer` may give work that blocks and has the response as its result.
+
+    That is left to a thread of its own.
+    """
+
+    def consider(data: Data) -> Message | Callable[[], Message]:
+        return answer(_read(request_type, data))
+
+    return Method(lambda call: _Deliberation(call, consider, aside.run))
+
+
+def _on_bytes(
+    request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes]
+) -> Callable[[Data], bytes]:
+    def work(data: Data) -> bytes:
+        response = answer(_read(request_type, data))
+        return response if isinstance(response, bytes) else response.SerializeToString()
+
+    return work
+
+
+def _read(request_type: type[RequestT], data: Data) -> RequestT:
+    try:
+        request: RequestT = request_type.FromString(bytes(data))
+    except DecodeError:
+        raise internal(UNREADABLE) from None
+    return request
+
+
+def _now(
+    work: Callable[[], bytes], done: Callable[[bytes], None], failed: Callable[[Exception], None]
+) -> None:
+    """Do `work` here and now."""
+    try:
+        answer = work()
+    except Exception as error:  # a defect of ours must not leave the client waiting
+        failed(error)
+    else:
+        done(answer)
+
+
+def described(defect: Exception) -> ServerError:
+    """What a client is told of a defect; the log is told more."""
+    log.error("gRPC", exc_info=defect)
+    return internal(f"{type(defect).__name__}: {defect}")

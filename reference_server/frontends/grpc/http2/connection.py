@@ -1,0 +1,118 @@
+"""One connection of HTTP/2, the server's side: joins what the other modules do.
+
+    events = connection.receive(data, now_s)     what the client did
+    connection.reply(stream_id, ...)             what the server says
+    parts = connection.take_output()             the bytes to send, in order
+
+Nothing here blocks, and nothing is raised for what a client does: faults are answered as
+RFC 9113 says, and told as events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reference_server.frontends.grpc.http2 import frames
+from reference_server.frontends.grpc.http2.errors import ErrorCode
+from reference_server.frontends.grpc.http2.events import Event
+from reference_server.frontends.grpc.http2.receiving import Receiver
+from reference_server.frontends.grpc.http2.sending import Sender
+from reference_server.frontends.grpc.http2.settings import Limits
+from reference_server.frontends.grpc.http2.stream_table import StreamTable
+from reference_server.frontends.grpc.http2.streams import Part
+
+
+class Http2Connection:
+    """A connection, from its first byte. All times are of one clock, in seconds."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        limits = limits or Limits()
+        self._sender = Sender()
+        self._sender.output.append(limits.opening())
+        self._table = StreamTable(self._sender)
+        self._streams = self._table.open
+        self._receiver = Receiver(limits, self._sender, self._table)
+
+    def __repr__(self) -> str:
+        state = "failed" if self._receiver.has_failed else "open"
+        return f"<Http2Connection {state}, {self._table}>"
+
+    @property
+    def open_streams(self) -> int:
+        """How many streams are open, or half closed."""
+        return len(self._streams)
+
+    @property
+    def is_greeted(self) -> bool:
+        """Whether the client has begun as HTTP/2 begins: with its preface and its settings."""
+        return self._receiver.is_greeted
+
+    # -- bytes
+
+    def receive(self, data: memoryview, now_s: float) -> list[Event]:
+        """What the client did, in order. `data` may end anywhere."""
+        return self._receiver.receive(data, now_s)
+
+    def take_output(self) -> list[Part]:
+        """The bytes to send now."""
+        return self._sender.take()
+
+    # -- what the server says
+
+    def headers(self, stream_id: int, block: bytes) -> None:
+        """Begin a response. Here and below nothing is said on a stream that is gone."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._sender.headers(stream, block)
+
+    def data(self, stream_id: int, *parts: Part) -> None:
+        """Send a piece of the response's body; `parts` must not change any more."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._sender.data(stream, parts)
+
+    def finish(self, stream_id: int, block: bytes) -> None:
+        """End the response with this block, which may be all of it."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._sender.finish(stream, block)
+            self._table.settle()
+
+    def reply(self, stream_id: int, block: bytes, body: Sequence[Part], trailers: bytes) -> None:
+        """Send a whole response: header block, body, trailers."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._sender.reply(stream, block, body, trailers)
+            self._table.settle()
+
+    def reset(self, stream_id: int, code: ErrorCode) -> None:
+        """End a stream at once, whatever waits on it."""
+        if stream_id in self._streams:
+            self._table.reset(stream_id, code)
+
+    def ping(self, payload: bytes) -> None:
+        """Ask for a sign of life; `payload` has 8 bytes."""
+        self._sender.output.append(frames.frame(frames.PING, payload=payload))
+
+    def announce_end(self) -> None:
+        """Say that the connection will end. Streams that the client opens meanwhile are served."""
+        last = self._table.refused_from - 1
+        self._sender.output.append(frames.goaway(last, ErrorCode.NO_ERROR))
+
+    def end(self, code: ErrorCode = ErrorCode.NO_ERROR, reason: bytes = b"") -> None:
+        """Say that no stream but those that have begun is served."""
+        self._table.end(code, reason)
+
+    def pause(self) -> None:
+        """Hold responses back: the transport has enough to send."""
+        self._sender.pause()
+
+    def resume(self) -> None:
+        """Send responses on."""
+        self._sender.resume()
+        self._table.settle()
+
+    def lost(self) -> None:
+        """The network's connection is gone: let go of all that waits for it."""
+        self._table.clear()
+        self._sender.output.clear()

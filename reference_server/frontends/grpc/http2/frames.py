@@ -1,0 +1,172 @@
+"""Frames (RFC 9113, sections 4 and 6): cut out of the bytes that arrive, and written.
+
+What a frame means is none of this module's business, but for one thing: the payload of DATA is
+handed on as it comes, so that a large message is never gathered twice.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from reference_server.frontends.grpc.http2.errors import ConnectionFault, ErrorCode
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = 0x0, 0x1, 0x2, 0x3, 0x4
+PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0x5, 0x6, 0x7, 0x8, 0x9
+
+END_STREAM = ACK = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+PRIORITISED = 0x20
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_BYTES = 9
+#: A stream's number, and a window's increment, have 31 bits; the one above them means nothing.
+MAX_31_BITS = 2**31 - 1
+
+_HEAD = struct.Struct(">HBBBI")  # length (16 + 8 bits), type, flags, stream
+_UINT32 = struct.Struct(">I")
+_PRIORITY_BYTES = 5
+_NOTHING = memoryview(b"")
+
+#: Type, flags, stream and payload. An unpadded DATA frame may come in several pieces, of which only
+#: the last has END_STREAM.
+Frame = tuple[int, int, int, memoryview]
+
+
+def head(kind: int, flags: int, stream_id: int, length: int) -> bytes:
+    """What stands before a payload of `length` bytes."""
+    return _HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
+
+
+def frame(kind: int, flags: int = 0, stream_id: int = 0, payload: bytes = b"") -> bytes:
+    """A whole frame."""
+    return head(kind, flags, stream_id, len(payload)) + payload
+
+
+def rst_stream(stream_id: int, code: int) -> bytes:
+    """The end of a stream before its time."""
+    return frame(RST_STREAM, 0, stream_id, _UINT32.pack(code))
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    """Leave to send `increment` bytes more; on stream 0, on all of them together."""
+    return frame(WINDOW_UPDATE, 0, stream_id, _UINT32.pack(increment))
+
+
+def goaway(last_stream_id: int, code: int, reason: bytes = b"") -> bytes:
+    """The end of the connection; streams after `last_stream_id` are not looked at."""
+    payload = _UINT32.pack(last_stream_id) + _UINT32.pack(code) + reason
+    return frame(GOAWAY, payload=payload)
+
+
+def uint32(payload: memoryview) -> int:
+    """The number that four bytes are. Raises ConnectionFault if they are not four."""
+    if len(payload) != _UINT32.size:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a payload that is no number")
+    number: int = _UINT32.unpack(payload)[0]
+    return number
+
+
+def without_padding(flags: int, payload: memoryview) -> memoryview:
+    """What is between the length of the padding and the padding. Raises ConnectionFault."""
+    if not flags & PADDED:
+        return payload
+    if not payload:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no room for the padding's length")
+    end = len(payload) - payload[0]
+    if end < 1:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
+    return payload[1:end]
+
+
+def without_priority(flags: int, stream_id: int, payload: memoryview) -> memoryview:
+    """What is behind the priority in HEADERS. Raises ConnectionFault."""
+    if not flags & PRIORITISED:
+        return payload
+    if len(payload) < _PRIORITY_BYTES:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no room for a priority")
+    if _UINT32.unpack_from(payload)[0] & MAX_31_BITS == stream_id:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
+    return payload[_PRIORITY_BYTES:]
+
+
+class FrameReader:
+    """Cuts what a client sends into frames, however its bytes are split.
+
+    Frames other than DATA are at most `max_control` bytes long, DATA `max_frame`. The payloads are
+    views of what was fed, or of memory of their own.
+    """
+
+    def __init__(self, max_frame: int, max_control: int) -> None:
+        self._max_frame = max_frame
+        self._max_control = max_control
+        self._preface = PREFACE  # what is still to come of it
+        self._pending = bytearray()  # the beginning of a frame
+        self._needed = HEAD_BYTES  # how long that must be before it is worth a look
+        self._data: tuple[int, int] = (0, 0)  # flags and stream of the DATA that is under way
+        self._data_left = 0
+
+    def feed(self, data: memoryview) -> Iterator[Frame]:
+        """The frames that `data` completes; must be exhausted. Raises ConnectionFault."""
+        if self._preface:
+            data = self._after_preface(data)
+        if self._pending:
+            data = self._after_pending(data)
+        if not data:
+            return
+        end = len(data)
+        position = 0
+        if self._data_left:
+            position = min(self._data_left, end)
+            yield self._piece(data[:position])
+        while end - position >= HEAD_BYTES:
+            high, low, kind, flags, stream_id = _HEAD.unpack_from(data, position)
+            length = high << 8 | low
+            if length > self._max_control:
+                self._check_length(kind, length)
+            start = position + HEAD_BYTES
+            position = start + length
+            if position <= end:
+                yield kind, flags, stream_id & MAX_31_BITS, data[start:position]
+            elif kind == DATA and not flags & PADDED:
+                self._data = flags, stream_id & MAX_31_BITS
+                self._data_left = length
+                if start < end:
+                    yield self._piece(data[start:])
+                return
+            else:
+                position = start - HEAD_BYTES
+                self._needed = HEAD_BYTES + length
+                break
+        else:
+            self._needed = HEAD_BYTES
+        self._pending += data[position:]
+
+    def _piece(self, payload: memoryview) -> Frame:
+        """The next piece of the DATA frame that is under way."""
+        self._data_left -= len(payload)
+        flags, stream_id = self._data
+        return DATA, flags & ~END_STREAM if self._data_left else flags, stream_id, payload
+
+    def _check_length(self, kind: int, length: int) -> None:
+        if length > self._max_frame:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+        if kind != DATA:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"type {kind} of {length} bytes")
+
+    def _after_preface(self, data: memoryview) -> memoryview:
+        """What follows the preface, which must come first."""
+        found = bytes(data[: len(self._preface)])
+        if not self._preface.startswith(found):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "no preface of HTTP/2")
+        self._preface = self._preface[len(found) :]
+        return data[len(found) :]
+
+    def _after_pending(self, data: memoryview) -> memoryview:
+        """`data` behind the beginning that came before; nothing while that is too short."""
+        self._pending += data
+        if len(self._pending) < self._needed:
+            return _NOTHING
+        joined, self._pending = self._pending, bytearray()
+        return memoryview(joined)

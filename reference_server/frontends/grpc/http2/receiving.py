@@ -1,0 +1,269 @@
+"""The way in: what each kind of frame does (RFC 9113, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reference_server.frontends.grpc.http2 import frames, settings
+from reference_server.frontends.grpc.http2.abuse import YOUNG_S, Guard
+from reference_server.frontends.grpc.http2.errors import ConnectionFault, ErrorCode, StreamFault
+from reference_server.frontends.grpc.http2.events import (
+    ConnectionFailed,
+    DataCame,
+    Event,
+    PingCame,
+    PongCame,
+    RequestBegan,
+    RequestEnded,
+    StreamGone,
+)
+from reference_server.frontends.grpc.http2.flow import ReceiveWindow
+from reference_server.frontends.grpc.http2.frames import ACK, END_HEADERS, END_STREAM, FrameReader
+from reference_server.frontends.grpc.http2.header_blocks import BlockAssembler, HeaderReader
+from reference_server.frontends.grpc.http2.sending import Sender
+from reference_server.frontends.grpc.http2.settings import Limits
+from reference_server.frontends.grpc.http2.stream_table import StreamTable
+from reference_server.frontends.grpc.http2.streams import Stream
+
+#: What SETTINGS cost, in frames without use, and for each stream that they may touch.
+_SETTINGS_COST = 10
+_COST_PER_STREAM = 0.1
+_PING_BYTES = 8
+
+
+class Receiver:
+    """Reads the frames of one connection: changes its streams, answers what needs an answer."""
+
+    def __init__(self, limits: Limits, sender: Sender, table: StreamTable) -> None:
+        self._limits = limits
+        self._sender = sender
+        self._table = table
+        self._streams = table.open
+        self._frames = FrameReader(limits.max_frame, limits.max_header_block)
+        self._header_reader = HeaderReader(limits.max_header_block)
+        self._blocks = BlockAssembler(limits.max_header_block)
+        self._window = ReceiveWindow(limits.connection_window)
+        self._guard = Guard()
+        self.is_greeted = False
+        self._now_s = 0.0
+        self._events: list[Event] = []
+        self.has_failed = False
+
+    def receive(self, data: memoryview, now_s: float) -> list[Event]:
+        """What the client did, in order. `data` may end anywhere."""
+        if self.has_failed:
+            return []
+        self._now_s = now_s
+        try:
+            if self._sender.unread_bytes > self._limits.max_unread:
+                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "nothing of it is read")
+            for kind, flags, stream_id, payload in self._frames.feed(data):
+                if self._blocks.stream_id or not self.is_greeted:
+                    self._check_order(kind, flags, stream_id)
+                handler = _HANDLERS.get(kind)
+                if handler is None:
+                    self._guard.idle_frames.spend(now_s)
+                    continue
+                try:
+                    handler(self, flags, stream_id, payload)
+                except StreamFault as fault:
+                    self._give_up(fault)
+        except ConnectionFault as fault:
+            self._fail(fault)
+        # Not kept: they may be views of more memory than an idle connection is worth.
+        events, self._events = self._events, []
+        return events
+
+    def _check_order(self, kind: int, flags: int, stream_id: int) -> None:
+        """SETTINGS come first, and nothing comes between the parts of a header block."""
+        if not self.is_greeted:
+            if kind != frames.SETTINGS or flags & ACK:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "no SETTINGS at the start")
+            self.is_greeted = True
+        unfinished = self._blocks.stream_id
+        if unfinished and (kind != frames.CONTINUATION or stream_id != unfinished):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block is not finished")
+
+    def _on_data(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        size = len(payload)
+        if not self._window.take(size):
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than was allowed")
+        if increment := self._window.refill():
+            self._sender.output.append(frames.window_update(0, increment))
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._table.check_known(stream_id)
+            if not size:
+                self._guard.idle_frames.spend(self._now_s)
+            if self._table.is_abandoned(stream_id):
+                return
+            raise StreamFault(stream_id, ErrorCode.STREAM_CLOSED)
+        if stream.remote_ended:
+            raise StreamFault(stream_id, ErrorCode.STREAM_CLOSED)
+        if not stream.receive_window.take(size):
+            raise StreamFault(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+        ended = bool(flags & END_STREAM)
+        if ended:
+            stream.remote_ended = True
+        elif not size:
+            self._guard.idle_frames.spend(self._now_s)
+        else:
+            self._table.refill(stream)
+        if flags & frames.PADDED:
+            payload = frames.without_padding(flags, payload)
+        self._events.append(DataCame(stream_id, payload, ended))
+
+    def _on_headers(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        payload = frames.without_padding(flags, payload)
+        payload = frames.without_priority(flags, stream_id, payload)
+        if flags & END_HEADERS:
+            self._on_block(flags, stream_id, bytes(payload))
+        elif stream_id:
+            self._blocks.begin(stream_id, flags, payload)
+        else:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        whole = self._blocks.add(flags, payload)
+        if whole is not None:
+            self._on_block(whole[0], stream_id, whole[1])
+
+    def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
+        """A whole header block, which must be read in any case: the next one builds on it."""
+        fields = self._header_reader.read(block)
+        ended = bool(flags & END_STREAM)
+        if stream_id <= self._table.opened:
+            self._on_trailers(stream_id, ended)
+            return
+        if not stream_id & 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "an even stream of a client")
+        self._table.opened = stream_id
+        if stream_id >= self._table.refused_from:
+            self._table.abandon(stream_id)
+            return
+        if len(self._streams) >= self._limits.max_streams:
+            raise StreamFault(stream_id, ErrorCode.REFUSED_STREAM)
+        stream = Stream(
+            stream_id, self._sender.initial_window, self._limits.stream_window, self._now_s
+        )
+        stream.remote_ended = ended
+        self._streams[stream_id] = stream
+        self._events.append(RequestBegan(stream_id, fields, ended))
+
+    def _on_trailers(self, stream_id: int, ended: bool) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._table.check_known(stream_id)
+            if not self._table.is_abandoned(stream_id):
+                raise ConnectionFault(ErrorCode.STREAM_CLOSED, "HEADERS on a stream that is closed")
+            self._guard.idle_frames.spend(self._now_s)
+            return
+        if stream.remote_ended:
+            raise StreamFault(stream_id, ErrorCode.STREAM_CLOSED)
+        if not ended:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR)
+        stream.remote_ended = True
+        self._events.append(RequestEnded(stream_id))
+
+    def _on_priority(self, _: int, stream_id: int, payload: memoryview) -> None:
+        if not stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
+        self._guard.idle_frames.spend(self._now_s)
+        if len(payload) != 5:
+            raise StreamFault(stream_id, ErrorCode.FRAME_SIZE_ERROR)
+
+    def _on_rst_stream(self, _: int, stream_id: int, payload: memoryview) -> None:
+        frames.uint32(payload)
+        self._table.check_known(stream_id)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._guard.idle_frames.spend(self._now_s)
+            return
+        if self._now_s - stream.opened_s < YOUNG_S:
+            self._guard.resets.spend(self._now_s)
+        self._table.forget(stream)
+        self._events.append(StreamGone(stream_id))
+
+    def _on_settings(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
+        cost = _SETTINGS_COST + _COST_PER_STREAM * len(self._streams)
+        self._guard.idle_frames.spend(self._now_s, cost)
+        if flags & ACK:
+            if payload:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "settings that acknowledge")
+            return
+        self._sender.output.append(frames.frame(frames.SETTINGS, ACK))
+        self._sender.apply(settings.parse(payload), tuple(self._streams.values()))
+        self._table.settle()
+
+    def _on_push_promise(self, _: int, stream_id: int, payload: memoryview) -> None:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE of a client")
+
+    def _on_ping(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
+        if len(payload) != _PING_BYTES:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "PING without 8 bytes")
+        self._guard.idle_frames.spend(self._now_s)
+        if flags & ACK:
+            self._events.append(PongCame(bytes(payload)))
+            return
+        self._sender.output.append(frames.frame(frames.PING, ACK, payload=bytes(payload)))
+        self._events.append(PingCame())
+
+    def _on_goaway(self, _: int, stream_id: int, payload: memoryview) -> None:
+        """The client will open no streams; those that are open go on."""
+        if stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "GOAWAY on a stream")
+        if len(payload) < 8:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY of less than 8 bytes")
+        self._guard.idle_frames.spend(self._now_s)
+
+    def _on_window_update(self, _: int, stream_id: int, payload: memoryview) -> None:
+        increment = frames.uint32(payload) & frames.MAX_31_BITS
+        if not stream_id:
+            if not increment:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window that is not widened")
+            self._sender.widen(increment)
+            self._table.settle()
+            return
+        self._table.check_known(stream_id)
+        stream = self._streams.get(stream_id)
+        if stream is None:  # closed since the client sent this
+            return
+        if not increment:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR)
+        self._sender.widen_stream(stream, increment)
+        self._table.settle()
+
+    # -- faults
+
+    def _give_up(self, fault: StreamFault) -> None:
+        """End a stream over what its client did."""
+        self._guard.resets.spend(self._now_s)
+        if fault.stream_id in self._streams:
+            self._events.append(StreamGone(fault.stream_id))
+        self._table.reset(fault.stream_id, fault.code)
+
+    def _fail(self, fault: ConnectionFault) -> None:
+        """End the connection over what the client did."""
+        self.has_failed = True
+        self._table.end(fault.code, fault.reason.encode())
+        self._events += map(StreamGone, self._streams)
+        self._events.append(ConnectionFailed(str(fault)))
+        self._table.clear()
+
+
+_HANDLERS: dict[int, Callable[[Receiver, int, int, memoryview], None]] = {
+    frames.DATA: Receiver._on_data,
+    frames.HEADERS: Receiver._on_headers,
+    frames.PRIORITY: Receiver._on_priority,
+    frames.RST_STREAM: Receiver._on_rst_stream,
+    frames.SETTINGS: Receiver._on_settings,
+    frames.PUSH_PROMISE: Receiver._on_push_promise,
+    frames.PING: Receiver._on_ping,
+    frames.GOAWAY: Receiver._on_goaway,
+    frames.WINDOW_UPDATE: Receiver._on_window_update,
+    frames.CONTINUATION: Receiver._on_continuation,
+}

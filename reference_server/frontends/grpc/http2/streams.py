@@ -1,0 +1,46 @@
+"""A stream (RFC 9113, section 5.1): what both sides may still do on it, and what waits there."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from reference_server.frontends.grpc.http2.flow import ReceiveWindow
+
+Part = bytes | memoryview
+
+
+class Stream:
+    """A stream that is open, or that its client has ended; when its response ends it is gone.
+
+    It was opened at `opened_s` of the connection's clock, in seconds.
+
+    `send_window` may be below zero, after a change of settings. `queue` has what flow control
+    holds back, in order; `trailers` is the block that ends the stream after it, once it is known.
+    """
+
+    __slots__ = (
+        "id",
+        "opened_s",
+        "queue",
+        "queued_bytes",
+        "receive_window",
+        "remote_ended",
+        "send_window",
+        "trailers",
+    )
+
+    def __init__(
+        self, stream_id: int, send_window: int, receive_window: int, opened_s: float
+    ) -> None:
+        self.id = stream_id
+        self.opened_s = opened_s
+        self.send_window = send_window
+        self.receive_window = ReceiveWindow(receive_window)
+        self.queue: deque[Part] = deque()
+        self.queued_bytes = 0
+        self.trailers: bytes | None = None
+        self.remote_ended = False
+
+    def __repr__(self) -> str:
+        state = "client done" if self.remote_ended else "open"
+        return f"<Stream {self.id} {state}, {self.queued_bytes} bytes wait>"

@@ -1,0 +1,142 @@
+"""Messages in the bodies of gRPC: a flag, the length in four bytes, and the message.
+
+A long message is gathered in memory of its full size; each of its bytes is copied once.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from reference_server.codecs import compression
+from reference_server.codecs.proto_wire import Data
+from reference_server.frontends.grpc.errors import CallFailed, Status
+
+#: A message out of its compressed form. Raises CallFailed.
+Inflate = Callable[[Data], bytes]
+
+_PREFIX = struct.Struct(">BI")
+_MAX_BYTES = 2**31 - 1
+#: zlib's own framing for deflate, that of gzip for gzip.
+_WINDOW_BITS = {"deflate": zlib.MAX_WBITS, "gzip": zlib.MAX_WBITS | 16}
+
+
+def framed(message: Data, encoding: str) -> tuple[bytes, Data]:
+    """The prefix and what follows it: the message, compressed if that makes it shorter."""
+    if encoding != "identity":
+        packer = zlib.compressobj(wbits=_WINDOW_BITS[encoding])
+        packed = packer.compress(message) + packer.flush()
+        if len(packed) < len(message):
+            return _PREFIX.pack(True, len(packed)), packed
+    return _PREFIX.pack(False, len(message)), message
+
+
+def _inflating(encoding: str) -> Inflate:
+    broken = CallFailed(
+        Status.INTERNAL, f"Unexpected error decompressing data for algorithm {encoding}"
+    )
+
+    def inflate(message: Data) -> bytes:
+        unpacker = zlib.decompressobj(wbits=_WINDOW_BITS[encoding])
+        most = min(_MAX_BYTES, compression.most_bytes(len(message)))
+        try:
+            plain = unpacker.decompress(message, most)
+        except zlib.error:
+            raise broken from None
+        except MemoryError:
+            text = "a message does not fit the server's memory when it is unpacked"
+            raise CallFailed(Status.RESOURCE_EXHAUSTED, text) from None
+        if unpacker.eof:
+            return plain
+        if len(plain) == most:
+            raise CallFailed(Status.RESOURCE_EXHAUSTED, _too_large(most + 1, most))
+        raise broken
+
+    return inflate
+
+
+#: By `grpc-encoding`; identity is read as it is, whatever its messages' flags say.
+INFLATE: Mapping[str, Inflate | None] = {
+    "identity": None,
+    "deflate": _inflating("deflate"),
+    "gzip": _inflating("gzip"),
+}
+
+
+def _too_large(size: int, most: int = _MAX_BYTES) -> str:
+    return f"SERVER: Received message larger than max ({size} vs. {most})"
+
+
+class MessageReader:
+    """The messages in the body of one request."""
+
+    __slots__ = ("_filled", "_inflate", "_is_packed", "_place", "_start")
+
+    def __init__(self, inflate: Inflate | None) -> None:
+        self._inflate = inflate
+        self._start = b""  # of a prefix that is not whole
+        self._place: memoryview | None = None  # of a message that is not whole
+        self._filled = 0
+        self._is_packed = False
+
+    def feed(self, data: memoryview) -> Iterator[Data]:
+        """The messages that `data` completes. Raises CallFailed.
+
+        Who does not want them all feeds nothing more.
+        """
+        if self._start:
+            lacking = _PREFIX.size - len(self._start)
+            self._start += bytes(data[:lacking])
+            if len(self._start) < _PREFIX.size:
+                return
+            data = data[lacking:]
+            self._begin(*_PREFIX.unpack(self._start))
+            self._start = b""
+        if self._place is not None:
+            piece = data[: len(self._place) - self._filled]
+            data = data[len(piece) :]
+            message = self._gather(self._place, piece)
+            if message is None:
+                return
+            yield message
+        position, end = 0, len(data)
+        while end - position >= _PREFIX.size:
+            is_packed, length = _PREFIX.unpack_from(data, position)
+            start = position + _PREFIX.size
+            position = start + length
+            if position > end:
+                self._gather(self._begin(is_packed, length), data[start:])
+                return
+            whole = bytes(data[start:position])
+            yield self._plain(whole) if is_packed else whole
+        self._start = bytes(data[position:])
+
+    def _begin(self, is_packed: int, length: int) -> memoryview:
+        """Make room for a message, the bytes of which will come in pieces."""
+        if length > _MAX_BYTES:
+            raise CallFailed(Status.RESOURCE_EXHAUSTED, _too_large(length))
+        try:
+            # Not touched before the bytes are there: a length alone takes no memory.
+            self._place = np.empty(length, np.uint8).data
+        except MemoryError:
+            text = f"a message of {length} bytes does not fit the server's memory"
+            raise CallFailed(Status.RESOURCE_EXHAUSTED, text) from None
+        self._filled = 0
+        self._is_packed = bool(is_packed)
+        return self._place
+
+    def _gather(self, place: memoryview, piece: memoryview) -> Data | None:
+        """Put the next piece of a message into its place; the message if that is the last."""
+        filled = self._filled + len(piece)
+        place[self._filled : filled] = piece
+        self._filled = filled
+        if filled < len(place):
+            return None
+        self._place = None
+        return self._plain(place) if self._is_packed else place
+
+    def _plain(self, message: Data) -> Data:
+        return message if self._inflate is None else self._inflate(message)

@@ -1,0 +1,204 @@
+"""One call of gRPC: what its method sees of the client, and what the client's bytes do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from reference_server.codecs.proto_wire import UNREADABLE, Data
+from reference_server.core.errors import ServerError
+from reference_server.frontends.grpc.calls import Method, Running
+from reference_server.frontends.grpc.errors import STATUS, CallFailed, Status
+from reference_server.frontends.grpc.heads import CallHead
+from reference_server.frontends.grpc.messages import INFLATE, MessageReader
+
+_TOO_LATE = "Deadline Exceeded"
+
+
+class Timer(Protocol):
+    """What a clock gives for what it was asked to do later."""
+
+    def cancel(self) -> None:
+        """Do not do it."""
+
+
+class Clock(Protocol):
+    """The time that passes, of which asyncio's loops are the real one."""
+
+    def time(self) -> float:
+        """The seconds since some moment."""
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer:
+        """Call `callback` in `delay` seconds."""
+
+
+class Responder(Protocol):
+    """Where answers go; calls are named by their streams."""
+
+    def reply(self, stream_id: int, encoding: str, message: Data) -> None:
+        """Answer with one message, and end the call well."""
+
+    def open(self, stream_id: int, encoding: str) -> None:
+        """Begin the response of a call that has several messages."""
+
+    def send(self, stream_id: int, encoding: str, message: Data) -> None:
+        """Send one of them."""
+
+    def finish(self, stream_id: int) -> None:
+        """End such a call well."""
+
+    def fail(self, stream_id: int, status: Status, message: str, *, opened: bool) -> None:
+        """End a call badly; `opened` if its response has begun."""
+
+
+class _Nobody:
+    """Who runs a call that has ended."""
+
+    def receive(self, message: Data) -> None:
+        """Heard by nobody, as all that follows."""
+
+    def half_close(self) -> None:
+        """As above."""
+
+    def cancel(self) -> None:
+        """As above."""
+
+
+_NOBODY = _Nobody()
+
+
+class ServedCall:
+    """A call from its head to its end: `begin`, then what the client does."""
+
+    __slots__ = (
+        "_answer",
+        "_encoding",
+        "_has_ended",
+        "_has_message",
+        "_head",
+        "_is_open",
+        "_reader",
+        "_responder",
+        "_running",
+        "_stream_id",
+        "_streams",
+        "_timer",
+    )
+
+    def __init__(self, responder: Responder, stream_id: int, head: CallHead, encoding: str) -> None:
+        self._responder = responder
+        self._stream_id = stream_id
+        self._head = head
+        self._encoding = encoding
+        self._reader = MessageReader(INFLATE[head.encoding])
+        self._streams = False
+        self._answer: Data | None = None
+        self._has_message = False
+        self._has_ended = False
+        self._running: Running = _NOBODY
+        self._is_open = False  # the response has begun
+        self._timer: Timer | None = None
+
+    # -- the method's side
+
+    def metadata(self, name: str) -> str | None:
+        """The first value that the client sent under this name."""
+        return self._head.metadata.get(name)
+
+    def fields(self) -> Sequence[tuple[bytes, bytes]]:
+        """All metadata, in their order."""
+        return self._head.fields
+
+    def send(self, message: bytes) -> None:
+        """Send a message; the one of a call that has only one waits for its end."""
+        if self._has_ended:
+            return
+        if not self._streams:
+            self._answer = message
+            return
+        self._open()
+        self._responder.send(self._stream_id, self._encoding, message)
+
+    def end(self, error: ServerError | None = None) -> None:
+        """End the call."""
+        if self._has_ended:
+            return
+        self._close()
+        if error is not None:
+            status = STATUS[error.code]
+            self._responder.fail(self._stream_id, status, error.message, opened=self._is_open)
+        elif self._answer is not None:
+            self._responder.reply(self._stream_id, self._encoding, self._answer)
+        else:
+            self._open()
+            self._responder.finish(self._stream_id)
+
+    # -- the client's side
+
+    def begin(self, method: Method, clock: Clock) -> None:
+        """Start the method, which may end the call at once."""
+        timeout_s = self._head.timeout_s
+        self._streams = method.streams
+        running = method.start(self)
+        if not self._has_ended:
+            self._running = running
+        if timeout_s == 0:
+            self._expire()
+        elif timeout_s is not None and not self._has_ended:
+            self._timer = clock.call_later(timeout_s, self._expire)
+
+    def receive(self, data: memoryview) -> None:
+        """Take a piece of the body."""
+        if self._has_ended or (self._has_message and not self._streams):
+            return
+        try:
+            for message in self._reader.feed(data):
+                self._has_message = True
+                self._running.receive(message)
+                if self._has_ended or not self._streams:
+                    return  # what follows does not matter, and is not worth unpacking
+        except CallFailed as failure:
+            self._fail(failure.status, failure.message)
+
+    def half_close(self) -> None:
+        """The client will send nothing more."""
+        if self._has_ended:
+            return
+        if self._streams or self._has_message:
+            self._running.half_close()
+        else:
+            self._fail(Status.INTERNAL, UNREADABLE)
+
+    def cancel(self) -> None:
+        """The client is gone, or has given up the call."""
+        if not self._has_ended:
+            running = self._running
+            self._close()
+            running.cancel()
+
+    def stop(self) -> None:
+        """The server is to end: take nothing more from the client of a stream."""
+        if self._streams and not self._has_ended:
+            self._running.half_close()
+
+    # -- inside
+
+    def _expire(self) -> None:
+        self._fail(Status.DEADLINE_EXCEEDED, _TOO_LATE)
+
+    def _fail(self, status: Status, message: str) -> None:
+        """End the call over what its method knows nothing of."""
+        if not self._has_ended:
+            self.cancel()
+            self._responder.fail(self._stream_id, status, message, opened=self._is_open)
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self._is_open = True
+            self._responder.open(self._stream_id, self._encoding)
+
+    def _close(self) -> None:
+        self._has_ended = True
+        self._running = _NOBODY  # which knows this call, and would keep it and its messages
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,259 @@
+"""gRPC on one connection: HTTP/2 events to calls of methods, and what these say to HTTP/2.
+
+No socket: bytes come in through `receive` and leave through `write`. All on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from reference_server.codecs.proto_wire import Data
+from reference_server.frontends.grpc import heads, messages
+from reference_server.frontends.grpc.calls import Method
+from reference_server.frontends.grpc.errors import CallFailed, Status
+from reference_server.frontends.grpc.heads import CallHead, MalformedHead
+from reference_server.frontends.grpc.http2.connection import Http2Connection
+from reference_server.frontends.grpc.http2.errors import ErrorCode
+from reference_server.frontends.grpc.http2.events import (
+    ConnectionFailed,
+    DataCame,
+    PingCame,
+    PongCame,
+    RequestBegan,
+    RequestEnded,
+    StreamGone,
+)
+from reference_server.frontends.grpc.http2.header_blocks import Fields
+from reference_server.frontends.grpc.http2.streams import Part
+from reference_server.frontends.grpc.keepalive import Action, Keepalive, PingStrikes
+from reference_server.frontends.grpc.served_call import Clock, ServedCall
+from reference_server.options import GrpcOptions
+
+log = logging.getLogger(__name__)
+
+_KEEPALIVE_PING = b"keepaliv"
+_LAST_PING = b"lastping"
+
+
+class Session:
+    """The calls of one connection.
+
+    `write` sends bytes; `close` is called when nothing more will be sent. Begins with the server's
+    settings, which `receive` sends.
+    """
+
+    def __init__(
+        self,
+        table: Mapping[str, Method],
+        options: GrpcOptions,
+        clock: Clock,
+        write: Callable[[Sequence[Part]], None],
+        close: Callable[[], None],
+    ) -> None:
+        self._table = table
+        self._compression = options.compression
+        self._clock = clock
+        self._write = write
+        self._close = close
+        self._http2 = Http2Connection()
+        self._keepalive = Keepalive(options, clock.time())
+        self._strikes = PingStrikes(options)
+        self._calls: dict[int, ServedCall] = {}
+        self._fields: Fields = ()
+        self._head: CallHead | None = None  # of `_fields`
+        self._encoding = ""  # of the messages to who sends that head
+        self._has_told = False  # the client was sent something since pings were looked at
+        self._is_receiving = False
+        self._is_ending = False
+
+    def __repr__(self) -> str:
+        return f"<Session {len(self._calls)} calls, {self._http2}>"
+
+    @property
+    def is_greeted(self) -> bool:
+        """Whether the client speaks HTTP/2, as far as it has said anything."""
+        return self._http2.is_greeted
+
+    # -- the transport's side
+
+    def receive(self, data: memoryview) -> None:
+        """Take bytes, which are no longer needed afterwards."""
+        now_s = self._clock.time()
+        self._keepalive.heard(now_s)
+        self._is_receiving = True
+        try:
+            for event in self._http2.receive(data, now_s):
+                _HANDLERS[type(event)](self, event)
+        finally:
+            self._is_receiving = False
+        self.flush()
+
+    def lost(self) -> None:
+        """The connection is gone, and who waited for answers with it."""
+        for call in tuple(self._calls.values()):
+            call.cancel()
+        self._calls.clear()
+        self._http2.lost()
+
+    def pause(self) -> None:
+        """The transport has enough to send."""
+        self._http2.pause()
+
+    def resume(self) -> None:
+        """The transport has sent what it had."""
+        self._http2.resume()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is to be sent; close if that was all and the end is near."""
+        if self._is_receiving:
+            return
+        output = self._http2.take_output()
+        if output:
+            self._write(output)
+        if self._is_ending and not self._http2.open_streams:
+            self._close()
+
+    def watch(self) -> float | None:
+        """Look after a client that is silent: the seconds after which to do so again.
+
+        None if it is gone.
+        """
+        now_s = self._clock.time()
+        self._forgive()
+        action = self._keepalive.action(now_s, has_calls=bool(self._calls))
+        if action is Action.GIVE_UP:
+            return None
+        if action is Action.PING:
+            self._http2.ping(_KEEPALIVE_PING)
+            self.flush()
+        return self._keepalive.next_s(now_s) - now_s
+
+    # -- the end
+
+    def retire(self) -> None:
+        """End the connection when its calls have ended; what the client sends meanwhile counts."""
+        self._http2.announce_end()
+        self._http2.ping(_LAST_PING)  # its answer comes after all that the client sent before
+        self.flush()
+
+    def stop(self) -> None:
+        """Take no new calls; end streams with what they have asked, and then the connection."""
+        self._http2.end()
+        self._is_ending = True
+        for call in tuple(self._calls.values()):
+            call.stop()
+        self.flush()
+
+    # -- what the client does
+
+    def _on_request(self, event: RequestBegan) -> None:
+        stream_id, fields, ended = event
+        try:
+            # A client that repeats itself gives the very same fields.
+            if fields is not self._fields or self._head is None:
+                self._head = None
+                self._head, self._fields = heads.read(fields), fields
+                self._encoding = heads.response_encoding(self._compression, self._head.accepted)
+            head = self._head
+            method = self._table.get(head.path)
+            if method is None:
+                raise CallFailed(Status.UNIMPLEMENTED)
+        except MalformedHead as fault:
+            self._http2.reset(stream_id, fault.code)
+            return
+        except CallFailed as failure:
+            self.fail(stream_id, failure.status, failure.message, opened=False)
+            return
+        call = self._calls[stream_id] = ServedCall(self, stream_id, head, self._encoding)
+        call.begin(method, self._clock)
+        if ended:
+            call.half_close()
+
+    def _on_data(self, event: DataCame) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is not None:
+            call.receive(event.data)
+            if event.ended:
+                call.half_close()
+
+    def _on_end(self, event: RequestEnded) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is not None:
+            call.half_close()
+
+    def _on_gone(self, event: StreamGone) -> None:
+        call = self._calls.pop(event.stream_id, None)
+        if call is not None:
+            call.cancel()
+
+    def _on_ping(self, _: PingCame) -> None:
+        self._forgive()
+        if self._strikes.is_too_much(self._clock.time(), has_calls=bool(self._calls)):
+            self._http2.end(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
+            self._write(self._http2.take_output())
+            self._close()
+
+    def _on_pong(self, event: PongCame) -> None:
+        if event.payload == _LAST_PING and not self._is_ending:
+            self._http2.end()
+            self._is_ending = True
+
+    def _on_failure(self, event: ConnectionFailed) -> None:
+        log.info("gRPC connection ended: %s", event.reason)
+        self._is_ending = True
+
+    # -- what the calls say
+
+    def reply(self, stream_id: int, encoding: str, message: Data) -> None:
+        """Answer a call with one message, and end it well."""
+        self._has_told = True
+        body = messages.framed(message, encoding)
+        self._http2.reply(stream_id, heads.OPENING[encoding], body, heads.WELL)
+        self._ended(stream_id)
+
+    def open(self, stream_id: int, encoding: str) -> None:
+        """Begin the response of a call that has several messages."""
+        self._http2.headers(stream_id, heads.OPENING[encoding])
+
+    def send(self, stream_id: int, encoding: str, message: Data) -> None:
+        """Send one of them."""
+        self._has_told = True
+        self._http2.data(stream_id, *messages.framed(message, encoding))
+        self.flush()
+
+    def finish(self, stream_id: int) -> None:
+        """End such a call well."""
+        self._has_told = True
+        self._http2.finish(stream_id, heads.WELL)
+        self._ended(stream_id)
+
+    def fail(self, stream_id: int, status: Status, message: str, *, opened: bool) -> None:
+        """End a call badly; `opened` if its response has begun."""
+        self._has_told = True
+        self._http2.finish(stream_id, heads.failure(status, message, opened=opened))
+        self._ended(stream_id)
+
+    def _forgive(self) -> None:
+        """After an answer pings are no idle talk, on either side."""
+        if self._has_told:
+            self._has_told = False
+            self._keepalive.answered()
+            self._strikes.answered()
+
+    def _ended(self, stream_id: int) -> None:
+        self._calls.pop(stream_id, None)
+        self.flush()
+
+
+_HANDLERS: dict[type, Callable[[Session, Any], None]] = {
+    RequestBegan: Session._on_request,
+    DataCame: Session._on_data,
+    RequestEnded: Session._on_end,
+    StreamGone: Session._on_gone,
+    PingCame: Session._on_ping,
+    PongCame: Session._on_pong,
+    ConnectionFailed: Session._on_failure,
+}

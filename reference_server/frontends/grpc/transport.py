@@ -1,0 +1,198 @@
+"""gRPC's port: accepts connections, gives each a session, and drains them when the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from reference_server.frontends.connections import (
+    BACKLOG,
+    SCRATCH_BYTES,
+    OpenConnections,
+    cannot_listen,
+)
+from reference_server.frontends.grpc import tls
+from reference_server.frontends.grpc.calls import Method
+from reference_server.frontends.grpc.http2.streams import Part
+from reference_server.frontends.grpc.session import Session
+from reference_server.options import GrpcOptions
+
+log = logging.getLogger(__name__)
+
+#: How long the last bytes to a client may take.
+_LINGER_S = 20.0
+#: How long a client may take to say that it speaks HTTP/2, as in gRPC's own servers.
+_GREETING_S = 120.0
+#: Connections of one age do not all end at once: as in gRPC, a tenth more or less.
+_AGE_JITTER = 0.1
+
+
+class GrpcListener:
+    """Serves the methods in `table` on one port, on the loop's thread.
+
+    `open`, then `stop_accepting` and `drained`, then `close`.
+    """
+
+    def __init__(self, options: GrpcOptions, table: Mapping[str, Method]) -> None:
+        self._options = options
+        self._table = table
+        self._connections: OpenConnections[_Connection] = OpenConnections(_Connection.stop)
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Listen. Raises ServerError if the port is taken, or what TLS needs cannot be read."""
+        options = self._options
+        address = f"{options.address}:{options.port}"
+        loop = asyncio.get_running_loop()
+        ours = self._connections
+        scratch = memoryview(bytearray(SCRATCH_BYTES))
+        try:
+            self._server = await loop.create_server(
+                lambda: _Connection(self._table, options, loop, scratch, ours.opened, ours.closed),
+                options.address,
+                options.port,
+                backlog=BACKLOG,
+                reuse_port=options.reuse_port or None,
+                ssl=None if options.tls is None else tls.server_context(options.tls),
+            )
+        except OSError as error:
+            raise cannot_listen(address, error) from error
+        log.info("Started GRPCInferenceService at %s", address)
+
+    def stop_accepting(self) -> None:
+        """Refuse new connections and calls; those in flight go on, streams with what they asked."""
+        if self._server is not None:
+            self._server.close()
+        self._connections.stop_accepting()
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are."""
+        return len(self._connections)
+
+    async def drained(self) -> None:
+        """Return when no connection is left."""
+        await self._connections.gone()
+
+    def close(self) -> None:
+        """Cancel what is still in flight."""
+        for connection in self._connections:
+            connection.abort()
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One client's connection: its socket and its timers around its session.
+
+    `scratch` is a buffer that all connections of a loop share, since what is in it is consumed
+    before the next read; `opened` and `closed` report the connection's life.
+    """
+
+    def __init__(
+        self,
+        table: Mapping[str, Method],
+        options: GrpcOptions,
+        loop: asyncio.AbstractEventLoop,
+        scratch: memoryview,
+        opened: Callable[[_Connection], None],
+        closed: Callable[[_Connection], None],
+    ) -> None:
+        self._options = options
+        self._loop = loop
+        self._scratch = scratch
+        self._opened = opened
+        self._closed = closed
+        self._session = Session(table, options, loop, self._write, self._close)
+        self._transport: asyncio.Transport | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._age: asyncio.TimerHandle | None = None
+        self._greeting: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<gRPC connection, {self._session}>"
+
+    def stop(self) -> None:
+        """Take no new calls, and close after the last one."""
+        self._session.stop()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._look_after()
+        self._greeting = self._loop.call_later(_GREETING_S, self._check_greeting)
+        if self._options.max_connection_age_ms:
+            share = 1 + random.uniform(-_AGE_JITTER, _AGE_JITTER)
+            delay_s = share * self._options.max_connection_age_ms / 1000
+            self._age = self._loop.call_later(delay_s, self._retire)
+        self._session.flush()
+        self._opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whom it concerns."""
+        self._transport = None
+        for timer in (self._watch, self._age, self._greeting, self._linger):
+            if timer is not None:
+                timer.cancel()
+        self._session.lost()
+        self._closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to put what is read next."""
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So much was read."""
+        self._session.receive(self._scratch[:nbytes])
+
+    def pause_writing(self) -> None:
+        """The socket takes no more."""
+        self._session.pause()
+
+    def resume_writing(self) -> None:
+        """The socket takes more."""
+        self._session.resume()
+
+    # -- the session's calls
+
+    def _write(self, parts: Sequence[Part]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(parts)
+
+    def _close(self) -> None:
+        """Close when all is sent; a client that does not take it is not waited for."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+            self._linger = self._loop.call_later(_LINGER_S, self.abort)
+
+    # -- timers
+
+    def _look_after(self) -> None:
+        """Ping a client that is silent, for as long as the connection lasts."""
+        delay_s = self._session.watch()
+        if delay_s is None:
+            self.abort()
+        elif math.isfinite(delay_s):
+            self._watch = self._loop.call_later(delay_s, self._look_after)
+
+    def _check_greeting(self) -> None:
+        """Give up a connection on which nobody speaks HTTP/2."""
+        if not self._session.is_greeted:
+            self.abort()
+
+    def _retire(self) -> None:
+        """The connection is old: let it end, and see that it does."""
+        self._session.retire()
+        if self._options.max_connection_age_grace_ms:
+            delay_s = self._options.max_connection_age_grace_ms / 1000
+            self._age = self._loop.call_later(delay_s, self.abort)

@@ -1,0 +1,206 @@
+"""One HTTP/1.1 connection: requests in, replies out, in order.
+
+Requests of one connection are handled one after the other, as Triton does; those that a client
+pipelines wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from reference_server.frontends.http import errors, heads
+from reference_server.frontends.http.heads import Header
+from reference_server.frontends.http.reading import RequestReader
+from reference_server.frontends.http.request import Part, Request
+
+#: Requests of one connection that may wait before reading pauses.
+_MAX_PIPELINED = 32
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """One client's connection. Everything happens on the loop's thread.
+
+    `handle` is called with each complete request; `scratch` is a buffer that all connections of
+    a loop share, since what is in it is consumed before the next read; `opened` and `closed`
+    report the connection's life. Bodies of more than `max_body` bytes are refused unread.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[Request], None],
+        scratch: memoryview,
+        opened: Callable[[HttpConnection], None],
+        closed: Callable[[HttpConnection], None],
+        max_body: int | None = None,
+    ) -> None:
+        self._handle = handle
+        self._opened = opened
+        self._closed = closed
+        self._transport: asyncio.Transport | None = None
+        self._current: Request | None = None  # the request being handled
+        self._is_chunked = False  # the reply to it has begun
+        self._waiting: deque[Request] = deque()
+        self._advancing = False
+        self._reading_paused = False
+        self._closing = False
+        self._reader = RequestReader(self, scratch, max_body)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is being handled or waits."""
+        return self._current is None and not self._waiting
+
+    def close(self) -> None:
+        """Take no more requests; close as soon as those in flight are answered."""
+        self._closing = True
+        if self.is_idle and self._transport is not None:
+            self._transport.close()
+
+    # -- asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._opened(self)
+        if self._closing:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._waiting.clear()
+        self._cancel_current()
+        self._closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._reader.filled(nbytes)
+
+    def eof_received(self) -> bool:
+        # A client that half-closes still gets the answers to what it sent. Only one that stops
+        # while it is being answered is taken for gone: it seldom tells the two apart.
+        self._closing = True
+        if self._is_chunked:
+            self._cancel_current()
+        return not self.is_idle
+
+    def _cancel_current(self) -> None:
+        if self._current is not None and self._current.cancellation is not None:
+            self._current.cancellation.cancel()
+
+    # -- the reader's calls
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def begin(self) -> Request:
+        return Request(self)
+
+    def invite_body(self) -> None:
+        self._write([b"HTTP/1.1 100 Continue\r\n\r\n"])
+
+    def refuse_body(self, request: Request, reason: str) -> None:
+        """The connection ends."""
+        if self._current is not None:
+            self.close()
+            return
+        request.keep_alive = False
+        self._current = request
+        request.reply_error(errors.BAD_REQUEST, reason, as_json=True)
+
+    def complete(self, request: Request) -> None:
+        """It is handled now, or waits."""
+        if self._current is None:
+            self._start(request)
+            return
+        self._waiting.append(request)
+        if len(self._waiting) >= _MAX_PIPELINED and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _start(self, request: Request) -> None:
+        self._current = request
+        if request.method == "CONNECT" or request.url == b"*":
+            self._drop()  # neither names anything that is here; Triton's library does the same
+            return
+        self._handle(request)
+
+    def _drop(self) -> None:
+        """Close at once, without a byte, whatever waits."""
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- writing
+
+    def reply(
+        self,
+        request: Request,
+        status: bytes,
+        parts: Sequence[Part],
+        headers: Sequence[Header],
+        content_type: bytes | None,
+    ) -> None:
+        """Write the reply to the current request, then go on with the next."""
+        self._current = None
+        if self._transport is None:
+            return
+        length = sum(map(len, parts))
+        head = heads.head(
+            request.version, request.keep_alive, status, content_type, headers, length
+        )
+        self._write([head, *parts])
+        self._replied(request)
+
+    def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
+        """Write the head of a chunked reply to the current request."""
+        self._is_chunked = True
+        self._write([heads.chunked(request.version, request.keep_alive, status, content_type)])
+
+    def send_chunk(self, data: bytes) -> None:
+        """Write one chunk of the body."""
+        self._write([b"%x\r\n%b\r\n" % (len(data), data)])
+
+    def end_chunks(self, request: Request) -> None:
+        """Write the end of the body, then go on with the next request."""
+        self._current = None
+        self._is_chunked = False
+        if self._transport is not None:
+            self._write([b"0\r\n\r\n"])
+            self._replied(request)
+
+    def _replied(self, request: Request) -> None:
+        assert self._transport is not None
+        if not request.keep_alive:
+            self._waiting.clear()
+        if not request.keep_alive or (self._closing and not self._waiting):
+            self._transport.close()
+        elif not self._advancing:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Handle what waits, until a request is not answered at once.
+
+        A loop, because replies given at once would nest as deep as a client pipelines.
+        """
+        self._advancing = True
+        try:
+            while self._waiting and self._current is None:
+                self._start_next()
+        finally:
+            self._advancing = False
+
+    def _start_next(self) -> None:
+        request = self._waiting.popleft()
+        if self._reading_paused and self._transport is not None:
+            self._reading_paused = False
+            self._transport.resume_reading()
+        self._start(request)
+
+    def _write(self, parts: Sequence[Part]) -> None:
+        if self._transport is not None:
+            self._transport.writelines(parts)

@@ -1,0 +1,82 @@
+"""A port that speaks HTTP: accepts connections, and drains them when the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from reference_server.frontends.connections import (
+    BACKLOG,
+    SCRATCH_BYTES,
+    OpenConnections,
+    cannot_listen,
+)
+from reference_server.frontends.http.connection import HttpConnection
+from reference_server.frontends.http.request import Request
+
+log = logging.getLogger(__name__)
+
+
+class HttpListener:
+    """Gives the requests of one port to `handle`, on the loop's thread.
+
+    `open`, then `stop_accepting` and `drained`, then `close`. `service` is its name in the log;
+    bodies of more than `max_body` bytes are refused.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        address: str,
+        port: int,
+        handle: Callable[[Request], None],
+        *,
+        reuse_port: bool = False,
+        max_body: int | None = None,
+    ) -> None:
+        self._max_body = max_body
+        self._service = service
+        self._address = address
+        self._port = port
+        self._handle = handle
+        self._reuse_port = reuse_port
+        self._connections: OpenConnections[HttpConnection] = OpenConnections(HttpConnection.close)
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Listen. Raises ServerError UNAVAILABLE if the port is taken."""
+        loop = asyncio.get_running_loop()
+        ours = self._connections
+        scratch = memoryview(bytearray(SCRATCH_BYTES))
+        try:
+            self._server = await loop.create_server(
+                lambda: HttpConnection(
+                    self._handle, scratch, ours.opened, ours.closed, self._max_body
+                ),
+                self._address,
+                self._port,
+                backlog=BACKLOG,
+                reuse_port=self._reuse_port or None,
+            )
+        except OSError as error:
+            raise cannot_listen(f"{self._address}:{self._port}", error) from error
+        log.info("Started %s at %s:%d", self._service, self._address, self._port)
+
+    def stop_accepting(self) -> None:
+        """Refuse new connections, close idle ones; the others close after their answers."""
+        self._connections.stop_accepting()
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are."""
+        return len(self._connections)
+
+    async def drained(self) -> None:
+        """Return when no connection is left."""
+        await self._connections.gone()
+
+    def close(self) -> None:
+        """Give up the port."""
+        if self._server is not None:
+            self._server.close()

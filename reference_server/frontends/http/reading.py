@@ -1,0 +1,224 @@
+"""Bytes of one HTTP/1.1 connection to its requests. The grammar is llhttp's.
+
+Bodies that do not fit the first read are received straight into the memory that tensors will view.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+import httptools
+import numpy as np
+
+from reference_server.frontends.http.request import Request
+
+#: Bytes of a body still to come from which it is received in place.
+_IN_PLACE_BYTES = 8192
+#: More bytes than any body has.
+_UNLIMITED = 1 << 64
+#: Where tensor data begins in a body that is received in place, for aligned NumPy views.
+_ALIGNMENT = 64
+#: The method of a request line that is in order but for llhttp not knowing the method.
+_METHOD = re.compile(rb"[A-Z]+(?= \S+ HTTP/1\.[01]\r\n)")
+#: Any method that llhttp knows and no operation answers to.
+_REFUSED_METHOD = b"TRACE"
+
+
+class Receiver(Protocol):
+    """Whose bytes are read: it takes the requests, in order."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether what else has come is of no use."""
+
+    def begin(self) -> Request:
+        """A request of which something has come."""
+
+    def invite_body(self) -> None:
+        """The client waits to be told to send its body."""
+
+    def complete(self, request: Request) -> None:
+        """All of it is there."""
+
+    def refuse_body(self, request: Request, reason: str) -> None:
+        """All of it is there but its body, which will not be read."""
+
+    def close(self) -> None:
+        """What comes is no request."""
+
+
+class RequestReader:
+    """Reads for one connection, on the loop's thread.
+
+    scratch: a buffer that all connections of a loop share, since what is in it is consumed before
+    the next read. max_body: of bytes; larger ones are refused unread.
+    """
+
+    def __init__(self, receiver: Receiver, scratch: memoryview, max_body: int | None) -> None:
+        self._receiver = receiver
+        self._scratch = scratch
+        self._max_body = _UNLIMITED if max_body is None else max_body
+        self._parser = httptools.HttpRequestParser(self)
+        self._incoming = receiver.begin()  # the request being read
+        self._chunks: list[bytes] = []  # its body so far
+        self._received = 0  # the size of that
+        self._headers_done = False
+        self._whole = False
+        self._completed = 0  # messages that ended within the bytes being read
+        self._place: memoryview | None = None  # its body, when it is received in place
+        self._filled = 0
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes are wanted."""
+        if self._place is not None:
+            return self._place[self._filled :]
+        return self._scratch
+
+    def filled(self, nbytes: int) -> None:
+        """So many bytes have come into what `buffer` gave last."""
+        if self._place is not None:
+            self._filled += nbytes
+            self._check_filled()
+            return
+        data: bytes | memoryview = self._scratch[:nbytes]
+        while data and not self._receiver.is_closing:
+            self._completed = 0
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._past_upgrade(data[upgrade.args[0] :])
+            except httptools.HttpParserInvalidMethodError:
+                data = self._with_refused_method(data)
+            except httptools.HttpParserError:
+                self._receiver.close()
+                return
+            else:
+                if self._headers_done and not self._whole:
+                    self._receive_in_place()
+                return
+            self._parser = httptools.HttpRequestParser(self)
+
+    # -- llhttp's calls
+
+    def on_message_begin(self) -> None:
+        self._incoming = self._receiver.begin()
+        self._chunks = []
+        self._received = 0
+        self._headers_done = False
+        self._whole = False
+
+    def on_url(self, url: bytes) -> None:
+        self._incoming.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._incoming.headers.setdefault(name.lower(), value)
+        self._incoming.fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        request = self._incoming
+        request.method = self._parser.get_method().decode("latin-1")
+        request.version = self._parser.get_http_version()
+        request.keep_alive = self._parser.should_keep_alive()
+        self._headers_done = True
+        if request.headers.get(b"expect", b"").lower() == b"100-continue":
+            self._receiver.invite_body()
+
+    def on_body(self, body: bytes) -> None:
+        self._received += len(body)
+        if self._received <= self._max_body:
+            self._chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._parser.should_upgrade() and b"content-length" in self._incoming.headers:
+            return  # see _past_upgrade
+        self._whole = True
+        self._completed += 1
+        chunks, self._chunks = self._chunks, []
+        if self._received > self._max_body:
+            self._receiver.refuse_body(self._incoming, self._too_large(self._received))
+            return
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._incoming.body = memoryview(body)
+        self._receiver.complete(self._incoming)
+
+    # -- bodies past the parser
+
+    def _receive_in_place(self) -> None:
+        """Read the rest of a long body past the parser, straight to where it will be used."""
+        headers = self._incoming.headers
+        if b"transfer-encoding" in headers:
+            return
+        length = int(headers.get(b"content-length", b"0"))
+        if length - self._received >= _IN_PLACE_BYTES:
+            self._make_place(length)
+
+    def _make_place(self, length: int) -> None:
+        """Go on reading the body in memory of its own, where what has come of it is put first."""
+        headers = self._incoming.headers
+        if length > self._max_body:
+            self._receiver.refuse_body(self._incoming, self._too_large(length))
+            return
+        try:
+            place = _aligned(length, _number(headers.get(b"inference-header-content-length")))
+        except (MemoryError, ValueError):  # ValueError: more than any memory can have
+            reason = f"a request body of {length} bytes does not fit the server's memory"
+            self._receiver.refuse_body(self._incoming, reason)
+            return
+        self._filled = 0
+        for chunk in self._chunks:
+            place[self._filled : self._filled + len(chunk)] = chunk
+            self._filled += len(chunk)
+        self._chunks = []
+        self._place = place
+        self._check_filled()
+
+    def _check_filled(self) -> None:
+        if self._place is not None and self._filled == len(self._place):
+            self._incoming.body = self._place
+            self._place = None
+            self._parser = httptools.HttpRequestParser(self)
+            self._receiver.complete(self._incoming)
+
+    def _too_large(self, size: int) -> str:
+        return (
+            f"request size of {size} bytes exceeds the maximum allowed input size of "
+            f"{self._max_body} bytes. Use --http-max-input-size to increase the limit."
+        )
+
+    # -- what llhttp stops at, and Triton does not
+
+    def _past_upgrade(self, data: memoryview | bytes) -> memoryview | bytes:
+        """What follows a request that offers another protocol: Triton never takes the offer.
+
+        llhttp ends such a request with its head; a body is read here. Returns what lies behind.
+        """
+        if self._whole:
+            return data
+        length = int(self._incoming.headers[b"content-length"])
+        self._chunks = [bytes(data[:length])]
+        self._make_place(length)
+        return data[length:]
+
+    def _with_refused_method(self, data: bytes | memoryview) -> bytes:
+        """`data` with a known method in place of one that llhttp stops at; Triton answers both.
+
+        Nothing, and the connection ends, if `data` does not begin with such a request.
+        """
+        found = _METHOD.match(data)
+        if found is None or self._completed:
+            self._receiver.close()
+            return b""
+        return _REFUSED_METHOD + data[found.end() :]
+
+
+def _aligned(length: int, data_offset: int) -> memoryview:
+    """`length` writable bytes, placed so that byte `data_offset` is aligned for any data type."""
+    memory = np.empty(length + _ALIGNMENT, np.uint8)
+    address = memory.__array_interface__["data"][0]
+    start = -(address + data_offset) % _ALIGNMENT
+    return memory.data[start : start + length]
+
+
+def _number(text: bytes | None) -> int:
+    return int(text) if text is not None and text.isdigit() and len(text) < 20 else 0

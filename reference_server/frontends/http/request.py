@@ -1,0 +1,105 @@
+"""One HTTP request as handlers see it, and the ways to answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from reference_server.core.cancellation import Cancellation
+from reference_server.frontends.http import errors
+from reference_server.frontends.http.heads import Header
+
+Part = bytes | memoryview
+
+
+class Replies(Protocol):
+    """The connection that a request came by: writes what is answered, and goes on with the next."""
+
+    def reply(
+        self,
+        request: Request,
+        status: bytes,
+        parts: Sequence[Part],
+        headers: Sequence[Header],
+        content_type: bytes | None,
+    ) -> None:
+        """Write the reply to the current request."""
+
+    def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
+        """Write the head of a chunked reply to the current request."""
+
+    def send_chunk(self, data: bytes) -> None:
+        """Write one chunk of the body."""
+
+    def end_chunks(self, request: Request) -> None:
+        """Write the end of the body."""
+
+
+class Request:
+    """One HTTP request, and the way to answer it, on the loop's thread.
+
+    Either `reply` exactly once, or `begin_chunks`, any number of `send_chunk`, and `end_chunks`.
+    `cancellation` belongs to what is done for it: it is set when the client is gone.
+    """
+
+    __slots__ = (
+        "_connection",
+        "body",
+        "cancellation",
+        "fields",
+        "headers",
+        "keep_alive",
+        "method",
+        "url",
+        "version",
+    )
+
+    def __init__(self, connection: Replies) -> None:
+        self._connection = connection
+        self.url = b""
+        self.method = ""
+        self.version = "1.1"
+        self.keep_alive = True
+        self.headers: dict[bytes, bytes] = {}  # by lower-case name, the first of each
+        self.fields: list[Header] = []  # all of them, as they were sent
+        self.body: memoryview = memoryview(b"")
+        self.cancellation: Cancellation | None = None
+
+    def header(self, name: bytes) -> str | None:
+        """The value of a header, by its lower-case name."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def reply(
+        self,
+        status: bytes,
+        parts: Sequence[Part] = (),
+        headers: Sequence[Header] = (),
+        *,
+        content_type: bytes | None = b"application/json",
+    ) -> None:
+        """Send the reply; `headers` stand between the type and the length.
+
+        Without a `content_type` the type is plain text and goes last, as in Triton's HTTP library.
+        """
+        self._connection.reply(self, status, parts, headers, content_type)
+
+    def begin_chunks(self, status: bytes, content_type: bytes) -> None:
+        """Begin a reply whose length is not known yet."""
+        self._connection.begin_chunks(self, status, content_type)
+
+    def send_chunk(self, data: bytes) -> None:
+        """Send a piece of its body, which is not empty."""
+        self._connection.send_chunk(data)
+
+    def end_chunks(self) -> None:
+        """The body is complete."""
+        self._connection.end_chunks(self)
+
+    def reply_error(self, status: bytes, message: str, *, as_json: bool) -> None:
+        """Send an error body. Triton types some of them as JSON and leaves others plain."""
+        self.reply(
+            status,
+            [errors.body(message)],
+            content_type=b"application/json" if as_json else None,
+        )

@@ -1,1 +1,0 @@
-"""The gRPC front: methods that know no transport, and the transport that carries them."""

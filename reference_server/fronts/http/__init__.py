@@ -1,1 +1,0 @@
-"""The HTTP/REST front: connections, routes, handlers."""

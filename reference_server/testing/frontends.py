@@ -1,0 +1,179 @@
+"""Clients of both frontends without a port: bytes of HTTP and messages of gRPC, same handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from tritonclient.grpc import service_pb2
+
+from reference_server.core.errors import ServerError
+from reference_server.frontends.grpc.calls import Method
+from reference_server.frontends.http.connection import HttpConnection
+from reference_server.frontends.http.request import Request
+
+_SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+_SCRATCH_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """A reply; the names of `headers` may be asked for in any case. `raw` is all of its bytes."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+    raw: bytes
+
+    def json(self) -> Any:  # noqa: ANN401 - whatever the body says
+        """The body, read as JSON."""
+        return json.loads(self.body)
+
+
+class HttpClient:
+    """Asks `handle`, each time over a connection of its own. Any thread but the loop's."""
+
+    def __init__(
+        self,
+        handle: Callable[[Request], None],
+        loop: asyncio.AbstractEventLoop,
+        max_body: int | None = None,
+    ) -> None:
+        self._handle = handle
+        self._loop = loop
+        self._max_body = max_body
+
+    def ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+        """The reply to one request, whose length is told unless `headers` do. Blocks."""
+        fields = {"Content-Length": str(len(body))} if body or method == "POST" else {}
+        fields.update(headers)
+        lines = [f"{method} {path} HTTP/1.1", *(f"{key}: {fields[key]}" for key in fields), "", ""]
+        raw = self.exchange("\r\n".join(lines).encode("latin-1") + body)
+        response = http.client.HTTPResponse(_Received(raw), method=method)  # type: ignore[arg-type]
+        response.begin()
+        return HttpReply(response.status, response.headers, response.read(), raw)
+
+    def exchange(self, data: bytes) -> bytes:
+        """All that comes back for `data`, after which the client says no more. Blocks."""
+        ended: Future[bytes] = Future()
+
+        def begin() -> None:
+            scratch = memoryview(bytearray(_SCRATCH_BYTES))
+            connection = HttpConnection(self._handle, scratch, _ignore, _ignore, self._max_body)
+            transport = _Transport(ended)
+            connection.connection_made(transport)
+            rest = memoryview(data)
+            while rest and not transport.is_closing():
+                buffer = connection.get_buffer(-1)
+                count = min(len(buffer), len(rest))
+                buffer[:count] = rest[:count]
+                rest = rest[count:]
+                connection.buffer_updated(count)
+            if not connection.eof_received():
+                transport.close()
+
+        self._loop.call_soon_threadsafe(begin)
+        return ended.result()
+
+
+def _ignore(connection: HttpConnection) -> None:
+    pass
+
+
+class _Received:
+    """Bytes where the standard library's reader expects a socket."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, mode: str) -> io.BytesIO:
+        return io.BytesIO(self._data)
+
+
+class _Transport(asyncio.Transport):
+    """Keeps what is written, and hands it over when it is closed."""
+
+    def __init__(self, ended: Future[bytes]) -> None:
+        super().__init__()
+        self._written = bytearray()
+        self._ended = ended
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._written += data
+
+    def pause_reading(self) -> None:
+        """Everything has been read already."""
+
+    def resume_reading(self) -> None:
+        """Nothing is left to be read."""
+
+    def close(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(bytes(self._written))
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self._ended.done()
+
+
+class GrpcClient:
+    """Calls the methods of `table`. Any thread but the loop's."""
+
+    def __init__(self, table: Mapping[str, Method], loop: asyncio.AbstractEventLoop) -> None:
+        self._table = table
+        self._loop = loop
+
+    def call(
+        self, method: str, requests: Sequence[Message], metadata: Mapping[str, str]
+    ) -> list[Message]:
+        """What comes back until the call ends, all requests being sent at its beginning. Blocks.
+
+        Raises ServerError if it ends with one, KeyError if there is no such method.
+        """
+        start = self._table[f"/{_SERVICE.full_name}/{method}"].start
+        call = _Call(metadata)
+
+        def begin() -> None:
+            running = start(call)
+            for request in requests:
+                running.receive(request.SerializeToString())
+            running.half_close()
+
+        self._loop.call_soon_threadsafe(begin)
+        response_type = GetMessageClass(_SERVICE.methods_by_name[method].output_type)
+        return [response_type.FromString(message) for message in call.ended.result()]
+
+
+class _Call:
+    """One call, as its method sees it."""
+
+    def __init__(self, metadata: Mapping[str, str]) -> None:
+        self._metadata = {name.lower(): value for name, value in metadata.items()}
+        self._messages: list[bytes] = []
+        self.ended: Future[list[bytes]] = Future()
+
+    def metadata(self, name: str) -> str | None:
+        return self._metadata.get(name)
+
+    def fields(self) -> list[tuple[bytes, bytes]]:
+        return [(name.encode(), value.encode()) for name, value in self._metadata.items()]
+
+    def send(self, message: bytes) -> None:
+        self._messages.append(message)
+
+    def end(self, error: ServerError | None = None) -> None:
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(self._messages)
+        else:
+            self.ended.set_exception(error)

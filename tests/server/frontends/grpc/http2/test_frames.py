@@ -1,0 +1,93 @@
+"""Frames are the same however their bytes arrive."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.http2 import DATA, END_STREAM, HEADERS, PADDED, PING, PREFACE, frame
+
+from reference_server.frontends.grpc.http2 import frames
+from reference_server.frontends.grpc.http2.errors import ConnectionFault
+from reference_server.frontends.grpc.http2.frames import FrameReader
+
+MAX_FRAME, MAX_CONTROL = 500, 100
+
+some_frames = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just(DATA),
+            st.sampled_from([0, END_STREAM, PADDED]),
+            st.integers(1, 9),
+            st.binary(max_size=MAX_FRAME),
+        ),
+        st.tuples(
+            st.integers(1, 255), st.integers(0, 255), st.integers(0, 9), st.binary(max_size=99)
+        ),
+    ),
+    max_size=6,
+)
+
+
+def read(pieces):
+    reader = FrameReader(MAX_FRAME, MAX_CONTROL)
+    return [
+        (kind, flags, stream, bytes(payload))
+        for piece in pieces
+        for kind, flags, stream, payload in reader.feed(memoryview(piece))
+    ]
+
+
+def joined(found):
+    """The same frames, with the pieces of DATA put together."""
+    whole = []
+    is_open = False
+    for kind, flags, stream, payload in found:
+        if is_open and kind == DATA and whole[-1][2] == stream:
+            payload = whole.pop()[3] + payload
+        whole.append((kind, flags, stream, payload))
+        is_open = kind == DATA and not flags & (END_STREAM | PADDED)
+    return whole
+
+
+@given(some_frames, st.data())
+def test_any_split_gives_the_same_frames(sent, data):
+    wire = PREFACE + b"".join(frame(*one) for one in sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=8)))
+    ends = [*cuts, len(wire)]
+    pieces = [wire[start:end] for start, end in zip([0, *cuts], ends, strict=True)]
+    assert joined(read(pieces)) == joined(sent)
+
+
+@given(some_frames)
+def test_a_byte_at_a_time_gives_the_same_frames(sent):
+    wire = PREFACE + b"".join(frame(*one) for one in sent)
+    assert joined(read(bytes([byte]) for byte in wire)) == joined(sent)
+
+
+def test_data_is_handed_on_before_its_frame_is_whole():
+    wire = PREFACE + frame(DATA, END_STREAM, 1, b"abcdef")
+    assert read([wire[:-4]]) == [(DATA, 0, 1, b"ab")]
+    assert read([wire[:-4], wire[-4:]])[1:] == [(DATA, END_STREAM, 1, b"cdef")]
+
+
+def test_a_frame_is_a_view_of_what_arrived():
+    arrived = memoryview(PREFACE + frame(PING, 0, 0, b"12345678"))
+    ((*_, payload),) = FrameReader(MAX_FRAME, MAX_CONTROL).feed(arrived)
+    assert payload.obj is arrived.obj
+
+
+@pytest.mark.parametrize("kind", [DATA, HEADERS])
+def test_a_length_is_judged_before_the_payload_is_there(kind):
+    reader = FrameReader(MAX_FRAME, MAX_CONTROL)
+    limit = MAX_FRAME if kind == DATA else MAX_CONTROL
+    list(reader.feed(memoryview(PREFACE + frames.head(kind, PADDED, 1, limit))))
+    with pytest.raises(ConnectionFault):
+        list(FrameReader(MAX_FRAME, MAX_CONTROL).feed(
+            memoryview(PREFACE + frames.head(kind, PADDED, 1, limit + 1))
+        ))  # fmt: skip
+
+
+@pytest.mark.parametrize("length", range(1, len(PREFACE)))
+def test_a_preface_may_come_in_parts(length):
+    assert read([PREFACE[:length], PREFACE[length:] + frame(PING)]) == [(PING, 0, 0, b"")]
+    with pytest.raises(ConnectionFault, match="no preface"):
+        read([PREFACE[: length - 1] + b"x"])

@@ -1,0 +1,115 @@
+"""Messages in bodies: cut out whatever the pieces, compressed or not."""
+
+import gzip
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.http2 import message
+
+from reference_server.codecs import compression
+from reference_server.frontends.grpc import messages
+from reference_server.frontends.grpc.errors import CallFailed, Status
+from reference_server.frontends.grpc.messages import INFLATE, MessageReader
+
+PACK = {"gzip": gzip.compress, "deflate": zlib.compress}
+
+
+def read(pieces, encoding="identity"):
+    reader = MessageReader(INFLATE[encoding])
+    return [bytes(one) for piece in pieces for one in reader.feed(memoryview(piece))]
+
+
+@given(st.lists(st.binary(max_size=30), max_size=5), st.lists(st.integers(0, 20), max_size=20))
+def test_any_split_gives_the_same_messages(sent, sizes):
+    wire = b"".join(map(message, sent))
+    pieces = []
+    for size in sizes:
+        pieces.append(wire[:size])
+        wire = wire[size:]
+    assert read([*pieces, wire]) == sent
+
+
+def test_a_message_in_pieces_is_gathered_in_place():
+    reader = MessageReader(None)
+    wire = memoryview(message(bytes(1_000)))
+    assert list(reader.feed(wire[:500])) == []
+    (whole,) = reader.feed(wire[500:])
+    assert isinstance(whole, memoryview)
+    assert whole == bytes(1_000)
+
+
+def test_a_message_that_came_whole_does_not_hang_on_to_the_buffer():
+    buffer = bytearray(message(b"abc"))
+    (whole,) = MessageReader(None).feed(memoryview(buffer))
+    buffer[:] = bytes(len(buffer))
+    assert whole == b"abc"
+
+
+def test_a_length_alone_takes_no_memory():
+    list(MessageReader(None).feed(memoryview(struct.pack(">BI", 0, 2**31 - 1) + b"x")))
+
+
+@pytest.mark.parametrize("encoding", PACK)
+def test_what_is_compressed_is_read(encoding):
+    plain = b"again and again " * 10
+    wire = message(PACK[encoding](plain), 1) + message(plain)
+    assert read([wire], encoding) == [plain, plain]
+    assert read([wire[:20], wire[20:]], encoding) == [plain, plain]
+
+
+@pytest.mark.parametrize("encoding", PACK)
+@pytest.mark.parametrize("broken", [b"", b"nonsense", "half"])
+def test_what_cannot_be_unpacked_is_refused(encoding, broken):
+    data = PACK[encoding](bytes(100))[:-4] if broken == "half" else broken
+    with pytest.raises(CallFailed) as caught:
+        read([message(data, 1)], encoding)
+    assert caught.value.status is Status.INTERNAL
+    assert caught.value.message == f"Unexpected error decompressing data for algorithm {encoding}"
+
+
+def test_a_message_that_is_too_long_is_refused_before_it_comes():
+    with pytest.raises(
+        CallFailed, match=r"larger than max \(2147483648 vs\. 2147483647\)"
+    ) as caught:
+        read([struct.pack(">BI", 0, 2**31) + b"x"])
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+
+
+def test_a_message_that_unpacks_to_too_much_is_refused(monkeypatch):
+    monkeypatch.setattr(messages, "_MAX_BYTES", 1_000)
+    assert read([message(gzip.compress(bytes(1_000)), 1)], "gzip") == [bytes(1_000)]
+    with pytest.raises(CallFailed) as caught:
+        read([message(gzip.compress(bytes(1_000_000)), 1)], "gzip")
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+
+
+def test_few_bytes_may_not_become_very_many(monkeypatch):
+    monkeypatch.setattr(compression, "_FREE_BYTES", 1_000)
+    packed = gzip.compress(bytes(100_000))
+    assert 32 * len(packed) < 100_000
+    with pytest.raises(CallFailed, match=r"larger than max \(\d+ vs\. \d+\)") as caught:
+        read([message(packed, 1)], "gzip")
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert read([message(gzip.compress(bytes(1_000)), 1)], "gzip") == [bytes(1_000)]
+
+
+@pytest.mark.parametrize("encoding", INFLATE)
+@pytest.mark.parametrize("plain", [b"", b"short", bytes(1_000)])
+def test_what_is_written_is_read(encoding, plain):
+    prefix, rest = messages.framed(plain, encoding)
+    assert read([prefix + rest], encoding) == [plain]
+    assert len(rest) <= len(plain)
+
+
+def test_a_message_that_unpacks_to_more_than_there_is_is_refused(monkeypatch):
+    class NoMemory:
+        def decompress(self, message, most):
+            raise MemoryError
+
+    monkeypatch.setattr(messages.zlib, "decompressobj", lambda wbits: NoMemory())
+    with pytest.raises(CallFailed, match="does not fit the server's memory") as caught:
+        read([message(gzip.compress(b"abc"), 1)], "gzip")
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED

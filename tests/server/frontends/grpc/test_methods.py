@@ -1,0 +1,200 @@
+"""What the methods answer, whatever carries the messages."""
+
+import logging
+
+import pytest
+from server.support.frontend import answering, failing, served
+from server.support.grpc import SERVICE, GrpcFrontend, WaitingScheduler
+from tritonclient.grpc import service_pb2 as pb
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.frontends.aside import Aside
+from reference_server.frontends.grpc import repository, restricted
+from reference_server.frontends.grpc.calls import delegated
+from reference_server.frontends.grpc.errors import STATUS
+from reference_server.frontends.http import restricted as http_restricted
+
+MODEL = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] } '
+#: What the service of Triton has.
+RPCS = {method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
+
+
+@pytest.fixture
+def frontend():
+    return GrpcFrontend(served(MODEL, version=2, answer=answering(Y=[1.0])))
+
+
+def request(**fields):
+    x = pb.ModelInferRequest.InferInputTensor(name="X", datatype="FP32", shape=[1])
+    return pb.ModelInferRequest(
+        **({"model_name": "m", "inputs": [x], "raw_input_contents": [bytes(4)]} | fields)
+    )
+
+
+def test_every_code_has_a_status():
+    assert set(STATUS) == set(Code)
+
+
+def test_every_rpc_of_the_service_is_served(frontend):
+    names = {name.removeprefix(SERVICE) for name in frontend.table if name.startswith(SERVICE)}
+    names |= set(repository.methods(None, None))
+    assert names == RPCS
+
+
+def test_every_rpc_can_be_restricted_as_over_http():
+    assert set(restricted.CATEGORY) == RPCS | {"Check"}
+    assert set(restricted.CATEGORY.values()) == set(http_restricted.CATEGORY.values())
+
+
+def test_health(frontend):
+    assert pb.ServerLiveResponse.FromString(frontend.ask("ServerLive", b"")).live
+    assert pb.ServerReadyResponse.FromString(frontend.ask("ServerReady", b"")).ready
+    assert frontend.ask("/grpc.health.v1.Health/Check", b"\n\x01x") == b"\x08\x01"
+
+
+def test_health_of_a_server_that_is_not_ready():
+    frontend = GrpcFrontend(is_complete=False)
+    assert not pb.ServerReadyResponse.FromString(frontend.ask("ServerReady", b"")).ready
+    assert frontend.ask("/grpc.health.v1.Health/Check", b"") == b"\x08\x02"
+
+
+@pytest.mark.parametrize(("version", "ready"), [("", True), ("2", True), ("1", False)])
+def test_model_ready(frontend, version, ready):
+    answer = frontend.ask("ModelReady", pb.ModelReadyRequest(name="m", version=version))
+    assert pb.ModelReadyResponse.FromString(answer).ready is ready
+
+
+def test_server_metadata(frontend):
+    metadata = pb.ServerMetadataResponse.FromString(frontend.ask("ServerMetadata", b""))
+    assert (metadata.name, metadata.version) == ("triton", "2.51.0")
+    assert "statistics" in metadata.extensions
+
+
+def test_the_configuration_is_the_one_that_http_tells(frontend):
+    answer = frontend.ask("ModelConfig", pb.ModelConfigRequest(name="m"))
+    config = pb.ModelConfigResponse.FromString(answer).config
+    assert [tensor.name for tensor in config.input] == ["X"]
+    assert config.name == "m"
+
+
+def test_infer(frontend):
+    answer = pb.ModelInferResponse.FromString(frontend.ask("ModelInfer", request(id="i")))
+    assert (answer.model_name, answer.model_version, answer.id) == ("m", "2", "i")
+    assert [output.name for output in answer.outputs] == ["Y"]
+
+
+@pytest.mark.parametrize(
+    ("method", "message", "code"),
+    [
+        ("ServerLive", b"\xff", Code.INTERNAL),
+        ("ModelInfer", b"\xff", Code.INTERNAL),
+        ("ModelInfer", request(model_name="nobody"), Code.NOT_FOUND),
+        ("ModelInfer", request(model_version="x"), Code.INVALID_ARG),
+        ("ModelInfer", request(raw_input_contents=[b"x"]), Code.INVALID_ARG),
+        ("ModelConfig", pb.ModelConfigRequest(name="nobody"), Code.NOT_FOUND),
+        ("ModelStatistics", pb.ModelStatisticsRequest(name="nobody"), Code.INVALID_ARG),
+    ],
+    ids=["not readable", "not readable, infer", "model", "version", "data", "config", "statistics"],
+)
+def test_refusals(frontend, method, message, code):
+    with pytest.raises(ServerError) as caught:
+        frontend.ask(method, message)
+    assert caught.value.code is code
+
+
+def test_a_models_error_is_the_answer():
+    frontend = GrpcFrontend(served(MODEL, answer=failing(ServerError(Code.CANCELLED, "enough"))))
+    with pytest.raises(ServerError, match="enough") as caught:
+        frontend.ask("ModelInfer", request())
+    assert caught.value.code is Code.CANCELLED
+
+
+def test_a_defect_of_ours_is_an_internal_error_and_logged(frontend, monkeypatch, caplog):
+    def broken(*_):
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(frontend.gateway, "live", broken)
+    monkeypatch.setattr(frontend.gateway, "find", broken)
+    with caplog.at_level(logging.ERROR):
+        for method, message in (("ServerLive", b""), ("ModelInfer", request())):
+            with pytest.raises(ServerError, match="ZeroDivisionError: a defect") as caught:
+                frontend.ask(method, message)
+            assert caught.value.code is Code.INTERNAL
+    assert len(caplog.records) == 2
+
+
+def test_a_decoupled_model_is_not_for_infer(frontend, monkeypatch):
+    decoupled = served(MODEL + "model_transaction_policy { decoupled: true }")
+    monkeypatch.setattr(frontend.gateway, "find", lambda *_: decoupled)
+    with pytest.raises(ServerError, match="doesn't support models with decoupled") as caught:
+        frontend.ask("ModelInfer", request())
+    assert caught.value.code is Code.UNSUPPORTED
+
+
+def test_regions_are_let_go_with_the_answer_and_with_a_refusal(frontend, monkeypatch):
+    released = []
+
+    class Lease:
+        def release(self):
+            released.append(self)
+
+    monkeypatch.setattr(frontend.shared_memory, "lease", Lease)
+    frontend.ask("ModelInfer", request())
+    with pytest.raises(ServerError):
+        frontend.ask("ModelInfer", request(raw_input_contents=[b"x"]))
+    assert len(released) == 2
+
+
+def test_work_that_blocks_is_left_to_another_thread():
+    handed = []
+
+    class HandedOver(Aside):
+        def run(self, work, done, failed):
+            handed.append((work, done, failed))
+
+    method = delegated(pb.ServerLiveRequest, lambda _: b"done", HandedOver(None))
+    frontend = GrpcFrontend()
+    frontend.table = {SERVICE + "Slow": method}
+    call, running = frontend.start("Slow")
+    running.receive(b"")
+    assert not call.has_ended
+    ((work, done, failed),) = handed
+    done(work())
+    assert (call.sent, call.has_ended, call.error) == ([b"done"], True, None)
+    other, running = frontend.start("Slow")
+    running.receive(b"")
+    failed = handed[1][2]
+    failed(ServerError(Code.UNAVAILABLE, "no"))
+    assert other.error.code is Code.UNAVAILABLE
+
+
+def test_restricted_methods_want_the_right_metadata(frontend):
+    restriction = restricted.Restriction("Key", "secret")
+    frontend.table = restricted.guarded(frontend.table, {"health": restriction})
+    for metadata in ({}, {"triton-grpc-protocol-key": "other"}):
+        call, running = frontend.start("ServerLive", **metadata)
+        running.receive(b"")
+        assert call.error.code is Code.UNAVAILABLE
+        assert call.error.message == (
+            "This protocol is restricted, expecting header 'triton-grpc-protocol-Key'"
+        )
+        assert call.sent == []
+    call, running = frontend.start("ServerLive", **{"triton-grpc-protocol-key": "secret"})
+    running.receive(b"")
+    assert (call.has_ended, call.error) == (True, None)
+    assert frontend.ask("ServerMetadata", b"")
+
+
+def test_cancelling_a_call_cancels_its_request():
+    model = served(MODEL)
+    object.__setattr__(model, "scheduler", WaitingScheduler())
+    frontend = GrpcFrontend(model)
+    call, running = frontend.start("ModelInfer")
+    running.receive(request().SerializeToString())
+    (waiting,) = model.scheduler.requests
+    assert not waiting.cancellation.is_cancelled
+    running.cancel()
+    assert waiting.cancellation.is_cancelled
+    model.scheduler.answer(0)
+    frontend.turn()
+    assert call.has_ended

@@ -1,0 +1,390 @@
+"""Calls on one connection, without a network: what a client's frames do, and what it is told."""
+
+import gc
+import gzip
+import struct
+import weakref
+
+import numpy as np
+import pytest
+from hpack import Decoder
+from server.support.http2 import GREETING, REQUEST, Peer, frames_in
+from support.http2 import (
+    ACK,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PING,
+    RST_STREAM,
+    frame,
+    message,
+    settings,
+)
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.frontends.grpc.calls import Method
+from reference_server.frontends.grpc.session import Session
+from reference_server.options import GrpcOptions
+
+WHOLE = END_HEADERS | END_STREAM
+STREAM = [(name, "/t.T/s" if name == ":path" else value) for name, value in REQUEST]
+
+
+class ManualTimers:
+    """A clock that a test turns, and what it was asked to do later."""
+
+    def __init__(self):
+        self.now_s = 0.0
+        self.due = []
+
+    def time(self):
+        return self.now_s
+
+    def call_later(self, delay, callback):
+        timer = _Timer(self.now_s + delay, callback)
+        self.due.append(timer)
+        return timer
+
+    def turn(self, seconds):
+        self.now_s += seconds
+        for timer in [timer for timer in self.due if timer.at_s <= self.now_s]:
+            self.due.remove(timer)
+            if not timer.is_cancelled:
+                timer.callback()
+
+
+class _Timer:
+    def __init__(self, at_s, callback):
+        self.at_s, self.callback, self.is_cancelled = at_s, callback, False
+
+    def cancel(self):
+        self.is_cancelled = True
+
+
+class Client(Peer):
+    """A client of a session with a unary method /t.T/u and a stream /t.T/s, which keep quiet."""
+
+    def __init__(self, **options):
+        self.clock = ManualTimers()
+        self.calls, self.told, self.written = [], [], []
+        self.is_closed = False
+        table = {
+            "/t.T/u": Method(self._start),
+            "/t.T/s": Method(self._start, streams=True),
+        }
+        self.session = Session(
+            table, GrpcOptions(**options), self.clock, self.written.extend, self._close
+        )
+        super().__init__(greeting=b"")
+        self.say(GREETING)
+        self.take()
+        self._decoder = Decoder()
+
+    def _start(self, call):
+        self.calls.append(call)
+        return self
+
+    def _close(self):
+        self.is_closed = True
+
+    def receive(self, data):
+        self.told.append(bytes(data))
+
+    def half_close(self):
+        self.told.append("half close")
+
+    def cancel(self):
+        self.told.append("cancel")
+
+    def say(self, *data):
+        self.session.receive(memoryview(b"".join(data)))
+        return []
+
+    def take(self):
+        found = frames_in(b"".join(self.written))
+        self.written.clear()
+        return found
+
+    def fields(self):
+        """The header fields that were sent since, of all blocks."""
+        found = {}
+        for one in self.take():
+            if one.kind == HEADERS:
+                found.update(self._decoder.decode(one.payload))
+        return found
+
+
+def test_a_call_is_answered_in_one_write():
+    client = Client()
+    client.say(client.headers(1), frame(DATA, END_STREAM, 1, message(b"question")))
+    (call,) = client.calls
+    assert client.told == [b"question", "half close"]
+    call.send(b"answer")
+    assert client.written == []
+    call.end()
+    assert len(client.written) == 1
+    assert [(one.kind, one.flags) for one in client.take()] == [
+        (HEADERS, END_HEADERS),
+        (DATA, 0),
+        (HEADERS, WHOLE),
+    ]
+
+
+def test_the_method_may_begin_before_the_client_has_ended():
+    client = Client()
+    client.say(client.headers(1), frame(DATA, 0, 1, message(b"question") + message(b"another")))
+    assert client.told == [b"question"]
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\0", message(b"1234")[:-1]])
+def test_a_call_without_a_message_is_refused(body):
+    client = Client()
+    client.say(client.headers(1), frame(DATA, END_STREAM, 1, body))
+    assert client.fields()["grpc-message"] == "Unable to parse request"
+    assert client.told == ["cancel"]
+
+
+def test_a_deadline_ends_the_call_and_tells_its_method():
+    client = Client()
+    client.say(client.headers(1, [*REQUEST, ("grpc-timeout", "2S")], WHOLE ^ END_STREAM))
+    client.clock.turn(1.9)
+    assert client.take() == []
+    client.clock.turn(0.2)
+    fields = client.fields()
+    assert (fields["grpc-status"], fields["grpc-message"]) == ("4", "Deadline Exceeded")
+    assert client.told == ["cancel"]
+    client.calls[0].send(b"too late")
+    client.calls[0].end()
+    assert client.take() == []
+
+
+def test_a_deadline_that_is_over_at_once():
+    client = Client()
+    client.say(client.headers(1, [*REQUEST, ("grpc-timeout", "0m")]))
+    assert client.fields()["grpc-status"] == "4"
+
+
+def test_an_answer_calls_the_deadline_off():
+    client = Client()
+    client.say(client.headers(1, [*REQUEST, ("grpc-timeout", "2S")]))
+    client.say(frame(DATA, END_STREAM, 1, message(b"")))
+    client.calls[0].end(ServerError(Code.NOT_FOUND, "gone"))
+    assert client.fields()["grpc-status"] == "5"
+    client.clock.turn(3)
+    assert client.take() == []
+    assert client.clock.due == []
+
+
+def test_a_client_that_gives_up_cancels_once():
+    client = Client()
+    client.say(client.headers(1, STREAM), frame(DATA, 0, 1, message(b"a")))
+    client.say(frame(RST_STREAM, 0, 1, struct.pack(">I", 8)))
+    client.session.lost()
+    assert client.told == [b"a", "cancel"]
+
+
+def test_a_lost_connection_cancels_all_calls():
+    client = Client()
+    client.say(client.headers(1), client.headers(3, STREAM))
+    client.session.lost()
+    assert client.told == ["cancel", "cancel"]
+
+
+def test_what_ends_the_connection_cancels_its_calls():
+    client = Client()
+    client.say(client.headers(1), frame(DATA, 0, 0, b"x"))
+    assert client.told == ["cancel"]
+    assert client.take()[-1].kind == GOAWAY
+    assert client.is_closed
+
+
+def test_no_grpc_resets_its_stream_alone():
+    client = Client()
+    client.say(client.headers(1), client.headers(3, [*REQUEST, ("connection", "close")]))
+    assert [(one.kind, one.stream) for one in client.take()] == [(RST_STREAM, 3)]
+
+
+def test_a_stream_sends_as_it_goes():
+    client = Client()
+    client.say(client.headers(1, STREAM))
+    (call,) = client.calls
+    call.send(b"a")
+    assert [one.kind for one in client.take()] == [HEADERS, DATA]
+    call.send(b"b")
+    assert [one.kind for one in client.take()] == [DATA]
+    call.end()
+    assert [(one.kind, one.flags) for one in client.take()] == [(HEADERS, WHOLE), (RST_STREAM, 0)]
+
+
+def test_an_empty_stream_has_a_head_and_trailers():
+    client = Client()
+    client.say(client.headers(1, STREAM, WHOLE))
+    client.calls[0].end()
+    assert [one.kind for one in client.take()] == [HEADERS, HEADERS]
+
+
+def test_too_many_pings_end_the_connection():
+    client = Client()
+    for _ in range(3):
+        client.say(frame(PING, 0, 0, bytes(8)))
+    assert not client.is_closed
+    client.say(frame(PING, 0, 0, bytes(8)))
+    *_, last = client.take()
+    assert (last.kind, last.payload[8:]) == (GOAWAY, b"too_many_pings")
+    assert client.is_closed
+
+
+def test_a_silent_client_is_pinged_and_given_up():
+    client = Client(keepalive_time_ms=1_000, keepalive_timeout_ms=500)
+    client.say(client.headers(1))
+    client.clock.turn(1)
+    assert client.session.watch() == 0.5
+    (ping,) = client.take()
+    assert (ping.kind, ping.flags) == (PING, 0)
+    client.clock.turn(0.5)
+    assert client.session.watch() is None
+
+
+def test_an_old_connection_ends_when_its_calls_have():
+    client = Client()
+    client.say(client.headers(1))
+    client.session.retire()
+    goaway, ping = client.take()
+    assert goaway.payload[:4] == struct.pack(">I", 2**31 - 1)
+    client.say(client.headers(3, flags=WHOLE), frame(PING, ACK, 0, ping.payload))
+    (last,) = [one for one in client.take() if one.kind == GOAWAY]
+    assert last.payload[:4] == struct.pack(">I", 3)
+    client.say(client.headers(5))
+    assert len(client.calls) == 2
+    client.calls[0].end(ServerError(Code.INTERNAL, ""))
+    assert client.is_closed  # the other had no message, and has its answer
+
+
+def test_a_server_that_stops_answers_what_was_asked():
+    client = Client()
+    client.say(client.headers(1), frame(DATA, END_STREAM, 1, message(b"a")))
+    client.say(client.headers(3, STREAM), frame(DATA, 0, 3, message(b"b")))
+    client.told.clear()
+    client.session.stop()
+    assert client.told == ["half close"]
+    client.say(client.headers(5))
+    assert len(client.calls) == 2
+    for call in client.calls:
+        assert not client.is_closed
+        call.send(b"answer")
+        call.end()
+    assert client.is_closed
+
+
+def test_a_client_that_reads_slowly_still_gets_all():
+    client = Client()
+    client.say(settings(_4=7), client.headers(1, flags=END_HEADERS))
+    client.say(frame(DATA, END_STREAM, 1, message(b"")))
+    client.calls[0].send(b"0123456789")
+    client.calls[0].end()
+    body = b"".join(one.payload for one in client.take() if one.kind == DATA)
+    while len(body) < 15:
+        client.say(frame(8, 0, 1, struct.pack(">I", 3)))
+        body += b"".join(one.payload for one in client.take() if one.kind == DATA)
+    assert body == message(b"0123456789")
+
+
+# -- what is kept
+
+
+class Answering:
+    """A method of one message, which is its answer, and is kept as long as the call is."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def receive(self, message):
+        self.message = message
+
+    def half_close(self):
+        self.call.send(self.message)
+        self.call.end()
+
+    def cancel(self):
+        pass
+
+
+@pytest.fixture
+def no_collector():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("end", ["answer", "reset", "deadline", "lost"])
+@pytest.mark.usefixtures("no_collector")
+def test_a_call_that_has_ended_is_not_left_to_the_collector(end):
+    client = Client()
+    running = []
+
+    def start(call):
+        method = Answering(call)
+        running.append(weakref.ref(method))
+        return method
+
+    client.session._table = {"/t.T/u": Method(start)}
+    client.say(client.headers(1, [*REQUEST, ("grpc-timeout", "1S")]))
+    client.say(frame(DATA, 0, 1, message(b"question")))
+    assert running[0]() is not None
+    if end == "answer":
+        client.say(frame(DATA, END_STREAM, 1))
+    elif end == "reset":
+        client.say(frame(RST_STREAM, 0, 1, struct.pack(">I", 8)))
+    elif end == "deadline":
+        client.clock.turn(2)
+    else:
+        client.session.lost()
+    client.clock.due.clear()  # a timer that is cancelled keeps nothing, but this one does
+    assert running[0]() is None
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_answers_to_a_connection_that_is_lost_are_let_go():
+    client = Client()
+    client.say(client.headers(1, STREAM))
+    answer = np.zeros(1 << 20, np.uint8)
+    is_kept = weakref.ref(answer)
+    client.calls[0].send(answer.data)
+    client.written.clear()
+    del answer
+    client.session.lost()
+    assert is_kept() is None
+
+
+def test_heads_that_are_none_do_not_fill_the_memory_of_a_client_that_reads_nothing():
+    client = Client()
+    client.session.pause()
+    fields = [*REQUEST, ("connection", "close")]
+    client.say(client.headers(1, fields))
+    block = client.encoder.encode(fields)
+    for start in range(3, 400_003, 2_000):
+        streams = range(start, start + 2_000, 2)
+        client.say(*(frame(HEADERS, END_HEADERS, stream, block) for stream in streams))
+        if client.is_closed:
+            break
+    assert client.is_closed
+    assert sum(map(len, client.written)) < 2**20 + 20_000
+
+
+def test_of_a_call_with_one_message_no_other_is_unpacked():
+    client = Client()
+    client.say(client.headers(1, [*REQUEST, ("grpc-encoding", "gzip")]))
+    first, broken = message(gzip.compress(b"question"), 1), message(b"no gzip", 1)
+    client.say(frame(DATA, 0, 1, first + broken), frame(DATA, END_STREAM, 1, broken))
+    assert client.told == [b"question", "half close"]
+    assert client.take() == []
+
+
+def test_a_method_that_fails_a_stream_hears_of_nothing_that_follows():
+    client = Client()
+    client.receive = lambda data: (client.told.append(bytes(data)), client.calls[0].end())
+    client.say(client.headers(1, STREAM), frame(DATA, 0, 1, message(b"a") + message(b"b")))
+    client.say(frame(DATA, END_STREAM, 1, message(b"c")))
+    assert client.told == [b"a"]

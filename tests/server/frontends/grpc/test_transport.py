@@ -1,0 +1,302 @@
+"""A socket between gRPC's own client and methods that know nothing of either."""
+
+import asyncio
+import gc
+import weakref
+
+import grpc
+import pytest
+from server.support.http2 import GREETING, Peer
+from server.support.requests import PATIENCE_S
+from support.http2 import ACK, DATA, PING, PREFACE, SETTINGS, frame, message
+from support.servers import free_ports
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.frontends.grpc import transport
+from reference_server.frontends.grpc.calls import Method
+from reference_server.frontends.grpc.transport import GrpcListener
+from reference_server.options import Compression, GrpcOptions
+
+
+class Scripted:
+    """A call whose method is a test's: it keeps what the client does, and says what it is told."""
+
+    def __init__(self):
+        self.call = None
+        self.received = []
+        self.events = asyncio.Queue()
+
+    def start(self, call):
+        self.call = call
+        self.events.put_nowait("start")
+        return self
+
+    def receive(self, message):
+        self.received.append(message)
+        self.events.put_nowait("message")
+
+    def half_close(self):
+        self.events.put_nowait("half close")
+
+    def cancel(self):
+        self.events.put_nowait("cancel")
+
+    async def until(self, event):
+        while await asyncio.wait_for(self.events.get(), PATIENCE_S) != event:
+            pass
+
+
+def talk(scenario, **options):
+    """Run `scenario(script, channel, listener)` over a unary method /u and a stream /s."""
+
+    async def run():
+        script = Scripted()
+        table = {
+            "/t.T/u": Method(script.start),
+            "/t.T/s": Method(script.start, streams=True),
+        }
+        (port,) = free_ports(1)
+        listener = GrpcListener(GrpcOptions("127.0.0.1", port, **options), table)
+        await listener.open()
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                return await scenario(script, channel, listener)
+        finally:
+            listener.stop_accepting()
+            await listener.drained()
+            listener.close()
+
+    return asyncio.run(run())
+
+
+async def failed(call):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
+
+
+def test_a_message_and_its_answer():
+    async def scenario(script, channel, listener):
+        answer = channel.unary_unary("/t.T/u")(b"question", metadata=[("name", "value")])
+        await script.until("message")
+        assert script.received == [b"question"]
+        assert (script.call.metadata("name"), script.call.metadata("other")) == ("value", None)
+        script.call.send(b"answer")
+        script.call.end()
+        assert await answer == b"answer"
+
+    talk(scenario)
+
+
+@pytest.mark.parametrize("code", Code)
+def test_an_error_is_a_status(code):
+    async def scenario(script, channel, listener):
+        answer = channel.unary_unary("/t.T/u")(b"")
+        await script.until("message")
+        script.call.end(ServerError(code, "naïve\n数字"))
+        return await failed(answer)
+
+    error = talk(scenario)
+    expected = {"INVALID_ARG": "INVALID_ARGUMENT", "UNSUPPORTED": "UNIMPLEMENTED"}
+    assert error.code().name == expected.get(code.name, code.name)
+    assert error.details() == "naïve\n数字"
+
+
+@pytest.mark.parametrize("name", ["/t.T/x", "/x.X/u", "/", "/t.T/"])
+def test_an_unknown_method_is_refused_without_a_word(name):
+    async def scenario(script, channel, listener):
+        return await failed(channel.unary_unary(name)(b""))
+
+    error = talk(scenario)
+    assert (error.code().name, error.details()) == ("UNIMPLEMENTED", "")
+
+
+def test_a_client_that_cancels_cancels_the_call():
+    async def scenario(script, channel, listener):
+        answer = channel.unary_unary("/t.T/u")(b"")
+        await script.until("message")
+        answer.cancel()
+        await script.until("cancel")
+        script.call.send(b"too late")
+        script.call.end()
+
+    talk(scenario)
+
+
+def test_a_client_that_waits_no_longer_cancels_the_call():
+    async def scenario(script, channel, listener):
+        await channel.channel_ready()
+        for seconds in (0.1, 1, 10):  # until the server has heard of the call before its deadline
+            answer = channel.unary_unary("/t.T/u")(b"", timeout=seconds)
+            assert (await failed(answer)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            if script.call is not None:
+                break
+        await script.until("cancel")
+
+    talk(scenario)
+
+
+def test_a_stream_goes_both_ways_at_once():
+    async def scenario(script, channel, listener):
+        stream = channel.stream_stream("/t.T/s")()
+        await script.until("start")
+        script.call.send(b"before any question")
+        assert await stream.read() == b"before any question"
+        for sent in (b"a", b"b"):
+            await stream.write(sent)
+            await script.until("message")
+        script.call.send(b"c")
+        assert await stream.read() == b"c"
+        await stream.done_writing()
+        await script.until("half close")
+        script.call.send(b"d")
+        script.call.end()
+        assert [await stream.read(), await stream.read()] == [b"d", grpc.aio.EOF]
+        assert await stream.code() is grpc.StatusCode.OK
+        assert script.received == [b"a", b"b"]
+
+    talk(scenario)
+
+
+def test_a_stream_can_end_with_an_error_while_the_client_still_writes():
+    async def scenario(script, channel, listener):
+        stream = channel.stream_stream("/t.T/s")()
+        await stream.write(b"a")
+        await script.until("message")
+        script.call.send(b"b")
+        script.call.end(ServerError(Code.NOT_FOUND, "gone"))
+        script.call.send(b"too late")
+        assert await stream.read() == b"b"
+        error = await failed(stream.read())
+        assert (error.code().name, error.details()) == ("NOT_FOUND", "gone")
+
+    talk(scenario)
+
+
+def test_a_stream_that_is_cancelled_is_noticed():
+    async def scenario(script, channel, listener):
+        stream = channel.stream_stream("/t.T/s")()
+        await stream.write(b"a")
+        await script.until("message")
+        stream.cancel()
+        await script.until("cancel")
+
+    talk(scenario)
+
+
+def test_large_messages_go_through():
+    async def scenario(script, channel, listener):
+        options = [("grpc.max_receive_message_length", -1)]
+        port = listener._options.port
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as wide:
+            answer = wide.unary_unary("/t.T/u")(bytes(2**24))
+            await script.until("message")
+            script.call.send(bytes(2**24))
+            script.call.end()
+            assert await answer == script.received[0]
+
+    talk(scenario)
+
+
+def test_what_is_in_flight_is_answered_when_the_server_stops():
+    async def scenario(script, channel, listener):
+        answer = channel.unary_unary("/t.T/u")(b"")
+        await script.until("message")
+        listener.stop_accepting()
+        script.call.send(b"last")
+        script.call.end()
+        assert await answer == b"last"
+        await listener.drained()
+        error = await failed(channel.unary_unary("/t.T/u")(b""))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+
+    talk(scenario)
+
+
+def test_a_stream_does_not_keep_a_server_that_stops():
+    async def scenario(script, channel, listener):
+        stream = channel.stream_stream("/t.T/s")()
+        await stream.write(b"a")
+        await script.until("message")
+        listener.stop_accepting()
+        await script.until("half close")
+        script.call.send(b"last")
+        script.call.end()
+        assert [await stream.read(), await stream.read()] == [b"last", grpc.aio.EOF]
+        await listener.drained()
+
+    talk(scenario)
+
+
+def test_closing_the_port_cancels_what_is_still_in_flight():
+    async def scenario(script, channel, listener):
+        answer = channel.unary_unary("/t.T/u")(b"")
+        await script.until("message")
+        listener.stop_accepting()
+        listener.close()
+        await script.until("cancel")
+        await listener.drained()
+        assert (await failed(answer)).code() is grpc.StatusCode.UNAVAILABLE
+
+    talk(scenario)
+
+
+def test_a_port_that_is_taken_is_refused():
+    async def scenario(script, channel, listener):
+        second = GrpcListener(listener._options, {})
+        with pytest.raises(ServerError, match="already in use") as caught:
+            await second.open()
+        assert caught.value.code is Code.UNAVAILABLE
+
+    talk(scenario)
+
+
+@pytest.mark.parametrize("level", Compression)
+def test_clients_understand_what_is_compressed(level):
+    async def scenario(script, channel, listener):
+        answer = channel.unary_unary("/t.T/u")(b"", compression=grpc.Compression.Gzip)
+        await script.until("message")
+        script.call.send(bytes(10_000))
+        script.call.end()
+        assert await answer == bytes(10_000)
+
+    talk(scenario, compression=level, max_connection_age_ms=60_000, max_connection_age_grace_ms=1)
+
+
+def test_a_connection_that_is_closed_leaves_nothing():
+    async def scenario(script, channel, listener):
+        port = listener._options.port
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GREETING + Peer(greeting=b"").headers(1))
+        writer.write(frame(DATA, 0, 1, message(b"question")))
+        await script.until("message")
+        connections = [weakref.ref(one) for one in listener._connections]
+        writer.close()
+        await asyncio.wait_for(listener.drained(), PATIENCE_S)
+        await script.until("cancel")
+        script.call = None
+        await asyncio.sleep(0)  # the loop's own last reference
+        gc.collect()
+        assert [one() for one in connections] == [None]
+
+    talk(scenario)
+
+
+def test_a_connection_on_which_nobody_speaks_http2_is_given_up(monkeypatch):
+    async def scenario(script, channel, listener):
+        port = listener._options.port
+        greeted, said = await asyncio.open_connection("127.0.0.1", port)
+        said.write(GREETING)
+        opening = await asyncio.wait_for(greeted.readuntil(frame(SETTINGS, ACK)), PATIENCE_S)
+        monkeypatch.setattr(transport, "_GREETING_S", 0.01)
+        for start in (b"", PREFACE[:10], PREFACE):
+            silent, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(start)
+            assert opening.startswith(await asyncio.wait_for(silent.read(), PATIENCE_S))
+            writer.close()
+        said.write(frame(PING, 0, 0, b"12345678"))
+        answer = frame(PING, ACK, 0, b"12345678")
+        assert await asyncio.wait_for(greeted.readexactly(len(answer)), PATIENCE_S) == answer
+        said.close()
+
+    talk(scenario)

@@ -1,0 +1,262 @@
+"""The generate endpoints: chunks, events, errors, and that the connection goes on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from server.support.frontend import Frontend, answering, failing, served
+from server.support.grpc import WaitingScheduler
+from server.support.http import get, post
+from server.support.requests import array_tensor
+
+from reference_server.core.errors import internal, unavailable
+
+VECTOR = """
+    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
+"""
+GENERATE = "/v2/models/m/generate"
+STREAM = "/v2/models/m/generate_stream"
+BODY = b'{"X":[1,2],"id":"q"}'
+OBJECT = b'{"Y":[1.0,2.0],"id":"q","model_name":"m","model_version":"1"}'
+JSON, EVENTS = b"application/json", b"text/event-stream; charset=utf-8"
+LIVE = get("/v2/health/live")
+LIVE_REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Type: text/plain\r\n\r\n"
+
+
+@pytest.fixture
+def frontend():
+    return Frontend(served(VECTOR, answer=answering(Y=np.float32([1, 2]))))
+
+
+def chunked(status, content_type, *chunks, version=b"1.1", connection=b""):
+    """The bytes of a chunked reply."""
+    head = b"HTTP/%b %b\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n%b\r\n" % (
+        version,
+        status,
+        content_type,
+        connection,
+    )
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in chunks) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "reply"),
+    [
+        (GENERATE, chunked(b"200 OK", JSON, OBJECT)),
+        ("/v2/models/m/versions/1/generate", chunked(b"200 OK", JSON, OBJECT)),
+        (STREAM, chunked(b"200 OK", EVENTS, b"data: %b\n\n" % OBJECT)),
+    ],
+)
+def test_one_response_is_one_chunk(frontend, path, reply):
+    frontend.exchange(post(path, BODY))
+    assert frontend.client.received() == reply
+
+
+@pytest.mark.parametrize(
+    ("path", "reply"),
+    [
+        (GENERATE, chunked(b"400 Bad Request", JSON, b'{"error":"not now"}')),
+        (STREAM, chunked(b"400 Bad Request", EVENTS, b'data: {"error":"not now"}\n\n')),
+    ],
+)
+def test_an_error_of_the_model_is_always_400(path, reply):
+    frontend = Frontend(served(VECTOR, answer=failing(unavailable("not now"))))
+    frontend.exchange(post(path, BODY))
+    assert frontend.client.received() == reply
+
+
+@pytest.mark.parametrize("value", [np.float16([1]), np.array([1j])], ids=str)
+def test_an_output_that_cannot_be_written_is_an_error(value):
+    frontend = Frontend(served(VECTOR, answer=answering(Y=value)))
+    frontend.exchange(post(GENERATE, BODY))
+    assert frontend.client.received().startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "text"),
+    [
+        (post(GENERATE, b""), 500, "The document is empty. at 0"),
+        (post(GENERATE, b"{}"), 400, "missing required input(s) ['X']"),
+        (post(STREAM, b'{"X":"a"}'), 500, "non-number as double"),
+        (post("/v2/models/nobody/generate", BODY), 404, "'nobody' is not found"),
+        (get(GENERATE), 405, "Method Not Allowed"),
+        (
+            post(GENERATE, BODY, "Content-Encoding: gzip"),
+            400,
+            "Unsupported content-encoding, only 'identity' is supported.",
+        ),
+    ],
+)
+def test_what_never_reaches_the_model_is_a_plain_reply(frontend, request_, status, text):
+    reply = frontend.ask(request_)
+    assert (reply.status, reply.header("Content-Type")) == (status, "application/json")
+    assert text in reply.body.decode()
+
+
+def test_a_request_behind_it_is_answered_next(frontend):
+    frontend.exchange(post(GENERATE, BODY) + LIVE)
+    first = chunked(b"200 OK", JSON, OBJECT)
+    assert frontend.client.received() == first + LIVE_REPLY
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "connection", "is_closed"),
+    [
+        (post(GENERATE, BODY, "Connection: close"), b"1.1", b"Connection: close\r\n", True),
+        (post(GENERATE, BODY).replace(b"1.1", b"1.0"), b"1.0", b"", True),
+        (
+            post(GENERATE, BODY, "Connection: keep-alive").replace(b"1.1", b"1.0"),
+            b"1.0",
+            b"Connection: keep-alive\r\n",
+            False,
+        ),
+    ],
+)
+def test_the_connection_goes_on_as_the_client_asks(
+    frontend, request_, version, connection, is_closed
+):
+    frontend.exchange(request_)
+    assert frontend.client.received() == chunked(
+        b"200 OK", JSON, OBJECT, version=version, connection=connection
+    )
+    assert frontend.client.is_closed is is_closed
+
+
+def test_a_client_that_left_is_not_missed(frontend):
+    frontend.client.send(post(GENERATE, BODY))
+    frontend.client.leave()
+    frontend.exchange(b"")
+    assert frontend.client.received() == b""
+
+
+# --------------------------------------------------------------------------------- many responses
+
+DECOUPLED = VECTOR + "model_transaction_policy { decoupled: true }"
+NOT_ONE = (
+    b'{"error":"generate expects model to produce exactly 1 response, use generate stream for '
+    b'model that generates various number of responses"}'
+)
+GOOD, LAST, BAD, END = "good", "last", "bad", "end"
+
+
+def object_of(number):
+    return b'{"Y":%d.0,"id":"q","model_name":"m","model_version":"1"}' % number
+
+
+class Speaking:
+    """A frontend with one decoupled model, whose responses a test sends."""
+
+    def __init__(self, path):
+        self.scheduler = WaitingScheduler()
+        self.frontend = Frontend(replace(served(DECOUPLED), scheduler=self.scheduler))
+        self.client = self.frontend.client
+        self.count = 0
+        self.client.send(post(path, BODY))
+
+    def say(self, *what):
+        for each in what:
+            self.count += 1
+            tensors = [array_tensor("Y", np.float32([self.count]))]
+            self.scheduler.answer(
+                -1,
+                outputs=() if each == END else tensors,
+                error=internal("no") if each == BAD else None,
+                empty=each == END,
+                final=each in (LAST, END),
+            )
+            self.frontend.exchange(b"")
+        return self.client.received()
+
+    @property
+    def is_cancelled(self):
+        return self.scheduler.requests[-1].cancellation.is_cancelled
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "chunk"),
+    [
+        ([LAST], b"200 OK", object_of(1)),
+        ([GOOD, END], b"200 OK", object_of(1)),
+        ([END], b"200 OK", NOT_ONE),
+        ([GOOD, LAST], b"200 OK", NOT_ONE),
+        ([GOOD, BAD, GOOD, END], b"200 OK", NOT_ONE),
+        ([BAD, END], b"400 Bad Request", b'{"error":"no"}'),
+        ([BAD, LAST], b"400 Bad Request", NOT_ONE),
+    ],
+    ids=str,
+)
+def test_generate_wants_exactly_one_response(said, status, chunk):
+    assert Speaking(GENERATE).say(*said) == chunked(status, JSON, chunk)
+
+
+ERROR = b'{"error":"no"}'
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "objects"),
+    [
+        ([GOOD, LAST], b"200 OK", [object_of(1), object_of(2)]),
+        ([GOOD, END], b"200 OK", [object_of(1)]),
+        ([END], b"200 OK", []),
+        ([BAD, GOOD, LAST], b"400 Bad Request", [ERROR, object_of(2), object_of(3)]),
+        ([GOOD, BAD, LAST], b"200 OK", [object_of(1), ERROR, object_of(3)]),
+    ],
+    ids=str,
+)
+def test_a_stream_has_an_event_for_each_response(said, status, objects):
+    events = [b"data: %b\n\n" % each for each in objects]
+    assert Speaking(STREAM).say(*said) == chunked(status, EVENTS, *events)
+
+
+def test_events_are_sent_as_they_come():
+    speaking = Speaking(STREAM)
+    head = chunked(b"200 OK", EVENTS)[: -len(b"0\r\n\r\n")]
+    event = b"data: %b\n\n"
+    assert speaking.say(GOOD) == head + b"3f\r\n%b\r\n" % (event % object_of(1))
+    assert speaking.say(GOOD) == b"3f\r\n%b\r\n" % (event % object_of(2))
+    assert speaking.say(END) == b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_the_next_request_waits_for_the_last_response(path):
+    speaking = Speaking(path)
+    speaking.client.send(LIVE)
+    assert LIVE_REPLY not in speaking.say(GOOD)
+    assert speaking.say(END).endswith(b"0\r\n\r\n" + LIVE_REPLY)
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+@pytest.mark.parametrize("said", [[], [GOOD]], ids=["before", "between"])
+def test_a_client_that_leaves_cancels_its_request(path, said):
+    speaking = Speaking(path)
+    speaking.say(*said)
+    assert not speaking.is_cancelled
+    speaking.client.leave()
+    assert speaking.is_cancelled
+    assert speaking.say(GOOD, END) == b""
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_a_client_that_stops_before_the_first_response_has_done_with_asking(path):
+    speaking = Speaking(path)
+    speaking.client.half_close()
+    assert not speaking.is_cancelled
+    assert speaking.say(LAST).endswith(b"0\r\n\r\n")
+    assert speaking.client.is_closed
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+def test_a_client_that_stops_between_responses_is_taken_for_gone(path):
+    speaking = Speaking(path)
+    speaking.say(GOOD)
+    speaking.client.half_close()
+    assert speaking.is_cancelled
+    assert speaking.say(END).endswith(b"0\r\n\r\n")  # it may have meant to listen
+
+
+def test_what_is_answered_is_not_cancelled():
+    speaking = Speaking(STREAM)
+    speaking.say(LAST)
+    speaking.client.leave()
+    assert not speaking.is_cancelled

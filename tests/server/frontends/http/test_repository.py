@@ -1,0 +1,115 @@
+"""The endpoints of repository control: what they ask, and what they answer with."""
+
+import pytest
+from server.support.frontend import gateway
+from server.support.http import Client, HandCrankedLoop, get, post
+
+from reference_server.core.clock import SystemClock
+from reference_server.core.errors import invalid_arg
+from reference_server.frontends.http import repository
+from reference_server.frontends.http.handlers import HttpHandlers
+from reference_server.gateway.shared_memory import SharedMemory
+from reference_server.repository.overview import IndexEntry
+from reference_server.repository.served import State
+
+
+class Here:
+    """Does what is to be done aside here and now."""
+
+    def run(self, work, done, failed):
+        try:
+            result = work()
+        except Exception as error:
+            failed(error)
+        else:
+            done(result)
+
+
+class Control:
+    """Notes what it is asked; models `bad` and `defect` fail."""
+
+    def __init__(self):
+        self.asked = []
+
+    def index(self, *, ready_only):
+        self.asked.append(ready_only)
+        return [IndexEntry("m", 1, State.UNAVAILABLE, "unloaded"), IndexEntry("n")]
+
+    def load(self, name, parameters, *, repository):
+        self.asked.append((name, parameters, repository))
+        if name == "bad":
+            raise invalid_arg("load failed")
+        if name == "defect":
+            raise KeyError("oh")
+
+    def unload(self, name, *, unload_dependents, repository):
+        self.asked.append((name, unload_dependents, repository))
+
+
+@pytest.fixture
+def ask():
+    """A function: what the frontend answers to a request; `control` is who it asks."""
+    control = Control()
+    handlers = HttpHandlers(
+        gateway(), SharedMemory(), HandCrankedLoop(), SystemClock(),
+        repository.handlers(control, Here()),
+    )  # fmt: skip
+
+    def answer(request):
+        client = Client(handlers.handle)
+        client.send(request)
+        (reply,) = client.replies()
+        return reply.status, reply.body
+
+    answer.control = control
+    return answer
+
+
+@pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/any/index"])
+def test_index(ask, path):
+    assert ask(post(path, b'{"ready":true}')) == (
+        200,
+        b'[{"name":"m","version":"1","state":"UNAVAILABLE","reason":"unloaded"},{"name":"n"}]',
+    )
+    assert ask.control.asked == [True]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "asked"),
+    [
+        ("models/m/load", b"", ("m", {}, "")),
+        ("models/m/load", b'{"parameters":{"config":"c"}}', ("m", {"config": "c"}, "")),
+        ("r/models/m/load", b"", ("m", {}, "r")),
+        ("models/m/unload", b"", ("m", False, "")),
+        (
+            "r/models/m/unload",
+            b'{"parameters":{"unload_dependents":true}}',
+            ("m", True, "r"),
+        ),
+    ],
+)
+def test_load_and_unload(ask, path, body, asked):
+    assert ask(post(f"/v2/repository/{path}", body)) == (200, b"")
+    assert ask.control.asked == [asked]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "said"),
+    [
+        ("index", b"{", 500, b"failed to parse"),
+        ("models/m/load", b"{", 500, b"failed to parse"),
+        ("models/bad/load", b"", 400, b'{"error":"load failed"}'),
+        ("models/defect/load", b"", 500, b"KeyError: 'oh'"),
+        ("models/m", b"", 404, b"Not Found"),
+    ],
+)
+def test_refusals(ask, path, body, status, said):
+    found, text = ask(post(f"/v2/repository/{path}", body))
+    assert found == status
+    assert said in text
+
+
+@pytest.mark.parametrize("path", ["index", "models/m/load", "models/m/unload"])
+def test_they_answer_to_post_alone(ask, path):
+    assert ask(get(f"/v2/repository/{path}"))[0] == 405
+    assert ask.control.asked == []

@@ -1,0 +1,65 @@
+"""Restricted APIs: who is let in, and that no operation was forgotten."""
+
+import pytest
+from server.support.http import Client, get
+
+from reference_server.frontends.grpc import restricted as grpc_restricted
+from reference_server.frontends.http.restricted import CATEGORY, Gatekeeper
+from reference_server.frontends.http.routes import Operation
+from reference_server.options import API_CATEGORIES, Restriction, parse_restrictions
+
+
+def test_every_operation_has_a_category():
+    assert set(CATEGORY) == set(Operation)
+    assert set(CATEGORY.values()) == set(API_CATEGORIES)
+    assert set(grpc_restricted.CATEGORY.values()) == set(API_CATEGORIES)
+
+
+@pytest.mark.parametrize(
+    ("headers", "lets_in"),
+    [
+        ([], False), (["key: v"], True), (["KEY: v"], True), (["key: V"], False),
+        (["key: "], False), (["other: v"], False), (["key: x", "key: v"], False),
+    ],
+)  # fmt: skip
+def test_who_sends_the_header_is_let_in(headers, lets_in):
+    keeper = Gatekeeper({"health": Restriction("Key", "v")})
+
+    def handle(request):
+        if keeper.lets_in(request, Operation.LIVE):
+            request.reply(b"200 OK")
+
+    client = Client(handle)
+    client.send(get("/v2/health/live", *headers))
+    (reply,) = client.replies()
+    assert reply.status == (200 if lets_in else 403)
+    if not lets_in:
+        assert reply.body == b'{"error":"This API is restricted, expecting header \'Key\'"}'
+
+
+def test_values_are_categories_and_a_header():
+    found = parse_restrictions("--o", "api", ["health,trace:k=v:w=x", "logging:a=b"])
+    assert found == {
+        "health": Restriction("k", "v:w=x"),
+        "trace": Restriction("k", "v:w=x"),
+        "logging": Restriction("a", "b"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        *(
+            ([value], f"--o option format is '<config name>:<setting>=<value>'. Got {value}")
+            for value in ("health", "health:k", "health:=v", ":k=v", "health:k=", "")
+        ),
+        (["foo:k=v"], "unknown restricted api 'foo'"),
+        (["health,:k=v"], "unknown restricted api ''"),
+        (["health,health:k=v"], "restricted api 'health' can not be specified in multiple"),
+        (["health:k=v", "health:k=v"], "restricted api 'health' can not be specified in multiple"),
+    ],
+)
+def test_other_values_are_refused(values, said):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is compared below
+        parse_restrictions("--o", "api", values)
+    assert str(caught.value).startswith(said)

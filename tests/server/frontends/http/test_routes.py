@@ -1,0 +1,116 @@
+"""The URL grammar: every path, and every path that is none."""
+
+import pytest
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.core.request import LATEST
+from reference_server.frontends.http import routes
+from reference_server.frontends.http.routes import Operation, Route
+
+PATHS = {
+    "/v2": Route(Operation.SERVER_METADATA),
+    "/v2/health/live": Route(Operation.LIVE),
+    "/v2/health/ready": Route(Operation.READY),
+    "/v2/models/stats": Route(Operation.ALL_STATISTICS),
+    "/v2/models/m": Route(Operation.MODEL_METADATA, "m"),
+    "/v2/models/m/infer": Route(Operation.INFER, "m"),
+    "/v2/models/m/ready": Route(Operation.MODEL_READY, "m"),
+    "/v2/models/m/config": Route(Operation.MODEL_CONFIG, "m"),
+    "/v2/models/m/stats": Route(Operation.MODEL_STATISTICS, "m"),
+    "/v2/models/m/versions/12": Route(Operation.MODEL_METADATA, "m", "12"),
+    "/v2/models/m/versions/12/infer": Route(Operation.INFER, "m", "12"),
+    "/v2/models/m/versions/12/ready": Route(Operation.MODEL_READY, "m", "12"),
+    "/v2/models/m/versions/12/config": Route(Operation.MODEL_CONFIG, "m", "12"),
+    "/v2/models/m/versions/12/stats": Route(Operation.MODEL_STATISTICS, "m", "12"),
+    "/v2/models/stats/infer": Route(Operation.INFER, "stats"),
+    "/v2/models/infer": Route(Operation.MODEL_METADATA, "infer"),
+    "/v2/models/b%61t": Route(Operation.MODEL_METADATA, "b%61t"),
+    "/v2/models/a b;c": Route(Operation.MODEL_METADATA, "a b;c"),
+    **{
+        f"/v2/{kind}sharedmemory{region}/{verb}": Route(
+            Operation[f"{kind}_region_{verb}".upper()], name=name
+        )
+        for kind in ("system", "cuda")
+        for verb in ("status", "register", "unregister")
+        for region, name in (("", ""), ("/region/r", "r"), ("/region/a%2F b", "a%2F b"))
+    },
+    "/v2/models/m/generate": Route(Operation.GENERATE, "m"),
+    "/v2/models/m/versions/3/generate_stream": Route(Operation.GENERATE_STREAM, "m", "3"),
+    "/v2/logging": Route(Operation.LOG_SETTINGS),
+    "/v2/trace/setting": Route(Operation.TRACE_SETTINGS),
+    "/v2/models/m/trace/setting": Route(Operation.TRACE_SETTINGS, "m"),
+    "/v2?x=1": Route(Operation.SERVER_METADATA),
+    "/v2/models/m?a=/infer": Route(Operation.MODEL_METADATA, "m"),
+}
+
+
+@pytest.mark.parametrize(("path", "route"), PATHS.items())
+def test_a_path_names_an_operation(path, route):
+    assert routes.match(path.encode()) == route
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "//", "", "/v1", "/v2/", "/V2", "//v2", "/v2//health/live", "v2"),
+        *("/v2/health", "/v2/health/", "/v2/health/live/", "/v2/health/alive"),
+        *("/v2/models", "/v2/models/", "/v2/models/m/", "/v2/models/m/nothing"),
+        *("/v2/models/m/infer/", "/v2/models/m/versions", "/v2/models/m/versions/"),
+        *("/v2/models/m/versions/a", "/v2/models/m/versions/-1", "/v2/models/m/versions/1.0"),
+        *("/v2/models/m/versions/1/", "/v2/models/m/versions/1/infer/", "/v2/models/a/b/c"),
+        *("/v2/models/stats/", "/v2/models/m/versions/1/trace/setting", "/metrics", "*"),
+        "/v2/models/m/versions/٣",
+        *("/v2/systemsharedmemory", "/v2/cudasharedmemory/region/r", "/v2/sharedmemory/status"),
+        *("/v2/systemsharedmemory/region//status", "/v2/systemsharedmemory/region/a/b/status"),
+    ],
+)
+def test_other_paths_name_nothing(path):
+    assert routes.match(path.encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("", LATEST),
+        ("0", 0),
+        ("1", 1),
+        ("007", 7),
+        ("0" * 30 + "7", 7),
+        (str(2**63 - 1), 2**63 - 1),
+    ],
+)
+def test_a_version_is_a_number(text, number):
+    assert Route(Operation.INFER, "m", text).version() == number
+
+
+@pytest.mark.parametrize("text", [str(2**63), "9" * 30, "9" * 5000], ids=["2**63", "30", "5000"])
+def test_a_version_may_be_too_large(text):
+    with pytest.raises(ServerError) as caught:
+        Route(Operation.INFER, "m", text).version()
+    assert caught.value.code is Code.INVALID_ARG
+    assert caught.value.message == (
+        f"failed to get model version from specified version string '{text}' (details: stol), "
+        "version should be an integral value > 0"
+    )
+
+
+TOLD = {
+    *(Operation.LIVE, Operation.READY, Operation.SERVER_METADATA),
+    *(Operation.MODEL_METADATA, Operation.MODEL_READY, Operation.MODEL_CONFIG),
+    *(Operation.MODEL_STATISTICS, Operation.ALL_STATISTICS),
+    *(Operation.SYSTEM_REGION_STATUS, Operation.CUDA_REGION_STATUS),
+}
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_what_is_told_is_got_and_the_rest_is_posted(operation):
+    assert operation.method == ("GET" if operation in TOLD else "POST")
+
+
+BOTH = {Operation.LOG_SETTINGS, Operation.TRACE_SETTINGS}
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_other_methods_are_not_allowed(operation):
+    allowed = {method for method in ("GET", "POST", "PUT", "HEAD") if operation.allows(method)}
+    assert allowed == ({"GET", "POST"} if operation in BOTH else {operation.method})

@@ -1,0 +1,130 @@
+"""Regions over HTTP: registered, used by requests, and let go."""
+
+import json
+
+import numpy as np
+import pytest
+from server.support.frontend import Frontend, answering, failing, served
+from server.support.http import get, post
+from server.support.regions import object_file, shared_object
+
+from reference_server.core.errors import internal
+
+VECTOR = """
+    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
+"""
+ONE_TWO = np.array([1, 2], np.float32)
+SYSTEM, CUDA = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
+
+
+@pytest.fixture
+def key():
+    with shared_object(bytes(4096)) as made:
+        yield made
+
+
+@pytest.fixture
+def frontend(key):
+    frontend = Frontend(
+        served(VECTOR, answer=answering(Y=ONE_TWO)),
+        served(VECTOR, "failing", answer=failing(internal("no"))),
+    )
+    frontend.shared_memory.system_register("r", key, 64)
+    yield frontend
+    frontend.shared_memory.close()
+
+
+def told(reply):
+    return reply.status, reply.header("Content-Type"), reply.body.decode()
+
+
+def infer(model="m", offset=0, size=8):
+    place = {"shared_memory_region": "r", "shared_memory_byte_size": size}
+    document = {
+        "inputs": [{"name": "X", "datatype": "FP32", "shape": [2], "parameters": place}],
+        "outputs": [{"name": "Y", "parameters": place | {"shared_memory_offset": offset}}],
+    }
+    return post(f"/v2/models/{model}/infer", json.dumps(document).encode())
+
+
+def test_register_and_unregister_answer_nothing(frontend, key):
+    registration = json.dumps({"key": key, "byte_size": 32}).encode()
+    assert told(frontend.ask(post(f"{SYSTEM}/region/s/register", registration))) == (
+        200,
+        "application/json",
+        "",
+    )
+    assert [region.name for region in frontend.shared_memory.system_status()] == ["r", "s"]
+    for path in (
+        f"{SYSTEM}/region/s/unregister",
+        f"{CUDA}/unregister",
+        f"{CUDA}/region/r/unregister",
+    ):
+        assert told(frontend.ask(post(path, b""))) == (200, "application/json", "")
+    assert [region.name for region in frontend.shared_memory.system_status()] == ["r"]
+    frontend.ask(post(f"{SYSTEM}/unregister", b""))
+    assert frontend.shared_memory.system_status() == []
+
+
+def test_status(frontend, key):
+    assert json.loads(frontend.ask(get(f"{SYSTEM}/region/r/status")).body) == [
+        {"name": "r", "key": key, "offset": 0, "byte_size": 64}
+    ]
+    assert told(frontend.ask(get(f"{CUDA}/status"))) == (200, "application/json", "[]")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "said"),
+    [
+        (get(f"{SYSTEM}/region/x/status"), 404, "Unable to find system shared memory region: 'x'"),
+        (post(f"{SYSTEM}/register", b""), 400, "'region name' is necessary to register system"),
+        (post(f"{CUDA}/register", b""), 400, "'region name' is necessary to register cuda"),
+        (post(f"{SYSTEM}/region/r/register", b""), 500, "The document is empty. at 0"),
+        (get(f"{SYSTEM}/region/r/register"), 405, "Method Not Allowed"),
+        (post(f"{CUDA}/status", b""), 405, "Method Not Allowed"),
+    ],
+)
+def test_refusals(frontend, request_bytes, status, said):
+    reply = frontend.ask(request_bytes)
+    assert (reply.status, reply.header("Content-Type")) == (status, "application/json")
+    assert said in reply.body.decode()
+
+
+def test_an_output_goes_to_its_region(frontend, key):
+    assert told(frontend.ask(infer(offset=16))) == (
+        200,
+        "application/json",
+        '{"model_name":"m","model_version":"1",'
+        '"outputs":[{"name":"Y","datatype":"FP32","shape":[2]}]}',
+    )
+    assert object_file(key).read_bytes()[16:24] == ONE_TWO.tobytes()
+
+
+def test_an_output_that_does_not_fit_is_an_error_in_plain_text(frontend):
+    frontend.shared_memory.system_unregister("r")
+    with shared_object(bytes(4096)) as key:
+        frontend.shared_memory.system_register("r", key, 64)
+        place = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
+        document = {
+            "inputs": [{"name": "X", "datatype": "FP32", "shape": [2], "data": [1, 2]}],
+            "outputs": [{"name": "Y", "parameters": place}],
+        }
+        reply = frontend.ask(post("/v2/models/m/infer", json.dumps(document).encode()))
+    assert (reply.status, reply.header("Content-Type")) == (500, "text/plain")
+    assert b"(4 bytes) should be at least 8 bytes to hold the results" in reply.body
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (infer(), 200),
+        (infer("failing"), 500),  # the model's error
+        (infer(offset=60), 400),  # found while it is read
+        (infer(size=4), 400),  # found by the rules
+    ],
+)
+def test_every_answer_lets_the_regions_go(frontend, request_bytes, status):
+    assert frontend.ask(request_bytes).status == status
+    frontend.shared_memory.system_unregister("r")
+    assert frontend.shared_memory.system_status() == []

@@ -1,0 +1,48 @@
+"""Each operation of HTTP has its RPC, and the other way round."""
+
+from tritonclient.grpc import service_pb2 as pb
+
+from reference_server.frontends.grpc import restricted as grpc_restricted
+from reference_server.frontends.http import restricted as http_restricted
+from reference_server.frontends.http.routes import Operation
+
+RPCS = {method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
+#: Two operations of HTTP may be one RPC.
+RPC_OF = {
+    Operation.LIVE: "ServerLive",
+    Operation.READY: "ServerReady",
+    Operation.MODEL_READY: "ModelReady",
+    Operation.SERVER_METADATA: "ServerMetadata",
+    Operation.MODEL_METADATA: "ModelMetadata",
+    Operation.MODEL_CONFIG: "ModelConfig",
+    Operation.MODEL_STATISTICS: "ModelStatistics",
+    Operation.ALL_STATISTICS: "ModelStatistics",
+    Operation.INFER: "ModelInfer",
+    Operation.LOG_SETTINGS: "LogSettings",
+    Operation.TRACE_SETTINGS: "TraceSetting",
+    Operation.SYSTEM_REGION_STATUS: "SystemSharedMemoryStatus",
+    Operation.SYSTEM_REGION_REGISTER: "SystemSharedMemoryRegister",
+    Operation.SYSTEM_REGION_UNREGISTER: "SystemSharedMemoryUnregister",
+    Operation.CUDA_REGION_STATUS: "CudaSharedMemoryStatus",
+    Operation.CUDA_REGION_REGISTER: "CudaSharedMemoryRegister",
+    Operation.CUDA_REGION_UNREGISTER: "CudaSharedMemoryUnregister",
+    Operation.REPOSITORY_INDEX: "RepositoryIndex",
+    Operation.REPOSITORY_LOAD: "RepositoryModelLoad",
+    Operation.REPOSITORY_UNLOAD: "RepositoryModelUnload",
+}
+#: What Triton has on one side only: text models over HTTP, and the stream over gRPC.
+HTTP_ALONE = {Operation.GENERATE, Operation.GENERATE_STREAM}
+GRPC_ALONE = {"ModelStreamInfer"}
+
+
+def test_every_operation_has_its_rpc():
+    assert set(RPC_OF) | HTTP_ALONE == set(Operation)
+
+
+def test_every_rpc_has_its_operation():
+    assert set(RPC_OF.values()) | GRPC_ALONE == RPCS
+
+
+def test_both_restrict_the_same_groups():
+    for operation, rpc in RPC_OF.items():
+        assert http_restricted.CATEGORY[operation] == grpc_restricted.CATEGORY[rpc]

@@ -1,0 +1,48 @@
+"""Headers that become parameters: which, under what name, and who wins."""
+
+import pytest
+from server.support.http import Client, get
+
+from reference_server.frontends.forwarding import HeaderForwarding
+
+
+def added(pattern, *headers, parameters=()):
+    """The parameters of a request with these headers."""
+    requests = []
+    Client(requests.append).send(get("/v2", *headers))
+    (request,) = requests
+    return HeaderForwarding(pattern).added(dict(parameters), request.fields)
+
+
+HEADERS = ("X-Foo: 1", "x-low: two", "Content-X-a: 3", "Other: x")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("X-.*", ["X-Foo", "x-low", "Content-X-a"]),
+        ("^X-", ["X-Foo", "x-low"]),
+        ("(?-i)x-", ["x-low"]),
+        ("^other$", ["Other"]),
+        ("nothing", []),
+    ],
+)
+def test_names_match_anywhere_in_any_letter_case(pattern, names):
+    assert list(added(pattern, *HEADERS)) == names
+
+
+def test_values_are_strings():
+    assert added("X", "X-a: 1", "X-b: caf\u00e9") == {"X-a": "1", "X-b": "caf\udce9"}
+
+
+def test_a_header_wins_over_a_parameter():
+    assert added("X", "X-a: h", parameters={"X-a": 5, "b": 1}) == {"X-a": "h", "b": 1}
+
+
+def test_of_equal_headers_the_last_wins():
+    assert added("X", "X-a: 1", "X-a: 2", "x-A: 3") == {"X-a": "2", "x-A": "3"}
+
+
+def test_a_pattern_must_be_one():
+    with pytest.raises(ValueError, match="is no regular expression"):
+        HeaderForwarding("(")

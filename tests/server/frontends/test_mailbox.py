@@ -1,0 +1,90 @@
+"""From any thread to the loop: in order, and with few wake-ups."""
+
+import threading
+
+import pytest
+from server.support.http import HandCrankedLoop
+from server.support.requests import PATIENCE_S
+
+from reference_server.frontends.mailbox import Mailbox
+
+
+@pytest.fixture
+def loop():
+    return HandCrankedLoop()
+
+
+def test_items_come_in_order(loop):
+    received = []
+    mailbox = Mailbox(loop, received.append)
+    for item in "abc":
+        mailbox.post(item)
+    assert received == []
+    loop.turn()
+    assert received == ["a", "b", "c"]
+
+
+def test_one_wake_up_brings_many_items(loop):
+    mailbox = Mailbox(loop, lambda item: None)
+    for item in range(100):
+        mailbox.post(item)
+    assert len(loop.calls) == 1
+
+
+def test_there_is_a_wake_up_for_what_comes_later(loop):
+    received = []
+    mailbox = Mailbox(loop, received.append)
+    mailbox.post("a")
+    loop.turn()
+    mailbox.post("b")
+    loop.turn()
+    assert received == ["a", "b"]
+
+
+def test_one_that_cannot_be_received_holds_up_nobody(loop, caplog):
+    received = []
+
+    def receive(item):
+        if item == "bad":
+            raise ValueError(item)
+        received.append(item)
+
+    mailbox = Mailbox(loop, receive)
+    for item in ("bad", "good"):
+        mailbox.post(item)
+    loop.turn()
+    assert received == ["good"]
+    assert "an answer was lost" in caplog.text
+
+
+def test_what_is_posted_while_receiving_is_not_lost(loop):
+    received = []
+
+    def receive(item):
+        received.append(item)
+        if item < 3:
+            mailbox.post(item + 1)
+
+    mailbox = Mailbox(loop, receive)
+    mailbox.post(1)
+    loop.turn()
+    loop.turn()
+    assert received == [1, 2, 3]
+
+
+def test_many_threads_lose_nothing_and_keep_their_order(loop):
+    received = []
+    mailbox = Mailbox(loop, received.append)
+    senders = [
+        threading.Thread(target=lambda name=name: [mailbox.post((name, n)) for n in range(200)])
+        for name in "abcd"
+    ]
+    for sender in senders:
+        sender.start()
+    while any(sender.is_alive() for sender in senders):
+        loop.turn()
+    for sender in senders:
+        sender.join(PATIENCE_S)
+    loop.turn()
+    for name in "abcd":
+        assert [n for sender, n in received if sender == name] == list(range(200))

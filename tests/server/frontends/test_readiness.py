@@ -1,0 +1,107 @@
+"""A model that is asked whether it is ready: beside the loop, and told by both frontends."""
+
+import asyncio
+import threading
+
+import pytest
+from server.support.clock import ManualClock
+from server.support.frontend import gateway, served
+from server.support.grpc import SERVICE, MadeUpCall
+from server.support.http import Client, get
+from server.support.requests import PATIENCE_S
+from tritonclient.grpc import service_pb2 as pb
+
+from reference_server.frontends.aside import Aside
+from reference_server.frontends.grpc import methods
+from reference_server.frontends.http.handlers import HttpHandlers
+from reference_server.gateway.shared_memory import SharedMemory
+
+
+def over_http(asked, loop):
+    """Asks; gives what tells the answer, None before there is one."""
+    client = Client(HttpHandlers(asked, SharedMemory(), loop, ManualClock()).handle)
+    client.send(get("/v2/models/m/ready"))
+    replies = []
+
+    def answer():
+        replies.extend(client.replies())
+        return {200: True, 400: False}[replies[0].status] if replies else None
+
+    return answer
+
+
+def over_grpc(asked, loop):
+    """The same."""
+    call = MadeUpCall()
+    running = methods.table(asked, Aside(loop))[f"{SERVICE}ModelReady"].start(call)
+    running.receive(pb.ModelReadyRequest(name="m").SerializeToString())
+    running.half_close()
+
+    def answer():
+        if not call.has_ended:
+            return None
+        assert call.error is None
+        (message,) = call.sent
+        return pb.ModelReadyResponse.FromString(message).ready
+
+    return answer
+
+
+def run(frontend, *questions):
+    """The answer at once, and the one that came in the end."""
+
+    async def scene():
+        model = served("", "m")
+        for number, question in enumerate(questions):
+            model.health.ask(f"m_{number}", question)
+        answer = frontend(gateway(model), asyncio.get_running_loop())
+        at_once = answer()
+        may_say.set()
+        while (said := answer()) is None:
+            await asyncio.sleep(0)
+        return at_once, said
+
+    return asyncio.run(scene())
+
+
+may_say = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def _closed_lips():
+    may_say.clear()
+
+
+def later(*, ready):
+    """A question that is not answered before the loop was seen to be free."""
+
+    def question():
+        assert may_say.wait(PATIENCE_S)
+        return ready
+
+    return question
+
+
+@pytest.mark.parametrize("frontend", [over_http, over_grpc])
+def test_a_model_that_is_not_asked_is_told_of_at_once(frontend):
+    assert run(frontend) == (True, True)
+
+
+@pytest.mark.parametrize("frontend", [over_http, over_grpc])
+def test_an_answer_that_takes_time_leaves_the_loop_free(frontend):
+    assert run(frontend, later(ready=True)) == (None, True)
+    may_say.clear()
+    assert run(frontend, later(ready=False)) == (None, False)
+
+
+@pytest.mark.parametrize("frontend", [over_http, over_grpc])
+def test_one_instance_that_is_not_ready_is_enough(frontend):
+    assert run(frontend, lambda: True, later(ready=False)) == (None, False)
+
+
+def test_a_question_that_fails_is_an_answer_over_http():
+    def fail():
+        may_say.wait(PATIENCE_S)
+        raise KeyError("a defect")
+
+    assert run(over_http, fail) == (None, False)

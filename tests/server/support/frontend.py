@@ -1,0 +1,141 @@
+"""The HTTP frontend over models that answer as a test says: bytes in, bytes out, no thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from server.support.clock import ManualClock
+from server.support.configs import model_config
+from server.support.http import Client, HandCrankedLoop, Reply
+from server.support.requests import array_tensor
+
+from reference_server.core.errors import not_found
+from reference_server.core.request import LATEST, InferRequest
+from reference_server.core.response import InferResponse
+from reference_server.core.rules import RequestRules
+from reference_server.frontends.http import generate, settings, shared_memory
+from reference_server.frontends.http.handlers import HttpHandlers
+from reference_server.gateway.gateway import Gateway
+from reference_server.gateway.shared_memory import SharedMemory
+from reference_server.observability.statistics import ModelStatistics
+from reference_server.options import ServerOptions
+from reference_server.repository.served import ServedModel
+
+Answer = Callable[[InferRequest], InferResponse]
+
+
+def answering(**outputs: object) -> Answer:
+    """Answers every request with these outputs."""
+
+    def answer(request: InferRequest) -> InferResponse:
+        tensors = [array_tensor(name, value) for name, value in outputs.items()]
+        return InferResponse(request.model_name, request.model_version, request.id, tensors)
+
+    return answer
+
+
+def failing(error: Exception) -> Answer:
+    """Answers every request with an error."""
+
+    def answer(request: InferRequest) -> InferResponse:
+        return InferResponse(request.model_name, 1, request.id, error=error)
+
+    return answer
+
+
+class AnsweringScheduler:
+    """A scheduler that answers at once, and keeps what it was given."""
+
+    pending = 0
+
+    def __init__(self, answer: Answer) -> None:
+        self.requests: list[InferRequest] = []
+        self._answer = answer
+
+    def submit(self, request: InferRequest) -> None:
+        self.requests.append(request)
+        request.sink.send(self._answer(request))
+
+    def close(self) -> None:
+        pass
+
+
+def served(
+    text: str,
+    name: str = "m",
+    version: int = 1,
+    *,
+    answer: Answer | None = None,
+    labels: Mapping[str, tuple[str, ...]] | None = None,
+) -> ServedModel:
+    """A loaded model version with the configuration in `text`."""
+    config = model_config(text, name)
+    return ServedModel(
+        config,
+        version,
+        RequestRules(config.signature),
+        AnsweringScheduler(answer or answering()),
+        ModelStatistics(name, version, ManualClock()),
+        labels or {},
+    )
+
+
+class Shelf:
+    """What a gateway asks of a repository, over models that are loaded already."""
+
+    def __init__(self, *models: ServedModel, is_complete: bool = True) -> None:
+        self._models = sorted(models, key=lambda model: (model.config.name, model.version))
+        self.is_complete = is_complete
+
+    def versions(self, name: str) -> list[ServedModel]:
+        return [model for model in self._models if model.config.name == name]
+
+    def all(self) -> list[ServedModel]:
+        return self._models
+
+    def find(self, name: str, version: int = LATEST) -> ServedModel:
+        found = [model for model in self.versions(name) if version in (LATEST, model.version)]
+        if not found:
+            raise not_found(f"Request for unknown model: '{name}' is not found")
+        return found[-1]
+
+
+def gateway(*models: ServedModel, is_complete: bool = True, **options: object) -> Gateway:
+    """A gateway over these models."""
+    shelf = Shelf(*models, is_complete=is_complete)
+    return Gateway(shelf, ServerOptions((), **options), ManualClock())
+
+
+class Frontend:
+    """One client of an HTTP frontend over these models."""
+
+    def __init__(self, *models: ServedModel, is_complete: bool = True, **options: object) -> None:
+        self._loop = HandCrankedLoop()
+        self.shared_memory = SharedMemory()
+        self.gateway = gateway(*models, is_complete=is_complete, **options)
+        clock = ManualClock(now_ns=42)
+        handlers = HttpHandlers(
+            self.gateway,
+            self.shared_memory,
+            self._loop,
+            clock,
+            shared_memory.handlers(self.shared_memory),
+            settings.handlers(self.gateway.logging, self.gateway.tracing),
+            generate.handlers(self.gateway, self._loop, clock),
+        )
+        self.client = Client(handlers.handle)
+
+    def ask(self, request: bytes) -> Reply:
+        """Send one request; returns its one reply."""
+        (reply,) = self.ask_all(request)
+        return reply
+
+    def ask_all(self, requests: bytes) -> list[Reply]:
+        """Send requests in one piece; returns the replies."""
+        self.exchange(requests)
+        return self.client.replies()
+
+    def exchange(self, requests: bytes) -> None:
+        """Send requests in one piece; what comes back is the client's to receive."""
+        self.client.send(requests)
+        self._loop.turn()
