@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ge_runtime.ascend.search_path import heed_pythonpath
+from ge_runtime.ascend.installation import apply_pythonpath
 from ge_runtime.batching.admission import Admission
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
@@ -70,7 +70,7 @@ def assemble(
     cores = _cores()
     config = RuntimeConfig.parse(model_config, cores=cores, derived=derived)
     if config.device_kind == "npu":
-        heed_pythonpath()
+        apply_pythonpath()
     artifacts = find_artifacts(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )

@@ -12,13 +12,13 @@ import ascend_simulator.interface.exports  # every rule and function is declared
 import ge_runtime
 from ascend_simulator import RULES
 from ascend_simulator.calls import EXPORTED
-from ge_runtime.ascend.codes import Kind, kind_of
+from ge_runtime.ascend.return_codes import FailureKind, failure_kind
 from ge_runtime.cli.settle.questions import QUESTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ascend.md").read_text()
 RUNTIME = Path(ge_runtime.__file__).parent
-PYACL = [RUNTIME / "ascend" / name for name in ("pyacl.py", "pyacl_descs.py")]
+PYACL = RUNTIME / "ascend" / "pyacl.py"
 DOCTOR = RUNTIME / "cli" / "doctor" / "imports.py"
 SIMULATOR = Path(ascend_simulator.__file__).parent
 TESTS = ROOT / "tests" / "simulator"
@@ -56,7 +56,7 @@ RECORD = functions()
 
 def called_to_serve():
     """Functions that the runtime calls."""
-    return set().union(*(called(file.read_text()) for file in PYACL))
+    return called(PYACL.read_text())
 
 
 @cache
@@ -99,7 +99,7 @@ def decorated_shapes():
 def checked():
     """Function: the method of the checker that its answer is given to."""
     found = {}
-    for node in (node for file in PYACL for node in ast.walk(ast.parse(file.read_text()))):
+    for node in ast.walk(ast.parse(PYACL.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             for argument in node.args[:1]:
                 if isinstance(argument, ast.Constant) and str(argument.value).startswith("acl."):
@@ -135,7 +135,7 @@ def test_nothing_else_of_the_runtime_calls_pyacl():
     }
     calls = re.compile(r'\(\s*f?"acl\.\w')
     naming = {file for file in RUNTIME.rglob("*.py") if calls.search(file.read_text())}
-    assert naming == {*PYACL}
+    assert naming == {PYACL}
 
 
 @pytest.mark.parametrize("function", RECORD)
@@ -191,6 +191,6 @@ def test_the_page_has_every_question_as_the_command_asks_it():
 
 def test_the_page_has_every_class_of_failure():
     table = {cells[0]: cells[1] for cells in rows("Errors, classes and cures")}
-    assert set(table) == {kind.value for kind in Kind}
-    for kind in Kind:
-        assert {kind_of(int(code)) for code in table[kind.value].split(", ")} == {kind}
+    assert set(table) == {kind.value for kind in FailureKind}
+    for kind in FailureKind:
+        assert {failure_kind(int(code)) for code in table[kind.value].split(", ")} == {kind}

@@ -1,7 +1,7 @@
-"""Ascend cards through CANN's Python interface, pyACL: the one room that knows it.
+"""Ascend cards through CANN's Python interface, pyACL.
 
-`driver` is what is used of it, as a port; `pyacl` fulfils it with the module `acl`, which is CANN's
-or whatever the environment puts in its place. Every call goes through `checker`, which knows what
-return codes mean from `codes`. A `card` is one device as this process uses it, a `lane` of it one
-order of executions with the workspace that they share, `om_model` what a compiled model takes.
+`driver` is what is used of pyACL, as a port; `pyacl` fulfils it with the module `acl`, which is
+CANN's or whatever the environment puts in its place. `device` is one device as this process has it
+open, `card` the same with what is loaded on it, for .om files in `stream_executor` and
+`executor_models`. GE-PY, for AIR graphs, is in `ge_py` and `ge_session_executor`.
 """

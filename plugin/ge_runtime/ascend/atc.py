@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.ascend.toolkit import cann_version, text_of
+from ge_runtime.ascend.installation import cann_version, read_text_or_none
 from ge_runtime.errors import ArtifactFault
 
 _CHUNK: Final = 2**20
@@ -133,5 +133,5 @@ def _beside(om: Path) -> Path:
 
 def _version(home: Path) -> str:
     """What an installation of CANN says of its version, all parts of it; "" if nothing."""
-    text = text_of(home / "version.cfg")
+    text = read_text_or_none(home / "version.cfg")
     return cann_version(home) or "" if text is None else " ".join(text.split())

@@ -1,227 +1,155 @@
-"""One Ascend card as this process uses it, for all models that are opened on it.
+"""The Ascend cards of a process, each with the models that are loaded on it.
 
-    Card ── CardLane (context, stream) ── LaneModels (workspace) ── LoadedModel
-      └──── SharedWeights, once for each content of a file
+    Cards ── Card ── StreamExecutor (context, stream) ── ExecutorModels (workspace) ── LoadedModel
+               └──── SharedWeights, once for each content of a file
 
-Weights are written into their block at each load, also where another lane's model of the same
-file has them, so nothing executes while anything is loaded. A card that is lost is left alone: no
-call is made on it any more, as it might not return, and nothing is given back before the process
-ends.
+A card is opened by the first who uses it and closed by the last; the driver begins with the first
+card of the process and ends with the last one.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from pathlib import Path
+import logging
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Final
 
-from ge_runtime.ascend.checker import DriverFault
-from ge_runtime.ascend.codes import Kind
-from ge_runtime.ascend.context import DeviceContext
-from ge_runtime.ascend.driver import Driver, Stream
-from ge_runtime.ascend.lanes import CardLane
-from ge_runtime.ascend.memory import CardMemory, DeviceAccess
+from ge_runtime.ascend.device import AscendDevice
+from ge_runtime.ascend.driver import Driver
+from ge_runtime.ascend.executor_models import ExecutorModels, SharedWeights
+from ge_runtime.ascend.memory import CardMemory
 from ge_runtime.ascend.om_model import ModelFile, Stage
-from ge_runtime.ascend.weights import SharedWeights
+from ge_runtime.ascend.pyacl import open_driver
+from ge_runtime.ascend.return_codes import DriverFault
+from ge_runtime.ascend.stream_executor import StreamExecutor
 from ge_runtime.devices.health import DeviceHealth
-from ge_runtime.errors import EngineLost, PlanFault
+from ge_runtime.errors import PlanFault
 
-_SHORTAGE_S: Final = 0.1
-"""After which a wait that failed for want of something is tried once more."""
+_log = logging.getLogger(__name__)
 
 
-class Card:
-    """Made by `Cards`. Safe from any thread."""
+class Card(AscendDevice):
+    """A device with its executors and weights. Made by `Cards`. Safe from any thread."""
 
-    def __init__(self, driver: Driver, device: int, health: DeviceHealth) -> None:
-        """Raises DriverFault if the device cannot be had; then it is given back."""
-        self.driver = driver
-        self.device = device
-        self._health = health
-        self.name = f"npu:{device}"
-        with ExitStack() as undo:
-            driver.set_device(device)
-            undo.callback(_if_it_can, driver.reset_device, device)
-            self._home = DeviceContext(driver, device)
-            undo.callback(_if_it_can, self._home.destroy)
-            self.soc_name = driver.soc_name()
-            self.access = DeviceAccess(self.name, driver, self._home, health)
-            undo.pop_all()
-        self.memory = CardMemory(self.access, self.name)
+    def __init__(self, driver: Driver, number: int, health: DeviceHealth) -> None:
+        super().__init__(driver, number, health)
+        self.memory = CardMemory(self)
         """For weights and workspace."""
         self.weights = SharedWeights(self.memory)
-        self._lanes: dict[int, CardLane] = {}
-        self._loading = Lock()
-
-    @property
-    def lost(self) -> EngineLost | None:
-        return self._health.lost
-
-    def ensure_there(self) -> None:
-        self._health.ensure_there()
-
-    def enter(self) -> None:
-        """Give the calling thread the card's own context, which is there as long as the card is.
-
-        That of a lane may go at any moment, when the lane is made anew. Raises EngineLost.
-        """
-        self.ensure_there()
-        self._home.enter()
-
-    def lose(self, text: str) -> EngineLost:
-        return self._health.lose(text)
-
-    # -- models --
+        self._executors: dict[int, StreamExecutor] = {}
 
     def load(
-        self, files: Sequence[ModelFile], lane: int, capacity_bytes: int | None
-    ) -> tuple[CardLane, list[Stage]]:
-        """The models of these files on this lane; given back by `unload`.
+        self, files: Sequence[ModelFile], number: int, capacity_bytes: int | None
+    ) -> tuple[StreamExecutor, list[Stage]]:
+        """The models of these files on the executor of this number; given back by `unload`.
 
-        lane: from 0; made if it is not there. capacity_bytes: of its workspace; None: as large as
-        its models need. Blocks until what executes is done, and the rest of the process for as
+        number: from 0; made if it is not there. capacity_bytes: of its workspace; None: as large
+        as its models need. Blocks until what executes is done, and the rest of the process for as
         long as a load takes.
         Raises DriverFault, OutOfMemory, PlanFault or EngineLost; then all is as before.
         """
-        with self.quiet():
+        # A load writes weights into their block, also where another executor's model of the same
+        # file reads them, and the workspace may be replaced: nothing may execute meanwhile.
+        with self.exclusive():
             self.ensure_there()
-            there = self._lanes.get(lane)
-            if there is None:
-                with self.noticing():
-                    there = self._lanes[lane] = CardLane(self, lane, capacity_bytes)
-                there.turn.acquire()  # as all others: `quiet` lets go of it
-            elif there.models.capacity_bytes != capacity_bytes:
+            executor = self._executors.get(number)
+            if executor is None:
+                models = ExecutorModels(
+                    self,
+                    self.memory,
+                    self.weights,
+                    f"lane {number} of {self.name}",
+                    capacity_bytes,
+                )
+                with self.noticing_loss():
+                    executor = self._executors[number] = StreamExecutor(self, models)
+            elif executor.models.capacity_bytes != capacity_bytes:
                 raise PlanFault(
                     f"parameter 'workspace_pool_mib': found {_mib(capacity_bytes)}, expected "
-                    f"{_mib(there.models.capacity_bytes)}: what {there!r} has is shared by all "
-                    "its models"
+                    f"{_mib(executor.models.capacity_bytes)}: what {executor!r} has is shared by "
+                    "all its models"
                 )
             try:
-                self._renew_if_failed(there)
-                with self.noticing():
-                    return there, there.load(files)
+                executor.reset_if_failed()
+                with self.noticing_loss():
+                    return executor, executor.load(files)
             finally:
-                self._drop_if_empty(lane)
+                self._drop_if_empty(number)
 
-    def unload(self, lane: CardLane, stages: Sequence[Stage]) -> None:
+    def unload(self, executor: StreamExecutor, stages: Sequence[Stage]) -> None:
         """An engine needs the models no more. Waits for what executes."""
-        with self.quiet(), self.releasing():
+        with self.exclusive(), self.releasing():
             for stage in stages:
-                lane.unload(stage)
-            number = next(number for number, own in self._lanes.items() if own is lane)
+                executor.unload(stage)
+            number = next(n for n, own in self._executors.items() if own is executor)
             self._drop_if_empty(number)
 
-    def mend(self, lane: CardLane) -> None:
-        """Make a lane anew whose execution failed, unless another thread has. Raises EngineLost."""
-        with self.quiet():
-            self.ensure_there()
-            self._renew_if_failed(lane)
-
-    def _renew_if_failed(self, lane: CardLane) -> None:
-        if lane.failed:
-            try:
-                lane.renew()
-            except DriverFault as fault:
-                raise self.lose(f"{self.name}: it cannot be mended: {fault}") from fault
-
-    def noticing(self, path: Path | None = None) -> AbstractContextManager[None]:
-        return self.access.noticing(path)
-
-    @contextmanager
-    def releasing(self, *errors: type[Exception]) -> Iterator[None]:
-        """Give something back, for the length of a `with`: no more of it once the card is lost.
-
-        A card that fails in this is lost too: what it still uses nobody can tell. errors: what else
-        is a failure of the card's.
-        """
-        failures: tuple[type[Exception], ...] = (DriverFault, *errors)
-        try:
-            yield
-        except EngineLost:
-            pass
-        except failures as fault:
-            self.lose(f"{self.name}: it fails to give back what it had: {fault}")
-
-    def wait(self, stream: Stream, timeout_s: float) -> None:
-        """Wait for all that is queued in a stream of this thread's context.
-
-        Blocks for twice that time at most. Raises DriverFault for what failed of it; then, too,
-        nothing of it is executing any more, unless the card is lost, or a task has failed and the
-        stream, which is to be made anew, cannot be waited for after that. Raises EngineLost if
-        nobody can tell.
-        """
-        timeout_ms = round(timeout_s * 1e3)
-        try:
-            self.driver.synchronize_stream(stream, timeout_ms)
-        except DriverFault as fault:
-            if fault.kind is not Kind.LOST:
-                self._wait_on(stream, timeout_ms, fault)
-            raise
-
-    def _wait_on(self, stream: Stream, timeout_ms: int, fault: DriverFault) -> None:
-        """Wait once more after a wait that told `fault`, the card not being lost.
-
-        A failed task may be told of before later ones have ended. Any other failure is the wait's
-        own, which then has not been. Raises as `wait`, where this one tells more than `fault`.
-        """
-        if fault.kind in (Kind.RETRY, Kind.MEMORY):
-            time.sleep(_SHORTAGE_S)
-        try:
-            self.driver.synchronize_stream(stream, timeout_ms)
-        except DriverFault as again:
-            if again.kind is Kind.LOST:
-                raise
-            if fault.kind is Kind.RELOAD:
-                return
-            if again.kind is Kind.RELOAD:  # of a task
-                raise
-            text = f"{self.name}: what is queued cannot be waited for: {again}"
-            raise self.lose(text) from again
-
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Nothing executes on the card, for the length of a `with`."""
-        with self._loading, ExitStack() as held:
-            for lane in self._lanes.values():
-                lane.turn.acquire()
-            held.callback(self._go_on)
-            yield
-
-    def _go_on(self) -> None:
-        for lane in self._lanes.values():
-            lane.turn.release()
-
     def _drop_if_empty(self, number: int) -> None:
-        lane = self._lanes[number]
-        if lane.models.is_empty:
-            del self._lanes[number]
+        executor = self._executors[number]
+        if executor.models.is_empty:
+            del self._executors[number]
             with self.releasing():
-                lane.close()
-            lane.turn.release()
+                executor.close()
+            self.remove_turn(executor.turn)
 
-    def close(self) -> bool:
-        """Free it, without models on it; whether all of it was. Safe to call again if not.
 
-        False while somebody reads pinned memory, which ends with the device; or if it is lost.
+class Cards:
+    """The cards of a process, each opened by the first who uses it. Safe from any thread."""
+
+    def __init__(self, driver: Callable[[], Driver] = open_driver) -> None:
+        self._open_driver = driver
+        self._lock = Lock()
+        self._open: dict[int, Card] = {}
+        self._healths: dict[int, DeviceHealth] = {}
+        self._users: dict[int, int] = {}
+        self._initialized = False
+        """Whether it was us who called acl.init, and must call acl.finalize."""
+
+    def health(self, device: int) -> DeviceHealth:
+        """Whether that card is there; whether or not anybody has it open."""
+        return self._healths.setdefault(device, DeviceHealth())
+
+    def acquire(self, device: int) -> Card:
+        """The card, for one more user, until `release`.
+
+        Raises NoDevice where there is no driver, DriverFault if the device cannot be had, and
+        EngineLost if it was lost before.
         """
-        with self.releasing():
-            self.access.reap()
-            if self.lost is None and not self.access.pinned_out:
-                self.access.enter()
-                self._home.destroy()
-                self.driver.reset_device(self.device)
-                return True
-        return False
+        health = self.health(device)
+        health.ensure_there()
+        with self._lock:
+            if device not in self._open:
+                driver = self._open_driver()
+                if not self._open:
+                    self._initialized = driver.init()
+                try:
+                    self._open[device] = Card(driver, device, health)
+                except BaseException:
+                    self._finalize_if_last(driver)
+                    raise
+            self._users[device] = self._users.get(device, 0) + 1
+            return self._open[device]
 
+    def release(self, card: Card) -> None:
+        """One user less; the last one closes the card, and that of all cards ends the driver."""
+        with self._lock:
+            self._users[card.number] -= 1
+            if self._users[card.number] == 0 and card.close():
+                del self._open[card.number]
+                self._finalize_if_last(card.driver)
 
-def _if_it_can(undo: Callable[..., None], *arguments: int) -> None:
-    """Undo something after a failure, which is what is to be told."""
-    with suppress(DriverFault):
-        undo(*arguments)
+    def _finalize_if_last(self, driver: Driver) -> None:
+        if not self._open and self._initialized:
+            self._initialized = False
+            try:
+                driver.finalize()
+            except DriverFault as fault:
+                _log.warning("the driver does not end as it should: %s", fault)
 
 
 def _mib(nbytes: int | None) -> str:
     return "none" if nbytes is None else f"{nbytes / 2**20:g}"
+
+
+PROCESS_CARDS: Final = Cards()
+"""The cards of this process."""

@@ -1,4 +1,4 @@
-"""The port: what is used of an Ascend card's driver, in typed calls.
+"""The port: what is used of an Ascend device's driver, in typed calls, and what models tell by it.
 
 Handles are whole numbers that mean nothing here; 0 may be a model. Calls raise DriverFault, and are
 made in a thread that has the right context: see `set_context`. Whether a call returns before its
@@ -7,12 +7,127 @@ work is done is said with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
-from ge_runtime.ascend.description import ModelDescription
+from ge_runtime.specs import DType
+
+GEAR_INPUT: Final = "ascend_mbatch_shape_data"
+"""The last input of a model with gears: ACL_DYNAMIC_TENSOR_NAME."""
+AIPP_INPUT: Final = "ascend_dynamic_aipp_data"
+
+ACL_DTYPES: Final[Mapping[int, DType]] = {
+    0: DType.FP32,
+    1: DType.FP16,
+    2: DType.INT8,
+    3: DType.INT32,
+    4: DType.UINT8,
+    6: DType.INT16,
+    7: DType.UINT16,
+    8: DType.UINT32,
+    9: DType.INT64,
+    10: DType.UINT64,
+    11: DType.FP64,
+    12: DType.BOOL,
+    27: DType.BF16,
+}
+"""aclDataType: those that Triton has a type for."""
+
+PLAIN_FORMATS: Final = (-1, 0, 1, 2, 27, 30, 35, 47)
+"""aclFormat: undefined, NCHW, NHWC, ND, NDHWC, NCDHW, NC and NCL, whose elements lie in order."""
+
+_COMPILED: Final = re.compile(r"[^:]+:\d+:(.+)")
+"""An output's name as compilers write it: node, port, and the name that it had."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensor:
+    """An input or output, as the driver tells it."""
+
+    name: str
+    dtype: int
+    """An aclDataType."""
+    format: int
+    """An aclFormat."""
+    dims: tuple[int, ...]
+    """-1 where an input's size is that of a gear; an output's are those of the largest gear."""
+    nbytes: int
+    """That a buffer must have: for the largest gear, and more than its elements where the
+    compiler wants it so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """A model's tensors and the gears it was compiled with, in the file's order."""
+
+    inputs: tuple[ModelTensor, ...]
+    """The gear input, if there is one, last."""
+    outputs: tuple[ModelTensor, ...]
+    batches: tuple[int, ...] = ()
+    """Gears of `--dynamic_batch_size`."""
+    images: tuple[tuple[int, int], ...] = ()
+    """Gears of `--dynamic_image_size`: height, width."""
+    dims: tuple[tuple[int, ...], ...] = ()
+    """Gears of `--dynamic_dims`: the dims of all data inputs, one after another."""
+
+    @property
+    def data_inputs(self) -> tuple[ModelTensor, ...]:
+        """Those that a caller feeds."""
+        return tuple(tensor for tensor in self.inputs if tensor.name != GEAR_INPUT)
+
+    @property
+    def output_names(self) -> list[str]:
+        """The outputs' names as the ONNX graph had them: compilers make node:port:name of them."""
+        names = [tensor.name for tensor in self.outputs]
+        own = [found[1] if (found := _COMPILED.fullmatch(name)) else name for name in names]
+        return own if len({*own}) == len(own) else names
+
+    @property
+    def family(self) -> str | None:
+        """How gears are set: "batch", "image" or "dims"; None for a model of one shape."""
+        if self.batches:
+            return "batch"
+        if self.images:
+            return "image"
+        return "dims" if self.dims else None
+
+    def shapes(self) -> dict[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        """What sets a gear: the dims of the data inputs at it; sorted by their elements.
+
+        A model without gears has one, set by ().
+        """
+        inputs = self.data_inputs
+        found: dict[tuple[int, ...], list[tuple[int, ...]]]
+        if self.batches:
+            found = {(rows,): [_filled(t.dims, [rows]) for t in inputs] for rows in self.batches}
+        elif self.images:
+            found = {size: [_filled(t.dims, size) for t in inputs] for size in self.images}
+        elif self.dims:
+            found = {dims: _cut(dims, [len(t.dims) for t in inputs]) for dims in self.dims}
+        else:
+            found = {(): [t.dims for t in inputs]}
+        ordered = sorted(found.items(), key=lambda item: (sum(map(math.prod, item[1])), item[0]))
+        return {gear: tuple(dims) for gear, dims in ordered}
+
+
+def _filled(dims: tuple[int, ...], sizes: Sequence[int]) -> tuple[int, ...]:
+    """The dims with each -1 replaced by the next of the sizes; height is before width anywhere."""
+    rest = iter(sizes)
+    return tuple(next(rest) if dim == -1 else dim for dim in dims)
+
+
+def _cut(dims: tuple[int, ...], ranks: Sequence[int]) -> list[tuple[int, ...]]:
+    """Dims of all inputs one after another, cut into those of each."""
+    cut, start = [], 0
+    for rank in ranks:
+        cut.append(dims[start : start + rank])
+        start += rank
+    return cut
+
 
 Context = NewType("Context", int)
 Stream = NewType("Stream", int)

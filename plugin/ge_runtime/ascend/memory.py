@@ -3,108 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from threading import Lock
+from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.ascend.checker import DriverFault
-from ge_runtime.ascend.codes import Kind
-from ge_runtime.ascend.context import DeviceContext
-from ge_runtime.ascend.driver import Address, Driver
+from ge_runtime.ascend.device import AscendDevice, allocate
+from ge_runtime.ascend.driver import Address
+from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.devices import Device
-from ge_runtime.devices.health import DeviceHealth
 
 _NOWHERE: Final = Address(0)
 
 _log = logging.getLogger(__name__)
-
-
-class DeviceAccess:
-    """A card as its memories use it: until it is lost."""
-
-    def __init__(
-        self, name: str, driver: Driver, home: DeviceContext, health: DeviceHealth
-    ) -> None:
-        """name: of the card. home: current in the calling thread."""
-        self.driver = driver
-        self.home = home
-        self._name = name
-        self._health = health
-        self.capacity_bytes = driver.memory_info()[1]
-        """Of the card's own memory."""
-        self.pinned_out = 0
-        """Blocks of pinned memory that are not given back yet."""
-        self._pinning = Lock()
-        self._unpinned: deque[Address] = deque()  # without a lock: filled by `__del__`
-
-    @property
-    def lost(self) -> bool:
-        """Whether the card is."""
-        return self._health.lost is not None
-
-    @contextmanager
-    def noticing(self, path: Path | None = None) -> Iterator[None]:
-        """Raises EngineLost where a call, for the length of a `with`, finds the card lost.
-
-        So whoever undoes things after it knows, and makes no call any more. path: the file that
-        the calls are about; their DriverFault tells it.
-        """
-        try:
-            yield
-        except DriverFault as fault:
-            fault.path = path or fault.path
-            if fault.kind is Kind.LOST:
-                raise self._health.lose(f"{fault.path or self._name}: {fault}") from fault
-            raise
-
-    def enter(self) -> None:
-        """Let the calling thread use the card. Raises EngineLost if it is lost."""
-        self._health.ensure_there()
-        self.home.enter_device()
-
-    @contextmanager
-    def using(self) -> Iterator[None]:
-        """The same for the length of a `with`, `noticing`."""
-        with self.noticing():
-            self.enter()
-            yield
-
-    def pin(self, nbytes: int) -> Address:
-        """Pinned memory of the host; raises MemoryError if there is no more. From any thread."""
-        self.reap()
-        with self._pinning, self.using():
-            address = obtain(self.driver.malloc_host, nbytes)
-            self.pinned_out += 1
-            return address
-
-    def unpin_later(self, address: Address) -> None:
-        """Nobody reads this block of pinned memory any more. From any thread, at any moment."""
-        self._unpinned.append(address)
-
-    def reap(self) -> None:
-        """Give back the pinned memory that nobody reads any more. From any thread."""
-        with self._pinning:
-            while self._unpinned and not self.lost:
-                address = self._unpinned.popleft()
-                self.pinned_out -= 1  # what cannot be freed keeps nobody from closing the card
-                with self.using():
-                    self.driver.free_host(address)
-
-
-def obtain(allocate: Callable[[int], Address], nbytes: int) -> Address:
-    """`allocate(nbytes)`. Raises MemoryError if there are not as many, else DriverFault."""
-    try:
-        return allocate(nbytes)
-    except DriverFault as fault:
-        if fault.kind is Kind.MEMORY:
-            raise MemoryError(str(fault)) from fault
-        raise
 
 
 class CardMemory(Device[Address]):
@@ -115,24 +27,24 @@ class CardMemory(Device[Address]):
 
     kind: ClassVar[str] = "npu"
 
-    def __init__(self, access: DeviceAccess, name: str) -> None:
-        super().__init__(name, access.capacity_bytes)
-        self._access = access
+    def __init__(self, device: AscendDevice) -> None:
+        super().__init__(device.name, device.capacity_bytes)
+        self._device = device
 
     def _available(self) -> int:
-        with self._access.using():
-            return self._access.driver.memory_info()[0]
+        with self._device.using():
+            return self._device.driver.memory_info()[0]
 
     def _obtain(self, nbytes: int) -> Address:
         if nbytes == 0:
             return _NOWHERE
-        with self._access.using():
-            return obtain(self._access.driver.malloc, nbytes)
+        with self._device.using():
+            return allocate(self._device.driver.malloc, nbytes)
 
     def _release(self, memory: Address) -> None:
-        if memory != _NOWHERE and not self._access.lost:
-            with self._access.using():
-                self._access.driver.free(memory)
+        if memory != _NOWHERE and self._device.lost is None:
+            with self._device.using():
+                self._device.driver.free(memory)
 
 
 class PinnedMemory(Device[NDArray[np.uint8]]):
@@ -143,11 +55,11 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
 
     kind: ClassVar[str] = "npu"
 
-    def __init__(self, access: DeviceAccess, name: str) -> None:
-        super().__init__(name, None)
-        self._access = access
+    def __init__(self, device: AscendDevice) -> None:
+        super().__init__(f"{device.name} (pinned)", None)
+        self._device = device
         self._ranges: tuple[tuple[int, int], ...] = ()
-        self._adopted: dict[Address, NDArray[np.uint8]] = {}
+        self._registered: dict[Address, NDArray[np.uint8]] = {}
 
     def holds(self, array: NDArray[Any]) -> bool:
         """Whether a copy of the array can be queued: it is pinned, and starts as it must."""
@@ -157,49 +69,49 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
             first <= start and end <= last for first, last in self._ranges
         )
 
-    def adopt(self, memory: NDArray[np.uint8]) -> None:
-        """Pin memory of the process that is there, until `disown`; it is kept alive.
+    def register(self, memory: NDArray[np.uint8]) -> None:
+        """Pin memory of the process that is there, until `unregister`; it is kept alive.
 
         Whole pages. Where it cannot be pinned, copies of it are made at once, not in a stream.
         """
         address = Address(memory.ctypes.data)
         try:
-            with self._access.using():
-                self._access.driver.host_register(address, memory.nbytes)
+            with self._device.using():
+                self._device.driver.host_register(address, memory.nbytes)
         except DriverFault as fault:
             _log.warning("%s: copies hold up other threads, as %s", self.name, fault)
             return
         with self._lock:
-            self._adopted[address] = memory
+            self._registered[address] = memory
             self._ranges = (*self._ranges, (address, address + memory.nbytes))
 
-    def disown(self, memory: NDArray[np.uint8]) -> None:
-        """Undo `adopt`. No copy to or from the memory is queued any more.
+    def unregister(self, memory: NDArray[np.uint8]) -> None:
+        """Undo `register`. No copy to or from the memory is queued any more.
 
         Memory that the card does not let go of stays with the process.
         """
         address = Address(memory.ctypes.data)
         with self._lock:
-            if address not in self._adopted:
+            if address not in self._registered:
                 return
             self._forget(address)
-        if not self._access.lost:
-            with self._access.using():
-                self._access.driver.host_unregister(address)
+        if self._device.lost is None:
+            with self._device.using():
+                self._device.driver.host_unregister(address)
         with self._lock:
-            self._adopted.pop(address, None)
+            self._registered.pop(address, None)
 
-    def disown_all(self) -> None:
-        """Undo `adopt` for all that is adopted. Safe to call twice."""
-        for memory in [*self._adopted.values()]:
-            self.disown(memory)
+    def unregister_all(self) -> None:
+        """Undo `register` for all that is registered. Safe to call twice."""
+        for memory in [*self._registered.values()]:
+            self.unregister(memory)
 
     def _obtain(self, nbytes: int) -> NDArray[np.uint8]:
         if nbytes == 0:
             return np.empty(0, np.uint8)
-        address = self._access.pin(nbytes)
+        address = self._device.pin(nbytes)
         self._ranges = (*self._ranges, (address, address + nbytes))
-        return np.asarray(_Pinned(address, nbytes, self._access.unpin_later))
+        return np.asarray(_Pinned(address, nbytes, self._device.unpin_later))
 
     def _release(self, memory: NDArray[np.uint8]) -> None:
         """The last view of the bytes gives them back."""

@@ -1,4 +1,4 @@
-"""A compiled model on a lane: where it lies, and our own table of what its gears take and give."""
+"""Compiled models: files, and what is loaded of them, with a table of what gears take and give."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from ge_runtime.ascend.atc import ensure_content, sha256_of
-from ge_runtime.ascend.checker import DriverFault
-from ge_runtime.ascend.codes import Kind
-from ge_runtime.ascend.description import ModelDescription
-from ge_runtime.ascend.driver import Address, Driver, GearSetting, ModelId
+from ge_runtime.ascend.driver import Address, Driver, GearSetting, ModelDescription, ModelId
+from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.devices import Buffer, Device
 from ge_runtime.errors import ArtifactFault, EngineFault
 
@@ -38,7 +36,7 @@ class ModelFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Gear:
+class OmGear:
     """One set of shapes that the model was compiled for."""
 
     setting: GearSetting | None
@@ -48,7 +46,7 @@ class Gear:
 
 
 class LoadedModel:
-    """A model that is loaded on one lane, for all engines of that lane that execute its content."""
+    """A model that is loaded on an executor, for all engines there that execute its content."""
 
     def __init__(self, file: ModelFile, model: ModelId, weights: Buffer[Address]) -> None:
         self.file = file
@@ -56,12 +54,12 @@ class LoadedModel:
         self.paths = [file.path]
         """Of each engine that has it: one file may go before another."""
         self.id = model
-        """Another one each time that the lane loads it again."""
+        """Another one each time that the executor loads it again."""
         self.absent: str | None = None
-        """Why the lane could not load it again; None while it is loaded."""
+        """Why the executor could not load it again; None while it is loaded."""
         self.weights = weights
         self.description = ModelDescription((), ())
-        self.gears: Mapping[tuple[Dims, ...], Gear] = {}
+        self.gears: Mapping[tuple[Dims, ...], OmGear] = {}
         """Dims of the data inputs: the gear; by growing elements."""
 
     def ensure_there(self) -> None:
@@ -91,7 +89,7 @@ class LoadedModel:
         family = description.family
         if family is None:
             outputs = tuple(tensor.dims for tensor in description.outputs)
-            self.gears = {dims: Gear(None, dims, outputs) for dims in shapes.values()}
+            self.gears = {dims: OmGear(None, dims, outputs) for dims in shapes.values()}
             return
         buffer = memory.allocate("gear", description.inputs[-1].nbytes)
         place = (buffer.memory, buffer.nbytes)
@@ -106,9 +104,9 @@ class LoadedModel:
                     setting = GearSetting(family, values)
                     driver.set_gear(self.id, dataset, len(description.inputs) - 1, setting)
                     outputs = tuple(driver.output_dims(self.id, len(description.outputs)))
-                    gears[dims] = Gear(setting, dims, outputs)
+                    gears[dims] = OmGear(setting, dims, outputs)
             except DriverFault as fault:
-                if fault.kind is Kind.LOST:  # on that card nothing is given back
+                if fault.kind is FailureKind.LOST:  # on that card nothing is given back
                     undo.pop_all()
                 raise
         self.gears = gears

@@ -1,4 +1,4 @@
-"""The driver by the module `acl`: this file and `pyacl_descs` know the shapes of its answers.
+"""The driver by the module `acl`, CANN's pyACL: the one file that knows the shapes of its answers.
 
 A return code comes last, and some functions have none: what they fail with is 0 or nothing.
 `add_dataset_buffer` gives back the dataset before its code.
@@ -11,14 +11,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from ge_runtime.ascend.checker import Checker, DriverFault
-from ge_runtime.ascend.codes import (
-    NOT_SUPPORTED,
-    REPEAT_FINALIZE,
-    REPEAT_INITIALIZE,
-    SUCCESS,
-)
-from ge_runtime.ascend.description import ModelDescription
 from ge_runtime.ascend.driver import (
     Address,
     Context,
@@ -26,11 +18,20 @@ from ge_runtime.ascend.driver import (
     Dataset,
     Driver,
     GearSetting,
+    ModelDescription,
     ModelId,
+    ModelTensor,
     Stream,
 )
-from ge_runtime.ascend.pyacl_descs import Descriptions
-from ge_runtime.ascend.search_path import import_broken_or_not
+from ge_runtime.ascend.installation import import_cann_module
+from ge_runtime.ascend.return_codes import (
+    NOT_SUPPORTED,
+    REPEAT_FINALIZE,
+    REPEAT_INITIALIZE,
+    SUCCESS,
+    DriverFault,
+    ReturnCodeChecker,
+)
 from ge_runtime.errors import NoDevice
 
 # The module, which comes without types.
@@ -44,6 +45,12 @@ _PINNED: Final = 0x10000000
 _LAST_WITHOUT_REGISTERING: Final = (5, 10)
 """Linux: registering what was not allocated by malloc_host is documented to raise exceptions."""
 
+_RESERVED_INDEX: Final = -1
+"""What the functions of gears want for their argument `index`."""
+_STAND_IN: Final = "acl_modelId_"
+"""How a name begins that stands for one that is too long."""
+_INPUT, _OUTPUT = "acl.mdl.get_input", "acl.mdl.get_output"
+
 
 def _linux() -> tuple[int, ...]:
     """Its version, as far as it matters here."""
@@ -54,7 +61,7 @@ def _linux() -> tuple[int, ...]:
 def open_driver() -> Driver:
     """The driver of this process. Raises NoDevice, with the cure, where there is none."""
     try:
-        acl = import_broken_or_not("acl")
+        acl = import_cann_module("acl")
     except ImportError as error:
         raise NoDevice(
             f"found no module `acl` ({error}), expected CANN's: run `source "
@@ -65,18 +72,18 @@ def open_driver() -> Driver:
 
 
 class PyAclDriver:
-    """See Driver."""
+    """Driver by the functions of one `acl` module, each answer checked."""
 
     def __init__(self, acl: Acl) -> None:
         """acl: the module, or one that keeps its contract."""
         self._acl = acl
         self._rt = acl.rt
         self._mdl = acl.mdl
-        checker = Checker(acl.get_recent_err_msg)
+        checker = ReturnCodeChecker(acl.get_recent_err_msg)
         self._status = checker.status
         self._value = checker.value
         self._handle = checker.handle
-        self._descriptions = Descriptions(acl.mdl, checker)
+        self._told = checker.told
 
     # -- process, device, context --
 
@@ -84,8 +91,8 @@ class PyAclDriver:
         return self._status("acl.init", self._acl.init(), REPEAT_INITIALIZE) == SUCCESS
 
     def finalize(self) -> None:
-        """Where CANN counts, those who began it after us go on, as torch_npu may."""
         try:
+            # It counts, so those who began ACL after us go on, as torch_npu may.
             answer = self._acl.finalize_reference()
         except AttributeError:
             self._status("acl.finalize", self._acl.finalize(), REPEAT_FINALIZE)
@@ -193,10 +200,20 @@ class PyAclDriver:
         self._status("acl.mdl.unload", self._mdl.unload(model))
 
     def describe(self, model: ModelId) -> ModelDescription:
-        return self._descriptions.of(model)
+        desc = self._create_desc(model)
+        try:
+            return self._description(desc)
+        finally:
+            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
 
     def output_dims(self, model: ModelId, count: int) -> list[tuple[int, ...]]:
-        return self._descriptions.output_dims(model, count)
+        desc = self._create_desc(model)
+        try:
+            answers = [self._mdl.get_cur_output_dims(desc, index) for index in range(count)]
+        finally:
+            self._status("acl.mdl.destroy_desc", self._mdl.destroy_desc(desc))
+        name = "acl.mdl.get_cur_output_dims"
+        return [tuple(self._value(name, answer)["dims"]) for answer in answers]
 
     # -- executions --
 
@@ -237,3 +254,71 @@ class PyAclDriver:
     ) -> None:
         code = self._mdl.execute_async(model, inputs.handle, outputs.handle, stream)
         self._status("acl.mdl.execute_async", code)
+
+    # -- what a model's description tells --
+
+    def _create_desc(self, model: ModelId) -> int:
+        desc = self._handle("acl.mdl.create_desc", self._mdl.create_desc())
+        try:
+            self._status("acl.mdl.get_desc", self._mdl.get_desc(desc, model))
+        except DriverFault:
+            self._mdl.destroy_desc(desc)
+            raise
+        return desc
+
+    def _description(self, desc: int) -> ModelDescription:
+        mdl, told = self._mdl, self._told
+        inputs = tuple(
+            ModelTensor(
+                name=self._real_name(
+                    desc, told(f"{_INPUT}_name_by_index", mdl.get_input_name_by_index(desc, index))
+                ),
+                dtype=int(mdl.get_input_data_type(desc, index)),
+                format=int(mdl.get_input_format(desc, index)),
+                dims=self._dims("acl.mdl.get_input_dims", mdl.get_input_dims(desc, index)),
+                nbytes=told(f"{_INPUT}_size_by_index", mdl.get_input_size_by_index(desc, index)),
+            )
+            for index in range(told("acl.mdl.get_num_inputs", mdl.get_num_inputs(desc)))
+        )
+        outputs = tuple(
+            ModelTensor(
+                name=self._real_name(
+                    desc,
+                    told(f"{_OUTPUT}_name_by_index", mdl.get_output_name_by_index(desc, index)),
+                ),
+                dtype=int(mdl.get_output_data_type(desc, index)),
+                format=int(mdl.get_output_format(desc, index)),
+                dims=self._dims("acl.mdl.get_output_dims", mdl.get_output_dims(desc, index)),
+                nbytes=told(f"{_OUTPUT}_size_by_index", mdl.get_output_size_by_index(desc, index)),
+            )
+            for index in range(told("acl.mdl.get_num_outputs", mdl.get_num_outputs(desc)))
+        )
+        batch = self._value("acl.mdl.get_dynamic_batch", mdl.get_dynamic_batch(desc))
+        image = self._value("acl.mdl.get_dynamic_hw", mdl.get_dynamic_hw(desc, _RESERVED_INDEX))
+        return ModelDescription(
+            inputs,
+            outputs,
+            batches=tuple(batch["batch"][: batch["batchCount"]]),
+            images=tuple((h, w) for h, w in image["hw"][: image["hwCount"]]),
+            dims=self._dims_gears(desc),
+        )
+
+    def _real_name(self, desc: int, name: str) -> str:
+        """The name, or the one that it stands for: long ones are told as acl_modelId_..."""
+        if name.startswith(_STAND_IN):
+            return str(self._mdl.get_tensor_real_name(desc, name)) or name
+        return name
+
+    def _dims(self, function: str, answer: tuple[Any, int]) -> tuple[int, ...]:
+        return tuple(self._value(function, answer)["dims"])
+
+    def _dims_gears(self, desc: int) -> tuple[tuple[int, ...], ...]:
+        answer = self._mdl.get_input_dynamic_gear_count(desc, _RESERVED_INDEX)
+        count = self._value("acl.mdl.get_input_dynamic_gear_count", answer)
+        if not count:
+            return ()
+        answer = self._mdl.get_input_dynamic_dims(desc, _RESERVED_INDEX, count)
+        return tuple(
+            tuple(gear["dims"][: gear["dimCount"]])
+            for gear in self._value("acl.mdl.get_input_dynamic_dims", answer)
+        )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ge_runtime.ascend.atc import Atc, Record, sha256_of
-from ge_runtime.ascend.cards import PROCESS_CARDS
+from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.cli.arguments import add_model, new_command
 from ge_runtime.cli.build_shapes import shape_flags
 from ge_runtime.cli.inspect import version_folder

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ge_runtime.ascend.atc import ensure_content, sha256_of
-from ge_runtime.ascend.description import DTYPES
-from ge_runtime.ascend.ge_graph import GraphValue, inputs_of, outputs_of
-from ge_runtime.ascend.ge_lane import LACKED, Graph
-from ge_runtime.ascend.ge_process import GeProcess
+from ge_runtime.ascend.driver import ACL_DTYPES
+from ge_runtime.ascend.ge_py import GeProcess, Graph, GraphValue, graph_inputs, graph_outputs
+from ge_runtime.ascend.ge_session_executor import UNSUPPORTED_DTYPES
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.errors import ArtifactFault
 
@@ -38,7 +37,7 @@ class AirFile:
         try:
             digest = sha256_of(path)
             graph = _load(path, ge)
-            signature = _signature(path, inputs_of(graph), outputs_of(graph), outputs)
+            signature = _signature(path, graph_inputs(graph), graph_outputs(graph), outputs)
         except OSError as error:
             raise ArtifactFault(f"{path}: {error.strerror}") from error
         except (RuntimeError, ValueError, AttributeError) as error:
@@ -85,9 +84,9 @@ def _signature(
 
 
 def _tensor(path: Path, value: GraphValue, name: str) -> GraphTensor:
-    dtype = DTYPES.get(value.dtype)
-    if dtype is None or dtype in LACKED:
-        lacked = ", ".join(each.value for each in LACKED)
+    dtype = ACL_DTYPES.get(value.dtype)
+    if dtype is None or dtype in UNSUPPORTED_DTYPES:
+        lacked = ", ".join(each.value for each in UNSUPPORTED_DTYPES)
         raise ArtifactFault(
             f"{path}: '{name}': found type {dtype.value if dtype else value.dtype}, expected one "
             f"that GE-PY has tensors of: Triton's but {lacked} and BYTES; a model.om can have more"

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.ascend.card import Card
-from ge_runtime.ascend.checker import DriverFault
-from ge_runtime.ascend.codes import Kind
 from ge_runtime.ascend.driver import Address
-from ge_runtime.ascend.ge_lane import GeLane
-from ge_runtime.ascend.ge_process import GeProcess
+from ge_runtime.ascend.ge_py import GeProcess
+from ge_runtime.ascend.ge_session_executor import GeSessionExecutor
+from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.config import GE_LEVELS, GRAPH_LEVEL, SESSION_LEVEL
 from ge_runtime.devices import Device
 from ge_runtime.engines.air import AirFile
@@ -63,7 +62,7 @@ class GeSessionEngine:
         self,
         file: AirFile,
         card: Card,
-        lane: GeLane,
+        lane: GeSessionExecutor,
         shapes: Sequence[Shapes] | None,
     ) -> None:
         """Made by `open`; closes the lane it is given."""
@@ -98,7 +97,7 @@ class GeSessionEngine:
         shapes = shapes_of(file.signature.inputs, options, shown(path))
         own = {**_PRECISION, **options, **(NODE_TYPE if DYNAMIC_DIMS in options else {})}
         try:
-            lane = GeLane(
+            lane = GeSessionExecutor(
                 shown(path),
                 card,
                 memory,
@@ -220,9 +219,9 @@ def _delivered(name: str, result: Array, target: Array | None) -> Array:
 
 def _fault(path: Path, card: Card, error: Exception, *, at_load: bool = False) -> RuntimeFault:
     if isinstance(error, DriverFault):
-        if error.kind is Kind.LOST:
+        if error.kind is FailureKind.LOST:
             return card.lose(f"{path}: {error}")
-        if error.kind is Kind.MEMORY:
+        if error.kind is FailureKind.MEMORY:
             return OutOfMemory(f"{path}: {error}")
     text = f"{path}: GE: {error}; its log has more: ~/ascend/log, or ASCEND_SLOG_PRINT_TO_STDOUT=1"
     return (ArtifactFault if at_load else EngineFault)(text)

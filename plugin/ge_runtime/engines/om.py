@@ -16,11 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.ascend.card import Card
-from ge_runtime.ascend.checker import DriverFault
 from ge_runtime.ascend.driver import Address
-from ge_runtime.ascend.lanes import CardLane
 from ge_runtime.ascend.om_model import Stage
-from ge_runtime.ascend.slots import Execution, Slot, Transfer, layout
+from ge_runtime.ascend.return_codes import DriverFault
+from ge_runtime.ascend.stream_executor import (
+    CardExecution,
+    Slot,
+    StreamExecutor,
+    Transfer,
+    slot_layout,
+)
 from ge_runtime.devices import Device
 from ge_runtime.engines.base import Shapes, Signature
 from ge_runtime.engines.om_files import (
@@ -54,7 +59,7 @@ class OmEngine:
     def __init__(
         self,
         card: Card,
-        lane: CardLane,
+        lane: StreamExecutor,
         stages: Sequence[Stage],
         memory: Device[Address],
         is_pinned: Callable[[Array], bool],
@@ -79,7 +84,7 @@ class OmEngine:
         """What later stages may have written over when all are done."""
         self._asked = frozenset(asked)
         self._usual = self._route(asked)  # of all executions, but those of tests
-        self._packing = layout([stage.model for stage in stages], asked)
+        self._packing = slot_layout([stage.model for stage in stages], asked)
 
     @classmethod
     def open(
@@ -153,13 +158,13 @@ class OmEngine:
         route = self._usual if outputs.keys() == self._asked else self._route(outputs)
         if not route.stages:
             return results
-        places = slot.places
+        addresses = slot.addresses
         self._lane.execute(
             slot,
-            Execution(
+            CardExecution(
                 [(number, gear.stages[number]) for number in route.stages],
-                [self._transfer(inputs[name], places[name]) for name in route.inputs],
-                [self._transfer(array, places[name]) for name, array in results.items()],
+                [self._transfer(inputs[name], addresses[name]) for name in route.inputs],
+                [self._transfer(array, addresses[name]) for name, array in results.items()],
             ),
         )
         return results

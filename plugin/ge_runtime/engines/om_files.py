@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ge_runtime.ascend.card import Card
-from ge_runtime.ascend.checker import DriverFault
-from ge_runtime.ascend.codes import Kind
-from ge_runtime.ascend.description import AIPP_INPUT, DTYPES, GEAR_INPUT, PLAIN_FORMATS
+from ge_runtime.ascend.driver import ACL_DTYPES, AIPP_INPUT, GEAR_INPUT, PLAIN_FORMATS
 from ge_runtime.ascend.om_model import LoadedModel, ModelFile
+from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.errors import ArtifactFault, OutOfMemory, RuntimeFault
 
@@ -46,9 +45,9 @@ def _read(path: Path, card: Card) -> ModelFile:
 
 def load_fault(path: Path, card: Card, fault: DriverFault) -> RuntimeFault:
     """What a failed load means."""
-    if fault.kind is Kind.LOST:
+    if fault.kind is FailureKind.LOST:
         return card.lose(f"{path}: {fault}")
-    if fault.kind is Kind.MEMORY:
+    if fault.kind is FailureKind.MEMORY:
         return OutOfMemory(f"{path}: {fault}")
     return ArtifactFault(
         f"{path}: {card.name}, {card.soc_name}, cannot execute it: {fault}; `ge-runtime build` "
@@ -63,7 +62,7 @@ def refuse_what_nobody_can_feed(path: Path, model: LoadedModel) -> None:
     for tensor in (*description.data_inputs, *description.outputs):
         if tensor.name == AIPP_INPUT:
             faults.append("found dynamic AIPP, expected static or none: `atc --insert_op_conf`")
-        elif tensor.dtype not in DTYPES:
+        elif tensor.dtype not in ACL_DTYPES:
             faults.append(f"'{tensor.name}': found aclDataType {tensor.dtype}, which Triton lacks")
         elif tensor.format not in PLAIN_FORMATS:
             expected = "ND, NCHW or NHWC, whose elements lie in order: `atc --input_format`"
@@ -80,11 +79,11 @@ def signature_of(model: LoadedModel) -> Signature:
     description, gears = model.description, model.gears.values()
     return Signature(
         tuple(
-            GraphTensor(t.name, DTYPES[t.dtype], _common([gear.inputs[i] for gear in gears]))
+            GraphTensor(t.name, ACL_DTYPES[t.dtype], _common([gear.inputs[i] for gear in gears]))
             for i, t in enumerate(description.data_inputs)
         ),
         tuple(
-            GraphTensor(name, DTYPES[t.dtype], _common([gear.outputs[i] for gear in gears]))
+            GraphTensor(name, ACL_DTYPES[t.dtype], _common([gear.outputs[i] for gear in gears]))
             for i, (name, t) in enumerate(
                 zip(description.output_names, description.outputs, strict=True)
             )

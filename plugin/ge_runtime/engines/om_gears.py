@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ge_runtime.ascend.om_model import Dims, Gear, LoadedModel
+from ge_runtime.ascend.om_model import Dims, LoadedModel, OmGear
 from ge_runtime.engines.base import Shapes
 from ge_runtime.errors import ArtifactFault
 
@@ -14,7 +14,7 @@ from ge_runtime.errors import ArtifactFault
 class ChainGear:
     """One set of shapes that the chain can execute."""
 
-    stages: tuple[Gear, ...]
+    stages: tuple[OmGear, ...]
     """Each stage's own."""
     dims: Mapping[str, Dims]
     """Of all tensors of all stages, by name."""
@@ -32,7 +32,7 @@ def join_gears(models: Mapping[str, LoadedModel]) -> list[ChainGear]:
         own = [(gear, _dims(model, gear)) for gear in model.gears.values()]
         common = joined[0].dims.keys() & own[0][1].keys()
         names = [name for name in own[0][1] if name in common]
-        agreeing: dict[tuple[Dims, ...], list[tuple[Gear, Mapping[str, Dims]]]] = {}
+        agreeing: dict[tuple[Dims, ...], list[tuple[OmGear, Mapping[str, Dims]]]] = {}
         for gear, dims in own:
             agreeing.setdefault(_of(dims, names), []).append((gear, dims))
         more = [
@@ -56,7 +56,7 @@ def listed(shapes: Shapes) -> str:
     return ", ".join(f"{name} {list(dims)}" for name, dims in shapes.items())
 
 
-def _dims(model: LoadedModel, gear: Gear) -> dict[str, Dims]:
+def _dims(model: LoadedModel, gear: OmGear) -> dict[str, Dims]:
     description = model.description
     names = [tensor.name for tensor in description.data_inputs]
     return {

@@ -13,11 +13,11 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.ascend.cards import PROCESS_CARDS, Cards
-from ge_runtime.ascend.checker import DriverFault
+from ge_runtime.ascend.card import PROCESS_CARDS, Cards
 from ge_runtime.ascend.driver import Address
-from ge_runtime.ascend.ge_process import open_ge
+from ge_runtime.ascend.ge_py import open_ge
 from ge_runtime.ascend.memory import CardMemory, PinnedMemory
+from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.config import kind_of
 from ge_runtime.devices import Device, HostDevice
 from ge_runtime.engines.artifact import Artifact, only_graph
@@ -143,8 +143,8 @@ class CardPlace:
         self._lane = lane
         self._workspace_bytes = workspace_bytes
         self._options = options
-        self._memory = PinnedMemory(card.access, f"{card.name} (pinned)")
-        self._device_memory = CardMemory(card.access, card.name)
+        self._memory = PinnedMemory(card)
+        self._device_memory = CardMemory(card)
         self._closed = False
 
     @property
@@ -203,10 +203,10 @@ class CardPlace:
 
     def adopt(self, memory: Array) -> None:
         """Its pages are pinned."""
-        self._memory.adopt(memory)
+        self._memory.register(memory)
 
     def disown(self, memory: Array) -> None:
-        self._memory.disown(memory)
+        self._memory.unregister(memory)
 
     def freeze(self) -> None:
         self._memory.freeze()
@@ -220,7 +220,7 @@ class CardPlace:
         with self._card.releasing():
             self._device_memory.free_all()
             self._memory.free_all()
-            self._memory.disown_all()
+            self._memory.unregister_all()
         self._cards.release(self._card)
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from ge_runtime.ascend.cards import PROCESS_CARDS
-from ge_runtime.ascend.codes import Kind, kind_of
-from ge_runtime.ascend.search_path import import_broken_or_not
+from ge_runtime.ascend.card import PROCESS_CARDS
+from ge_runtime.ascend.installation import import_cann_module
+from ge_runtime.ascend.return_codes import FailureKind, failure_kind
 from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.engines.base import Signature
 from ge_runtime.engines.importing import Torch, import_torch_for
@@ -201,10 +201,10 @@ def _fault(npu: NpuTorch, error: Exception) -> RuntimeFault | None:
     """What an error of torch_npu means for whoever used the device; None if nothing special."""
     text = f"{npu.device}: torch: {error}"
     code = _CODE.search(str(error))
-    if code and kind_of(int(code[1])) is Kind.LOST:
+    if code and failure_kind(int(code[1])) is FailureKind.LOST:
         return npu.health.lose(text)
     short = isinstance(error, npu.torch.OutOfMemoryError) or _NO_MEMORY in str(error)
-    if short or (code and kind_of(int(code[1])) is Kind.MEMORY):
+    if short or (code and failure_kind(int(code[1])) is FailureKind.MEMORY):
         return OutOfMemory(text)
     return None
 
@@ -212,7 +212,7 @@ def _fault(npu: NpuTorch, error: Exception) -> RuntimeFault | None:
 def _import(module: str, device: str, cure: str) -> Any:  # noqa: ANN401 - a module without types
     """The module. Raises NoDevice, with the cure."""
     try:
-        return import_broken_or_not(module)
+        return import_cann_module(module)
     except ImportError as error:
         raise NoDevice(
             f"{device}: `import {module}` failed ({error}), expected it to work: {cure}"

@@ -6,7 +6,7 @@ import pytest
 from runtime.support.ascend import SITE, Machine, compile_om, token_gears
 from runtime.support.graphs import ENCODER, write
 
-from ge_runtime.ascend.cards import PROCESS_CARDS
+from ge_runtime.ascend.card import PROCESS_CARDS
 
 GEARS = [(1, 8), (4, 8), (4, 32), (8, 32)]
 

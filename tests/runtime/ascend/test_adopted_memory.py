@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ascend_simulator import SimulatorWarning
-from ge_runtime.ascend.cards import PROCESS_CARDS
-from ge_runtime.ascend.checker import DriverFault
+from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.pyacl import PyAclDriver
+from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.engines.places import CardPlace
 from ge_runtime.errors import EngineLost
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.ascend.arena_pool import ALIGNMENT, ArenaPool
+from ge_runtime.ascend.ge_session_executor import ALIGNMENT, ArenaPool
 
 START, BYTES = 0x10040, 1 << 16
 
@@ -16,11 +16,11 @@ def test_blocks_are_aligned_inside_the_arena_and_apart(steps, random):
     for nbytes in steps:
         if nbytes is None and blocks:
             address = random.choice([*blocks])
-            pool.give_back(address)
+            pool.free(address)
             del blocks[address]
         elif nbytes is not None:
             try:
-                address = pool.take(nbytes)
+                address = pool.allocate(nbytes)
             except MemoryError:
                 continue
             assert address % ALIGNMENT == 0
@@ -30,26 +30,26 @@ def test_blocks_are_aligned_inside_the_arena_and_apart(steps, random):
             assert all(end <= other or its <= address for other, its in blocks.items())
             blocks[address] = end
     for address in blocks:
-        pool.give_back(address)
-    assert pool.taken_bytes == 0
+        pool.free(address)
+    assert pool.used_bytes == 0
     assert pool.peak_bytes <= BYTES
 
 
 def test_what_does_not_fit_is_refused_and_counted():
     pool = ArenaPool(START, 4096)
-    first = pool.take(3000)
+    first = pool.allocate(3000)
     for _ in range(2):
         with pytest.raises(MemoryError, match="found 1,000 bytes wanted, expected at most"):
-            pool.take(1000)
+            pool.allocate(1000)
     assert pool.refused == 2
-    pool.give_back(first)
-    assert pool.take(3000) == first
-    assert pool.peak_bytes == pool.taken_bytes == 3040
+    pool.free(first)
+    assert pool.allocate(3000) == first
+    assert pool.peak_bytes == pool.used_bytes == 3040
 
 
 def test_block_is_given_back_once():
     pool = ArenaPool(START, BYTES)
-    address = pool.take(10)
-    pool.give_back(address)
+    address = pool.allocate(10)
+    pool.free(address)
     with pytest.raises(ValueError, match="expected an allocation"):
-        pool.give_back(address)
+        pool.free(address)

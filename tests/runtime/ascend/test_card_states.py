@@ -18,7 +18,7 @@ from runtime.engines.conformance_engine import token_batch
 from runtime.support.ascend import Machine, compile_om, token_gears
 from runtime.support.graphs import ENCODER, write
 
-from ge_runtime.ascend.cards import PROCESS_CARDS
+from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.places import CardPlace
 from ge_runtime.errors import EngineFault

@@ -1,46 +1,51 @@
 import pytest
 
 from ascend_simulator.codes import Code
-from ge_runtime.ascend.checker import Checker, DriverFault
-from ge_runtime.ascend.codes import Kind, kind_of, name_of
+from ge_runtime.ascend.return_codes import (
+    DriverFault,
+    FailureKind,
+    ReturnCodeChecker,
+    code_name,
+    failure_kind,
+)
 
 
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (100000, Kind.OURS),
-        (107002, Kind.OURS),
-        (145013, Kind.OURS),
-        (300000, Kind.OURS),
-        (145006, Kind.FILE),
-        (100013, Kind.FILE),
-        (207001, Kind.MEMORY),
-        (245000, Kind.MEMORY),
-        (507002, Kind.RETRY),
-        (107022, Kind.RELOAD),
-        (500002, Kind.RELOAD),
-        (507011, Kind.RELOAD),
-        (507999, Kind.RELOAD),
-        (507010, Kind.LOST),
-        (507046, Kind.LOST),
-        (507899, Kind.LOST),
+        (100000, FailureKind.REFUSED),
+        (107002, FailureKind.REFUSED),
+        (145013, FailureKind.REFUSED),
+        (300000, FailureKind.REFUSED),
+        (145006, FailureKind.FILE),
+        (100013, FailureKind.FILE),
+        (207001, FailureKind.MEMORY),
+        (245000, FailureKind.MEMORY),
+        (507002, FailureKind.RETRY),
+        (107022, FailureKind.RELOAD),
+        (500002, FailureKind.RELOAD),
+        (507011, FailureKind.RELOAD),
+        (507999, FailureKind.RELOAD),
+        (507010, FailureKind.LOST),
+        (507046, FailureKind.LOST),
+        (507899, FailureKind.LOST),
     ],
 )
 def test_a_code_says_what_to_do(code, kind):
-    assert kind_of(code) is kind
+    assert failure_kind(code) is kind
 
 
 def test_names_are_those_of_the_headers():
     """Held against a list that was written by others."""
     for code in Code:
-        assert name_of(code) in (str(int(code)), f"{int(code)} ACL_ERROR_{code.name}")
-    assert name_of(207001) == "207001 ACL_ERROR_RT_MEMORY_ALLOCATION"
-    assert name_of(1) == "1"
+        assert code_name(code) in (str(int(code)), f"{int(code)} ACL_ERROR_{code.name}")
+    assert code_name(207001) == "207001 ACL_ERROR_RT_MEMORY_ALLOCATION"
+    assert code_name(1) == "1"
 
 
 @pytest.fixture
 def checker():
-    return Checker(lambda: "EL0004: no\n memory")
+    return ReturnCodeChecker(lambda: "EL0004: no\n memory")
 
 
 def test_success_and_what_is_called_fine_pass(checker):
@@ -55,7 +60,7 @@ def test_a_failure_tells_function_code_kind_message_and_cure(checker):
     with pytest.raises(DriverFault) as raised:
         checker.value("acl.rt.malloc", (0, 207001))
     fault = raised.value
-    assert (fault.function, fault.code, fault.kind) == ("acl.rt.malloc", 207001, Kind.MEMORY)
+    assert (fault.function, fault.code, fault.kind) == ("acl.rt.malloc", 207001, FailureKind.MEMORY)
     assert str(fault) == (
         "acl.rt.malloc: 207001 ACL_ERROR_RT_MEMORY_ALLOCATION, too little memory: EL0004: no memory"
     )

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from runtime.engines.conformance_engine import token_batch
 
-from ge_runtime.ascend.checker import DriverFault
-from ge_runtime.ascend.codes import Kind
 from ge_runtime.ascend.pyacl import open_driver
+from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.places import CardPlace
 
@@ -41,7 +40,7 @@ def test_a_call_without_a_context_is_refused_by_name_and_takes_nothing(function,
     place = CardPlace(0)
     live = machine.report.live
     fault = in_a_new_thread(lambda: call(open_driver()))
-    assert (fault.function, fault.code, fault.kind) == (function, 107002, Kind.OURS)
+    assert (fault.function, fault.code, fault.kind) == (function, 107002, FailureKind.REFUSED)
     assert f"{function}: 107002 ACL_ERROR_RT_CONTEXT_NULL" in str(fault)
     assert machine.report.live == live
     place.close()

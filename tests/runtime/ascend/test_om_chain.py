@@ -15,9 +15,9 @@ from runtime.support.pipelines import (
     write_stages,
 )
 
-from ge_runtime.ascend.cards import PROCESS_CARDS
-from ge_runtime.ascend.checker import DriverFault
+from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.pyacl import PyAclDriver
+from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.devices import HostDevice
 from ge_runtime.engines.artifact import Artifact, find_artifacts
 from ge_runtime.engines.loader import open_engine
@@ -202,7 +202,7 @@ def test_sizes_that_the_compiler_pads_are_allowed_for(opened, tmp_path, machine)
 
 def test_workspace_is_the_largest_and_weights_are_all_of_them(chain):
     memory = PROCESS_CARDS._open[0].memory.allocated_bytes
-    models = PROCESS_CARDS._open[0]._lanes[0].models._models.values()
+    models = PROCESS_CARDS._open[0]._executors[0].models._models.values()
     (workspace,) = chain.intermediates({}).lifetimes
     assert len(models) == 4
     assert workspace.nbytes == max(model.file.workspace_bytes for model in models)
@@ -337,8 +337,8 @@ def test_a_card_without_room_is_told_and_left_as_it_was(folder, opened, machine,
     with pytest.raises(OutOfMemory):
         opened(folder, ("embed", "pool"), ("pooled",))
     card = PROCESS_CARDS._open[0]
-    assert len(card.weights._shared) == len(card._lanes[0].models._models) == 1
-    assert machine.used("device") - card._lanes[0].models.workspace_bytes <= used
+    assert len(card.weights._shared) == len(card._executors[0].models._models) == 1
+    assert machine.used("device") - card._executors[0].models.workspace_bytes <= used
     assert len(machine.report.live) >= models
     given = {"pooled": np.ones((4, 1), np.float32)}
     assert other.run(given, {"logits": None})["logits"].tolist() == [[1, -2, 3]] * 4
@@ -363,7 +363,7 @@ def test_a_failure_that_only_the_wait_tells_names_all_stages(chain, folder, mach
 @pytest.mark.parametrize("stage", range(4))
 @pytest.mark.parametrize("function", ["execute_async", "set_gear"])
 def test_a_failure_of_a_stages_own_call_names_it(chain, monkeypatch, stage, function):
-    from ge_runtime.ascend.checker import DriverFault
+    from ge_runtime.ascend.return_codes import DriverFault
 
     driver = chain._card.driver
     call, calls = getattr(driver, function), iter(range(4))

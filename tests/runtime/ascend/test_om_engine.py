@@ -17,13 +17,13 @@ from runtime.engines.conformance_engine import token_batch
 from runtime.support.ascend import assert_allocates_nothing, compile_om, pinned, token_gears
 from runtime.support.graphs import ENCODER, PIXELS, copy_of, sums, write
 
-import ge_runtime.ascend.lanes as lanes
+import ge_runtime.ascend.device as ascend_device
 import ge_runtime.ascend.om_model as om_model
 from ascend_simulator import SimulatorViolation, process
 from ascend_simulator.faults import Faults
 from ge_runtime.ascend.atc import sha256_of
-from ge_runtime.ascend.cards import PROCESS_CARDS
-from ge_runtime.ascend.description import AIPP_INPUT, GEAR_INPUT
+from ge_runtime.ascend.card import PROCESS_CARDS
+from ge_runtime.ascend.driver import AIPP_INPUT, GEAR_INPUT
 from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import GraphTensor, Signature
@@ -297,7 +297,7 @@ def test_a_larger_model_has_the_smaller_one_loaded_again(place, encoder_dir, lar
     large = there.open_om(larger)
     large.bind([], there.memory)
     card = PROCESS_CARDS._open[0]
-    (lane,) = card._lanes.values()
+    (lane,) = card._executors.values()
     needs = {engine.intermediates({}).lifetimes[0].nbytes for engine in (little, large)}
     assert lane.models.workspace_bytes == max(needs) > min(needs)
     assert right(little, 4, 8)
@@ -904,7 +904,7 @@ def test_a_failed_task_that_each_wait_tells_of_loses_no_card(engine, machine, ag
 
 
 def test_an_execution_that_hangs_ends_in_time_as_a_lost_device(engine, machine, monkeypatch):
-    monkeypatch.setattr(lanes, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(ascend_device, "EXECUTION_TIMEOUT_S", 0.05)
     machine.arm("execute@1=slow:1")
     with pytest.raises(EngineLost, match="507046"):
         right(engine, 4, 8)

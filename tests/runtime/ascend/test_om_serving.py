@@ -16,7 +16,7 @@ from runtime.testing.models import SOUND, TOKENS, UNFORESEEN
 
 from ge_runtime import ArtifactFault, ConfigFault, EngineLost, PlanFault, Runtime
 from ge_runtime.adapters.triton import GraphModel
-from ge_runtime.ascend.cards import PROCESS_CARDS
+from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.pyacl import open_driver
 from ge_runtime.cli.build_shapes import shape_flags
 from ge_runtime.config import RuntimeConfig

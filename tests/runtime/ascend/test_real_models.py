@@ -11,7 +11,7 @@ import pytest
 from runtime.support.ascend import ENVIRONMENT
 
 from ge_runtime import Runtime
-from ge_runtime.ascend.cards import PROCESS_CARDS
+from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.cli.build import build
 from ge_runtime.cli.model_config import read_model_config
 

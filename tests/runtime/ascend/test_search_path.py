@@ -9,18 +9,18 @@ from runtime.support.ascend import ENVIRONMENT
 from runtime.support.fakes import forget
 
 import ge_runtime
-from ge_runtime.ascend.ge_process import open_ge
+from ge_runtime.ascend.ge_py import open_ge
+from ge_runtime.ascend.installation import import_cann_module
 from ge_runtime.ascend.pyacl import open_driver
-from ge_runtime.ascend.search_path import import_broken_or_not
 from ge_runtime.errors import NoDevice
 
 PROGRAM = f"""
 import importlib.util, sys
 sys.path.append({str(Path(ge_runtime.__file__).parents[1])!r})
-from ge_runtime.ascend.search_path import heed_pythonpath
+from ge_runtime.ascend.installation import apply_pythonpath
 before = list(sys.path)
-heed_pythonpath()
-heed_pythonpath()
+apply_pythonpath()
+apply_pythonpath()
 assert sys.path[:len(before)] == before
 print(importlib.util.find_spec("acl") is not None, len(sys.path) - len(before))
 """
@@ -68,7 +68,7 @@ def broken(request, tmp_path, monkeypatch):
 
 def test_half_an_installation_is_an_import_error_that_says_what_is_missing(broken):
     with pytest.raises(ImportError, match=broken):
-        import_broken_or_not("acl")
+        import_cann_module("acl")
 
 
 @pytest.mark.parametrize(("opener", "module"), [(open_driver, "acl"), (open_ge, "ge")])

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.ascend.description import GEAR_INPUT, ModelDescription, ModelTensor
-from ge_runtime.ascend.slots import layout
+from ge_runtime.ascend.driver import GEAR_INPUT, ModelDescription, ModelTensor
+from ge_runtime.ascend.stream_executor import slot_layout
 
 BYTES = st.integers(0, 10_000)
 
@@ -50,7 +50,7 @@ def places_of(stage, model):
 @given(chains())
 def test_what_is_needed_at_the_same_time_lies_apart(chain):
     models, kept = chain
-    packing = layout(models, kept)
+    packing = slot_layout(models, kept)
     stages = [places_of(stage, model) for stage, model in enumerate(models)]
     sizes = {}
     for inputs, outputs in stages:
@@ -81,8 +81,8 @@ def test_what_is_needed_at_the_same_time_lies_apart(chain):
 def test_no_more_is_taken_than_places_of_their_own(chain):
     models, kept = chain
     every = {name for s, m in enumerate(models) for own in places_of(s, m) for name in own}
-    apart = layout(models, every)
-    assert layout(models, kept).peak <= apart.peak
+    apart = slot_layout(models, every)
+    assert slot_layout(models, kept).peak <= apart.peak
     assert apart.peak < sum(
         max(
             taken(own[name]) for s, m in enumerate(models) for own in places_of(s, m) if name in own
@@ -99,6 +99,6 @@ def test_what_is_done_with_leaves_its_bytes_to_what_comes_later():
         )
 
     models = [stage("a", "b"), stage("b", "c"), stage("c", "d"), stage("d", "e")]
-    assert layout(models, ()).peak == 2 * 1024
-    assert layout(models, ("b",)).peak == 3 * 1024
-    assert layout(models[:1], ()).peak == 2 * 1024
+    assert slot_layout(models, ()).peak == 2 * 1024
+    assert slot_layout(models, ("b",)).peak == 3 * 1024
+    assert slot_layout(models[:1], ()).peak == 2 * 1024

@@ -3,7 +3,7 @@
 import pytest
 
 from ge_runtime.ascend.atc import Atc
-from ge_runtime.ascend.toolkit import cann_version
+from ge_runtime.ascend.installation import cann_version
 
 RUNNING = "# version: 1.0\nruntime_running_version=[7.6.0.1.220:8.0.0]\n"
 INSTALLED = "package_name=Ascend-cann-toolkit\nversion=9.0.0\narch=aarch64\n"

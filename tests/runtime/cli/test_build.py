@@ -13,7 +13,7 @@ from runtime.support.graphs import ENCODER, onnx_model, write
 from runtime.support.pipelines import write_stages
 
 from ge_runtime import cli
-from ge_runtime.ascend.cards import PROCESS_CARDS
+from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.cli.build import build
 
 PIPELINE_CONFIG = ENCODER_CONFIG.replace(

@@ -28,8 +28,8 @@ from runtime.support.graphs import (
 )
 
 from ge_runtime import Runtime
-from ge_runtime.ascend.cards import PROCESS_CARDS
-from ge_runtime.ascend.ge_process import open_ge
+from ge_runtime.ascend.card import PROCESS_CARDS
+from ge_runtime.ascend.ge_py import open_ge
 from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import GraphTensor, Limited, Signature
@@ -307,12 +307,12 @@ def test_all_that_ge_asks_for_comes_from_the_arena(air, opened, machine):
     engine = opened(air(ENCODER))
     assert right(engine, 1, 1)  # what the graph keeps it has from now on
     gc.collect()
-    arena, kept = machine.used("device"), engine._lane.pool.taken_bytes
+    arena, kept = machine.used("device"), engine._lane.pool.used_bytes
     for seed in range(20):
         assert right(engine, 8, 32, seed=seed)
     gc.collect()
     assert machine.used("device") == arena  # inputs, which GE-PY allocates, are gone again
-    assert engine._lane.pool.taken_bytes == kept
+    assert engine._lane.pool.used_bytes == kept
     assert kept < engine._lane.pool.peak_bytes <= ARENA
 
 

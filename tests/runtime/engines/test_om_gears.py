@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.ascend.description import ModelDescription, ModelTensor
-from ge_runtime.ascend.om_model import Gear
+from ge_runtime.ascend.driver import ModelDescription, ModelTensor
+from ge_runtime.ascend.om_model import OmGear
 from ge_runtime.engines.om_gears import join_gears
 from ge_runtime.errors import ArtifactFault
 
@@ -20,7 +20,7 @@ def model(inputs, outputs, *gears):
     described = ModelDescription((*tensors[:split],), (*tensors[split:],))
     return SimpleNamespace(
         description=described,
-        gears={dims[:split]: Gear(None, dims[:split], dims[split:]) for dims in gears},
+        gears={dims[:split]: OmGear(None, dims[:split], dims[split:]) for dims in gears},
     )
 
 

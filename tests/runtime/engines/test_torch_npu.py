@@ -15,7 +15,7 @@ from runtime.support.fakes import FAKES
 from runtime.support.graphs import ENCODER, copy_of
 
 from ge_runtime import Runtime
-from ge_runtime.ascend.cards import PROCESS_CARDS
+from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Limited
 from ge_runtime.engines.places import CardPlace

@@ -49,7 +49,7 @@ facts.update(code=str(code), devices=str(count))
 """,
     "torch_npu": "facts = {}",
     "ge": """
-from ge_runtime.ascend.ge_process import MODULES, lacking
+from ge_runtime.ascend.ge_py import MODULES, lacking
 modules = {name: importlib.import_module(each) for name, each in MODULES.items()}
 facts = {"file": str(module.__file__), "lacking": ", ".join(lacking(modules))}
 """,

@@ -15,7 +15,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.ascend.toolkit import cann_version, text_of
+from ge_runtime.ascend.installation import cann_version, read_text_or_none
 from ge_runtime.cli.doctor.imports import MODULES, run, try_import
 from ge_runtime.cli.doctor.machine import (
     Cann,
@@ -91,7 +91,7 @@ def _group_name(number: int) -> str:
 
 
 def _npu_driver(root: Path) -> str | None:
-    text = text_of(root / _ASCEND / "driver/version.info")
+    text = read_text_or_none(root / _ASCEND / "driver/version.info")
     if text is None:
         return None
     match = _DRIVER_VERSION.search(text)
@@ -160,7 +160,7 @@ def _service_fault(folder: Path) -> str:
 
 
 def _nvidia_driver(root: Path) -> str | None:
-    text = text_of(root / "proc/driver/nvidia/version")
+    text = read_text_or_none(root / "proc/driver/nvidia/version")
     if text is None:
         return None
     match = _NVIDIA_VERSION.search(text)

@@ -13,7 +13,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from ge_runtime.ascend.checker import DriverFault
+from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.cli.settle.lab import Absent, Answer, Lab
 from ge_runtime.cli.settle.processes import MARK
 from ge_runtime.cli.settle.questions import PROBES

@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from ge_runtime.ascend.ge_process import MODULES, NAMES
-from ge_runtime.ascend.search_path import Module, import_broken_or_not
+from ge_runtime.ascend.ge_py import GE_PY_MODULES, GE_PY_NAMES
+from ge_runtime.ascend.installation import Module, import_cann_module
 from ge_runtime.cli.settle.lab import Absent, Answer, Lab
 
 _NUMBERS: Final = (
@@ -24,10 +24,10 @@ _NUMBERS: Final = (
 def torch_export(lab: Lab) -> Answer:
     """Look for what torchair exports, and takes of torch.export."""
     try:
-        torchair = import_broken_or_not("torchair")
+        torchair = import_cann_module("torchair")
     except ImportError:
         try:
-            torchair = import_broken_or_not("torch_npu.dynamo.torchair")
+            torchair = import_cann_module("torch_npu.dynamo.torchair")
         except ImportError as error:
             raise Absent(f"torchair cannot be imported: {error!r}") from error
     found = {
@@ -42,9 +42,9 @@ def ge_py(lab: Lab) -> Answer:
     """Compare GE-PY with what is used of it, as its source had it in version 0.0.1."""
     missing: list[str] = []
     signatures: dict[str, str] = {}
-    for key, name in MODULES.items():
+    for key, name in GE_PY_MODULES.items():
         module = _imported(name)
-        for path in NAMES[key]:
+        for path in GE_PY_NAMES[key]:
             try:
                 signatures[f"{name}.{path}"] = _signature(attrgetter(path)(module))
             except AttributeError:
@@ -55,7 +55,7 @@ def ge_py(lab: Lab) -> Answer:
 
 def ge_numbers(lab: Lab) -> Answer:
     """Make tensors of GE-PY of known numbers, and read them back, then as integers."""
-    graph, types = _imported(MODULES["graph"]), _imported(MODULES["types"])
+    graph, types = _imported(GE_PY_MODULES["graph"]), _imported(GE_PY_MODULES["types"])
     told, bits = {}, {}
     for number, dtype, whole_number, whole, values in _NUMBERS:
         given = np.array(values, dtype)
@@ -76,7 +76,7 @@ def ge_numbers(lab: Lab) -> Answer:
 
 def _imported(name: str) -> Module:
     try:
-        return import_broken_or_not(name)
+        return import_cann_module(name)
     except ImportError as error:
         raise Absent(f"{name} cannot be imported: {error!r}") from error
 

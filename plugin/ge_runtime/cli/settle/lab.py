@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from ge_runtime.ascend.atc import Atc
-from ge_runtime.ascend.checker import Checker
+from ge_runtime.ascend.return_codes import ReturnCodeChecker
 from ge_runtime.cli.settle.graphs import Graph, Moving, Pictures, moved, numbers, onnx_file
 
 Anything: TypeAlias = Any
@@ -54,7 +54,7 @@ class Lab:
         self.acl = acl
         self.folder = folder
         self.device = device
-        self._checker = Checker(acl.get_recent_err_msg)
+        self._checker = ReturnCodeChecker(acl.get_recent_err_msg)
         self._made = ExitStack()
 
     def close(self) -> None:

@@ -6,10 +6,9 @@ import ctypes
 from dataclasses import asdict
 from typing import Final
 
-from ge_runtime.ascend.checker import DriverFault
-from ge_runtime.ascend.description import GEAR_INPUT
-from ge_runtime.ascend.driver import ModelId
+from ge_runtime.ascend.driver import GEAR_INPUT, ModelId
 from ge_runtime.ascend.pyacl import PyAclDriver
+from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.cli.settle.lab import GEARED, PICTURES, SMALL, Answer, Lab
 from ge_runtime.cli.settle.processes import start
 

@@ -14,8 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from ge_runtime.ascend.search_path import import_broken_or_not
-from ge_runtime.ascend.toolkit import cann_version
+from ge_runtime.ascend.installation import cann_version, import_cann_module
 from ge_runtime.cli.settle.graphs import Moving
 from ge_runtime.cli.settle.lab import LONG_MS, TO_DEVICE, Answer, Lab
 from ge_runtime.cli.settle.processes import start
@@ -43,7 +42,7 @@ def versions(lab: Lab) -> Answer:
     for package in ("torch", "torch_npu"):
         try:
             found[package] = importlib.metadata.version(package)
-            import_broken_or_not(package)
+            import_cann_module(package)
         except importlib.metadata.PackageNotFoundError:
             found[package] = "not installed"
         except ImportError as error:

@@ -53,7 +53,7 @@ QUESTIONS: Final = (
         3,
         "Do workspace, weights and buffers need more than 64 bytes of alignment?",
         "64 is enough: malloc's blocks start there, and a slot's buffers within its block",
-        "slots would have to be laid out by that multiple, `ascend/slots.py`",
+        "slots would have to be laid out by that multiple, `ascend/stream_executor.py`",
         loads.memory_alignment,
         risk="an address that the AI core cannot use ends in its exception, and the context's end",
     ),

@@ -1,38 +1,90 @@
-"""What is loaded on a lane: its models, and the one block of workspace that they take turns in."""
+"""What is loaded on a card: an executor's models with their workspace, and the weights they share.
+
+Weights are once on a card for each content of a file, whichever executors execute it. Workspace is
+one block for all models of an executor.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ge_runtime.ascend.atc import ensure_content
-from ge_runtime.ascend.checker import DriverFault
-from ge_runtime.ascend.codes import Kind
+from ge_runtime.ascend.device import AscendDevice
 from ge_runtime.ascend.driver import Address, ModelId
 from ge_runtime.ascend.om_model import LoadedModel, ModelFile, Stage
-from ge_runtime.devices import Buffer
+from ge_runtime.ascend.return_codes import DriverFault, FailureKind
+from ge_runtime.devices import Buffer, Device
 from ge_runtime.errors import ArtifactFault, OutOfMemory, PlanFault, RuntimeFault, shown
-
-if TYPE_CHECKING:
-    from ge_runtime.ascend.card import Card
 
 Given = TypeVar("Given")
 
 _log = logging.getLogger(__name__)
 
 
-class LaneModels:
-    """Used while all lanes of the card are quiet, in the context of this one."""
+@dataclass(slots=True)
+class _Shared:
+    buffer: Buffer[Address]
+    users: int
 
-    def __init__(self, card: Card, name: str, capacity_bytes: int | None) -> None:
-        """name: of the lane, for people. capacity_bytes: see `CardLane`."""
+
+class SharedWeights:
+    """Used while nothing executes on the card."""
+
+    def __init__(self, memory: Device[Address]) -> None:
+        """memory: of the card."""
+        self._memory = memory
+        self._shared: dict[str, _Shared] = {}  # by digest
+
+    def has(self, file: ModelFile) -> bool:
+        """Whether some executor has the file's weights already."""
+        return file.digest in self._shared
+
+    def acquire(self, file: ModelFile) -> Buffer[Address]:
+        """The block for this file's weights, until `release`. Raises OutOfMemory or DriverFault."""
+        shared = self._shared.get(file.digest)
+        if shared is None:
+            # A block of 0 bytes has no address, and without one the driver allocates its own.
+            buffer = self._memory.allocate("weights", max(1, file.weights_bytes))
+            shared = self._shared[file.digest] = _Shared(buffer, 0)
+        shared.users += 1
+        return shared.buffer
+
+    def release(self, digest: str) -> None:
+        """An executor has unloaded the model; the last one frees them."""
+        shared = self._shared[digest]
+        shared.users -= 1
+        if not shared.users:
+            del self._shared[digest]
+            shared.buffer.free()
+
+
+class ExecutorModels:
+    """Used in `AscendDevice.exclusive`, in the context of the executor whose models they are."""
+
+    def __init__(
+        self,
+        device: AscendDevice,
+        memory: Device[Address],
+        weights: SharedWeights,
+        name: str,
+        capacity_bytes: int | None,
+    ) -> None:
+        """memory: of the card, for the workspace. weights: of all executors of the card.
+
+        name: of the executor, for people. capacity_bytes: of the workspace; None: as large as the
+        largest model needs.
+        """
+        self.name = name
         self.capacity_bytes = capacity_bytes
-        self._card = card
-        self._driver = card.driver
-        self._name = name
+        self._device = device
+        self._driver = device.driver
+        self._memory = memory
+        self._weights = weights
         self._models: dict[str, LoadedModel] = {}  # by digest
         self._workspace: Buffer[Address] | None = None
 
@@ -50,10 +102,10 @@ class LaneModels:
         """The model of each file, loaded if it is not yet; each is given back by `unload`.
 
         Raises DriverFault with the file, OutOfMemory, EngineLost, or PlanFault if one needs more
-        workspace than the lane may have; then what was loaded before is as it was, but for the
+        workspace than the executor may have; then what was loaded before is as it was, but for the
         workspace, which is not made smaller: that would load all of it once more.
         """
-        self._have_workspace([file for file in files if file.digest not in self._models])
+        self._ensure_workspace([file for file in files if file.digest not in self._models])
         stages: list[Stage] = []
         with ExitStack() as undo:
             for file in files:
@@ -63,13 +115,13 @@ class LaneModels:
         return stages
 
     def unload(self, stage: Stage) -> None:
-        """One engine needs the model of the file no more. Nothing of the lane is executing."""
+        """One engine needs the model of the file no more. Nothing of the executor is executing."""
         model = stage.model
         model.paths.remove(stage.path)
         if not model.paths:
             del self._models[model.file.digest]
             self._unload(model)
-            self._card.weights.leave(model.file.digest)
+            self._weights.release(model.file.digest)
 
     def unload_all(self) -> None:
         """Before `load_all`: the models go, what they lie in stays."""
@@ -99,7 +151,7 @@ class LaneModels:
         model.paths.append(file.path)
         try:
             if model.absent is not None:
-                with self._card.noticing(file.path):
+                with self._device.noticing_loss(file.path):
                     self._load_again(model)
         except BaseException:
             model.paths.remove(file.path)
@@ -107,16 +159,16 @@ class LaneModels:
         return model
 
     def _load_new(self, file: ModelFile) -> LoadedModel:
-        noticing = self._card.noticing
+        noticing = self._device.noticing_loss
         with ExitStack() as undo:
             with noticing(file.path):
-                weights = self._card.weights.share(file)
-            undo.callback(self._card.weights.leave, file.digest)
+                weights = self._weights.acquire(file)
+            undo.callback(self._weights.release, file.digest)
             with noticing(file.path):
                 model = LoadedModel(file, self._load_into(file.path, weights), weights)
             undo.callback(self._give_back, self._unload, model)
             with noticing(file.path):
-                model.describe(self._driver, self._card.memory)
+                model.describe(self._driver, self._memory)
             undo.pop_all()
         return model
 
@@ -126,13 +178,13 @@ class LaneModels:
             try:
                 model.id = self._load_into(path, model.weights)
             except DriverFault as fault:
-                if fault.kind is not Kind.LOST:
+                if fault.kind is not FailureKind.LOST:
                     ensure_content(path, model.file.digest)  # or it was replaced in between
                 raise
         except (ArtifactFault, OSError) as fault:
             why = f"{fault.filename}: {fault.strerror}" if isinstance(fault, OSError) else fault
             model.absent = f"{why}; load the model again"
-            _log.error("%s: %s", self._name, model.absent)
+            _log.error("%s: %s", self.name, model.absent)
             return
         model.absent = None
 
@@ -144,20 +196,20 @@ class LaneModels:
         return self._driver.load(str(path), workspace, (weights.memory, weights.nbytes))
 
     def _unload(self, model: LoadedModel) -> None:
-        if self._card.lost is None and model.absent is None:
+        if self._device.lost is None and model.absent is None:
             self._driver.unload(model.id)
 
     def _give_back(self, unload: Callable[[Given], None], what: Given) -> None:
-        with self._card.releasing():
+        with self._device.releasing():
             unload(what)
 
     # -- the workspace of all --
 
-    def _have_workspace(self, files: Sequence[ModelFile]) -> None:
+    def _ensure_workspace(self, files: Sequence[ModelFile]) -> None:
         """See to a block that is large enough for new models too, and to room for their weights.
 
-        It is as large as the lane may have. Where nobody said that, it grows with the models, and
-        those that were there before are loaded again. Nothing is touched before all will fit.
+        It is as large as the executor may have. Where nobody said that, it grows with the models,
+        and those that were there before are loaded again. Nothing is touched before all will fit.
         """
         if not files:
             return
@@ -170,13 +222,13 @@ class LaneModels:
             )
         there = self.workspace_bytes
         wanted = max(there, limit or needed)
-        weights = sum(file.weights_bytes for file in files if not self._card.weights.has(file))
-        free = self._card.memory.free_bytes
+        weights = sum(file.weights_bytes for file in files if not self._weights.has(file))
+        free = self._memory.free_bytes
         if free is not None and wanted - there + weights > free:
             paths = ", ".join(str(file.path) for file in files)
             raise OutOfMemory(
                 f"{paths}: found {wanted - there:,} more bytes of workspace and {weights:,} of "
-                f"weights wanted, expected at most {free:,}, what is free on {self._card.name}; "
+                f"weights wanted, expected at most {free:,}, what is free on {self._device.name}; "
                 "the largest gear decides how much workspace is needed"
             )
         if there == wanted:
@@ -201,7 +253,7 @@ class LaneModels:
         if there is not None:
             there.free()
         try:
-            self._workspace = self._card.memory.allocate("workspace", nbytes)
+            self._workspace = self._memory.allocate("workspace", nbytes)
         except OutOfMemory:
             if there is not None:
                 self._restore(there.nbytes)
@@ -211,14 +263,14 @@ class LaneModels:
     def _restore(self, nbytes: int) -> None:
         """The workspace that there was, for the models that there were."""
         try:
-            self._workspace = self._card.memory.allocate("workspace", nbytes)
+            self._workspace = self._memory.allocate("workspace", nbytes)
         except OutOfMemory as fault:
             raise self._stranded(fault) from fault
         self.load_all()
 
     def _stranded(self, fault: RuntimeFault) -> RuntimeFault:
         """Models that others count on are gone: the error to raise."""
-        return self._card.lose(f"{self._name}: its models cannot be loaded again: {fault}")
+        return self._device.lose(f"{self.name}: its models cannot be loaded again: {fault}")
 
     def __str__(self) -> str:
         models = ", ".join(shown(model.paths[0]) for model in self._models.values())

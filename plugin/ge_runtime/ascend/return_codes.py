@@ -1,4 +1,4 @@
-"""What pyACL's return codes mean to whoever made the call.
+"""pyACL's return codes: what they mean to whoever made the call, and the error that tells them.
 
 The numbers are CANN's own (acl_base_rt.h, ge_error_codes.h). What follows from one is an inference
 from their documentation, made on no device; it errs on the side of trusting the device less.
@@ -6,8 +6,12 @@ from their documentation, made on no device; it errs on the side of trusting the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeVar
+
+from ge_runtime.errors import RuntimeFault
 
 SUCCESS: Final = 0
 REPEAT_INITIALIZE: Final = 100002
@@ -18,10 +22,10 @@ NOT_SUPPORTED: Final = 207000
 """This chip, driver or system does not do it."""
 
 
-class Kind(Enum):
+class FailureKind(Enum):
     """What to do about a failure."""
 
-    OURS = "a call that the interface refuses"
+    REFUSED = "a call that the interface refuses"
     """The same call fails again: a defect of the caller, or of what a user gave."""
     FILE = "a file that cannot be executed here"
     MEMORY = "too little memory"
@@ -35,17 +39,17 @@ class Kind(Enum):
 
 
 _KINDS: Final = {
-    Kind.FILE: (
+    FailureKind.FILE: (
         *(100003, 100005, 100011, 100012, 100013, 100014, 100015),
         *(145002, 145006, 148049, 148050, 200001, 507008),
         *(545001, 545002, 545003, 545004, 545005),
     ),
     # Events, streams and models beyond what a card has of them are a shortage as well.
-    Kind.MEMORY: (200000, 207001, 207007, 207008, 207010, 207018, 245000),
-    Kind.RETRY: (507002, 507004, 507006),
+    FailureKind.MEMORY: (200000, 207001, 207007, 207008, 207010, 207018, 245000),
+    FailureKind.RETRY: (507002, 507004, 507006),
     # Documented as a device that does not answer or must not be used. So are time limits that
     # elapsed: what still runs may write its buffers at any time, and no call ends it.
-    Kind.LOST: (
+    FailureKind.LOST: (
         *(107019, 107020, 500004, 507010, 507033, 507046, 507047, 507053, 507054, 507899),
         545601,
     ),
@@ -99,14 +103,87 @@ _NAMES: Final = {
 """Those that people meet."""
 
 
-def kind_of(code: int) -> Kind:
+def failure_kind(code: int) -> FailureKind:
     """What this code, not SUCCESS, asks for."""
     if code in _KIND_OF:
         return _KIND_OF[code]
     internal = code // 100_000 == _INTERNAL
-    return Kind.RELOAD if internal or code in _ABORTED else Kind.OURS
+    return FailureKind.RELOAD if internal or code in _ABORTED else FailureKind.REFUSED
 
 
-def name_of(code: int) -> str:
+def code_name(code: int) -> str:
     """CANN's name of the code where it is one that people meet, and the number."""
     return f"{code} {_NAMES[code]}" if code in _NAMES else str(code)
+
+
+Value = TypeVar("Value")
+
+_CURES: Final = {
+    100039: "LD_LIBRARY_PATH has CANN's `stub` folder before the driver's libraries: "
+    "`source set_env.sh` of CANN anew",
+    107001: "`npu-smi info` and ASCEND_RT_VISIBLE_DEVICES say which devices this process has",
+    148049: "install the operators of this chip: the package Ascend-cann-<soc>-ops",
+    207004: "pass the device into the container, e.g. `--device /dev/davinci0`",
+    207006: "add the user to the group HwHiAiUser",
+    507008: "the file is for another chip, or the driver and CANN do not fit together: `npu-smi "
+    "info`, `cat $ASCEND_HOME_PATH/version.cfg`",
+    507033: "the device is in use by another process, or its driver failed: `npu-smi info`",
+    507899: "often a driver that CANN does not fit: `npu-smi info`, `cat "
+    "$ASCEND_HOME_PATH/version.cfg`",
+}
+"""Code: what a person can do about it."""
+
+
+class DriverFault(RuntimeFault):
+    """A call of the driver failed."""
+
+    def __init__(self, function: str, code: int, message: str = "") -> None:
+        """function: e.g. "acl.rt.malloc". message: the library's own words, if it had any."""
+        self.function = function
+        self.code = code
+        self.kind: FailureKind = failure_kind(code)
+        self.path: Path | None = None
+        """The file that was loaded or executed, for those who know which of several it was."""
+        told = f": {message}" if message else ""
+        cure = f"; {_CURES[code]}" if code in _CURES else ""
+        super().__init__(f"{function}: {code_name(code)}, {self.kind.value}{told}{cure}")
+
+
+class ReturnCodeChecker:
+    """Calls functions of one `acl` module. From any thread."""
+
+    def __init__(self, recent_message: Callable[[], str]) -> None:
+        """recent_message: acl.get_recent_err_msg, whose text is that of the calling thread."""
+        self._recent_message = recent_message
+
+    def status(self, function: str, code: int, *fine: int) -> int:
+        """The code, if it is SUCCESS or one of `fine`; raises DriverFault otherwise."""
+        if code != SUCCESS and code not in fine:
+            # Reading the message clears it: that of a later failure is its own.
+            raise DriverFault(function, code, " ".join(self._recent_message().split()))
+        return code
+
+    def value(self, function: str, answer: tuple[Value, int], *fine: int) -> Value:
+        """The value of `(value, ret)`; raises as `status`."""
+        value, code = answer
+        self.status(function, code, *fine)
+        return value
+
+    def handle(self, function: str, handle: int) -> int:
+        """A handle that comes without a code, where 0 is the failure."""
+        return self._bare(function, handle, _NO_HANDLE)
+
+    def told(self, function: str, value: Value) -> Value:
+        """What a getter tells that has no code, where 0 and "" are the failure."""
+        return self._bare(function, value, _NOT_TOLD)
+
+    def _bare(self, function: str, value: Value, code: int) -> Value:
+        if not value:
+            raise DriverFault(function, code, " ".join(self._recent_message().split()))
+        return value
+
+
+_NO_HANDLE: Final = 200000
+"""BAD_ALLOC: what a creator without a return code fails of, as it takes host memory only."""
+_NOT_TOLD: Final = 100000
+"""INVALID_PARAM: what a getter without a return code fails of."""
