@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from reference_server import backend_config, cache_config, metrics_config, trace_config
-from reference_server.backends.process_host import settings as python_settings
+from reference_server.backends.hosts import PYTHON_SETTINGS
 from reference_server.command_parser import nearest
 
-_OF_PYTHON = frozenset(f"{backend_config.PYTHON},{name}" for name in python_settings.NAMES)
+_OF_PYTHON = frozenset(f"{backend_config.PYTHON},{name}" for name in PYTHON_SETTINGS)
 _OF_CACHE = frozenset({f"{cache_config.LOCAL},size"})
 
 

@@ -20,7 +20,7 @@ if "c_python_backend_utils" in sys.builtin_module_names:  # as in Triton's model
     sys.modules[__name__] = module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules[__name__])
 else:
-    from reference_server.backends.python_host.shim.triton_python_backend_utils import *  # noqa: F403 - the names of its __all__
-    from reference_server.backends.python_host.shim.triton_python_backend_utils import (
+    from reference_server.backends.python_host.triton_python_backend_utils import *  # noqa: F403 - the names of its __all__
+    from reference_server.backends.python_host.triton_python_backend_utils import (
         __all__ as __all__,
     )

@@ -1,1 +1,1 @@
-"""Run one batch on one model instance: the Python host, and what every backend shares."""
+"""The Python backend: instances of `model.py`, run in the server's process or one of their own."""

@@ -1,22 +1,102 @@
-"""The choice of a Python model's host: in the server's process, or in one of its own."""
+"""Where Python models run: the backend's settings, and the choice of each model's host."""
 
 from __future__ import annotations
 
+import enum
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reference_server.backends.process_host import completing
-from reference_server.backends.process_host.instance import ProcessInstance
-from reference_server.backends.process_host.settings import Host, PythonSettings, read
+from reference_server.backends.instances import InstanceSpec
+from reference_server.backends.process_host.instance import (
+    ProcessInstance,
+    Supervision,
+    auto_complete_in_process,
+)
 from reference_server.backends.python_host import inline
-from reference_server.backends.python_host.inline import InlineInstance, InstanceSpec
+from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.core.clock import Clock
-from reference_server.core.errors import unsupported
+from reference_server.core.errors import ServerError, invalid_arg, unsupported
 from reference_server.core.health import Health
+from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import Metrics, ModelCalls, ModelInstance, OpenInstance
 from reference_server.observability import printing
+
+
+class Host(enum.Enum):
+    """Where a model runs."""
+
+    INLINE = "inline"
+    PROCESS = "process"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSettings:
+    """What `--backend-config=python,...` says, checked."""
+
+    host: Host = Host.INLINE
+    supervision: Supervision = field(default_factory=Supervision)
+
+    def host_of(self, parameter: str) -> Host:
+        """Where a model runs; `parameter` is its own choice, if it has one. Raises ServerError."""
+        return _parsed_host("EXECUTION_HOST", parameter) if parameter else self.host
+
+
+#: Triton's own settings of numbers: the least value, and what is said of smaller ones.
+_LEAST = {
+    "shm-default-byte-size": (1 << 20, "can't be smaller than 4 MiBs"),
+    "shm-growth-byte-size": (1, "can't be smaller than or equal to zero."),
+    "stub-timeout-seconds": (1, "can't be smaller than or equal to zero."),
+    "thread-pool-size": (1, "can't be less than 1."),
+    "shm_message_queue_size": (-(2**63), ""),
+}
+#: All settings that mean something, here or in Triton.
+PYTHON_SETTINGS = frozenset(
+    {"host", "stub-restart", "stub-execution-timeout-seconds", "shm-region-prefix-name", *_LEAST}
+)
+
+
+def python_settings(given: Mapping[str, str]) -> PythonSettings:
+    """The settings in `given`; those that only Triton's own processes need are checked as there.
+
+    Unknown names mean nothing. Raises ServerError.
+    """
+    for name, (least, complaint) in _LEAST.items():
+        if name in given and _integer(given[name]) < least:
+            raise invalid_arg(f"{name} {complaint}")
+    limit_s = _integer(given.get("stub-execution-timeout-seconds", "0"))
+    if limit_s < 0:
+        raise invalid_arg("stub-execution-timeout-seconds can't be smaller than zero.")
+    return PythonSettings(
+        _parsed_host("host", given.get("host", Host.INLINE.value)),
+        Supervision(_boolean("stub-restart", given.get("stub-restart", "true")), limit_s or None),
+    )
+
+
+def _integer(text: str) -> int:
+    number = leading_integer(text)
+    if number is None or not -(2**63) <= number < 2**63:
+        raise invalid_arg("stol")  # the C function that the real backend reads it with
+    return number
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise _refused(name, text, ("true", "false"))
+    return text == "true"
+
+
+def _parsed_host(name: str, text: str) -> Host:
+    try:
+        return Host(text)
+    except ValueError:
+        raise _refused(name, text, [host.value for host in Host]) from None
+
+
+def _refused(name: str, text: str, known: Iterable[str]) -> ServerError:
+    return invalid_arg(f"Incorrect value for {name}: '{text}', expected one of {', '.join(known)}")
 
 
 class PythonHosts:
@@ -44,7 +124,7 @@ class PythonHosts:
         `health` hears of it if its process dies, or if its model tells whether it is ready.
         `prepare` is for the one that takes the place of an instance whose process died.
         """
-        settings = read(self._given)
+        settings = python_settings(self._given)
         if _host(settings, chosen) is Host.INLINE:
             return InlineInstance(spec, self._clock, self._metrics, calls, health)
         return ProcessInstance(
@@ -55,10 +135,10 @@ class PythonHosts:
         self, model_file: Path, model_name: str, config: dict[str, Any], chosen: str
     ) -> dict[str, Any]:
         """`config` as the model itself completes it. Blocks for as long as the model does."""
-        if _host(read(self._given), chosen) is Host.INLINE:
+        if _host(python_settings(self._given), chosen) is Host.INLINE:
             with printing.speaking(model_name):
                 return inline.auto_complete(model_file, model_name, config)
-        return completing.auto_complete(model_file, model_name, config)
+        return auto_complete_in_process(model_file, model_name, config)
 
 
 def _host(settings: PythonSettings, chosen: str) -> Host:

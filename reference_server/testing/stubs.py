@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server.backends.python_host.exceptions import describe
+from reference_server.backends.python_host.model_code import describe
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.request import LATEST, InferRequest

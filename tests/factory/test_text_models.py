@@ -16,7 +16,8 @@ from model_factory import artifacts
 from model_factory.__main__ import REPOSITORY
 from model_factory.sentences import LABELS
 from model_factory.text_recipes import RECIPES
-from reference_server.backends.python_host.inline import InlineInstance, InstanceSpec
+from reference_server.backends.instances import InstanceSpec
+from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.config import render
 from reference_server.core import dtypes
 from reference_server.core.clock import SystemClock

@@ -22,15 +22,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from reference_server.backends.process_host import messages, specs
-from reference_server.backends.process_host.channel import Channel
-from reference_server.backends.process_host.link import Handler, Link
-from reference_server.backends.process_host.memory import Incoming, Outgoing
-from reference_server.backends.process_host.remote import (
-    RemoteCalls,
-    RemoteMetrics,
-    Requests,
-    Server,
+from reference_server.backends.process_host import messages
+from reference_server.backends.process_host.connection import Connection, Handler, MessageChannel
+from reference_server.backends.process_host.memory import IncomingMemory, OutgoingMemory
+from reference_server.backends.process_host.proxies import (
+    MetricsProxy,
+    ModelCallsProxy,
+    ReceivedRequests,
+    RpcClient,
 )
 from reference_server.backends.python_host import inline
 from reference_server.core.clock import SystemClock
@@ -52,12 +51,16 @@ def main(parent: int, end: int, incoming: int, outgoing: int) -> None:
     _end_with(parent)
     _leave_signals_to_the_server()
     _set_up_output()
-    link = Link(Channel(socket.socket(fileno=end)), Outgoing(outgoing), Incoming(incoming))
+    connection = Connection(
+        MessageChannel(socket.socket(fileno=end)),
+        OutgoingMemory(outgoing),
+        IncomingMemory(incoming),
+    )
     os.close(incoming)
     os.close(outgoing)
     os.set_inheritable(end, False)
-    _log_to(link)
-    _Child(link).run()
+    _log_to(connection)
+    _Child(connection).run()
 
 
 def _end_with(parent: int) -> None:
@@ -90,26 +93,26 @@ def _set_up_output() -> None:
     faulthandler.enable()  # a crash tells which line of the model it was
 
 
-def _log_to(link: Link) -> None:
+def _log_to(connection: Connection) -> None:
     """Send the server's own log records, and those of pb_utils.Logger, to the server's log."""
     logger = logging.getLogger("reference_server")
-    logger.handlers[:] = [_LinkHandler(link)]
+    logger.handlers[:] = [_ConnectionHandler(connection)]
     logger.propagate = False
     logger.setLevel(logging.DEBUG)  # what is shown is decided where it is shown
 
 
-class _LinkHandler(logging.Handler):
-    """Sends each record over the link."""
+class _ConnectionHandler(logging.Handler):
+    """Sends each record over the connection."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, connection: Connection) -> None:
         super().__init__()
-        self._link = link
+        self._connection = connection
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.exc_info:
             text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
-        self._link.send(
+        self._connection.send(
             "log", record.name, record.levelno, record.pathname, record.lineno, text, record.created
         )
 
@@ -117,12 +120,12 @@ class _LinkHandler(logging.Handler):
 class _Child:
     """What the server's messages make this process do."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        server = Server(link)
-        self._metrics = RemoteMetrics(link, server)
-        self._requests = Requests(link)
-        self._calls = RemoteCalls(link, server, self._requests)
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        server = RpcClient(connection)
+        self._metrics = MetricsProxy(connection, server)
+        self._requests = ReceivedRequests(connection)
+        self._calls = ModelCallsProxy(connection, server, self._requests)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._instance: inline.InlineInstance
         self._handlers: dict[str, Handler] = {
@@ -145,23 +148,23 @@ class _Child:
             del job  # an idle process holds no tensors
 
     def _receive(self) -> None:
-        self._link.run(self._handlers)
+        self._connection.run(self._handlers)
         os._exit(1)  # the server is gone
 
     def _do(self, kind: str, job: Callable[[], Any]) -> None:
         try:
             outcome = job()
         except ServerError as error:
-            self._link.send("failed", error.code.name, error.message)
+            self._connection.send("failed", error.code.name, error.message)
         except Exception as error:  # a defect of ours must not leave the server waiting
             log.exception("a job failed")
-            self._link.send("failed", Code.INTERNAL.name, f"{type(error).__name__}: {error}")
+            self._connection.send("failed", Code.INTERNAL.name, f"{type(error).__name__}: {error}")
         else:
-            self._link.send(kind, outcome)
+            self._connection.send(kind, outcome)
 
     def _open(self, spec: dict[str, Any]) -> bool:
         self._instance = inline.InlineInstance(
-            specs.unpack(spec), SystemClock(), self._metrics, self._calls
+            messages.unpack_spec(spec), SystemClock(), self._metrics, self._calls
         )
         self._instance.open()
         return self._instance.tells_readiness
@@ -170,13 +173,13 @@ class _Child:
         threading.Thread(target=self._tell_readiness, name="ready", daemon=True).start()
 
     def _tell_readiness(self) -> None:
-        self._link.send("readiness", self._instance.is_ready())
+        self._connection.send("readiness", self._instance.is_ready())
 
-    def _receive_batch(self, first: int, heads: list[messages.Head]) -> None:
-        requests = self._requests.receive(first, heads)
+    def _receive_batch(self, first: int, packed: list[messages.Packed]) -> None:
+        requests = self._requests.receive(first, packed)
         self._jobs.put(("executed", lambda: self._execute(first, requests)))
 
-    def _execute(self, first: int, requests: list[InferRequest]) -> messages.Head:
+    def _execute(self, first: int, requests: list[InferRequest]) -> messages.Packed:
         numbers = range(first, first + len(requests))
         try:
             execution = self._instance.execute(requests)
@@ -187,7 +190,7 @@ class _Child:
         for place, (number, response) in enumerate(zip(numbers, execution.responses, strict=True)):
             if response is not None or place in execution.rescheduled:
                 self._requests.answered(number)
-        return messages.pack_execution(self._link, execution)
+        return messages.pack_execution(self._connection, execution)
 
 
 def _complete(model_file: str, model_name: str, config: str) -> str:

@@ -6,20 +6,21 @@ the process: what becomes of requests if it dies, and when it is started again.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from reference_server.backends.process_host import messages, specs
-from reference_server.backends.process_host.backoff import Backoff
-from reference_server.backends.process_host.link import Link
-from reference_server.backends.process_host.live import LiveRequests
+from reference_server.backends.instances import InstanceSpec, Readiness
+from reference_server.backends.process_host import messages
+from reference_server.backends.process_host.connection import Connection, Handler
+from reference_server.backends.process_host.dispatcher import CallDispatcher, write_record
+from reference_server.backends.process_host.in_flight import InFlightRequests
 from reference_server.backends.process_host.process import ChildProcess, ProcessEnded, ProcessSlow
-from reference_server.backends.process_host.services import Services
-from reference_server.backends.python_host.inline import InstanceSpec
-from reference_server.backends.readiness import Readiness
 from reference_server.core.clock import Clock
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
@@ -28,6 +29,37 @@ from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, InferResponse
 
 log = logging.getLogger(__name__)
+
+_NS_PER_S = 1_000_000_000
+
+
+class Backoff:
+    """How long to wait before a process is started again: times in, times out.
+
+    Twice as long after each failure, up to a limit; forgotten once a process has lasted.
+
+    The first delay is `first_s`, the greatest `limit_s`. A process that ran for longer than
+    `limit_s` was sound, so its end counts as the first.
+    """
+
+    def __init__(self, first_s: float = 0.1, limit_s: float = 10.0) -> None:
+        self._first_ns = int(first_s * _NS_PER_S)
+        self._limit_ns = int(limit_s * _NS_PER_S)
+        self._delay_ns = self._first_ns
+        self._started_ns: int | None = None
+
+    def started(self, now_ns: int) -> None:
+        """A process is ready."""
+        self._started_ns = now_ns
+
+    def ended(self, now_ns: int) -> int:
+        """It has ended, or could not be made ready: how many nanoseconds from now to try again."""
+        if self._started_ns is not None and now_ns - self._started_ns > self._limit_ns:
+            self._delay_ns = self._first_ns
+        self._started_ns = None
+        delay = self._delay_ns
+        self._delay_ns = min(2 * delay, self._limit_ns)
+        return delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +112,7 @@ class ProcessInstance:
         self._starting: ChildProcess | None = None
         self._failed_starts = 0
         self._closing = False
-        self._live = LiveRequests()
+        self._in_flight = InFlightRequests()
 
     def __repr__(self) -> str:
         state = "down" if self._child is None else f"process {self._child.pid}"
@@ -110,12 +142,12 @@ class ProcessInstance:
         return self._execute(self._ready_child(), requests)
 
     def _execute(self, child: ChildProcess, requests: Sequence[InferRequest]) -> Execution:
-        numbers = self._live.begin(child, requests)
+        numbers = self._in_flight.begin(child, requests)
         limit_s = self._supervision.execution_limit_s
         try:
-            heads = messages.pack_requests(child.link, requests)
-            child.link.send("execute", numbers.start, heads)
-            self._live.watch(numbers)
+            packed = messages.pack_requests(child.connection, requests)
+            child.connection.send("execute", numbers.start, packed)
+            self._in_flight.watch(numbers)
             execution: Execution = child.answer(limit_s)
         except ProcessEnded:
             return self._unfinished(child, numbers, requests, self._unhealthy())
@@ -129,15 +161,15 @@ class ProcessInstance:
         except ServerError:
             if child.is_gone:  # there was no room for its requests any more
                 return self._unfinished(child, numbers, requests, self._unhealthy())
-            self._live.take(numbers)
-            self._live.executed(child)
+            self._in_flight.take(numbers)
+            self._in_flight.executed(child)
             raise
-        self._live.take(
+        self._in_flight.take(
             number
             for place, number in enumerate(numbers)
             if execution.responses[place] is not None or place in execution.rescheduled
         )
-        self._live.executed(child)
+        self._in_flight.executed(child)
         if child.is_gone:
             self._fail_late(child)
         return execution
@@ -164,7 +196,7 @@ class ProcessInstance:
     def _launch(self, prepare: Callable[[OpenInstance], None] | None) -> None:
         """Start a process, open the model in it, `prepare` it, let it serve. Raises ServerError."""
         child: ChildProcess = self._processes(
-            self.name, self._attend, lambda how: self._ended(child, how)
+            self.name, self._new_dispatcher, lambda how: self._ended(child, how)
         )
         child.start()
         with self._changed:
@@ -173,7 +205,7 @@ class ProcessInstance:
         try:
             if closing:
                 child.kill()
-            tells_readiness = child.ask("open", specs.pack(self._spec))
+            tells_readiness = child.ask("open", messages.pack_spec(self._spec))
             if prepare is not None:
                 prepare(_Started(self.name, partial(self._execute, child)))
         except ProcessEnded as error:
@@ -198,9 +230,13 @@ class ProcessInstance:
         child = self._child
         return child is not None and child.is_ready()
 
-    def _attend(self, link: Link) -> Services:
-        return Services(
-            link, self._metrics, self._calls, partial(self._responded, link), self._live.get
+    def _new_dispatcher(self, connection: Connection) -> CallDispatcher:
+        return CallDispatcher(
+            connection,
+            self._metrics,
+            self._calls,
+            partial(self._responded, connection),
+            self._in_flight.get,
         )
 
     def _ended(self, child: ChildProcess, how: str) -> None:
@@ -258,11 +294,13 @@ class ProcessInstance:
 
     # ----------------------------------------------------------------------------- its requests
 
-    def _responded(self, link: Link, number: int, head: messages.Head) -> None:
+    def _responded(self, connection: Connection, number: int, packed: messages.Packed) -> None:
         """A response that did not come out of `execute`. On the thread that receives."""
-        response = messages.unpack_response(link, head)
+        response = messages.unpack_response(connection, packed)
         final = response.final
-        request = self._live.take([number]).get(number) if final else self._live.get(number)
+        request = (
+            self._in_flight.take([number]).get(number) if final else self._in_flight.get(number)
+        )
         if request is not None:  # else an error of this side's was its last
             request.sink.send(response)
 
@@ -274,8 +312,8 @@ class ProcessInstance:
         error: ServerError,
     ) -> Execution:
         """What came of an execution whose process is gone: errors for all that are not answered."""
-        unanswered = self._live.take(numbers)
-        self._live.executed(child)
+        unanswered = self._in_flight.take(numbers)
+        self._in_flight.executed(child)
         if len(unanswered) == len(requests):
             raise error
         for request in unanswered.values():
@@ -285,7 +323,7 @@ class ProcessInstance:
 
     def _fail_late(self, child: ChildProcess) -> None:
         """Answer what a dead process would have answered later."""
-        for request in self._live.take_late(child).values():
+        for request in self._in_flight.take_late(child).values():
             request.sink.send(self._error_response(request, self._unhealthy()))
 
     def _error_response(self, request: InferRequest, error: ServerError) -> InferResponse:
@@ -302,3 +340,35 @@ class _Started:
 
     name: str
     execute: Callable[[Sequence[InferRequest]], Execution]
+
+
+class _LogDispatcher:
+    """Takes log lines: a model that completes its configuration has no server to ask."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.handlers: Mapping[str, Handler] = {"log": write_record}
+
+    def end(self) -> None:
+        pass
+
+
+def auto_complete_in_process(
+    model_file: Path, model_name: str, config: dict[str, Any]
+) -> dict[str, Any]:
+    """`config` as the model's `auto_complete_config` completes it; as it is if it has none.
+
+    Blocks for as long as the model does. Raises ServerError as the inline host does, and if the
+    process ends.
+    """
+    child = ChildProcess(model_name, _LogDispatcher)
+    child.start()
+    try:
+        text = child.ask("complete", str(model_file), model_name, json.dumps(config))
+    except ProcessEnded as error:
+        raise internal(
+            f"Stub process '{model_name}' {error} while it completed the configuration."
+        ) from error
+    finally:
+        child.exit()
+    completed: dict[str, Any] = json.loads(text)
+    return completed

@@ -1,4 +1,4 @@
-"""The memory through which tensors go from one process to the other, in one direction.
+"""The shared memory through which tensors go from one process to the other, in one direction.
 
 It is a file without a name: it is gone with the last process that has it, however that ends. Its
 size is sealed, so neither side can take pages away from under the other. It is large and empty:
@@ -14,13 +14,79 @@ import mmap
 import os
 import threading
 import weakref
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-from reference_server.backends.process_host.blocks import Blocks
+#: No element type needs more, and blocks of different tensors share no cache line.
+ALIGNMENT = 64
+
+
+class BlockAllocator:
+    """Which blocks of a stretch of `limit` bytes are taken: integers alone. Not thread-safe.
+
+    First fit from the front, so that what is used again is what is in the caches already; what is
+    given back is joined with its free neighbours.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._taken: dict[int, int] = {}
+        # The free spans in order: where each begins and ends. Neighbours are never both free.
+        self._begins = [0]
+        self._ends = [limit]
+        self._limit = limit
+
+    def __repr__(self) -> str:
+        return (
+            f"BlockAllocator({len(self._taken)} taken, {self.used} of {self._limit} bytes, "
+            f"{len(self._begins)} free spans)"
+        )
+
+    @property
+    def used(self) -> int:
+        """The number of bytes in taken blocks, padding included."""
+        return sum(self._taken.values())
+
+    @property
+    def is_unused(self) -> bool:
+        """True if no block is taken."""
+        return not self._taken
+
+    def take(self, size: int) -> int | None:
+        """The offset of a free block of at least `size` > 0 bytes; None if there is none."""
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        for place, begin in enumerate(self._begins):
+            end = self._ends[place]
+            if end - begin < size:
+                continue
+            if end - begin == size:
+                del self._begins[place], self._ends[place]
+            else:
+                self._begins[place] = begin + size
+            self._taken[begin] = size
+            return begin
+        return None
+
+    def give_back(self, offset: int) -> None:
+        """Free the block at `offset`. Raises KeyError if none was taken there."""
+        end = offset + self._taken.pop(offset)
+        place = bisect_left(self._begins, offset)
+        joins_before = place > 0 and self._ends[place - 1] == offset
+        joins_after = place < len(self._begins) and self._begins[place] == end
+        if joins_before and joins_after:
+            self._ends[place - 1] = self._ends[place]
+            del self._begins[place], self._ends[place]
+        elif joins_before:
+            self._ends[place - 1] = end
+        elif joins_after:
+            self._begins[place] = offset
+        else:
+            self._begins.insert(place, offset)
+            self._ends.insert(place, end)
+
 
 #: How much the tensors may take that are under way in one direction.
 LIMIT_BYTES = 16 << 30
@@ -43,7 +109,7 @@ def _mapped(descriptor: int) -> mmap.mmap:
     return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
 
 
-class Outgoing:
+class OutgoingMemory:
     """The side that writes: puts tensors into blocks, and frees these when it is told. Any thread.
 
     Closed, it has no room for anything.
@@ -52,12 +118,12 @@ class Outgoing:
     def __init__(self, descriptor: int) -> None:
         self._map = _mapped(descriptor)
         self._bytes: _Bytes = np.frombuffer(self._map, np.uint8)
-        self._blocks = Blocks(len(self._map))
+        self._blocks = BlockAllocator(len(self._map))
         self._high = 0  # how far anything was ever written since pages were given back
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"Outgoing({self._blocks})"
+        return f"OutgoingMemory({self._blocks})"
 
     def put(self, data: memoryview) -> int | None:
         """Copy `data`, which is not empty, into a block; its offset, or None if there is no room.
@@ -86,7 +152,7 @@ class Outgoing:
     def close(self) -> None:
         """Give up the mapping, and the descriptor that Python keeps with it."""
         with self._lock:
-            self._blocks = Blocks(0)
+            self._blocks = BlockAllocator(0)
             self._bytes = np.empty(0, np.uint8)
             with contextlib.suppress(BufferError):  # somebody copies: it goes with that
                 self._map.close()
@@ -99,7 +165,7 @@ class _Lease(weakref.ref[_Bytes]):
     offset: int
 
 
-class Incoming:
+class IncomingMemory:
     """The side that reads: gives views of blocks, and tells which are no longer looked at.
 
     A view may be written to and belongs to whoever asked for it; it stays good as long as anything

@@ -1,11 +1,14 @@
-"""Requests and responses as messages: their values as JSON, their tensors in shared memory."""
+"""What messages are made of: requests, responses and specs as JSON, tensors in shared memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
-from reference_server.backends.process_host.link import Link
+from reference_server.backends.instances import InstanceSpec
+from reference_server.backends.process_host.connection import Connection
 from reference_server.core import dtypes
 from reference_server.core.cancellation import Cancellation
 from reference_server.core.errors import Code, ServerError
@@ -13,7 +16,8 @@ from reference_server.core.request import InferRequest, RequestTrace, ResponseSi
 from reference_server.core.response import Execution, InferResponse
 from reference_server.core.tensor import Tensor
 
-Head = list[Any]
+#: The form of a value in a message: JSON's values, and for tensors where they lie.
+Packed = list[Any]
 
 #: The fields of a request that travel as they are.
 PLAIN = (
@@ -35,36 +39,36 @@ CONVERTED = ("inputs", "parameters", "flags", "cancellation", "trace")
 LEFT_OUT = ("sink", "batch_key", "timed")
 
 
-def pack_tensors(link: Link, tensors: Iterable[Tensor]) -> list[Head]:
-    """Copy tensors into the memory of `link`; all or none. Raises ServerError if there is no room.
+def pack_tensors(connection: Connection, tensors: Iterable[Tensor]) -> list[Packed]:
+    """Copy tensors into shared memory; all or none. Raises ServerError if there is no room.
 
-    Each head is name, data type, shape, offset and size.
+    What is packed of each is name, data type, shape, offset and size.
     """
-    heads: list[Head] = []
+    packed: list[Packed] = []
     try:
         for tensor in tensors:
             assert tensor.datatype is not None, "no request of an unknown type gets this far"
-            offset, size = link.put(tensor.raw())
-            heads.append([tensor.name, tensor.datatype.value, tensor.shape, offset, size])
+            offset, size = connection.put(tensor.raw())
+            packed.append([tensor.name, tensor.datatype.value, tensor.shape, offset, size])
     except BaseException:
-        _take_back(link, heads)
+        _take_back(connection, packed)
         raise
-    return heads
+    return packed
 
 
-def _take_back(link: Link, heads: Iterable[Head]) -> None:
-    link.take_back([offset for *_, offset, size in heads if size])
+def _take_back(connection: Connection, packed: Iterable[Packed]) -> None:
+    connection.take_back([offset for *_, offset, size in packed if size])
 
 
-def unpack_tensors(link: Link, heads: Iterable[Head]) -> list[Tensor]:
-    """Tensors that view the memory of `link`."""
+def unpack_tensors(connection: Connection, packed: Iterable[Packed]) -> list[Tensor]:
+    """Tensors that view the memory of `connection`."""
     return [
-        Tensor(name, dtypes.BY_NAME[datatype], tuple(shape), raw=link.view(offset, size))
-        for name, datatype, shape, offset, size in heads
+        Tensor(name, dtypes.BY_NAME[datatype], tuple(shape), raw=connection.view(offset, size))
+        for name, datatype, shape, offset, size in packed
     ]
 
 
-def pack_request(link: Link, request: InferRequest) -> Head:
+def pack_request(connection: Connection, request: InferRequest) -> Packed:
     """A request, without the way of its answers. Raises ServerError if there is no room."""
     return [
         [getattr(request, name) for name in PLAIN],
@@ -72,30 +76,30 @@ def pack_request(link: Link, request: InferRequest) -> Head:
         int(request.flags),
         request.cancellation.is_cancelled,
         request.trace is not None,
-        pack_tensors(link, request.inputs.values()),
+        pack_tensors(connection, request.inputs.values()),
     ]
 
 
-def pack_requests(link: Link, requests: Iterable[InferRequest]) -> list[Head]:
+def pack_requests(connection: Connection, requests: Iterable[InferRequest]) -> list[Packed]:
     """The requests of a batch; all or none. Raises ServerError if there is no room."""
-    heads: list[Head] = []
+    packed: list[Packed] = []
     try:
-        heads.extend(pack_request(link, request) for request in requests)
+        packed.extend(pack_request(connection, request) for request in requests)
     except BaseException:
-        for *_, tensors in heads:
-            _take_back(link, tensors)
+        for *_, tensors in packed:
+            _take_back(connection, tensors)
         raise
-    return heads
+    return packed
 
 
 def unpack_request(
-    link: Link, head: Head, sink: ResponseSink, trace: RequestTrace | None = None
+    connection: Connection, packed: Packed, sink: ResponseSink, trace: RequestTrace | None = None
 ) -> InferRequest:
     """The request, whose answers go to `sink`; it has `trace` if it had one."""
-    plain, parameters, flags, is_cancelled, is_traced, tensors = head
+    plain, parameters, flags, is_cancelled, is_traced, tensors = packed
     request = InferRequest(
         **dict(zip(PLAIN, plain, strict=True)),
-        inputs={tensor.name: tensor for tensor in unpack_tensors(link, tensors)},
+        inputs={tensor.name: tensor for tensor in unpack_tensors(connection, tensors)},
         sink=sink,
         parameters=parameters,
         flags=SequenceFlag(flags),
@@ -108,13 +112,13 @@ def unpack_request(
     return request
 
 
-def pack_response(link: Link, response: InferResponse) -> Head:
+def pack_response(connection: Connection, response: InferResponse) -> Packed:
     """One response; one that finds no room becomes an error."""
     error = response.error
-    tensors: list[Head] = []
+    tensors: list[Packed] = []
     if error is None:
         try:
-            tensors = pack_tensors(link, response.outputs)
+            tensors = pack_tensors(connection, response.outputs)
         except ServerError as no_room:
             error = no_room
     return [
@@ -129,14 +133,14 @@ def pack_response(link: Link, response: InferResponse) -> Head:
     ]
 
 
-def unpack_response(link: Link, head: Head) -> InferResponse:
-    """The response, whose tensors view the memory of `link`."""
-    name, version, request_id, tensors, parameters, error, final, empty = head
+def unpack_response(connection: Connection, packed: Packed) -> InferResponse:
+    """The response, whose tensors view the memory of `connection`."""
+    name, version, request_id, tensors, parameters, error, final, empty = packed
     return InferResponse(
         name,
         version,
         request_id,
-        unpack_tensors(link, tensors) if error is None else (),
+        unpack_tensors(connection, tensors) if error is None else (),
         [(key, value) for key, value in parameters],
         None if error is None else ServerError(Code[error[0]], error[1]),
         final,
@@ -144,11 +148,11 @@ def unpack_response(link: Link, head: Head) -> InferResponse:
     )
 
 
-def pack_execution(link: Link, execution: Execution) -> Head:
+def pack_execution(connection: Connection, execution: Execution) -> Packed:
     """What an execution gave."""
     return [
         [
-            None if response is None else pack_response(link, response)
+            None if response is None else pack_response(connection, response)
             for response in execution.responses
         ],
         execution.input_end_ns,
@@ -158,13 +162,41 @@ def pack_execution(link: Link, execution: Execution) -> Head:
     ]
 
 
-def unpack_execution(link: Link, head: Head) -> Execution:
+def unpack_execution(connection: Connection, packed: Packed) -> Execution:
     """The execution; its times are of the machine's monotonic clock, which all processes share."""
-    responses, input_end_ns, output_start_ns, rescheduled, failed = head
+    responses, input_end_ns, output_start_ns, rescheduled, failed = packed
     return Execution(
-        [None if response is None else unpack_response(link, response) for response in responses],
+        [
+            None if response is None else unpack_response(connection, response)
+            for response in responses
+        ],
         input_end_ns,
         output_start_ns,
         frozenset(rescheduled),
         failed,
     )
+
+
+def pack_spec(spec: InstanceSpec) -> dict[str, Any]:
+    """All that tells an instance from others: each field with the kind of its value."""
+    return {
+        field.name: _packed_field(getattr(spec, field.name)) for field in dataclasses.fields(spec)
+    }
+
+
+def _packed_field(value: object) -> tuple[str, object]:
+    if isinstance(value, Path):
+        return "path", str(value)
+    if isinstance(value, frozenset):
+        return "set", sorted(value)
+    return "plain", value
+
+
+def unpack_spec(values: dict[str, Any]) -> InstanceSpec:
+    """The specification that was packed."""
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "path": Path,
+        "set": frozenset,
+        "plain": lambda value: value,
+    }
+    return InstanceSpec(**{name: kinds[kind](value) for name, (kind, value) in values.items()})

@@ -1,4 +1,4 @@
-"""One child process, from its start to its end."""
+"""One child process, from its start to its end: its jobs, its output, how it ended."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import contextlib
 import logging
 import os
 import queue
+import selectors
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
-from reference_server.backends.process_host import memory, messages, output
-from reference_server.backends.process_host.channel import Channel
-from reference_server.backends.process_host.link import Handler, Link
+from reference_server.backends.process_host import memory, messages
+from reference_server.backends.process_host.connection import Connection, Handler, MessageChannel
 from reference_server.core.errors import Code, ServerError, internal
 
 log = logging.getLogger(__name__)
 
+_CHUNK = 1 << 16
 #: What the child's interpreter runs. Its modules are found where the server finds them.
 _BOOT = (
     "import sys; _, _, *numbers = sys.argv[:6]; sys.path[:] = sys.argv[6:]; sys.argv[:] = ['']; "
@@ -38,8 +39,8 @@ class ProcessSlow(Exception):
     """The process has not answered in time."""
 
 
-class Attendant(Protocol):
-    """Who serves a process, on the thread that receives from it."""
+class Dispatcher(Protocol):
+    """Does what a process calls for, on the thread that receives from it."""
 
     handlers: Mapping[str, Handler]
 
@@ -50,18 +51,18 @@ class Attendant(Protocol):
 class ChildProcess:
     """A process that does one job after the other.
 
-    `attend` makes whoever takes the messages that come by themselves. `ended` is called once with
-    how it ended, after the last message and before whoever waits for an answer hears of it.
+    `new_dispatcher` makes what takes the messages that come by themselves. `ended` is called once
+    with how it ended, after the last message and before whoever waits for an answer hears of it.
     """
 
     def __init__(
         self,
         name: str,
-        attend: Callable[[Link], Attendant],
+        new_dispatcher: Callable[[Connection], Dispatcher],
         ended: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._name = name
-        self._attend = attend
+        self._new_dispatcher = new_dispatcher
         self._tell_end = ended
         self._answers: queue.SimpleQueue[tuple[Any] | ServerError | ProcessEnded] = (
             queue.SimpleQueue()
@@ -72,7 +73,7 @@ class ChildProcess:
         self._gone = threading.Event()
         self._failure: ServerError | None = None
         self._process: subprocess.Popen[bytes]
-        self.link: Link
+        self.connection: Connection
 
     def start(self) -> None:
         """Start it. Blocks for milliseconds: the process gets ready by itself.
@@ -87,7 +88,7 @@ class ChildProcess:
 
     def ask(self, *job: Any) -> Any:  # noqa: ANN401 - JSON's values
         """What a job gives; one at a time. Blocks. Raises ServerError or ProcessEnded."""
-        self.link.send(*job)
+        self.connection.send(*job)
         return self.answer()
 
     def answer(self, timeout_s: float | None = None) -> Any:  # noqa: ANN401 - JSON's values
@@ -111,12 +112,12 @@ class ChildProcess:
         """
         if self.is_gone:
             return False
-        self.link.send("is_ready")
+        self.connection.send("is_ready")
         return self._readiness.get()
 
     def exit(self) -> None:
         """Let it end, or kill it if it does not within seconds. Blocks."""
-        self.link.send("exit")
+        self.connection.send("exit")
         if not self._gone.wait(_EXIT_S):
             log.warning("the process of %s does not exit; it is killed", self._name)
             self.kill()
@@ -144,21 +145,21 @@ class ChildProcess:
             return
         finally:
             self._started.set()
-        attendant = self._attend(self.link)
+        dispatcher = self._new_dispatcher(self.connection)
         own: dict[str, Handler] = {
             "done": self._done,
             "executed": self._executed,
             "failed": self._failed,
             "readiness": self._readiness.put,
         }
-        self.link.run({**attendant.handlers, **own})
+        self.connection.run({**dispatcher.handlers, **own})
         self._process.wait()
         self._printed.wait()
         how = _described(self._process.returncode)
         self._gone.set()
-        self.link.close()
+        self.connection.close()
         try:
-            attendant.end()
+            dispatcher.end()
             self._tell_end(how)
         finally:  # whatever a sink does, nobody is left waiting
             self._readiness.put(False)
@@ -171,15 +172,19 @@ class ChildProcess:
             kept.callback(ours.close)
             given.callback(theirs.close)
             to_child, from_child = (
-                _closing(given, memory.create()),
-                _closing(given, memory.create()),
+                _closed_with(given, memory.create()),
+                _closed_with(given, memory.create()),
             )
             (out, childs_out), (err, childs_err) = os.pipe(), os.pipe()
             for descriptor in (out, err):
-                _closing(kept, descriptor)
+                _closed_with(kept, descriptor)
             for descriptor in (childs_out, childs_err):
-                _closing(given, descriptor)
-            self.link = Link(Channel(ours), memory.Outgoing(to_child), memory.Incoming(from_child))
+                _closed_with(given, descriptor)
+            self.connection = Connection(
+                MessageChannel(ours),
+                memory.OutgoingMemory(to_child),
+                memory.IncomingMemory(from_child),
+            )
             passed = theirs.fileno(), to_child, from_child
             numbers = map(str, (os.getpid(), *passed))
             self._process = subprocess.Popen(
@@ -197,28 +202,28 @@ class ChildProcess:
                 raise
             kept.pop_all()
         threading.Thread(
-            target=output.pump,
-            args=(self._name, life, output.streams(out, err), self._died),
+            target=pump,
+            args=(self._name, life, {out: sys.stdout, err: sys.stderr}, self._died),
             name=f"{self._name} output",
             daemon=True,
         ).start()
 
     def _died(self) -> None:
         self._printed.set()
-        self.link.shut()
+        self.connection.shut()
 
     def _done(self, outcome: Any) -> None:  # noqa: ANN401 - JSON's values
         self._answers.put((outcome,))
 
-    def _executed(self, head: messages.Head) -> None:
+    def _executed(self, packed: messages.Packed) -> None:
         # Here, since whoever waits may look when the process and its memory are gone.
-        self._answers.put((messages.unpack_execution(self.link, head),))
+        self._answers.put((messages.unpack_execution(self.connection, packed),))
 
     def _failed(self, code: str, text: str) -> None:
         self._answers.put(ServerError(Code[code], text))
 
 
-def _closing(stack: contextlib.ExitStack, descriptor: int) -> int:
+def _closed_with(stack: contextlib.ExitStack, descriptor: int) -> int:
     """`descriptor`, which is closed with `stack`."""
     stack.callback(os.close, descriptor)
     return descriptor
@@ -231,3 +236,61 @@ def _described(code: int) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"was ended by signal {-code}"
+
+
+# ------------------------------------------------------------------------------- its output
+
+
+def pump(name: str, life: int, pipes: Mapping[int, TextIO], ended: Callable[[], None]) -> None:
+    """Copy each line that comes out of `pipes` to its stream, as `[name] line`, until all end.
+
+    Calls `ended` when the process has whose pidfd is `life`, and all that it had printed is copied:
+    a socket or a pipe does not tell, if it has left processes of its own behind. Blocks; owns all
+    these descriptors.
+    """
+    open_pipes = {pipe: _Pipe(pipe, stream, name) for pipe, stream in pipes.items()}
+    with selectors.DefaultSelector() as selector:
+        for descriptor in (life, *pipes):
+            selector.register(descriptor, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = {key.fd for key, _ in selector.select()}
+            for descriptor in open_pipes if life in ready else ready:
+                if not open_pipes[descriptor].copy():
+                    selector.unregister(descriptor)
+            open_pipes = {fd: pipe for fd, pipe in open_pipes.items() if not pipe.is_over}
+            if life in ready:
+                selector.unregister(life)
+                os.close(life)
+                ended()
+
+
+class _Pipe:
+    """One pipe, read as far as there is something in it."""
+
+    def __init__(self, descriptor: int, stream: TextIO, name: str) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._stream = stream
+        self._name = name
+        self._rest = b""
+        self.is_over = False
+
+    def copy(self) -> bool:
+        """Copy what is there; False if nothing more will come."""
+        try:
+            while data := os.read(self._descriptor, _CHUNK):
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                self._write(lines)
+        except BlockingIOError:
+            return True
+        if self._rest:
+            self._write([self._rest])
+        os.close(self._descriptor)
+        self.is_over = True
+        return False
+
+    def _write(self, lines: list[bytes]) -> None:
+        """In one call, so that the lines of different processes do not mix."""
+        texts = (f"[{self._name}] {line.decode(errors='replace')}\n" for line in lines)
+        self._stream.write("".join(texts))
+        self._stream.flush()

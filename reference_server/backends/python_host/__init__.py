@@ -1,1 +1,1 @@
-"""The Python backend: runs the `model.py` files of a Triton model repository unchanged."""
+"""The inline host: runs the `model.py` files of a Triton model repository unchanged."""

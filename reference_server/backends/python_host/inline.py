@@ -11,24 +11,25 @@ import json
 import logging
 import threading
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from reference_server.backends.instances import READINESS_LIMIT_S, InstanceSpec, Readiness
 from reference_server.backends.python_host import outcome
-from reference_server.backends.python_host.api.calls import NO_CALLS, InstanceServer
-from reference_server.backends.python_host.api.control import bound_functions
 from reference_server.backends.python_host.api.metrics import InstanceMetrics, bound_family
 from reference_server.backends.python_host.api.model_config import ModelConfig
 from reference_server.backends.python_host.api.request import InferenceRequest, bound_request
-from reference_server.backends.python_host.api.sender import InferenceResponseSender
+from reference_server.backends.python_host.api.response import InferenceResponseSender
+from reference_server.backends.python_host.api.server_access import (
+    NO_CALLS,
+    ServerAccess,
+    bound_functions,
+)
 from reference_server.backends.python_host.coroutines import CoroutineRunner
-from reference_server.backends.python_host.exceptions import describe
-from reference_server.backends.python_host.loading import load
+from reference_server.backends.python_host.model_code import describe, load
 from reference_server.backends.python_host.modules import ModelModules
-from reference_server.backends.python_host.senders import Senders
-from reference_server.backends.readiness import LIMIT_S, Readiness
+from reference_server.backends.python_host.outcome import ResponseSenders
 from reference_server.core.clock import Clock
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
@@ -38,48 +39,6 @@ from reference_server.core.response import Execution
 from reference_server.observability import printing
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceSpec:
-    """What tells one instance of a Python model from all others.
-
-    `config_json` is the completed configuration as the model reads it, `output_names` the outputs
-    that it declares. `kind` is `CPU`, `GPU` or `MODEL`. A request to a decoupled model has any
-    number of responses; an iterative one may ask to be given a request again. `state_names` are
-    outputs that the server keeps for the next request of a sequence.
-    """
-
-    name: str
-    model_name: str
-    model_version: int
-    model_directory: Path
-    version_directory: Path
-    model_filename: str
-    config_json: str
-    output_names: frozenset[str]
-    kind: str = "CPU"
-    device_id: int = 0
-    is_decoupled: bool = False
-    is_iterative: bool = False
-    state_names: frozenset[str] = frozenset()
-
-    @property
-    def model_file(self) -> Path:
-        """The file that defines `TritonPythonModel`."""
-        return self.version_directory / self.model_filename
-
-    def arguments(self) -> dict[str, str]:
-        """What `initialize` is given."""
-        return {
-            "model_config": self.config_json,
-            "model_instance_kind": self.kind,
-            "model_instance_name": self.name,
-            "model_instance_device_id": str(self.device_id),
-            "model_repository": str(self.model_directory),
-            "model_version": str(self.model_version),
-            "model_name": self.model_name,
-        }
 
 
 class InlineInstance:
@@ -98,7 +57,7 @@ class InlineInstance:
         health: Health | None = None,
     ) -> None:
         self._spec = spec
-        self._server = InstanceServer(calls, spec.name, is_decoupled=spec.is_decoupled)
+        self._server = ServerAccess(calls, spec.name, is_decoupled=spec.is_decoupled)
         self._request_class = bound_request(self._server)
         self._clock = clock
         self._registry = metrics
@@ -107,7 +66,7 @@ class InlineInstance:
         self._modules: ModelModules | None = None
         self._model: Any = None
         self._coroutines = CoroutineRunner(spec.name)
-        self._senders = Senders(
+        self._senders = ResponseSenders(
             spec.name,
             spec.model_name,
             spec.model_version,
@@ -168,18 +127,20 @@ class InlineInstance:
         try:
             returned = self._run(received)
             output_start_ns = self._clock.monotonic_ns()
-            answers = outcome.answers(returned, received, senders)
+            responses = outcome.returned_responses(returned, received, senders)
         except ServerError as error:
-            # Answers may be kept: without the frames that hold the batch.
-            if not outcome.failed(received, ServerError(error.code, error.message)):
+            # A new error: responses may be kept, and the traceback's frames hold the batch.
+            if not outcome.end_with_error(received, ServerError(error.code, error.message)):
                 raise
             now = self._clock.monotonic_ns()
             return Execution([None] * len(received), input_end_ns, now, failed=True)
-        again: frozenset[int] = frozenset()
-        if None in answers:
-            again = outcome.given_again(received, senders, is_iterative=self._spec.is_iterative)
-        responses = outcome.responses(received, answers, senders)
-        return Execution(responses, input_end_ns, output_start_ns, again)
+        rescheduled: frozenset[int] = frozenset()
+        if None in responses:
+            rescheduled = outcome.rescheduled(
+                received, senders, is_iterative=self._spec.is_iterative
+            )
+        sent = outcome.server_responses(received, responses, senders)
+        return Execution(sent, input_end_ns, output_start_ns, rescheduled)
 
     @property
     def tells_readiness(self) -> bool:
@@ -199,7 +160,7 @@ class InlineInstance:
             with printing.speaking(self.name):
                 said: object = model.is_ready()
             if isinstance(said, Coroutine):
-                said = self._coroutines.run(said, LIMIT_S)
+                said = self._coroutines.run(said, READINESS_LIMIT_S)
         except BaseException as error:
             log.error("'%s' cannot tell whether it is ready: %s", self.name, describe(error))
             return False

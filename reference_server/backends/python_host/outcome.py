@@ -1,19 +1,129 @@
-"""What an execution means for its requests: answered, given again, or left to their senders."""
+"""What becomes of a batch's requests: responses that are returned, sent, lost, or rescheduled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import logging
+import queue
+import threading
+from collections.abc import Collection, Sequence
 
-from reference_server.backends.python_host.api.constants import (
+from reference_server.backends.python_host.api.request import (
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    InferenceRequest,
 )
-from reference_server.backends.python_host.api.request import InferenceRequest
-from reference_server.backends.python_host.api.response import InferenceResponse
-from reference_server.backends.python_host.senders import Senders
-from reference_server.core.errors import ServerError
+from reference_server.backends.python_host.api.response import (
+    InferenceResponse,
+    InferenceResponseSender,
+)
+from reference_server.core.errors import ServerError, internal
+from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
 
-Answer = InferenceResponse | None
+log = logging.getLogger(__name__)
+
+_LOST = (
+    "The model has let go of the request without a complete answer: it must return a response, or "
+    "send the final flag."
+)
+
+
+class ResponseSenders:
+    """Opens senders, and answers for those that the model forgets. Any thread.
+
+    `name` is the instance's, `output_names` are the outputs that its model declares, `state_names`
+    those that a sequence's next request is given, whether a client wants them or not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model_name: str,
+        model_version: int,
+        output_names: frozenset[str],
+        *,
+        is_decoupled: bool,
+        state_names: frozenset[str] = frozenset(),
+    ) -> None:
+        self.is_decoupled = is_decoupled
+        self.name = name
+        self._model = model_name, model_version
+        self.output_names = output_names
+        self._state_names = state_names
+        self._open = 0
+        self._changed = threading.Condition()
+        # A sender may be freed wherever memory is, with any lock held; only this queue's `put` is
+        # made for that, so another thread answers.
+        self._lost: queue.SimpleQueue[InferenceResponseSender | None] = queue.SimpleQueue()
+        self._reaper: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"ResponseSenders({self.name}: {self._open} open)"
+
+    def open(self, request: InferRequest) -> InferenceResponseSender:
+        """A sender of responses to `request`, which has no other that is open."""
+        with self._changed:
+            self._open += 1
+            if self._reaper is None:
+                self._reaper = threading.Thread(
+                    target=self._answer_lost, name=f"{self.name} senders", daemon=True
+                )
+                self._reaper.start()
+        return InferenceResponseSender._open(request, self)
+
+    def close(self) -> None:
+        """Wait until the last response to each request has been sent."""
+        with self._changed:
+            if self._open:
+                gc.collect()  # a forgotten sender may be part of a cycle
+            self._changed.wait_for(lambda: not self._open)
+            reaper, self._reaper = self._reaper, None
+        if reaper is not None:
+            self._lost.put(None)
+            reaper.join()
+
+    def failure(self, message: str) -> ServerError:
+        """The error that clients are told, written to the log once."""
+        error = internal(
+            f"Failed to process the request(s) for model '{self.name}', message: {message}"
+        )
+        log.error("%s", error.message)  # not the error, which comes to hold the batch
+        return error
+
+    def blank(self, request: InferRequest) -> InferResponse:
+        return InferResponse(*self._model, request.id)
+
+    def respond(self, request: InferRequest, answer: InferenceResponse) -> InferResponse:
+        response = InferResponse(*self._model, request.id)
+        if answer._error is not None:
+            response.error = answer._error._as_server_error()
+        else:
+            wanted: Collection[str] = request.requested_outputs or self.output_names
+            if self._state_names:
+                wanted = self._state_names.union(wanted)
+            response.outputs = [
+                tensor._core for tensor in answer._output_tensors if tensor._core.name in wanted
+            ]
+            if answer._parameters:
+                response.parameters = tuple(answer._parameters.items())
+        return response
+
+    def finished(self) -> None:
+        with self._changed:
+            self._open -= 1
+            if not self._open:
+                self._changed.notify_all()
+
+    def lost(self, sender: InferenceResponseSender) -> None:
+        self._lost.put(sender)  # takes no lock
+
+    def _answer_lost(self) -> None:
+        while (sender := self._lost.get()) is not None:
+            sender._fail(self.failure(_LOST))
+            del sender
+
+
+# ----------------------------------------------------------------- after `execute` has returned
 
 _NOT_ITERATIVE = (
     "Failed to release request: Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, "
@@ -24,10 +134,10 @@ _SENT_AND_RETURNED = (
 )
 
 
-def answers(
-    returned: object, received: Sequence[InferenceRequest], senders: Senders
-) -> Sequence[Answer]:
-    """What `execute` returned, as one answer per request. Raises ServerError if it is not that."""
+def returned_responses(
+    returned: object, received: Sequence[InferenceRequest], senders: ResponseSenders
+) -> Sequence[InferenceResponse | None]:
+    """What `execute` returned: one response per request, or None. Raises ServerError if not."""
     count = len(received)
     if senders.is_decoupled:
         if returned is not None:
@@ -64,20 +174,22 @@ def answers(
     return returned
 
 
-def responses(
-    received: Sequence[InferenceRequest], answers: Sequence[Answer], senders: Senders
+def server_responses(
+    received: Sequence[InferenceRequest],
+    returned: Sequence[InferenceResponse | None],
+    senders: ResponseSenders,
 ) -> Sequence[InferResponse | None]:
-    """The server's responses for `answers`; None where it is the sender's affair.
+    """The server's responses for those that `execute` returned; None where a sender has the rest.
 
-    A request without an answer has a sender from now on, which lives as long as the model keeps it
+    A request without a response has a sender from now on, which lives as long as the model keeps it
     or the request.
     """
     responses: list[InferResponse | None] = []
-    for request, answer in zip(received, answers, strict=True):
+    for request, answer in zip(received, returned, strict=True):
         response: InferResponse | None = None
         if answer is None:
             request.get_response_sender()
-        elif (sender := request._settle()) is None or sender._retire():
+        elif (sender := request._mark_answered()) is None or sender._close_silently():
             response = senders.respond(request._request, answer)
         else:
             sender._fail(senders.failure(_SENT_AND_RETURNED))
@@ -85,10 +197,10 @@ def responses(
     return responses
 
 
-def given_again(
-    received: Sequence[InferenceRequest], senders: Senders, *, is_iterative: bool
+def rescheduled(
+    received: Sequence[InferenceRequest], senders: ResponseSenders, *, is_iterative: bool
 ) -> frozenset[int]:
-    """The places of the requests that the model gets once more.
+    """The places of the requests that the model has rescheduled: it gets them once more.
 
     Those that cannot be given again end with an error, unless they have ended already.
     """
@@ -101,10 +213,12 @@ def given_again(
         for place in places:
             received[place].get_response_sender()._fail(senders.failure(_NOT_ITERATIVE))
         return frozenset()
-    return frozenset(place for place in places if received[place].get_response_sender()._retire())
+    return frozenset(
+        place for place in places if received[place].get_response_sender()._close_silently()
+    )
 
 
-def failed(received: Sequence[InferenceRequest], error: ServerError) -> bool:
+def end_with_error(received: Sequence[InferenceRequest], error: ServerError) -> bool:
     """End all requests that are still open with `error`; False if nobody has used a sender.
 
     Then all are still to be answered, by whoever is told of the error.

@@ -30,7 +30,7 @@ ON_BOTH_HOSTS = (
     "test_inline_life",
     "test_imports",
     "test_dlpack",
-    "test_asking",
+    "test_bls",
 )
 
 #: Those among them that look at what the host of the server's own process does alone.

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from server.support.requests import Answers, NullSink
 
-from reference_server.backends.python_host.inline import InlineInstance, InstanceSpec
-from reference_server.backends.python_host.senders import Senders
+from reference_server.backends.instances import InstanceSpec
+from reference_server.backends.python_host.inline import InlineInstance
+from reference_server.backends.python_host.outcome import ResponseSenders
 from reference_server.core import dtypes
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest
@@ -181,10 +182,10 @@ def said(opened: InlineInstance, **arrays: object) -> object:
     return text.decode()
 
 
-def senders(*, is_decoupled: bool = False) -> Senders:
+def senders(*, is_decoupled: bool = False) -> ResponseSenders:
     """Where requests outside of any instance get their senders."""
     names = frozenset({"OUT", "TEXT"})
-    return Senders("m_0_0", "m", 1, names, is_decoupled=is_decoupled)
+    return ResponseSenders("m_0_0", "m", 1, names, is_decoupled=is_decoupled)
 
 
 def failure(opened: InlineInstance, asked: InferRequest) -> str:

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from reference_server.backends.python_host.exceptions import describe
+from reference_server.backends.python_host.model_code import describe
 
 FILE = __file__
 

@@ -5,7 +5,7 @@ import pytest
 from server.support.instances import Answering
 from server.support.requests import Answers, a_request, array_tensor, signature
 
-from reference_server.backends.reshape import with_reshaped_outputs
+from reference_server.backends.instances import with_reshaped_outputs
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code
 from reference_server.core.response import Execution, InferResponse

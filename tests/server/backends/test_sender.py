@@ -14,8 +14,8 @@ from server.backends.kit import FAILED, FORGOTTEN, outputs, request, senders
 from server.support.requests import PATIENCE_S, Answers, BrokenSink
 from triton_python_backend_utils import InferenceRequest, InferenceResponse, Tensor, TritonError
 
-from reference_server.backends.python_host.api.errors import TritonModelException
-from reference_server.backends.python_host.api.sender import InferenceResponseSender
+from reference_server.backends.python_host.api.native import TritonModelException
+from reference_server.backends.python_host.api.response import InferenceResponseSender
 from reference_server.core.errors import Code, internal
 
 FINAL = 1

@@ -11,7 +11,7 @@ import pytest
 import triton_python_backend_utils as pb_utils
 from server.support.model_folders import write_model
 
-from reference_server.backends.python_host.shim import triton_python_backend_utils as shim
+from reference_server.backends.python_host import triton_python_backend_utils as served
 from reference_server.testing import open_model
 
 ROOT = Path(__file__).parents[3]
@@ -60,8 +60,8 @@ def pytest_in(folder, *options, typed=""):
 
 
 def test_the_module_can_be_imported_outside_of_any_server():
-    assert pb_utils.__all__ == shim.__all__
-    assert all(getattr(pb_utils, name) is getattr(shim, name) for name in shim.__all__)
+    assert pb_utils.__all__ == served.__all__
+    assert all(getattr(pb_utils, name) is getattr(served, name) for name in served.__all__)
 
 
 def test_a_model_can_be_imported_as_any_module(folder):

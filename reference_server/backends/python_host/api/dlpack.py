@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from reference_server.backends.python_host.api.errors import TritonModelException
+from reference_server.backends.python_host.api.native import TritonModelException
 from reference_server.core.dtypes import DataType
 from reference_server.core.tensor import Array
 

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from reference_server.backends.python_host.api.errors import TritonModelException
 from reference_server.backends.python_host.api.native import (
     MODULE,
     NO_CAST,
     Native,
     NativeEnum,
     NotConstructible,
+    TritonModelException,
+    failed_in_server,
     incompatible_constructor,
     incompatible_function,
 )
@@ -56,10 +57,7 @@ class InstanceMetrics:
 
     def failure(self, action: str, error: ServerError) -> TritonModelException:
         """What the model is told of an error that the server found in `action`."""
-        return TritonModelException(
-            f"{action}: Failed to process the request for model '{self.instance_name}', "
-            f"message: {error}"
-        )
+        return failed_in_server(action, self.instance_name, error)
 
 
 class MetricFamily(Native):

@@ -1,4 +1,4 @@
-"""What the classes share that Triton writes in C++: their module's name and their refusals.
+"""What the classes share that Triton writes in C++: their module's name, their refusals, errors.
 
 Models and clients meet that name in texts: `found type '<class 'c_python_backend_utils.Tensor'>'`.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import enum
 from typing import NoReturn, SupportsIndex
+
+from reference_server.core.errors import Code, ServerError
 
 MODULE = "c_python_backend_utils"
 #: What a RuntimeError says of a value that C++ cannot take.
@@ -86,3 +88,73 @@ def given(arguments: tuple[object, ...], defaults: tuple[object, ...]) -> tuple[
             break
         arguments = arguments[:-1]
     return arguments
+
+
+class ErrorCode(NativeEnum):
+    """The codes of `TritonError`; the frontends know which status each becomes."""
+
+    __module__ = MODULE
+    __qualname__ = "TritonError.__ErrorCode"
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+ErrorCode.__name__ = "__ErrorCode"
+
+
+class TritonError(Native):
+    """Why one request failed. Not an exception: it is put into an InferenceResponse."""
+
+    __slots__ = ("_code", "_message")
+    __module__ = MODULE
+
+    UNKNOWN = ErrorCode.UNKNOWN
+    INTERNAL = ErrorCode.INTERNAL
+    NOT_FOUND = ErrorCode.NOT_FOUND
+    INVALID_ARG = ErrorCode.INVALID_ARG
+    UNAVAILABLE = ErrorCode.UNAVAILABLE
+    UNSUPPORTED = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
+    CANCELLED = ErrorCode.CANCELLED
+
+    def __init__(self, message: str | bytes, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        if not isinstance(message, (str, bytes)) or not isinstance(code, ErrorCode):
+            raise incompatible_constructor(
+                f"TritonError(message: str, code: {MODULE}.TritonError.__ErrorCode"
+                " = <__ErrorCode.INTERNAL: 1>)",
+                message,
+                code,
+            )
+        self._message = as_text(message)
+        self._code = code
+
+    def message(self) -> str:
+        """The text that the client is told."""
+        return self._message
+
+    def code(self) -> ErrorCode:
+        """The code that decides the client's status."""
+        return self._code
+
+    def _as_server_error(self) -> ServerError:
+        return ServerError(Code[self._code.name], self._message)
+
+
+class TritonModelException(Exception):
+    """What this API raises when it is misused; models may raise it too."""
+
+    __module__ = MODULE
+
+
+def failed_in_server(action: str, instance_name: str, error: ServerError) -> TritonModelException:
+    """What the model of an instance is told of an error that the server found in `action`."""
+    return TritonModelException(
+        f"{action}: Failed to process the request for model '{instance_name}', message: {error}"
+    )

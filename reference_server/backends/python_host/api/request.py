@@ -9,28 +9,40 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Protocol, overload
 
-from reference_server.backends.python_host.api import parameters as own
-from reference_server.backends.python_host.api.asking import Answer, Question
-from reference_server.backends.python_host.api.calls import InstanceServer, Replies
-from reference_server.backends.python_host.api.constants import TRITONSERVER_REQUEST_RELEASE_ALL
-from reference_server.backends.python_host.api.errors import TritonModelException
-from reference_server.backends.python_host.api.iterator import ResponseIterator
-from reference_server.backends.python_host.api.memory import PreferredMemory
+from reference_server.backends.python_host.api.bls import (
+    LEFT_OUT,
+    UNTRACED,
+    BlsRequest,
+    BlsResponses,
+    BlsResult,
+    InferenceTrace,
+    ResponseIterator,
+    checked_bls_request,
+)
 from reference_server.backends.python_host.api.native import (
     MODULE,
     Native,
+    TritonModelException,
     incompatible_function,
 )
-from reference_server.backends.python_host.api.questions import (
-    LEFT_OUT,
-    UNTRACED,
-    checked_question,
+from reference_server.backends.python_host.api.response import (
+    InferenceResponse,
+    InferenceResponseSender,
+    Parameters,
+    parameters_json,
 )
-from reference_server.backends.python_host.api.response import InferenceResponse
-from reference_server.backends.python_host.api.sender import InferenceResponseSender
-from reference_server.backends.python_host.api.tensor import Tensor
-from reference_server.backends.python_host.api.trace import InferenceTrace
+from reference_server.backends.python_host.api.server_access import ServerAccess
+from reference_server.backends.python_host.api.tensor import (
+    PreferredMemory,
+    Tensor,
+    first_named,
+)
 from reference_server.core.request import LATEST, InferRequest
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_REQUEST_RELEASE_ALL = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 
 _new = object.__new__
 #: One for all: a model's thread may ask for the sender while `execute` ends.
@@ -38,7 +50,7 @@ _opening = threading.Lock()
 _compact_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-class Senders(Protocol):
+class SenderFactory(Protocol):
     """What the requests of one instance have in common. Any thread."""
 
     @property
@@ -52,20 +64,20 @@ class Senders(Protocol):
 class InferenceRequest(Native):
     """One request of the batch that `execute` is given; each keeps its own shapes.
 
-    Or one that a model makes, to ask another with `exec` or `async_exec`: `inputs`,
+    Or one that a model makes, to call another with `exec` or `async_exec`: `inputs`,
     `requested_output_names` (none means all) and `model_name` must be given. `model_version` -1 is
     the latest, `timeout` are microseconds, `trace` is that of a request on whose behalf it is sent.
     Raises TypeError for arguments of other types, TritonModelException for other values.
 
     `_request` is the server's request, `_inputs` its tensors once somebody asked for them,
-    `_question` what a model's own request asks.
+    `_bls` what a request of the model's own sends.
     """
 
     __slots__ = (
+        "_bls",
         "_flags",
         "_inputs",
         "_is_answered",
-        "_question",
         "_release_flags",
         "_request",
         "_sender",
@@ -74,13 +86,13 @@ class InferenceRequest(Native):
     __module__ = MODULE
 
     #: None outside an instance; see `bound_request`.
-    _instance: ClassVar[InstanceServer | None] = None
+    _instance: ClassVar[ServerAccess | None] = None
     _request: InferRequest
     _inputs: list[Tensor] | None
     _flags: int
     _release_flags: int
-    _question: Question | None
-    _senders: Senders
+    _bls: BlsRequest | None
+    _senders: SenderFactory
     _sender: InferenceResponseSender | None  # once somebody asked for it
     _is_answered: bool  # by what `execute` returned or raised
 
@@ -96,9 +108,9 @@ class InferenceRequest(Native):
         timeout: int = 0,
         preferred_memory: PreferredMemory = LEFT_OUT,
         trace: InferenceTrace = UNTRACED,
-        parameters: own.Parameters | None = None,
+        parameters: Parameters | None = None,
     ) -> None:
-        question = checked_question(
+        bls = checked_bls_request(
             request_id=request_id,
             correlation_id=correlation_id,
             inputs=inputs,
@@ -111,18 +123,18 @@ class InferenceRequest(Native):
             trace=trace,
             parameters=parameters,
         )
-        self._question = question
-        self._request = question.request(Replies())
-        self._request.trace = question.trace
-        self._inputs = list(question.inputs)
-        self._flags = question.flags
+        self._bls = bls
+        self._request = bls.request(BlsResponses())
+        self._request.trace = bls.trace
+        self._inputs = list(bls.inputs)
+        self._flags = bls.flags
         self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
         self._senders = _Unanswerable()
         self._sender = None
         self._is_answered = False
 
     @classmethod
-    def _received(cls, request: InferRequest, senders: Senders) -> InferenceRequest:
+    def _received(cls, request: InferRequest, senders: SenderFactory) -> InferenceRequest:
         self = _new(cls)
         self._request = request
         self._inputs = None
@@ -131,7 +143,7 @@ class InferenceRequest(Native):
         self._senders = senders
         self._sender = None
         self._is_answered = False
-        self._question = None
+        self._bls = None
         return self
 
     def inputs(self) -> list[Tensor]:
@@ -159,8 +171,8 @@ class InferenceRequest(Native):
 
     def parameters(self) -> str:
         """The request's parameters as a JSON object, without those that the server consumes."""
-        if self._question is not None:
-            return own.as_text(self._question.parameters)
+        if self._bls is not None:
+            return parameters_json(self._bls.parameters)
         return _compact_json(dict(self._request.parameters))
 
     def flags(self) -> int:
@@ -196,11 +208,11 @@ class InferenceRequest(Native):
                 if self._sender is None:
                     sender = self._senders.open(self._request)
                     if self._is_answered:
-                        sender._retire()
+                        sender._close_silently()
                     self._sender = sender
         return self._sender
 
-    def _settle(self) -> InferenceResponseSender | None:
+    def _mark_answered(self) -> InferenceResponseSender | None:
         """Note that `execute` has answered; the sender that somebody has got before, if any."""
         with _opening:
             self._is_answered = True
@@ -224,14 +236,14 @@ class InferenceRequest(Native):
     @overload
     def exec(self, decoupled: Literal[True]) -> ResponseIterator: ...
 
-    def exec(self, decoupled: bool = False) -> Answer:
-        """Ask the model; blocks until its first response is there.
+    def exec(self, decoupled: bool = False) -> BlsResult:
+        """Send the request; blocks until its first response is there.
 
         Returns an InferenceResponse, or with `decoupled` a ResponseIterator. Whatever fails is an
         error in a response. Raises TritonModelException outside `execute`.
         """
-        question, server = self._asked()
-        return question.ask(server, decoupled=bool(decoupled))
+        bls, server = self._bls_request()
+        return bls.exec(server, decoupled=bool(decoupled))
 
     @overload
     def async_exec(
@@ -242,21 +254,21 @@ class InferenceRequest(Native):
     def async_exec(self, decoupled: Literal[True]) -> asyncio.Future[ResponseIterator]: ...
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:
-        """Ask the model without waiting: a future of what `exec` returns, on the running loop.
+        """Send the request without waiting: a future of what `exec` returns, on the running loop.
 
         Raises RuntimeError where no loop runs, and TritonModelException outside `execute`.
         """
-        question, server = self._asked()
-        return question.ask_later(server, decoupled=bool(decoupled))
+        bls, server = self._bls_request()
+        return bls.async_exec(server, decoupled=bool(decoupled))
 
-    def _asked(self) -> tuple[Question, InstanceServer]:
+    def _bls_request(self) -> tuple[BlsRequest, ServerAccess]:
         server = self._instance
         if server is None:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
-        if self._question is not None:
-            return replace(self._question, flags=self._flags), server
+        if self._bls is not None:
+            return replace(self._bls, flags=self._flags), server
         request = self._request
-        return Question(
+        return BlsRequest(
             request.model_name,
             request.model_version,
             request.id,
@@ -277,14 +289,14 @@ class _Unanswerable:
     output_names = frozenset[str]()
 
     def open(self, request: InferRequest) -> InferenceResponseSender:
-        """None: nobody waits for such a sender's responses."""
+        # Nobody waits for such a sender's responses.
         raise TritonModelException(
             "Unable to send response. Response sender has no reference to the decoupled state of "
             "the model."
         )
 
 
-def bound_request(server: InstanceServer) -> type[InferenceRequest]:
+def bound_request(server: ServerAccess) -> type[InferenceRequest]:
     """`InferenceRequest` as the model of one instance sees it."""
 
     class BoundRequest(InferenceRequest):
@@ -294,3 +306,8 @@ def bound_request(server: InstanceServer) -> type[InferenceRequest]:
 
     BoundRequest.__name__ = BoundRequest.__qualname__ = InferenceRequest.__name__
     return BoundRequest
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+    """The first input of that name; None if there is none."""
+    return first_named(inference_request.inputs(), name)

@@ -1,19 +1,64 @@
-"""`InferenceResponse`: what a model answers to one request."""
+"""`InferenceResponse`, which `execute` returns, and the sender of responses that it does not."""
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from reference_server.backends.python_host.api import parameters as own
-from reference_server.backends.python_host.api.errors import TritonError, TritonModelException
 from reference_server.backends.python_host.api.native import (
     MODULE,
     Native,
+    NotConstructible,
+    TritonError,
+    TritonModelException,
     incompatible_constructor,
+    incompatible_function,
 )
-from reference_server.backends.python_host.api.tensor import Tensor
-from reference_server.core.request import Parameter
+from reference_server.backends.python_host.api.tensor import Tensor, first_named
+from reference_server.core.delivery import deliver
+from reference_server.core.errors import ServerError
+from reference_server.core.request import InferRequest, Parameter, ResponseSink
 from reference_server.core.response import InferResponse
+
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+
+#: The parameters that a model may give to a request or a response of its own.
+Parameters = Mapping[str, bool | int | str]
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def checked_parameters(parameters: object) -> dict[str, Parameter]:
+    """A copy of `parameters`, empty for None.
+
+    Raises TritonModelException if it is no dict of texts to bool, int or text.
+    """
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise TritonModelException(f"Expect N8pybind114dictE, got {type(parameters)}")
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(
+                f"Expect parameters keys to have type str, found type {type(key)}"
+            )
+        if not isinstance(value, (bool, int, str)):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+            )
+    return dict(parameters)
+
+
+def parameters_json(parameters: Mapping[str, Parameter]) -> str:
+    """What `parameters()` of the model's own object shows."""
+    return json.dumps(dict(parameters))
+
+
+def all_sendable(parameters: Mapping[str, Parameter]) -> bool:
+    """Whether all integers are of 64 bits."""
+    return all(not isinstance(value, int) or value in _INT64 for value in parameters.values())
 
 
 class InferenceResponse(Native):
@@ -34,22 +79,22 @@ class InferenceResponse(Native):
         self,
         output_tensors: Sequence[Tensor] = (),
         error: TritonError | None = None,
-        parameters: own.Parameters | None = None,
+        parameters: Parameters | None = None,
     ) -> None:
         if not (isinstance(output_tensors, (list, tuple)) or _is_sequence(output_tensors)) or not (
             error is None or isinstance(error, TritonError)
         ):
-            raise _foreign(output_tensors, error)
+            raise _incompatible_response(output_tensors, error)
         for tensor in output_tensors:
             if tensor is None:
                 raise TritonModelException(
                     "Output tensor for inference response should not be empty."
                 )
             if not isinstance(tensor, Tensor):
-                raise _foreign(output_tensors, error)
+                raise _incompatible_response(output_tensors, error)
         self._output_tensors = list(output_tensors)
         self._error = error
-        self._parameters = {} if parameters is None else own.checked(parameters)
+        self._parameters = {} if parameters is None else checked_parameters(parameters)
 
     @classmethod
     def _received(cls, response: InferResponse) -> InferenceResponse:
@@ -74,7 +119,7 @@ class InferenceResponse(Native):
 
     def parameters(self) -> str:
         """The parameters as a JSON object."""
-        return own.as_text(self._parameters)
+        return parameters_json(self._parameters)
 
 
 def _is_sequence(value: object) -> bool:
@@ -82,10 +127,164 @@ def _is_sequence(value: object) -> bool:
     return hasattr(type(value), "__getitem__") and not isinstance(value, (dict, str, bytes))
 
 
-def _foreign(output_tensors: object, error: object) -> TypeError:
+def _incompatible_response(output_tensors: object, error: object) -> TypeError:
     invoked_with = (output_tensors,) if error is None else (output_tensors, error)
     return incompatible_constructor(
         f"InferenceResponse(output_tensors: List[{MODULE}.Tensor] = [],"
         f" error: {MODULE}.TritonError = None)",
         *invoked_with,
     )
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
+    """The first output of that name; None if there is none."""
+    return first_named(inference_response.output_tensors(), name)
+
+
+_SEND_SIGNATURE = (
+    f"(self: {MODULE}.InferenceResponseSender, response: {MODULE}.InferenceResponse = None, "
+    "flags: int = 0) -> None"
+)
+
+
+class Responder(Protocol):
+    """What the senders of one instance have in common. Any thread."""
+
+    @property
+    def is_decoupled(self) -> bool:
+        """Whether a request may have any number of responses, and not just one."""
+
+    def blank(self, request: InferRequest) -> InferResponse:
+        """A response without anything in it."""
+
+    def respond(self, request: InferRequest, answer: InferenceResponse) -> InferResponse:
+        """The server's response for a model's, without tensors that nobody wants."""
+
+    def finished(self) -> None:
+        """The last response to one of the requests has been sent."""
+
+    def lost(self, sender: InferenceResponseSender) -> None:
+        """Nobody can send the last response any more; called wherever objects are freed."""
+
+
+class InferenceResponseSender(NotConstructible):
+    """Sends the responses to one request, in order. Any thread, also when `execute` has returned.
+
+    Responses of a model that is not decoupled are kept until the last one is announced. A sender
+    that is freed before that has its responder answer with an error.
+    """
+
+    __slots__ = ("_count", "_is_closed", "_kept", "_lock", "_request", "_responder", "_sink")
+    __module__ = MODULE
+
+    _request: InferRequest
+    _responder: Responder
+    _sink: ResponseSink
+    _lock: threading.Lock
+    _count: int
+    _is_closed: bool
+    _kept: InferResponse | None
+
+    @classmethod
+    def _open(cls, request: InferRequest, responder: Responder) -> InferenceResponseSender:
+        self = object.__new__(cls)
+        self._request = request
+        self._responder = responder
+        self._sink = request.sink
+        self._lock = threading.Lock()
+        self._count = 0
+        self._is_closed = False
+        self._kept = None
+        return self
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send `response`; with the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL it is the last.
+
+        The flag may also come by itself. Raises TritonModelException for what cannot be sent.
+        """
+        is_number = isinstance(flags, int) and 0 <= flags < 1 << 32
+        if not is_number or not (response is None or isinstance(response, InferenceResponse)):
+            given = (response,) if flags == 0 else (response, flags)
+            raise incompatible_function("send", _SEND_SIGNATURE, self, *given)
+        if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None and flags == 0:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        is_final = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        with self._lock:
+            self._check(response)
+            self._count += 1
+            self._is_closed = is_final
+            self._pass_on(response, is_final=is_final)
+        if is_final:
+            self._responder.finished()
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has given up."""
+        return self._request.cancellation.is_cancelled
+
+    def _check(self, response: InferenceResponse | None) -> None:
+        if not self._responder.is_decoupled:
+            if response is not None and self._count:
+                raise TritonModelException(
+                    "Unable to send response. Non-decoupled model cannot send more than one "
+                    "response."
+                )
+            if response is None and not self._count:
+                raise TritonModelException(
+                    "Unable to send response. Non-decoupled model cannot send complete final "
+                    "before sending a response."
+                )
+        if self._is_closed:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+
+    def _pass_on(self, answer: InferenceResponse | None, *, is_final: bool) -> None:
+        """Under the lock, which keeps the order: a sink never blocks."""
+        if answer is not None:
+            response = self._responder.respond(self._request, answer)
+            if response.error is None:  # as in Triton, the model's own object is pruned too
+                sent = {tensor.name for tensor in response.outputs}
+                answer._output_tensors = [
+                    tensor for tensor in answer._output_tensors if tensor._core.name in sent
+                ]
+        elif self._kept is not None:
+            response, self._kept = self._kept, None
+        else:
+            response = self._responder.blank(self._request)
+            response.empty = True
+        response.final = is_final
+        if is_final or self._responder.is_decoupled:
+            deliver(self._sink, response)
+        else:
+            self._kept = response
+
+    def _fail(self, error: ServerError) -> None:
+        """Send `error` as the last response, unless the last one has been sent."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._kept = None
+            response = self._responder.blank(self._request)
+            response.error = error
+            deliver(self._sink, response)
+        self._responder.finished()
+
+    def _close_silently(self) -> bool:
+        """Close it without a response: the request is answered, or given again, by others.
+
+        False if it is too late for that: something has been sent that was to be the only response,
+        or the last.
+        """
+        with self._lock:
+            if self._is_closed or self._kept is not None:
+                return False
+            self._is_closed = True
+        self._responder.finished()
+        return True
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True):  # it is not set if a model tried to make one
+            self._responder.lost(self)

@@ -1,23 +1,91 @@
-"""`Tensor`: a named array that a model received or answers with."""
+"""`Tensor`: a named array that a model received or answers with; its element types and memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from reference_server.backends.python_host.api import dlpack
-from reference_server.backends.python_host.api.constants import TYPE_CODES
-from reference_server.backends.python_host.api.errors import TritonModelException
 from reference_server.backends.python_host.api.native import (
     MODULE,
     Native,
+    NativeEnum,
+    TritonModelException,
+    given,
     incompatible_constructor,
     incompatible_function,
 )
 from reference_server.core import byte_strings, dtypes
 from reference_server.core import tensor as core
 from reference_server.core.dtypes import DataType
+
+
+class MemoryType(NativeEnum):
+    """Where a tensor lies; the numbers are this API's own, the C API's are the other way round."""
+
+    __module__ = MODULE
+
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
+
+
+TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
+TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
+
+#: The number of each data type; BF16 has one too, but no NumPy type.
+TYPE_CODES = {
+    DataType.BOOL: 1,
+    DataType.UINT8: 2,
+    DataType.UINT16: 3,
+    DataType.UINT32: 4,
+    DataType.UINT64: 5,
+    DataType.INT8: 6,
+    DataType.INT16: 7,
+    DataType.INT32: 8,
+    DataType.INT64: 9,
+    DataType.FP16: 10,
+    DataType.FP32: 11,
+    DataType.FP64: 12,
+    DataType.BYTES: 13,
+    DataType.BF16: 14,
+}
+
+#: The NumPy type of each number.
+NUMPY_TYPES: dict[int, type[np.generic]] = {
+    code: np.dtype(datatype.numpy).type
+    for datatype, code in TYPE_CODES.items()
+    if datatype is not DataType.BF16
+}
+
+#: The NumPy type of each name in a configuration. BOOL is Python's own type, as in Triton.
+TRITON_STRING_TO_NUMPY: dict[str, type[Any]] = {
+    datatype.config_name: bool if datatype is DataType.BOOL else NUMPY_TYPES[code]
+    for datatype, code in TYPE_CODES.items()
+    if datatype is not DataType.BF16
+}
+
+
+class PreferredMemory(Native):
+    """Where a model wants the outputs of one that it calls: a kind of memory, a device's number."""
+
+    __slots__ = ("_device_id", "_memory_type")
+    __module__ = MODULE
+
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        if not isinstance(preferred_memory_type, MemoryType) or not isinstance(
+            preferred_device_id, int
+        ):
+            raise incompatible_constructor(
+                "PreferredMemory(preferred_memory_type: "
+                "triton::backend::python::PreferredMemory::MemoryType, "
+                "preferred_device_id: int = 0)",
+                *given((preferred_memory_type, preferred_device_id), (0,)),
+            )
+        self._memory_type = preferred_memory_type
+        self._device_id = preferred_device_id
+
 
 _new = object.__new__
 
@@ -185,3 +253,11 @@ def _checked_name(name: str | bytes) -> str:
     if not name:
         raise TritonModelException("Tensor name cannot be an empty string.")
     return name.decode() if isinstance(name, bytes) else name
+
+
+def first_named(tensors: Iterable[Tensor], name: str) -> Tensor | None:
+    """The first of `tensors` that has this name."""
+    for tensor in tensors:
+        if tensor.name() == name:
+            return tensor
+    return None

@@ -9,10 +9,10 @@ from typing import Any
 
 from server.backends import kit
 
+from reference_server.backends.process_host.connection import Connection, Handler
 from reference_server.backends.process_host.instance import ProcessInstance, Supervision
-from reference_server.backends.process_host.link import Handler, Link
-from reference_server.backends.process_host.process import Attendant, ChildProcess
-from reference_server.backends.python_host.api.calls import NO_CALLS
+from reference_server.backends.process_host.process import ChildProcess, Dispatcher
+from reference_server.backends.python_host.api.server_access import NO_CALLS
 from reference_server.core.clock import SystemClock
 from reference_server.core.health import Health
 from reference_server.core.ports import ModelCalls
@@ -27,7 +27,7 @@ class _Switch:
     """An attendant that passes everything on to the one whose turn it is."""
 
     def __init__(self) -> None:
-        self.current: Attendant
+        self.current: Dispatcher
         self.handlers = {kind: self._passing(kind) for kind in _KINDS}
 
     def _passing(self, kind: str) -> Handler:
@@ -49,12 +49,15 @@ class SharedProcess:
         self._process: ChildProcess | None = None
 
     def __call__(
-        self, name: str, attend: Callable[[Link], Attendant], ended: Callable[[str], None]
+        self,
+        name: str,
+        new_dispatcher: Callable[[Connection], Dispatcher],
+        ended: Callable[[str], None],
     ) -> _Lent:
         if self._process is None or self._process.is_gone:
             self._process = ChildProcess("shared", lambda _: self._switch)
             self._process.start()
-        self._switch.current = attend(self._process.link)
+        self._switch.current = new_dispatcher(self._process.connection)
         return _Lent(self._process)
 
     def close(self) -> None:
@@ -72,7 +75,7 @@ class _Lent:
         self.kill = process.kill
         self.ask = process.ask
         self.answer = process.answer
-        self.link = process.link
+        self.connection = process.connection
 
     @property
     def is_gone(self) -> bool:

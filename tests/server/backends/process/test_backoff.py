@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.backends.process_host.backoff import Backoff
+from reference_server.backends.process_host.instance import Backoff
 
 S = 1_000_000_000
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reference_server.backends.process_host.blocks import ALIGNMENT, Blocks
+from reference_server.backends.process_host.memory import ALIGNMENT, BlockAllocator
 
 LIMIT = 20 * ALIGNMENT
 
@@ -14,7 +14,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = Blocks(LIMIT)
+        self.blocks = BlockAllocator(LIMIT)
         self.taken: dict[int, int] = {}
 
     def free_spans(self) -> list[tuple[int, int]]:
@@ -51,7 +51,7 @@ TestBlocks = Machine.TestCase
 
 
 def test_what_is_given_back_makes_room_for_one_large_block():
-    blocks = Blocks(4 * ALIGNMENT)
+    blocks = BlockAllocator(4 * ALIGNMENT)
     offsets = [blocks.take(1) for _ in range(4)]
     assert blocks.take(1) is None
     for offset in (offsets[2], offsets[0], offsets[3], offsets[1]):
@@ -60,8 +60,8 @@ def test_what_is_given_back_makes_room_for_one_large_block():
 
 
 def test_a_block_that_was_not_taken_cannot_be_given_back():
-    blocks = Blocks(LIMIT)
+    blocks = BlockAllocator(LIMIT)
     offset = blocks.take(5)
     with pytest.raises(KeyError):
         blocks.give_back(offset + ALIGNMENT)
-    assert repr(blocks) == f"Blocks(1 taken, 64 of {LIMIT} bytes, 1 free spans)"
+    assert repr(blocks) == f"BlockAllocator(1 taken, 64 of {LIMIT} bytes, 1 free spans)"

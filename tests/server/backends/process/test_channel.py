@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reference_server.backends.process_host.channel import Channel
+from reference_server.backends.process_host.connection import MessageChannel
 
 VALUES = st.recursive(
     st.none()
@@ -22,8 +22,8 @@ VALUES = st.recursive(
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Channel, Channel]]:
-    one, other = (Channel(end) for end in socket.socketpair())
+def ends() -> Iterator[tuple[MessageChannel, MessageChannel]]:
+    one, other = (MessageChannel(end) for end in socket.socketpair())
     yield one, other
     one.shut()
     one.close()

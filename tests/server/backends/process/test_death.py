@@ -13,8 +13,7 @@ from server.backends.process.watching import await_end
 from server.support.requests import Answers
 from support.waiting import until
 
-from reference_server.backends.process_host.backoff import Backoff
-from reference_server.backends.process_host.instance import ProcessInstance
+from reference_server.backends.process_host.instance import Backoff, ProcessInstance
 from reference_server.core.errors import ServerError, internal
 
 Start = Callable[..., ProcessInstance]

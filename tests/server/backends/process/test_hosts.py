@@ -9,7 +9,7 @@ from server.backends import kit
 
 from reference_server.backends.hosts import PythonHosts
 from reference_server.backends.process_host.instance import ProcessInstance
-from reference_server.backends.python_host.api.calls import NO_CALLS
+from reference_server.backends.python_host.api.server_access import NO_CALLS
 from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.core.clock import SystemClock
 from reference_server.core.errors import ServerError

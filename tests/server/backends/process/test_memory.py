@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reference_server.backends.process_host import memory
-from reference_server.backends.process_host.memory import Incoming, Outgoing
+from reference_server.backends.process_host.memory import IncomingMemory, OutgoingMemory
 
 MEGABYTE = 1 << 20
 
@@ -22,16 +22,16 @@ def descriptor() -> Iterator[int]:
 
 
 @pytest.fixture
-def outgoing(descriptor: int) -> Outgoing:
-    return Outgoing(descriptor)
+def outgoing(descriptor: int) -> OutgoingMemory:
+    return OutgoingMemory(descriptor)
 
 
 @pytest.fixture
-def incoming(descriptor: int) -> Incoming:
-    return Incoming(descriptor)
+def incoming(descriptor: int) -> IncomingMemory:
+    return IncomingMemory(descriptor)
 
 
-def put(outgoing: Outgoing, data: bytes) -> int:
+def put(outgoing: OutgoingMemory, data: bytes) -> int:
     offset = outgoing.put(memoryview(data))
     assert offset is not None
     return offset
@@ -81,7 +81,7 @@ def test_a_block_that_is_given_back_is_used_again(outgoing, incoming):
     offset = put(outgoing, b"abc")
     outgoing.give_back([offset])
     assert put(outgoing, b"def") == offset
-    assert repr(outgoing).startswith("Outgoing(Blocks(1 taken, 64 of ")
+    assert repr(outgoing).startswith("OutgoingMemory(BlockAllocator(1 taken, 64 of ")
 
 
 def test_there_may_be_no_room(outgoing):

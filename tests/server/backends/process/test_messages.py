@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nst
-from server.backends.process.links import linked
+from server.backends.process.connections import connected
 from server.support.requests import NullSink
 
 from reference_server.backends.process_host import messages
-from reference_server.backends.process_host.link import Link
+from reference_server.backends.process_host.connection import Connection
 from reference_server.core import dtypes
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, not_found
@@ -20,12 +20,12 @@ from reference_server.core.request import InferRequest, SequenceFlag
 from reference_server.core.response import Execution, InferResponse
 from reference_server.core.tensor import Tensor
 
-Ends = list[Link]
+Ends = list[Connection]
 
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    with linked(limit=1 << 24) as ends:
+    with connected(limit=1 << 24) as ends:
         yield ends
 
 
@@ -78,9 +78,9 @@ def test_a_request_arrives(ends: Ends):
         received_ns=1,
         queued_ns=2,
     )
-    (head,) = messages.pack_requests(ends[0], [request])
+    (packed,) = messages.pack_requests(ends[0], [request])
     sink = NullSink()
-    there = messages.unpack_request(ends[1], head, sink)
+    there = messages.unpack_request(ends[1], packed, sink)
     assert list(there.inputs) == ["B", "A"]
     assert there.inputs["B"].array().tolist() == [0, 1, 2, 3]
     assert there.sink is sink
@@ -93,8 +93,8 @@ def test_a_request_arrives(ends: Ends):
 def test_a_cancelled_request_arrives_cancelled(ends: Ends):
     request = InferRequest("m", {}, NullSink())
     request.cancellation.cancel()
-    (head,) = messages.pack_requests(ends[0], [request])
-    assert messages.unpack_request(ends[1], head, NullSink()).cancellation.is_cancelled
+    (packed,) = messages.pack_requests(ends[0], [request])
+    assert messages.unpack_request(ends[1], packed, NullSink()).cancellation.is_cancelled
 
 
 def test_an_execution_arrives(ends: Ends):
@@ -116,7 +116,7 @@ def test_an_execution_arrives(ends: Ends):
 
 def test_a_batch_that_finds_no_room_leaves_nothing_behind():
     requests = [InferRequest("m", {"X": floats(count=n)}, NullSink()) for n in (10, 1 << 20)]
-    with linked(limit=1 << 20) as (one, _):
+    with connected(limit=1 << 20) as (one, _):
         with pytest.raises(ServerError, match="no room"):
             messages.pack_requests(one, requests)
         assert one.put(memoryview(bytes(1 << 20))) == (0, 1 << 20)
@@ -124,7 +124,7 @@ def test_a_batch_that_finds_no_room_leaves_nothing_behind():
 
 def test_a_response_that_finds_no_room_becomes_an_error():
     response = InferResponse("m", 1, "7", [floats(), floats(count=1 << 20)])
-    with linked(limit=1 << 20) as (one, other):
+    with connected(limit=1 << 20) as (one, other):
         there = messages.unpack_response(other, messages.pack_response(one, response))
         assert there.outputs == ()
         assert "no room for a tensor of 4194304 bytes" in there.error.message

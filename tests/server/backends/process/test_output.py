@@ -9,7 +9,7 @@ import threading
 from server.backends import kit
 from server.support.requests import PATIENCE_S
 
-from reference_server.backends.process_host import output
+from reference_server.backends.process_host.process import pump
 
 
 def pumped(*writes: tuple[int, bytes]) -> tuple[str, str]:
@@ -23,7 +23,7 @@ def pumped(*writes: tuple[int, bytes]) -> tuple[str, str]:
     with process:
         pipes = [os.dup(pipe.fileno()) for pipe in (process.stdout, process.stderr)]
         life = os.pidfd_open(process.pid)
-        output.pump("m_0", life, dict(zip(pipes, streams, strict=True)), ended.set)
+        pump("m_0", life, dict(zip(pipes, streams, strict=True)), ended.set)
     assert ended.is_set()
     return streams[0].getvalue(), streams[1].getvalue()
 
@@ -69,7 +69,7 @@ def test_all_that_was_printed_is_out_when_the_end_is_told():
         [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         thread = threading.Thread(
-            target=output.pump,
+            target=pump,
             args=(
                 "m",
                 os.pidfd_open(process.pid),

@@ -2,19 +2,19 @@
 
 import pytest
 
-from reference_server.backends.process_host.settings import Host, read
+from reference_server.backends.hosts import Host, python_settings
 from reference_server.core.errors import ServerError
 
 
 def test_models_run_inline_if_nothing_is_said():
-    settings = read({})
+    settings = python_settings({})
     assert settings.host_of("") is Host.INLINE
     assert settings.supervision.restarts
     assert settings.supervision.execution_limit_s is None
 
 
 def test_the_settings_are_read():
-    settings = read(
+    settings = python_settings(
         {"host": "process", "stub-restart": "false", "stub-execution-timeout-seconds": "7"}
     )
     assert settings.host is Host.PROCESS
@@ -24,8 +24,8 @@ def test_the_settings_are_read():
 
 @pytest.mark.parametrize("host", Host)
 def test_a_models_own_choice_counts_more_than_the_servers(host):
-    assert read({"host": "process"}).host_of(host.value) is host
-    assert read({"host": "inline"}).host_of(host.value) is host
+    assert python_settings({"host": "process"}).host_of(host.value) is host
+    assert python_settings({"host": "inline"}).host_of(host.value) is host
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_models_own_choice_counts_more_than_the_servers(host):
     ],
 )
 def test_what_only_tritons_processes_need_changes_nothing(given):
-    assert read(given) == read({})
+    assert python_settings(given) == python_settings({})
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_what_only_tritons_processes_need_changes_nothing(given):
 )
 def test_wrong_values_are_refused(given, refusal):
     with pytest.raises(ServerError) as caught:
-        read(given)
+        python_settings(given)
     assert caught.value.described() == f"Invalid argument: {refusal}"
 
 
 def test_a_model_cannot_choose_what_there_is_not():
     with pytest.raises(ServerError, match="Incorrect value for EXECUTION_HOST: 'moon'"):
-        read({}).host_of("moon")
+        python_settings({}).host_of("moon")

@@ -1,4 +1,4 @@
-"""Two ends of a link in one process."""
+"""Two ends of a connection in one process."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from reference_server.backends.process_host import memory
-from reference_server.backends.process_host.channel import Channel
-from reference_server.backends.process_host.link import Link
-from reference_server.backends.process_host.memory import Incoming, Outgoing
+from reference_server.backends.process_host.connection import Connection, MessageChannel
+from reference_server.backends.process_host.memory import IncomingMemory, OutgoingMemory
 
 Handler = Callable[..., None]
 
 
 @contextmanager
-def linked(
+def connected(
     one: Mapping[str, Handler] = {}, other: Mapping[str, Handler] = {}, limit: int = 1 << 20
-) -> Iterator[list[Link]]:
+) -> Iterator[list[Connection]]:
     """Two ends that receive with these handlers, and share `limit` bytes each way."""
     to_other, to_one = memory.create(limit), memory.create(limit)
     ends = [
-        Link(Channel(end), Outgoing(out), Incoming(into))
+        Connection(MessageChannel(end), OutgoingMemory(out), IncomingMemory(into))
         for end, out, into in zip(
             socket.socketpair(), (to_other, to_one), (to_one, to_other), strict=True
         )

@@ -1,4 +1,4 @@
-"""The server as the child sees it: what a model asks of it goes over the link, and back."""
+"""The server as the child sees it: proxies whose calls go over the connection, and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from reference_server.backends.process_host import messages
-from reference_server.backends.process_host.link import Handler, Link
+from reference_server.backends.process_host.connection import Connection, Handler
 from reference_server.core.cancellation import Cancellation
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.metrics import MetricKind
@@ -17,14 +17,14 @@ from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
 
 
-class Server:
-    """Asks the server and waits for what it says. Any thread but the one that receives.
+class RpcClient:
+    """Calls methods of the server and waits for their results. Any thread but the receiving one.
 
-    `handlers` are what that thread does with the messages that come back.
+    `handlers` are what the receiving thread does with the messages that come back.
     """
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._numbers = itertools.count()
         self._waiting: dict[int, queue.SimpleQueue[ServerError | tuple[Any]]] = {}
         self.handlers: Mapping[str, Handler] = {"result": self._result, "refused": self._refused}
@@ -33,7 +33,7 @@ class Server:
         """What `method` of the server's side returns. Blocks; raises ServerError."""
         number = next(self._numbers)
         answer = self._waiting[number] = queue.SimpleQueue()
-        self._link.send("call", number, method, *arguments)
+        self._connection.send("call", number, method, *arguments)
         outcome = answer.get()
         if isinstance(outcome, ServerError):
             raise outcome
@@ -46,15 +46,17 @@ class Server:
         self._waiting.pop(number).put(ServerError(Code[code], text))
 
 
-class RemoteCalls:
-    """ModelCalls over the link. The answers come on the thread that receives."""
+class ModelCallsProxy:
+    """ModelCalls over the connection. The answers come on the thread that receives."""
 
-    def __init__(self, link: Link, server: Server, requests: Requests) -> None:
-        self._link = link
+    def __init__(
+        self, connection: Connection, server: RpcClient, requests: ReceivedRequests
+    ) -> None:
+        self._connection = connection
         self._server = server
         self._requests = requests
         self._numbers = itertools.count()
-        self._asked: dict[int, tuple[InferRequest, Callable[[], None]]] = {}
+        self._bls_requests: dict[int, tuple[InferRequest, Callable[[], None]]] = {}
         self.handlers: Mapping[str, Handler] = {"answer": self._answered}
 
     def is_decoupled(self, name: str, version: int) -> bool:
@@ -70,18 +72,18 @@ class RemoteCalls:
         number = next(self._numbers)
 
         def cancel() -> None:
-            self._link.send("give_up", number)
+            self._connection.send("give_up", number)
 
-        self._asked[number] = request, cancel
+        self._bls_requests[number] = request, cancel
         request.cancellation.watch(cancel)
         try:
-            head = messages.pack_request(self._link, request)
+            packed = messages.pack_request(self._connection, request)
             numbers = None if halted is None else self._requests.numbers_of(halted)
             trace = request.trace
-            traced = trace.number if isinstance(trace, RemoteTrace) else None
-            self._server.ask("infer", number, head, numbers, traced)
+            traced = trace.number if isinstance(trace, TraceProxy) else None
+            self._server.ask("infer", number, packed, numbers, traced)
         except ServerError:
-            del self._asked[number]
+            del self._bls_requests[number]
             request.cancellation.unwatch(cancel)
             raise
         if request.cancellation.is_cancelled:
@@ -89,60 +91,60 @@ class RemoteCalls:
 
     def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model. Blocks."""
-        put = {path: self._link.put(memoryview(content)) for path, content in files.items()}
+        put = {path: self._connection.put(memoryview(content)) for path, content in files.items()}
         self._server.ask("load", name, config, put)
 
     def unload(self, name: str, *, unload_dependents: bool) -> None:
         """Begin to unload a model."""
         self._server.ask("unload", name, unload_dependents)
 
-    def _answered(self, number: int, head: messages.Head) -> None:
-        request, cancel = self._asked[number]
-        response = messages.unpack_response(self._link, head)
+    def _answered(self, number: int, packed: messages.Packed) -> None:
+        request, cancel = self._bls_requests[number]
+        response = messages.unpack_response(self._connection, packed)
         if response.final:
-            del self._asked[number]
+            del self._bls_requests[number]
             request.cancellation.unwatch(cancel)
         request.sink.send(response)
 
 
-class RemoteMetrics:
-    """Metrics over the link."""
+class MetricsProxy:
+    """Metrics over the connection."""
 
-    def __init__(self, link: Link, server: Server) -> None:
-        self._link = link
+    def __init__(self, connection: Connection, server: RpcClient) -> None:
+        self._connection = connection
         self._server = server
 
-    def hold(self, name: str, description: str, kind: MetricKind) -> RemoteHold:
+    def hold(self, name: str, description: str, kind: MetricKind) -> MetricFamilyProxy:
         """A hold on the family of that name. Raises ServerError."""
         number = self._server.ask("hold", name, description, kind.name)
-        return RemoteHold(self._link, self._server, number)
+        return MetricFamilyProxy(self._connection, self._server, number)
 
 
-class RemoteHold:
-    """A MetricFamilyHold over the link."""
+class MetricFamilyProxy:
+    """A MetricFamilyHold over the connection."""
 
-    def __init__(self, link: Link, server: Server, number: int) -> None:
-        self._link = link
+    def __init__(self, connection: Connection, server: RpcClient, number: int) -> None:
+        self._connection = connection
         self._server = server
         self._number = number
         self.is_held = True
 
-    def series(self, labels: Mapping[str, str], bounds: Sequence[float]) -> RemoteSeries:
+    def series(self, labels: Mapping[str, str], bounds: Sequence[float]) -> MetricSeriesProxy:
         """The family's series with these labels. Raises ServerError."""
         number = self._server.ask("series", self._number, dict(labels), list(bounds))
-        return RemoteSeries(self._link, self._server, number)
+        return MetricSeriesProxy(self._connection, self._server, number)
 
     def release(self) -> None:
         """Let go of the series. Takes no lock: the garbage collector calls it."""
         self.is_held = False
-        self._link.send_later("release", self._number)
+        self._connection.send_later("release", self._number)
 
 
-class RemoteSeries:
-    """A MetricSeries over the link."""
+class MetricSeriesProxy:
+    """A MetricSeries over the connection."""
 
-    def __init__(self, link: Link, server: Server, number: int) -> None:
-        self._link = link
+    def __init__(self, connection: Connection, server: RpcClient, number: int) -> None:
+        self._connection = connection
         self._server = server
         self._number = number
 
@@ -164,28 +166,28 @@ class RemoteSeries:
         return value
 
     def __del__(self) -> None:
-        self._link.send_later("forget", self._number)
+        self._connection.send_later("forget", self._number)
 
 
-class Requests:
+class ReceivedRequests:
     """The requests that the server has given to this process, as long as it may cancel them."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         # Not the requests: what a model keeps of them is its own affair, the rest is let go.
-        self._live: dict[int, Cancellation] = {}
+        self._in_flight: dict[int, Cancellation] = {}
         self.handlers: Mapping[str, Handler] = {"cancel": self._cancel}
 
-    def receive(self, first: int, heads: Sequence[messages.Head]) -> list[InferRequest]:
+    def receive(self, first: int, packed: Sequence[messages.Packed]) -> list[InferRequest]:
         """The requests of a batch, numbered from `first`. On the thread that receives.
 
         So a cancellation, which comes after its request, finds it.
         """
         requests: list[InferRequest] = []
-        for number, head in enumerate(heads, first):
-            sink = _Sink(self, self._link, number)
-            request = messages.unpack_request(self._link, head, sink, RemoteTrace(number))
-            self._live[number] = request.cancellation
+        for number, one in enumerate(packed, first):
+            sink = _Sink(self, self._connection, number)
+            request = messages.unpack_request(self._connection, one, sink, TraceProxy(number))
+            self._in_flight[number] = request.cancellation
             requests.append(request)
         return requests
 
@@ -193,19 +195,19 @@ class Requests:
         """The numbers of those of `requests` that are not answered yet."""
         # Requests cannot be told by their values; each has a cancellation of its own.
         wanted = {id(request.cancellation) for request in requests}
-        return [number for number, known in self._live.copy().items() if id(known) in wanted]
+        return [number for number, known in self._in_flight.copy().items() if id(known) in wanted]
 
     def answered(self, number: int) -> None:
         """Forget a request that has had its last response, or was given back."""
-        self._live.pop(number, None)
+        self._in_flight.pop(number, None)
 
     def _cancel(self, number: int) -> None:
-        cancellation = self._live.get(number)
+        cancellation = self._in_flight.get(number)
         if cancellation is not None:
             cancellation.cancel()
 
 
-class RemoteTrace:
+class TraceProxy:
     """The trace of the server's request `number`; what happens to that is recorded there."""
 
     def __init__(self, number: int) -> None:
@@ -222,7 +224,7 @@ class RemoteTrace:
     ) -> None:
         """It is answered in the server."""
 
-    def child(self) -> RemoteTrace:
+    def child(self) -> TraceProxy:
         """For a request on its behalf; the server makes the trace when it gets that."""
         return self
 
@@ -233,12 +235,14 @@ class RemoteTrace:
 class _Sink:
     """Where a request's responses go that do not come out of `execute`."""
 
-    def __init__(self, requests: Requests, link: Link, number: int) -> None:
+    def __init__(self, requests: ReceivedRequests, connection: Connection, number: int) -> None:
         self._requests = requests
-        self._link = link
+        self._connection = connection
         self._number = number
 
     def send(self, response: InferResponse) -> None:
         if response.final:
             self._requests.answered(self._number)
-        self._link.send("response", self._number, messages.pack_response(self._link, response))
+        self._connection.send(
+            "response", self._number, messages.pack_response(self._connection, response)
+        )

@@ -17,7 +17,7 @@ class _Entry:
     cancel: Callable[[], None] | None = None
 
 
-class LiveRequests:
+class InFlightRequests:
     """Requests by number, in the order in which they were given. Any thread.
 
     Whoever gets a request out of here answers it: nobody else does.
@@ -84,4 +84,4 @@ class LiveRequests:
 
 
 def _cancel(child: ChildProcess, number: int) -> Callable[[], None]:
-    return lambda: child.link.send("cancel", number)
+    return lambda: child.connection.send("cancel", number)

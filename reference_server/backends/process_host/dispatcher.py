@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reference_server.backends.process_host import messages
-from reference_server.backends.process_host.link import Handler, Link
+from reference_server.backends.process_host.connection import Connection, Handler
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.metrics import MetricKind
 from reference_server.core.ports import MetricFamilyHold, Metrics, MetricSeries, ModelCalls
@@ -22,30 +22,30 @@ log = logging.getLogger(__name__)
 _numbers = itertools.count()
 
 
-class Services:
-    """Answers the calls of one process, on the thread that receives from it.
+class CallDispatcher:
+    """The dispatcher of one process: answers its calls, on the thread that receives from it.
 
     `handlers` are what that thread does with them. What blocks gets a thread of its own.
-    `responded` takes the responses to the server's requests that models send by themselves, `live`
-    gives those of its requests that have not had their last.
+    `responded` takes the responses to the server's requests that models send by themselves,
+    `in_flight` gives those of its requests that have not had their last.
     """
 
     def __init__(
         self,
-        link: Link,
+        connection: Connection,
         metrics: Metrics,
         calls: ModelCalls,
-        responded: Callable[[int, messages.Head], None],
-        live: Callable[[int], InferRequest | None],
+        responded: Callable[[int, messages.Packed], None],
+        in_flight: Callable[[int], InferRequest | None],
     ) -> None:
-        self._link = link
+        self._connection = connection
         self._metrics = metrics
         self._calls = calls
-        self._live = live
+        self._in_flight = in_flight
         # Nothing is released when a process has died: its next one goes on with the same series.
         self._holds: dict[int, MetricFamilyHold] = {}
         self._series: dict[int, MetricSeries] = {}
-        self._asked: dict[int, InferRequest] = {}
+        self._bls_requests: dict[int, InferRequest] = {}
         self._methods: Mapping[str, Callable[..., Any]] = {
             "is_decoupled": calls.is_decoupled,
             "is_ready": calls.is_ready,
@@ -61,7 +61,7 @@ class Services:
         }
         self.handlers: Mapping[str, Handler] = {
             "call": self._call,
-            "give_up": self._give_up,
+            "give_up": self._cancel_bls_request,
             "release": lambda number: self._holds.pop(number).release(),
             "forget": self._forget,
             "response": responded,
@@ -70,7 +70,7 @@ class Services:
 
     def end(self) -> None:
         """The process is gone: nobody wants the answers to what it has asked."""
-        for request in list(self._asked.values()):
+        for request in list(self._bls_requests.values()):
             request.cancellation.cancel()
 
     def _call(self, number: int, method: str, *arguments: Any) -> None:  # noqa: ANN401
@@ -86,33 +86,33 @@ class Services:
         try:
             result = function(*arguments)
         except ServerError as error:
-            self._link.send("refused", number, error.code.name, error.message)
+            self._connection.send("refused", number, error.code.name, error.message)
         except Exception as error:  # a defect must not leave the model waiting
             log.exception("a call failed")
-            self._link.send(
+            self._connection.send(
                 "refused", number, Code.INTERNAL.name, f"{type(error).__name__}: {error}"
             )
         else:
-            self._link.send("result", number, result)
+            self._connection.send("result", number, result)
 
     # --------------------------------------------------------------------------- other models
 
     def _infer(
-        self, number: int, head: messages.Head, halted: list[int] | None, traced: int | None
+        self, number: int, packed: messages.Packed, halted: list[int] | None, traced: int | None
     ) -> None:
-        request = messages.unpack_request(self._link, head, _Sink(self, number))
-        parent = None if traced is None else self._live(traced)
+        request = messages.unpack_request(self._connection, packed, _Sink(self, number))
+        parent = None if traced is None else self._in_flight(traced)
         if parent is not None and parent.trace is not None:
             request.trace = parent.trace.child()
-        self._asked[number] = request
+        self._bls_requests[number] = request
         try:
             if halted is None:
                 self._calls.infer(request)
             else:
-                waiting = [found for n in halted if (found := self._live(n)) is not None]
+                waiting = [found for n in halted if (found := self._in_flight(n)) is not None]
                 self._calls.infer(request, waiting)
         except ServerError:
-            del self._asked[number]
+            del self._bls_requests[number]
             if request.trace is not None:
                 request.trace.close()
             raise
@@ -120,16 +120,16 @@ class Services:
     def answered(self, number: int, response: InferResponse) -> None:
         """A model has answered what the process asked. Any thread."""
         if response.final:
-            self._asked.pop(number, None)
-        self._link.send("answer", number, messages.pack_response(self._link, response))
+            self._bls_requests.pop(number, None)
+        self._connection.send("answer", number, messages.pack_response(self._connection, response))
 
-    def _give_up(self, number: int) -> None:
-        request = self._asked.get(number)
+    def _cancel_bls_request(self, number: int) -> None:
+        request = self._bls_requests.get(number)
         if request is not None:
             request.cancellation.cancel()
 
     def _load(self, name: str, config: str | None, files: Mapping[str, tuple[int, int]]) -> None:
-        contents = {path: bytes(self._link.view(*place)) for path, place in files.items()}
+        contents = {path: bytes(self._connection.view(*place)) for path, place in files.items()}
         self._calls.load(name, config, contents)
 
     # -------------------------------------------------------------------------------- metrics
@@ -156,7 +156,7 @@ class Services:
 class _Sink:
     """Where the answers go that a process waits for."""
 
-    def __init__(self, services: Services, number: int) -> None:
+    def __init__(self, services: CallDispatcher, number: int) -> None:
         self._services = services
         self._number = number
 

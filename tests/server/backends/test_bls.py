@@ -1,4 +1,4 @@
-"""Requests of a model's own: what goes over, what comes back, and when."""
+"""Requests of a model's own (BLS): what goes over, what comes back, and when."""
 
 import threading
 
@@ -8,8 +8,7 @@ import triton_python_backend_utils as pb_utils
 from server.backends.kit import answer, executing, request
 from server.support.requests import array_tensor
 
-from reference_server.backends.python_host.api.calls import Replies
-from reference_server.backends.python_host.api.iterator import ResponseIterator
+from reference_server.backends.python_host.api.bls import BlsResponses, ResponseIterator
 from reference_server.core.cancellation import Cancellation
 from reference_server.core.errors import not_found
 from reference_server.core.response import InferResponse
@@ -20,11 +19,11 @@ def response(*values, final=False, **fields):
     return InferResponse("m", 1, "", outputs, final=final, **fields)
 
 
-def iterator(*responses):
-    replies, cancellation = Replies(), Cancellation()
-    for each in responses:
-        replies.send(each)
-    return ResponseIterator._of(replies, cancellation), replies, cancellation
+def iterator(*given):
+    responses, cancellation = BlsResponses(), Cancellation()
+    for each in given:
+        responses.send(each)
+    return ResponseIterator._of(responses, cancellation), responses, cancellation
 
 
 def numbers(answers):
@@ -33,20 +32,20 @@ def numbers(answers):
 
 def test_a_tensor_goes_over_by_reference_and_cannot_be_written_to():
     array = np.arange(4.0)
-    asked = pb_utils.InferenceRequest(
+    bls_request = pb_utils.InferenceRequest(
         inputs=[pb_utils.Tensor("IN", array)], requested_output_names=[], model_name="m"
     )
-    question = asked._question
-    sent = question._tensors(asked._request)["IN"].array()
+    bls = bls_request._bls
+    sent = bls._tensors(bls_request._request)["IN"].array()
     assert np.shares_memory(sent, array)
     assert not sent.flags.writeable
     assert array.flags.writeable
 
 
 def test_responses_are_given_as_they_come():
-    answers, replies, _ = iterator(response(1))
+    answers, responses, _ = iterator(response(1))
     assert numbers([next(answers)]) == [[[1]]]
-    bringer = threading.Thread(target=replies.send, args=(response(2, final=True),))
+    bringer = threading.Thread(target=responses.send, args=(response(2, final=True),))
     bringer.start()
     assert numbers(answers) == [[[2]]]
     bringer.join()
@@ -70,10 +69,10 @@ def test_cancelling_reaches_the_request_until_its_last_response_is_there():
 
 
 def test_an_iterator_that_is_given_up_takes_what_still_comes():
-    answers, replies, cancellation = iterator(response(1))
+    answers, responses, cancellation = iterator(response(1))
     next(answers)
     del answers
-    replies.send(response(final=True))
+    responses.send(response(final=True))
     assert not cancellation.is_cancelled
 
 

@@ -1,21 +1,104 @@
-"""`load_model`, `unload_model` and `is_model_ready`: a model looks after the server's models."""
+"""What an instance's model may reach of its server, and how it loads, unloads and finds models."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
 
-from reference_server.backends.python_host.api.calls import InstanceServer
-from reference_server.backends.python_host.api.errors import TritonModelException
 from reference_server.backends.python_host.api.native import (
     NO_CAST,
+    TritonModelException,
     as_text,
+    failed_in_server,
     given,
     incompatible_function,
 )
-from reference_server.core.errors import ServerError, invalid_arg
-from reference_server.core.request import LATEST
+from reference_server.core.errors import ServerError, invalid_arg, unavailable
+from reference_server.core.ports import ModelCalls
+from reference_server.core.request import LATEST, InferRequest
+
+
+class Received(Protocol):
+    """A request that the model is executing: an `InferenceRequest`, which is built on this."""
+
+    @property
+    def _request(self) -> InferRequest: ...
+
+    @property
+    def _sender(self) -> object | None: ...
+
+
+class _NoCalls:
+    """The calls of a host without a server: all are refused."""
+
+    def is_decoupled(self, name: str, version: int) -> NoReturn:
+        raise _not_ready()
+
+    def is_ready(self, name: str, version: int) -> NoReturn:
+        raise _not_ready()
+
+    def infer(
+        self, request: InferRequest, halted: Sequence[InferRequest] | None = None
+    ) -> NoReturn:
+        raise _not_ready()
+
+    def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> NoReturn:
+        raise _not_ready()
+
+    def unload(self, name: str, *, unload_dependents: bool) -> NoReturn:
+        raise _not_ready()
+
+
+def _not_ready() -> ServerError:
+    return unavailable("Server not ready")
+
+
+NO_CALLS: ModelCalls = _NoCalls()
+
+
+@dataclass(slots=True)
+class ServerAccess:
+    """What an instance's model can reach of its server.
+
+    `serves` between the end of `initialize` and the beginning of `finalize`. `thread` is the one
+    that runs `execute`, `received` what it is given now, `loop_thread` tells the one that runs what
+    `execute` awaits.
+    """
+
+    calls: ModelCalls
+    instance_name: str
+    is_decoupled: bool = False
+    serves: bool = False
+    thread: int = 0
+    loop_thread: Callable[[], int | None] = lambda: None
+    received: Sequence[Received] = ()
+
+    def failure(self, action: str, error: ServerError) -> TritonModelException:
+        """What the model is told of an error that the server found in `action`."""
+        return failed_in_server(action, self.instance_name, error)
+
+    def check_stage(self) -> None:
+        """Raise TritonModelException outside `execute`."""
+        if not self.serves:
+            raise TritonModelException("BLS is only supported during the 'execute' function.")
+
+    def halted(self) -> Sequence[InferRequest] | None:
+        """The requests that stand still while the calling thread waits; None if others can go on.
+
+        A decoupled model's, and those that have a sender, may be answered by other threads.
+        """
+        thread = threading.get_ident()
+        if thread != self.thread and (self.is_decoupled or thread != self.loop_thread()):
+            return None
+        if self.is_decoupled:
+            return ()
+        return [request._request for request in self.received if request._sender is None]
+
+
+# ------------------------------------------------------------------------------ model control
 
 _TEXT = (str, bytes)
 _LEADING_NUMBER = re.compile(r"\s*([+-]?\d+)")
@@ -23,7 +106,7 @@ _LARGEST = (1 << 63) - 1
 
 
 def load_model(
-    server: InstanceServer,
+    server: ServerAccess,
     model_name: str | bytes,
     config: str | bytes,
     files: Mapping[str, bytes] | None,
@@ -53,9 +136,7 @@ def load_model(
         raise server.failure("Failed to load model", error) from error
 
 
-def unload_model(
-    server: InstanceServer, model_name: str | bytes, *, unload_dependents: bool
-) -> None:
+def unload_model(server: ServerAccess, model_name: str | bytes, *, unload_dependents: bool) -> None:
     """Begin to unload a model. Raises TritonModelException."""
     if not isinstance(model_name, _TEXT):
         raise incompatible_function(
@@ -70,7 +151,7 @@ def unload_model(
 
 
 def is_model_ready(
-    server: InstanceServer, model_name: str | bytes, model_version: str | bytes
+    server: ServerAccess, model_name: str | bytes, model_version: str | bytes
 ) -> bool:
     """Whether a model can be asked. Raises TritonModelException for what is no version."""
     if not isinstance(model_name, _TEXT) or not isinstance(model_version, _TEXT):
@@ -100,7 +181,7 @@ def _version(text: str) -> int:
     return version
 
 
-def bound_functions(server: InstanceServer) -> dict[str, Callable[..., Any]]:
+def bound_functions(server: ServerAccess) -> dict[str, Callable[..., Any]]:
     """The three functions as the model of one instance sees them, by name."""
 
     def load(

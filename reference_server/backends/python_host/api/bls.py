@@ -1,0 +1,381 @@
+"""Business logic scripting (BLS): inference requests that a model sends to other models.
+
+Tensors go by reference in both directions. The model that is called gets them protected, since the
+calling model still has them: it is given a copy where it wants to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reference_server.backends.python_host.api.native import (
+    MODULE,
+    NO_CAST,
+    NotConstructible,
+    TritonModelException,
+    incompatible_constructor,
+)
+from reference_server.backends.python_host.api.response import (
+    InferenceResponse,
+    all_sendable,
+    checked_parameters,
+)
+from reference_server.backends.python_host.api.server_access import ServerAccess
+from reference_server.backends.python_host.api.tensor import MemoryType, PreferredMemory, Tensor
+from reference_server.core import tensor as core
+from reference_server.core.cancellation import Cancellation
+from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.request import (
+    LATEST,
+    InferRequest,
+    Parameter,
+    RequestTrace,
+    SequenceFlag,
+)
+from reference_server.core.response import InferResponse
+
+_IS_DECOUPLED = (
+    "Model {} is using the decoupled. The current BLS request call doesn't support models using "
+    "the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
+    "'async_exec' calls for decoupled models.'"
+)
+_NO_DEVICE = (
+    "BackendMemory::Create, all allocation types failed:\n"
+    "\tGPU: models of this server answer in the host's memory"
+)
+
+
+class InferenceTrace(NotConstructible):
+    """The trace of a request, to be handed to the requests that its model sends."""
+
+    __slots__ = ("_trace",)
+    __module__ = MODULE
+
+    _trace: RequestTrace | None
+
+    @classmethod
+    def _of(cls, trace: RequestTrace | None) -> InferenceTrace:
+        self = object.__new__(cls)
+        self._trace = trace
+        return self
+
+    def get_context(self) -> str | None:
+        """The trace's context as JSON text; None, since only OpenTelemetry has one."""
+        return None
+
+
+class BlsResponses:
+    """The responses to one request, as they come; a ResponseSink. Any thread.
+
+    All are kept, so that they can be read again. `listener` is called with each, on whatever thread
+    brings it.
+    """
+
+    def __init__(self, listener: Callable[[], None] | None = None) -> None:
+        self._changed = threading.Condition()
+        self._responses: list[InferResponse] = []
+        self._is_complete = False
+        self._listener = listener
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last response is there."""
+        return self._is_complete
+
+    def send(self, response: InferResponse) -> None:
+        """Take one response."""
+        with self._changed:
+            self._responses.append(response)
+            self._is_complete = response.final
+            self._changed.notify_all()
+        if self._listener is not None:
+            self._listener()
+
+    def get(self, index: int) -> InferResponse | None:
+        """The response at `index`, once it is there; None if the last one comes before it."""
+        with self._changed:
+            self._changed.wait_for(lambda: index < len(self._responses) or self._is_complete)
+            return self._responses[index] if index < len(self._responses) else None
+
+
+class ResponseIterator(NotConstructible):
+    """Gives the responses as they come. A mark that nothing follows is a response without outputs.
+
+    After its end it can be iterated again, from the first response. One thread at a time.
+    """
+
+    __slots__ = ("_cancellation", "_given", "_is_finished", "_next", "_responses")
+    __module__ = MODULE
+
+    _responses: BlsResponses
+    _cancellation: Cancellation
+    _given: list[InferenceResponse]
+    _next: int
+    _is_finished: bool
+
+    @classmethod
+    def _of(cls, responses: BlsResponses, cancellation: Cancellation) -> ResponseIterator:
+        self = object.__new__(cls)
+        self._responses = responses
+        self._cancellation = cancellation
+        self._given = []
+        self._next = 0
+        self._is_finished = False
+        return self
+
+    def __iter__(self) -> ResponseIterator:
+        if self._is_finished:
+            self._next = 0
+            self._is_finished = False
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        """The next response. Blocks until it is there; raises StopIteration after the last."""
+        if self._next == len(self._given):
+            response = self._responses.get(self._next)
+            if response is None:
+                self._is_finished = True
+                raise StopIteration("Iteration is done for the responses.")
+            self._given.append(InferenceResponse._received(response))
+        given = self._given[self._next]
+        self._next += 1
+        return given
+
+    def cancel(self) -> None:
+        """Tell the model that nobody waits any more; nothing once its last response is there."""
+        if not self._responses.is_complete:
+            self._cancellation.cancel()
+
+
+#: What `exec` gives: a response, or with `decoupled` an iterator of them.
+BlsResult = InferenceResponse | ResponseIterator
+
+
+@dataclass(frozen=True, slots=True)
+class BlsRequest:
+    """What a model sends to which model; may be sent repeatedly."""
+
+    model_name: str
+    model_version: int
+    request_id: str
+    correlation_id: int | str
+    inputs: Sequence[Tensor]
+    requested_outputs: Sequence[str]
+    flags: int
+    timeout_us: int
+    memory: MemoryType | None
+    trace: RequestTrace | None
+    parameters: dict[str, Parameter]
+
+    def exec(self, server: ServerAccess, *, decoupled: bool) -> BlsResult:
+        """The result, waiting for the first response.
+
+        What keeps the request from being sent is an error response, as in Triton. Raises
+        TritonModelException only outside `execute`.
+        """
+        server.check_stage()
+        responses = BlsResponses()
+        request = self.request(responses)
+        refusal = self._send(server, request, decoupled=decoupled, halts=True)
+        return self._result(request, responses, refusal, decoupled=decoupled)
+
+    def async_exec(self, server: ServerAccess, *, decoupled: bool) -> asyncio.Future[BlsResult]:
+        """The same, without waiting, on the running event loop. Raises RuntimeError without one."""
+        loop = asyncio.get_running_loop()
+        server.check_stage()
+        future: asyncio.Future[BlsResult] = loop.create_future()
+
+        def finish() -> None:
+            if not future.done():
+                future.set_result(self._result(request, responses, None, decoupled=decoupled))
+
+        def came() -> None:
+            if not future.done() and not loop.is_closed():
+                loop.call_soon_threadsafe(finish)
+
+        responses = BlsResponses(came)
+        request = self.request(responses)
+        refusal = self._send(server, request, decoupled=decoupled, halts=False)
+        if refusal is not None:
+            future.set_result(self._result(request, responses, refusal, decoupled=decoupled))
+        return future
+
+    def request(self, responses: BlsResponses) -> InferRequest:
+        """The server's request, without inputs yet; the responses come to `responses`."""
+        return InferRequest(
+            self.model_name,
+            {},
+            responses,
+            model_version=self.model_version,
+            id=self.request_id,
+            requested_outputs=tuple(dict.fromkeys(self.requested_outputs)),
+            parameters=self.parameters,
+            correlation_id=self.correlation_id,
+            flags=SequenceFlag(self.flags),
+            timeout_us=self.timeout_us,
+        )
+
+    def _send(
+        self, server: ServerAccess, request: InferRequest, *, decoupled: bool, halts: bool
+    ) -> ServerError | None:
+        """Send `request`; returns why it is not sent."""
+        calls = server.calls
+        try:
+            if not calls.is_ready(self.model_name, self.model_version):
+                raise invalid_arg(
+                    "Failed for execute the inference request. "
+                    f"Model '{self.model_name}' is not ready."
+                )
+            if not decoupled and calls.is_decoupled(self.model_name, self.model_version):
+                raise invalid_arg(_IS_DECOUPLED.format(self.model_name))
+            if not all_sendable(self.parameters):
+                raise invalid_arg("Unsupported value type on parameters")
+            request.inputs = self._tensors(request)
+            if self.trace is not None:
+                request.trace = self.trace.child()
+            calls.infer(request, server.halted() if halts else None)
+        except ServerError as error:
+            if request.trace is not None:
+                request.trace.close()
+            return internal(f"Model {self.model_name} - Error when running inference: {error}")
+        return None
+
+    def _tensors(self, request: InferRequest) -> dict[str, core.Tensor]:
+        tensors: dict[str, core.Tensor] = {}
+        for tensor in self.inputs:
+            name = tensor.name()
+            if name in tensors:
+                raise invalid_arg(f"{request.label} input '{name}' already exists in request")
+            tensors[name] = tensor._core.protected()
+        return tensors
+
+    def _result(
+        self,
+        request: InferRequest,
+        responses: BlsResponses,
+        refusal: ServerError | None,
+        *,
+        decoupled: bool,
+    ) -> BlsResult:
+        if refusal is not None:
+            responses = _refused(request, refusal)
+        first = responses.get(0)
+        assert first is not None
+        if self.memory is MemoryType.TRITONSERVER_MEMORY_GPU and first.error is None:
+            responses = _refused(request, internal(_NO_DEVICE))
+        iterator = ResponseIterator._of(responses, request.cancellation)
+        return iterator if decoupled else next(iterator)
+
+
+def _refused(request: InferRequest, error: ServerError) -> BlsResponses:
+    responses = BlsResponses()
+    responses.send(
+        InferResponse(request.model_name, request.model_version, request.id, error=error)
+    )
+    return responses
+
+
+# ------------------------------------------------------------- the constructor's arguments
+
+#: Stands for what the caller left out.
+LEFT_OUT: Any = object()
+UNTRACED = InferenceTrace._of(None)
+
+_SIGNATURE = (
+    "InferenceRequest(request_id: str = '', correlation_id: object = 0, "
+    "inputs: List[triton::backend::python::PbTensor], requested_output_names: List[str], "
+    "model_name: str, model_version: int = -1, flags: int = 0, timeout: int = 0, "
+    f"preferred_memory: {MODULE}.PreferredMemory = <{MODULE}.PreferredMemory object>, "
+    f"trace: {MODULE}.InferenceTrace = <{MODULE}.InferenceTrace object>, "
+    "parameters: object = None)"
+)
+_DEFAULTS = {
+    "request_id": "",
+    "correlation_id": 0,
+    "model_version": LATEST,
+    "flags": 0,
+    "timeout": 0,
+    "trace": UNTRACED,
+    "parameters": None,
+}
+
+
+def checked_bls_request(**given: Any) -> BlsRequest:  # noqa: ANN401 - whatever the model passed
+    """What the arguments of `InferenceRequest`'s constructor make, which C++ takes in Triton.
+
+    Raises TypeError for arguments of other types, TritonModelException for other values.
+    """
+    inputs, names = given["inputs"], given["requested_output_names"]
+    memory, model_name = given["preferred_memory"], given["model_name"]
+    if not (
+        isinstance(given["request_id"], (str, bytes))
+        and given["correlation_id"] is not None
+        and _is_list(inputs, (Tensor, type(None)))
+        and _is_list(names, str)
+        and isinstance(model_name, str)
+        and _is_integer(given["model_version"], 64, signed=True)
+        and _is_integer(given["flags"], 32)
+        and _is_integer(given["timeout"], 64)
+        and (memory is LEFT_OUT or isinstance(memory, PreferredMemory))
+        and isinstance(given["trace"], InferenceTrace)
+    ):
+        raise _incompatible_request(given)
+    identity = given["request_id"]
+    if isinstance(identity, bytes):
+        identity = identity.decode()
+    of = f"for request with id '{identity}' and model name '{model_name}' should not be empty."
+    if any(tensor is None for tensor in inputs):
+        raise TritonModelException(f"Input tensor {of}")
+    if "" in names:
+        raise TritonModelException(f"Requested output name {of}")
+    return BlsRequest(
+        model_name,
+        given["model_version"],
+        identity,
+        _checked_correlation(given["correlation_id"]),
+        tuple(inputs),
+        tuple(names),
+        given["flags"],
+        given["timeout"],
+        None if memory is LEFT_OUT else memory._memory_type,
+        given["trace"]._trace,
+        checked_parameters(given["parameters"]),
+    )
+
+
+def _incompatible_request(arguments: dict[str, Any]) -> TypeError:
+    # Whether they were given by name cannot be told any more.
+    given = [
+        f"{name}={value!r}"
+        for name, value in arguments.items()
+        if value is not LEFT_OUT and value is not _DEFAULTS.get(name, LEFT_OUT)
+    ]
+    return incompatible_constructor(_SIGNATURE, shown=f"kwargs: {', '.join(given)}")
+
+
+def _is_list(value: object, kind: type | tuple[type, ...]) -> bool:
+    """Whether C++ takes `value` for a list of `kind`."""
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, (str, bytes))
+        and all(isinstance(element, kind) for element in value)
+    )
+
+
+def _is_integer(value: object, bits: int, *, signed: bool = False) -> bool:
+    least = -(1 << (bits - 1)) if signed else 0
+    return isinstance(value, int) and least <= value < least + (1 << bits)
+
+
+def _checked_correlation(correlation_id: object) -> int | str:
+    if isinstance(correlation_id, str):
+        return correlation_id
+    if not isinstance(correlation_id, int):
+        raise TritonModelException("Correlation ID must be integer or string")
+    if not 0 <= correlation_id < 1 << 64:
+        raise RuntimeError(NO_CAST)
+    return int(correlation_id)

@@ -1,0 +1,143 @@
+"""A model's file: importing it with the modules that Triton provides, describing its exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType, MappingProxyType, ModuleType, TracebackType
+
+from reference_server.backends.python_host import triton_python_backend_utils
+from reference_server.backends.python_host.api.bls import InferenceTrace, ResponseIterator
+from reference_server.backends.python_host.api.metrics import Metric, MetricKind
+from reference_server.backends.python_host.api.native import MODULE
+from reference_server.backends.python_host.api.response import InferenceResponseSender
+from reference_server.backends.python_host.api.tensor import MemoryType
+from reference_server.backends.python_host.modules import ModelModules
+from reference_server.backends.python_host.shared_names import UTILS
+from reference_server.core.errors import internal
+
+_SUFFIX = ".py"
+
+
+def load(
+    model_file: Path, own_names: Mapping[str, object] = MappingProxyType({})
+) -> tuple[ModelModules, ModuleType]:
+    """A new module table, and in it the model's module.
+
+    `own_names` are those of `triton_python_backend_utils` that the instance has for itself.
+
+    `model_file` is `<model>/<version>/<stem>.py`; both directories are searched by the model's
+    imports, and the module is named `<version>.<stem>`. Or it is that of a Python-based backend,
+    in a folder that is not called by a number: that folder is searched, and the module is named
+    `<stem>`. Runs the model's top-level code, so it may block for long. Raises ServerError, and
+    then leaves nothing behind. The caller closes the table.
+    """
+    if model_file.suffix != _SUFFIX:
+        raise internal(f"Model name must end with '.py'. Model name is \"{model_file.name}\".")
+    if not model_file.is_file():
+        raise internal(f"Python model file not found in '{model_file}'")
+    directory = model_file.parent
+    is_versioned = directory.name.isdecimal()
+    utils = _utils(directory, own_names)
+    modules = ModelModules(
+        directory,
+        {UTILS: utils, MODULE: _native_module(vars(utils))},
+        directory.parent if is_versioned else directory,
+    )
+    name = f"{directory.name}.{model_file.stem}" if is_versioned else model_file.stem
+    try:
+        return modules, modules.require(name)
+    except BaseException as error:
+        modules.close()
+        raise internal(describe(error)) from error
+
+
+def _utils(version_directory: Path, own_names: Mapping[str, object]) -> ModuleType:
+    """`triton_python_backend_utils` as one instance sees it."""
+    utils = triton_python_backend_utils
+    module = ModuleType(UTILS, utils.__doc__)
+    vars(module).update(
+        {name: getattr(utils, name) for name in utils.__all__},
+        __file__=utils.__file__,
+        get_model_dir=lambda: str(version_directory),
+    )
+    vars(module).update(own_names)
+    return module
+
+
+#: What both modules have.
+_SHARED = (
+    *("InferenceRequest", "InferenceResponse", "Logger", "MetricFamily", "PreferredMemory"),
+    *("TRITONSERVER_MEMORY_CPU", "TRITONSERVER_MEMORY_GPU", "Tensor", "TritonError"),
+    *("TritonModelException", "is_model_ready", "load_model", "unload_model"),
+)
+
+
+def _native_module(utils: Mapping[str, object]) -> ModuleType:
+    """`c_python_backend_utils` of the instance that sees `utils` in `triton_python_backend_utils`.
+
+    Models seldom import what Triton writes in C++: there are the classes that the other module does
+    not show, such as that of an iterator.
+    """
+    module = ModuleType(MODULE)
+    vars(module).update(
+        {name: utils[name] for name in _SHARED},
+        InferenceResponseSender=InferenceResponseSender,
+        InferenceTrace=InferenceTrace,
+        MemoryType=MemoryType,
+        Metric=Metric,
+        MetricKind=MetricKind,
+        ResponseIterator=ResponseIterator,
+        **MetricKind.__members__,
+    )
+    return module
+
+
+_SERVER = "reference_server."
+_IMPORT_MACHINERY = "<frozen importlib"
+
+
+def describe(error: BaseException) -> str:
+    """An exception in Triton's words: `<Type>: <message>`, then a line per frame, innermost first.
+
+    Only the frames above the one that caught `error` are told, and of these not the server's own
+    and not the import machinery's: the former are native code in Triton. Like Triton this follows
+    the callers of the frame that raised, so the lines of an exception that came from another
+    thread are that thread's. Call it where `error` was caught.
+    """
+    failure: BaseException | None = None
+    try:
+        message = str(error) or "<EMPTY MESSAGE>"
+    except BaseException as raised_by_str:
+        failure = raised_by_str
+        message = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
+    text = f"{type(error).__name__}: {message}"
+    if lines := "".join(map(_line, _frames(error.__traceback__))):
+        text += f"\n\nAt:\n{lines}"
+    if failure is not None:
+        text += f"\nMESSAGE UNAVAILABLE DUE TO EXCEPTION: {describe(failure)}"
+    return text
+
+
+def _line(frame: FrameType) -> str:
+    return f"  {frame.f_code.co_filename}({frame.f_lineno}): {frame.f_code.co_name}\n"
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[FrameType]:
+    if traceback is None:
+        return
+    catcher = traceback.tb_frame
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    frame: FrameType | None = traceback.tb_frame
+    while frame is not None and frame is not catcher:
+        if not _is_ours(frame):
+            yield frame
+        frame = frame.f_back
+
+
+def _is_ours(frame: FrameType) -> bool:
+    module: object = frame.f_globals.get("__name__")
+    return frame.f_code.co_filename.startswith(_IMPORT_MACHINERY) or (
+        isinstance(module, str) and module.startswith(_SERVER)
+    )
