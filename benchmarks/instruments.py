@@ -28,8 +28,8 @@ from reference_server.config import render
 
 ROOT = Path(__file__).resolve().parent.parent
 
-ONE_LAUNCH = {"cost": "launch_us=1000000, element_ns=1, element2_ns=0"}
-"""Parameters that make launches so dear that a window becomes one if it can."""
+ONE_EXECUTION = {"cost": "launch_us=1000000, element_ns=1, element2_ns=0"}
+"""Parameters that make executions so dear that a batch becomes one if it can."""
 
 
 # ------------------------------------------------------------------------------- executions
@@ -39,7 +39,7 @@ ONE_LAUNCH = {"cost": "launch_us=1000000, element_ns=1, element2_ns=0"}
 class Executions:
     """What engines were given since the watch began."""
 
-    launches: int = 0
+    executions: int = 0
     rows: int = 0
     elements: int = 0
     """Of the watched input, padding included."""
@@ -60,7 +60,7 @@ def watch(tensor: str, *, execute: bool = True) -> Iterator[Executions]:
         started = time.perf_counter()
         results = run(engine, inputs, outputs) if execute else dict(outputs)
         seen.seconds += time.perf_counter() - started
-        seen.launches += 1
+        seen.executions += 1
         seen.rows += len(inputs[tensor])
         seen.elements += inputs[tensor].size
         return results
@@ -74,11 +74,11 @@ def watch(tensor: str, *, execute: bool = True) -> Iterator[Executions]:
 
 @dataclass
 class Call:
-    """One call for one window, measured."""
+    """One call for one batch, measured."""
 
     seconds: float
     engine_seconds: float
-    launches: int
+    executions: int
     elements: int
     page_faults: int
 
@@ -92,7 +92,7 @@ def measure(seen: Executions, call: Callable[[], object]) -> Call:
     return Call(
         seconds,
         seen.seconds - before.seconds,
-        seen.launches - before.launches,
+        seen.executions - before.executions,
         seen.elements - before.elements,
         page_faults() - faults,
     )

@@ -46,10 +46,10 @@ class BumpAllocator:
 
 
 class Naive:
-    """Answers windows of token rows with an encoder, each window in one batch."""
+    """Answers batches of token rows with an encoder, each batch in one batch."""
 
     def __init__(self, engine: Engine, pad_to: int | None, allocator: BumpAllocator) -> None:
-        """pad_to: the length that every row gets; None for that of the window's longest."""
+        """pad_to: the length that every row gets; None for that of the batch's longest."""
         self._engine = engine
         self._pad_to = pad_to
         self._allocator = allocator
@@ -83,14 +83,14 @@ class Naive:
         return tensor
 
 
-def windows_until_exhausted(capacity: int, window_bytes: list[int], in_flight: int) -> int | None:
-    """After how many windows a bump allocator is used up, `in_flight` of them alive at any time.
+def batches_until_exhausted(capacity: int, batch_bytes: list[int], in_flight: int) -> int | None:
+    """After how many batches a bump allocator is used up, `in_flight` of them alive at any time.
 
-    Two are enough for it never to be empty. None if it outlives the given windows.
+    Two are enough for it never to be empty. None if it outlives the given batches.
     """
     allocator = BumpAllocator(capacity)
     alive = 0
-    for count, nbytes in enumerate(window_bytes):
+    for count, nbytes in enumerate(batch_bytes):
         try:
             allocator.allocate((nbytes,), torch.uint8)
         except OutOfMemory:

@@ -1,11 +1,11 @@
 """Requests of unequal lengths: the plain approach and ge_runtime, in one run on the same engine.
 
     python -m benchmarks.ragged                  all parts, about two minutes
-    python -m benchmarks.ragged --windows 40     the same with percentiles that mean something
+    python -m benchmarks.ragged --batches 40     the same with percentiles that mean something
     python -m benchmarks.ragged --parts tokens --traces mix --set gears.tokens='16,64,256,512'
 
-Parts: `tokens` runs the sentence encoder of model_repository/ on windows of requests, each batched
-in several ways that take turns; `python` is what the runtime itself takes for a window; `images`
+Parts: `tokens` runs the sentence encoder of model_repository/ on batches of requests, each batched
+in several ways that take turns; `python` is what the runtime itself takes for a batch; `images`
 holds the copies that it makes against memcpy; `bump` lets a bump allocator run out of memory.
 All ways to batch use the same session options, so that they differ in nothing else. The plain
 approach is written with torch (the `train` extra).
@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks import copies, traces
 from benchmarks.instruments import (
-    ONE_LAUNCH,
+    ONE_EXECUTION,
     ROOT,
     Call,
     measure,
@@ -35,7 +35,7 @@ from benchmarks.instruments import (
     read_config,
     watch,
 )
-from benchmarks.naive import BumpAllocator, Naive, windows_until_exhausted
+from benchmarks.naive import BumpAllocator, Naive, batches_until_exhausted
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.planning.gear_optimizer import optimal_gears
 from ge_runtime.planning.histogram import Histogram
@@ -46,7 +46,7 @@ ENCODER = ROOT / "model_repository" / "text_encoder"
 MIB = 2**20
 
 Infer = Callable[[list], list]
-"""A window of token rows, [1, length] each, to their embeddings."""
+"""A batch of token rows, [1, length] each, to their embeddings."""
 
 
 def main() -> None:
@@ -75,10 +75,10 @@ def parse_arguments() -> argparse.Namespace:
         default=list(traces.TOKEN_TRACES),
         help="lengths of token rows (default: all three)",
     )
-    parser.add_argument("--requests", type=int, default=32, help="in a window (32)")
-    parser.add_argument("--windows", type=int, default=5, help="of each trace (5)")
+    parser.add_argument("--requests", type=int, default=32, help="in a batch (32)")
+    parser.add_argument("--batches", type=int, default=5, help="of each trace (5)")
     parser.add_argument(
-        "--max-windows", type=int, default=1, help="of them, padded to the maximum as well (1)"
+        "--max-batches", type=int, default=1, help="of them, padded to the maximum as well (1)"
     )
     parser.add_argument("--seed", type=int, default=11, help="of lengths and contents (11)")
     parser.add_argument("--gears", type=int, default=4, help="how many to derive (4)")
@@ -104,11 +104,11 @@ def tokens(options: argparse.Namespace) -> list[dict]:
     """Every trace batched in every way; returns the rows of the table."""
     results = []
     for trace in options.traces:
-        lengths = traces.token_lengths(trace, options.requests * options.windows, options.seed)
-        windows = traces.windows(traces.token_rows(lengths, options.seed), options.requests)
+        lengths = traces.token_lengths(trace, options.requests * options.batches, options.seed)
+        batches = traces.batches(traces.token_rows(lengths, options.seed), options.requests)
         limit = {"limit.tokens": str(traces.LARGEST[trace])}
         gears, expected = derived_gears(trace, options)
-        print(f"\n=== {trace}: {options.windows} windows of {options.requests} requests")
+        print(f"\n=== {trace}: {options.batches} batches of {options.requests} requests")
         print(f"{options.gears} gears of another such trace: {gears}; {expected:.3f} of it padding")
         runtimes = {
             "ge_runtime": open_encoder(limit),
@@ -120,7 +120,7 @@ def tokens(options: argparse.Namespace) -> list[dict]:
         ways = plain_ways(traces.LARGEST[trace]) | {
             name: as_infer(runtime) for name, runtime in runtimes.items()
         }
-        rows = compare(ways, windows, options)
+        rows = compare(ways, batches, options)
         for runtime in runtimes.values():
             runtime.close()
         for row in rows:
@@ -172,78 +172,78 @@ def plain_ways(largest: int) -> dict[str, Infer]:
     }
 
 
-def compare(ways: Mapping[str, Infer], windows: list, options: argparse.Namespace) -> list[dict]:
-    """Every way on every window, in turns, so that what else the machine does hits all alike."""
+def compare(ways: Mapping[str, Infer], batches: list, options: argparse.Namespace) -> list[dict]:
+    """Every way on every batch, in turns, so that what else the machine does hits all alike."""
     calls: dict[str, list[Call]] = {name: [] for name in ways}
     with watch("input_ids") as seen:
-        expected = ways["pad to the longest"](windows[0])
+        expected = ways["pad to the longest"](batches[0])
         for name, infer in ways.items():
-            if "maximum" not in name:  # which would take a while, for a window of one size
-                for answer, known in zip(infer(windows[0]), expected, strict=True):
+            if "maximum" not in name:  # which would take a while, for a batch of one size
+                for answer, known in zip(infer(batches[0]), expected, strict=True):
                     np.testing.assert_allclose(answer, known, atol=1e-4)
-        for index, window in enumerate(windows):
+        for index, batch in enumerate(batches):
             for name, infer in ways.items():
-                if "maximum" not in name or index < options.max_windows:
-                    calls[name].append(measure(seen, lambda i=infer, w=window: i(w)))
+                if "maximum" not in name or index < options.max_batches:
+                    calls[name].append(measure(seen, lambda i=infer, w=batch: i(w)))
     return [
-        summary(name, calls[name], windows[: len(calls[name])], memory_of(infer, windows[0]))
+        summary(name, calls[name], batches[: len(calls[name])], memory_of(infer, batches[0]))
         for name, infer in ways.items()
     ]
 
 
-def memory_of(infer: Infer, window: list) -> int:
-    """The most bytes that one window holds, apart from what was there before it."""
+def memory_of(infer: Infer, batch: list) -> int:
+    """The most bytes that one batch holds, apart from what was there before it."""
     naive = getattr(infer, "__self__", None)
     before = naive.allocated_bytes if naive else 0
-    return peak_bytes(lambda: infer(window)) + (naive.allocated_bytes - before if naive else 0)
+    return peak_bytes(lambda: infer(batch)) + (naive.allocated_bytes - before if naive else 0)
 
 
-def summary(name: str, calls: list[Call], windows: list, peak: int) -> dict:
-    useful = sum(row.size for window in windows for row in window)
+def summary(name: str, calls: list[Call], batches: list, peak: int) -> dict:
+    useful = sum(row.size for batch in batches for row in batch)
     seconds = sum(call.seconds for call in calls)
-    launches = sum(call.launches for call in calls)
-    own = [(call.seconds - call.engine_seconds) / call.launches for call in calls]
+    executions = sum(call.executions for call in calls)
+    own = [(call.seconds - call.engine_seconds) / call.executions for call in calls]
     times = [call.seconds for call in calls]
     return {
         "way": name,
-        "windows": len(calls),
+        "batches": len(calls),
         "useful_per_second": useful / seconds,
         "padding_share": 1 - useful / sum(call.elements for call in calls),
-        "launches_per_window": launches / len(calls),
+        "executions_per_batch": executions / len(calls),
         "p50_ms": percentile(times, 50) * 1e3,
         "p99_ms": percentile(times, 99) * 1e3,
-        "own_us_per_launch": statistics.median(own) * 1e6,
+        "own_us_per_execution": statistics.median(own) * 1e6,
         "peak_bytes": peak,
-        "page_faults_per_window": statistics.median(call.page_faults for call in calls),
+        "page_faults_per_batch": statistics.median(call.page_faults for call in calls),
     }
 
 
 def print_tokens(rows: list[dict]) -> None:
     longest = next(row for row in rows if row["way"] == "pad to the longest")
-    heads = ["way", "windows", "useful tokens/s", "of longest", "padding", "launches"]
+    heads = ["way", "batches", "useful tokens/s", "of longest", "padding", "executions"]
     heads += ["p50 ms", "p99 ms", "own us", "peak KiB", "faults"]
     print_table(
         heads,
         [
             [
                 row["way"],
-                row["windows"],
+                row["batches"],
                 f"{row['useful_per_second']:,.0f}",
                 f"{row['useful_per_second'] / longest['useful_per_second']:.2f}x",
                 f"{row['padding_share']:.3f}",
-                f"{row['launches_per_window']:.1f}",
+                f"{row['executions_per_batch']:.1f}",
                 f"{row['p50_ms']:.1f}",
                 f"{row['p99_ms']:.1f}",
-                f"{row['own_us_per_launch']:.0f}",
+                f"{row['own_us_per_execution']:.0f}",
                 f"{row['peak_bytes'] / 1024:,.0f}",
-                f"{row['page_faults_per_window']:.0f}",
+                f"{row['page_faults_per_batch']:.0f}",
             ]
             for row in rows
         ],
     )
     print(
-        "launches and page faults: of a window; own: a launch's time outside the engine; peak: "
-        "bytes of NumPy, Python and torch that a window allocates, its answers among them"
+        "executions and page faults: of a batch; own: time of an execution outside the engine; "
+        "peak: bytes of NumPy, Python and torch that a batch allocates, its answers among them"
     )
 
 
@@ -251,38 +251,38 @@ def print_tokens(rows: list[dict]) -> None:
 
 
 def python(options: argparse.Namespace) -> list[dict]:
-    """What the runtime takes for a window of queries when the graph takes nothing."""
-    print(f"\n=== python: windows of {options.requests} queries, the graph not executed")
+    """What the runtime takes for a batch of queries when the graph takes nothing."""
+    print(f"\n=== python: batches of {options.requests} queries, the graph not executed")
     lengths = traces.token_lengths("queries", options.requests * 200, options.seed)
-    windows = traces.windows(traces.token_rows(lengths, options.seed), options.requests)
-    requests = [[as_request(row) for row in window] for window in windows]
+    batches = traces.batches(traces.token_rows(lengths, options.seed), options.requests)
+    requests = [[as_request(row) for row in batch] for batch in batches]
     results = []
-    for way, parameters in (("in one launch", ONE_LAUNCH), ("as planned", {})):
+    for way, parameters in (("in one execution", ONE_EXECUTION), ("as planned", {})):
         runtime = open_encoder({"limit.tokens": str(traces.QUERIES.largest), **parameters})
         with watch("input_ids", execute=False) as seen:
             calls = [
-                measure(seen, lambda w=window, r=runtime: r.infer(w))
+                measure(seen, lambda w=batch, r=runtime: r.infer(w))
                 for _ in range(5)
-                for window in requests
+                for batch in requests
             ]
         runtime.close()
         results.append(
             {
                 "way": way,
-                "launches_per_window": seen.launches / len(calls),
-                "window_us": statistics.median(call.seconds for call in calls) * 1e6,
-                "launch_us": statistics.median(call.seconds / call.launches for call in calls)
+                "executions_per_batch": seen.executions / len(calls),
+                "batch_us": statistics.median(call.seconds for call in calls) * 1e6,
+                "execution_us": statistics.median(call.seconds / call.executions for call in calls)
                 * 1e6,
             }
         )
     print_table(
-        ["windows", "launches", "us a window", "us a launch"],
+        ["batches", "executions", "us a batch", "us an execution"],
         [
             [
                 row["way"],
-                f"{row['launches_per_window']:.1f}",
-                f"{row['window_us']:.0f}",
-                f"{row['launch_us']:.0f}",
+                f"{row['executions_per_batch']:.1f}",
+                f"{row['batch_us']:.0f}",
+                f"{row['execution_us']:.0f}",
             ]
             for row in results
         ],
@@ -294,16 +294,16 @@ def python(options: argparse.Namespace) -> list[dict]:
 
 
 def bump(options: argparse.Namespace) -> dict:
-    """How long a bump allocator lives when windows overlap, as they do on two streams."""
+    """How long a bump allocator lives when batches overlap, as they do on two streams."""
     lengths = traces.token_lengths("mix", options.requests * 2000, options.seed)
-    sizes = [2 * 8 * len(w) * max(w) for w in traces.windows(lengths.tolist(), options.requests)]
+    sizes = [2 * 8 * len(w) * max(w) for w in traces.batches(lengths.tolist(), options.requests)]
     capacity = 100 * max(sizes)
-    print("\n=== bump: a bump allocator a hundred times as large as the largest window needs it")
+    print("\n=== bump: a bump allocator a hundred times as large as the largest batch needs it")
     results = {}
     for in_flight in (1, 2):
-        count = windows_until_exhausted(capacity, sizes, in_flight)
-        end = f"outlives {len(sizes)} windows" if count is None else f"is full after {count}"
-        print(f"{in_flight} window(s) of the mix in flight: it {end}")
+        count = batches_until_exhausted(capacity, sizes, in_flight)
+        end = f"outlives {len(sizes)} batches" if count is None else f"is full after {count}"
+        print(f"{in_flight} batch(es) of the mix in flight: it {end}")
         results[in_flight] = count
     return results
 

@@ -1,4 +1,4 @@
-"""What the device service costs: the same model in the same windows, in process and through it.
+"""What the device service costs: the same model in the same batches, in process and through it.
 
     python -m benchmarks.service                 all cases, about a minute
     python -m benchmarks.service --seconds 60    the same with percentiles that mean more
@@ -52,7 +52,7 @@ class Comparison:
     case: str
     pairs: int
     nbytes: int
-    """Of a window's inputs."""
+    """Of a batch's inputs."""
     local_p50: float
     local_p99: float
     service_p50: float
@@ -113,11 +113,11 @@ Inputs = dict[str, np.ndarray]
 
 @dataclass
 class Case:
-    """A model, and what it is asked: windows of requests."""
+    """A model, and what it is asked: batches of requests."""
 
     version: Path
     config: ModelConfig
-    windows: list[list[Inputs]]
+    batches: list[list[Inputs]]
 
     def open(self, parameters: Mapping[str, str]) -> Runtime:
         return open_runtime(self.version, self.config, {**COST, **parameters})
@@ -150,23 +150,23 @@ def _image(folder: Path, node: str) -> Case:
         input=[ModelInput(name="image", data_type="TYPE_FP32", dims=dims)],
         output=[ModelOutput(name="answer", data_type="TYPE_FP32", dims=answer)],
     )
-    window = [{"image": np.ones((1, *dims), np.float32)}]
-    return Case(folder, config, [window])
+    batch = [{"image": np.ones((1, *dims), np.float32)}]
+    return Case(folder, config, [batch])
 
 
 def tokens(requests: int) -> Callable[[Path], Case]:
-    """Windows of so many requests with few tokens each, for the sentence encoder."""
+    """Batches of so many requests with few tokens each, for the sentence encoder."""
 
     def case(folder: Path) -> Case:
         lengths = traces.token_lengths("queries", 20 * requests, seed=5)
         rows = traces.token_rows(np.minimum(lengths, 32), 5)
-        windows = [
-            [{"input_ids": row, "lengths": np.array([[row.shape[1]]], np.int32)} for row in window]
-            for window in traces.windows(rows, requests)
+        batches = [
+            [{"input_ids": row, "lengths": np.array([[row.shape[1]]], np.int32)} for row in batch]
+            for batch in traces.batches(rows, requests)
         ]
         config = read_config(ENCODER)
         config.parameters["limit.tokens"].string_value = "32"
-        return Case(ENCODER / "1", config, windows)
+        return Case(ENCODER / "1", config, batches)
 
     return case
 
@@ -185,17 +185,17 @@ CASES: dict[str, Callable[[Path], Case]] = {
 
 def compare(name: str, case: Case, seconds: float) -> Comparison:
     local, service = case.open({}), case.open({"placement": "service"})
-    windows = case.windows
+    batches = case.batches
     took: dict[Runtime, list[float]] = {local: [], service: []}
     try:
         pair, until = 0, time.perf_counter() + seconds
         while pair <= WARM or time.perf_counter() < until:
             pair += 1
-            window = windows[pair % len(windows)]
+            batch = batches[pair % len(batches)]
             order = (local, service) if pair % 2 else (service, local)
             for runtime in order:
                 started = time.perf_counter()
-                answers = runtime.infer(window)
+                answers = runtime.infer(batch)
                 took[runtime].append(time.perf_counter() - started)
                 for answer in answers:
                     if isinstance(answer, Exception):
@@ -207,7 +207,7 @@ def compare(name: str, case: Case, seconds: float) -> Comparison:
     return Comparison(
         name,
         len(ours),
-        sum(array.nbytes for request in windows[0] for array in request.values()),
+        sum(array.nbytes for request in batches[0] for array in request.values()),
         percentile(ours, 50),
         percentile(ours, 99),
         percentile(theirs, 50),
@@ -247,7 +247,7 @@ def print_comparisons(results: list[Comparison]) -> None:
             for one in results
         ],
     )
-    print("KB: of a window's inputs; lost: of one caller's throughput, by p50")
+    print("KB: of a batch's inputs; lost: of one caller's throughput, by p50")
 
 
 if __name__ == "__main__":

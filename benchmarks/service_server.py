@@ -4,7 +4,7 @@
     python -m benchmarks.service_server --cases image --seconds 60
 
 One tritonserver has each model twice: one executes in its model process, the other through the
-device service. As many clients as a window has requests, each with a connection of its own, ask one
+device service. As many clients as a batch has requests, each with a connection of its own, ask one
 of them for a slice of a second, then the other, and so on: whatever else the machine does hits
 both. The clients run on the same machine and cost both the same.
 """
@@ -90,8 +90,8 @@ def write(repository: Path, name: str, scratch: Path) -> Case:
 
 def compare(address: str, name: str, case: Case, seconds: float) -> list[str]:
     """A row of the table."""
-    clients = len(case.windows[0])
-    requests = [as_sent(inputs) for window in case.windows for inputs in window]
+    clients = len(case.batches[0])
+    requests = [as_sent(inputs) for batch in case.batches for inputs in batch]
     took: dict[str, list[float]] = {placement: [] for placement in PLACEMENTS}
     busy = dict.fromkeys(PLACEMENTS, 0.0)
     with connections(address, clients) as opened:

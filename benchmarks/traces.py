@@ -1,4 +1,4 @@
-"""Sizes of requests as they come in the field: seeded, log-normal, cut into windows of arrival.
+"""Sizes of requests as they come in the field: seeded, log-normal, cut into batches of arrival.
 
 Imported by the other benchmarks. `python -m benchmarks.traces` shows what the traces look like.
 """
@@ -71,8 +71,8 @@ def images(count: int, channels: int, seed: int) -> list[NDArray[np.float32]]:
     ]
 
 
-def windows(items: list, size: int) -> list[list]:
-    """The items in runs of `size`: what arrives while the window before is executed."""
+def batches(items: list, size: int) -> list[list]:
+    """The items in runs of `size`: what arrives while the batch before is executed."""
     return [items[start : start + size] for start in range(0, len(items) - size + 1, size)]
 
 

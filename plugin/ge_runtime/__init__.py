@@ -17,7 +17,7 @@ from ge_runtime.errors import (
 )
 from ge_runtime.runtime import Runtime
 from ge_runtime.scheduling.callers import Caller
-from ge_runtime.scheduling.window import Answer
+from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import DType, TensorSpec
 
 __all__ = [

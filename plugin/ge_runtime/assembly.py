@@ -14,7 +14,7 @@ from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.grouping import InOrder
 from ge_runtime.batching.overflow import most_rows
-from ge_runtime.batching.regroup import Regrouper
+from ge_runtime.batching.partition import BatchPartitioner
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, find_artifacts
 from ge_runtime.engines.base import Engine, Limited, Remote
@@ -28,9 +28,9 @@ from ge_runtime.memory.arena import Arena
 from ge_runtime.memory.plan import Plan
 from ge_runtime.memory.slots import AnswerSlots
 from ge_runtime.planning.histogram import Histogram
-from ge_runtime.scheduling.lane import BatchRules, Lane
+from ge_runtime.scheduling.executor import BatchRules, Executor
+from ge_runtime.scheduling.request_batch import Partitioner
 from ge_runtime.scheduling.warmup import warm_up
-from ge_runtime.scheduling.window import Grouping
 from ge_runtime.service.client import ServicePlace
 from ge_runtime.workspace.registry import PROCESS_POOLS, Membership
 
@@ -43,13 +43,13 @@ class Assembly:
     contract: Contract
     gears: Gears
     admission: Admission
-    grouping: Grouping
-    lanes: tuple[Lane, ...]
+    partitioner: Partitioner
+    executors: tuple[Executor, ...]
     """One per device that config.pbtxt names."""
     places: tuple[Place, ...]
-    """Where the lanes' engines run, one for each."""
+    """Where the executors' engines run, one for each."""
     plan: Plan
-    """Of each lane."""
+    """Of each executor."""
     pool: Membership | None
     histogram: Histogram | None
     """The sizes recorded before, which derived gears were chosen for."""
@@ -87,11 +87,11 @@ def assemble(
         pool = _join_pool(config, plan, opened)
         rules = BatchRules.of(config, contract)
         admission = _admission(config, gearing)
-        lanes = tuple(
-            _lane(engine, place, contract, rules, gearing, footprint, plan)
+        executors = tuple(
+            _executor(engine, place, contract, rules, gearing, footprint, plan)
             for engine, place in zip(engines, places, strict=True)
         )
-        cost, costs = warm_up(lanes, config, gearing.gears, rules.terms)
+        cost, costs = warm_up(executors, config, gearing.gears, rules.terms)
         for place in places:
             place.freeze()
         opened.pop_all()
@@ -109,8 +109,8 @@ def assemble(
         contract=contract,
         gears=gearing.gears,
         admission=admission,
-        grouping=_grouping(config, gearing.gears, cost),
-        lanes=lanes,
+        partitioner=_partitioner(config, gearing.gears, cost),
+        executors=executors,
         places=tuple(places),
         plan=plan,
         pool=pool,
@@ -189,13 +189,13 @@ def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
     )
 
 
-def _grouping(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Grouping:
-    regrouper = Regrouper(gears, cost, config.rows)
+def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partitioner:
+    partitioner = BatchPartitioner(gears, cost, config.rows)
     if config.packing is None:
-        return regrouper
+        return partitioner
     # The rows that some gear holds whatever their sizes. Without such a gear, as only oversize:
     # fallback allows, what no gear holds is executed at its own size.
-    return InOrder(regrouper, most_rows(gears, config.limits) or config.rows)
+    return InOrder(partitioner, most_rows(gears, config.limits) or config.rows)
 
 
 def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membership | None:
@@ -215,7 +215,7 @@ def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membersh
     return membership
 
 
-def _lane(
+def _executor(
     engine: Engine,
     place: Place,
     contract: Contract,
@@ -223,7 +223,7 @@ def _lane(
     gearing: Gearing,
     footprint: Footprint,
     plan: Plan,
-) -> Lane:
+) -> Executor:
     """The engine with its memory at the place. Raises PlanFault if it cannot be had."""
     memory = place.memory
     try:
@@ -237,7 +237,7 @@ def _lane(
     except OutOfMemory as fault:
         table = "\n".join(plan.table())
         raise PlanFault(f"the planned memory cannot be allocated: {fault}\n{table}") from fault
-    return Lane(
+    return Executor(
         engine,
         contract,
         rules,

@@ -99,15 +99,15 @@ class GearOverflow(ShapeMismatch):
     """A request that no gear holds."""
 
 
-class Departed(RuntimeFault):
+class Abandoned(RuntimeFault):
     """The caller of a request no longer waits for its answer: `Expired` or `Cancelled`."""
 
 
-class Expired(Departed):
+class Expired(Abandoned):
     """The request's deadline passed before it was executed."""
 
 
-class Cancelled(Departed):
+class Cancelled(Abandoned):
     """The caller cancelled the request before it was executed."""
 
 
@@ -119,8 +119,8 @@ def shown(path: Path, *others: Path) -> str:
 def forget_frames(error: BaseException) -> None:
     """Drop the tracebacks of an error that is kept as a value, and of those it came from.
 
-    Tracebacks hold frames and these their variables: the tensors of a whole window, and the error
-    itself, so that nothing of it all is freed before the next garbage collection.
+    Tracebacks hold frames and these their variables: the tensors of a whole request batch, and the
+    error itself, so that nothing of it all is freed before the next garbage collection.
     """
     link: BaseException | None = error
     while link is not None:

@@ -16,7 +16,7 @@ class Counts:
     """Everything counted since the runtime was opened. Sizes are elements, times seconds."""
 
     useful_elements: int = 0
-    """Rows times their own sizes, of all launches."""
+    """Rows times their own sizes, of all executions."""
     executed_elements: int = 0
     """Rows times sizes of the batches, padding included."""
     copied_bytes: int = 0
@@ -24,24 +24,24 @@ class Counts:
     launches: int = 0
     launch_seconds: float = 0.0
     launch_rows: Counter[int] = field(default_factory=Counter)
-    """Rows of a launch, padding left out: how many launches had so many."""
+    """Rows of an execution, padding left out: how many executions had so many."""
     gear_hits: Counter[str] = field(default_factory=Counter)
-    """Gear, e.g. "8x64": launches of that size."""
+    """Gear, e.g. "8x64": executions of that size."""
     gear_misses: int = 0
     """Requests that no gear held."""
     workspace_waits: int = 0
-    """Launches that had to wait for workspace."""
+    """Executions that had to wait for workspace."""
     workspace_wait_seconds: float = 0.0
     isolations: int = 0
-    """Launches that failed and were cut in halves, or failed with a single request."""
+    """Executions that failed and were cut in halves, or failed with a single request."""
     culprits: int = 0
-    """Requests found to make a launch fail."""
+    """Requests found to make an execution fail."""
     departed: int = 0
     """Requests dropped because their callers cancelled or their deadlines passed."""
     refused: int = 0
     """Requests that were not sound."""
     answers_spilled: int = 0
-    """Launches whose answers needed memory beyond the plan, because all slots were held."""
+    """Executions whose answers needed memory beyond the plan, because all slots were held."""
 
     def add(self, more: Counts) -> None:
         """Count these as well."""

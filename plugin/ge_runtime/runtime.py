@@ -1,4 +1,4 @@
-"""One open graph that answers windows of requests of any sizes."""
+"""One open graph that answers batches of requests of any sizes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ge_runtime.errors import (
 from ge_runtime.memory.plan import Plan
 from ge_runtime.metrics import Counts, Metrics
 from ge_runtime.planning.histogram import Histogram, HistogramFault
-from ge_runtime.scheduling.callers import ANYONE, Caller
+from ge_runtime.scheduling.callers import ANONYMOUS_CALLER, Caller
 from ge_runtime.scheduling.dispatch import Dispatcher
 from ge_runtime.scheduling.pooled import Pooled
-from ge_runtime.scheduling.window import Answer, Unmanaged, Window, Workspace
+from ge_runtime.scheduling.request_batch import Answer, RequestBatch, Unmanaged, Workspace
 from ge_runtime.specs import ROWS, Tensors
 
 _log = logging.getLogger(__name__)
@@ -44,12 +44,12 @@ class Runtime:
         self._version_dir = version_dir
         self._parts = parts
         self._clock = clock
-        self._dispatcher = Dispatcher(parts.lanes, name, lambda lane: lane.lost)
+        self._dispatcher = Dispatcher(parts.executors, name, lambda executor: executor.lost)
         self._metrics = Metrics()
         self._workspace = _workspace(name, parts, self._metrics)
         self._recorded = Histogram((ROWS, *parts.config.limits))
         self._open = True  # these two guarded by the condition
-        self._windows = 0
+        self._batches = 0
         self._idle = Condition()
 
     @classmethod
@@ -65,11 +65,10 @@ class Runtime:
         """Read the configuration, open the artifact, plan and allocate all memory, warm up.
 
         version_dir: the folder with the artifact. model_config: Triton's JSON, parsed.
-        instance_name: for people. derived: the outputs that the model's own code makes.
-        clock: of the callers' deadlines.
-        Raises ConfigFault, ArtifactFault, PlanFault, NoDevice, EngineLost for a card that was lost
-        before, ServiceFault, or NeverFits if a launch needs more workspace than the pool has; then
-        nothing stays open.
+        instance_name: for people. derived: the outputs that the model's own code makes. clock: of
+        the callers' deadlines. Raises ConfigFault, ArtifactFault, PlanFault, NoDevice, EngineLost
+        for a card that was lost before, ServiceFault, or NeverFits if an execution needs more
+        workspace than the pool has; then nothing stays open.
         """
         parts = assemble(version_dir, model_config, instance_name=instance_name, derived=derived)
         return cls(instance_name, version_dir, parts, clock or SystemClock())
@@ -102,34 +101,37 @@ class Runtime:
         tensors, those instead. callers: of each request, if anything is known of them.
         originals: the requests as they came, if tensors were prepared from them.
 
-        Each request is checked by itself. The sound ones are executed in the launches of least
-        predicted time; one that makes its launch fail is found, and alone gets the fault. Those
+        Each request is checked by itself. The sound ones are executed in the executions of least
+        predicted time; one that makes its execution fail is found, and alone gets the fault. Those
         whose callers have left are not executed. Outputs are [rows, *dims], with the request's
         own sizes, in memory that is not written again while they are in use.
         Raises RuntimeClosed after `close`. Blocks until all are answered; from any thread.
         """
-        callers = [ANYONE] * len(requests) if callers is None else callers
+        callers = [ANONYMOUS_CALLER] * len(requests) if callers is None else callers
         with self._serving():
             verdicts = [
                 self._judge(request, caller.request_id)
                 for request, caller in zip(requests, callers, strict=True)
             ]
             pairs = zip(verdicts, callers, strict=True)
-            window = Window(
+            request_batch = RequestBatch(
                 [verdict for verdict in verdicts if isinstance(verdict, Block)],
                 [caller for verdict, caller in pairs if isinstance(verdict, Block)],
                 gears=self._parts.gears if self.config.gears else None,
-                grouping=self._parts.grouping,
+                partitioner=self._parts.partitioner,
                 workspace=self._workspace,
                 metrics=self._metrics,
                 clock=self._clock,
             )
             self._dispatcher.run_all(
-                [(launch.gear.rows, partial(window.run, launch)) for launch in window.plan()]
+                [
+                    (execution.gear.rows, partial(request_batch.run, execution))
+                    for execution in request_batch.plan()
+                ]
             )
-            for lane in self._parts.lanes:
-                lane.end_window()
-        executed = iter(window.results())
+            for executor in self._parts.executors:
+                executor.end_batch()
+        executed = iter(request_batch.results())
         answers = [
             next(executed) if isinstance(verdict, Block) else verdict for verdict in verdicts
         ]
@@ -141,12 +143,12 @@ class Runtime:
 
     def is_ready(self) -> bool:
         """Whether requests would be executed: the runtime is open and no engine is lost."""
-        return self._open and not any(lane.lost for lane in self._parts.lanes)
+        return self._open and not any(executor.lost for executor in self._parts.executors)
 
     def counts(self) -> Counts:
         """All that was counted since the runtime was opened."""
         counts = self._metrics.snapshot()
-        counts.answers_spilled = sum(lane.spilled for lane in self._parts.lanes)
+        counts.answers_spilled = sum(executor.spilled for executor in self._parts.executors)
         return counts
 
     def gauges(self) -> dict[str, float]:
@@ -189,10 +191,10 @@ class Runtime:
             if not self._open:
                 return
             self._open = False
-            self._idle.wait_for(lambda: not self._windows)
+            self._idle.wait_for(lambda: not self._batches)
         self._dispatcher.close()
-        for lane in self._parts.lanes:
-            lane.close()
+        for executor in self._parts.executors:
+            executor.close()
         for place in self._parts.places:
             place.close()
         if self._parts.pool is not None:
@@ -205,12 +207,12 @@ class Runtime:
         with self._idle:
             if not self._open:
                 raise RuntimeClosed(f"{self._name} is closed")
-            self._windows += 1
+            self._batches += 1
         try:
             yield
         finally:
             with self._idle:
-                self._windows -= 1
+                self._batches -= 1
                 self._idle.notify_all()
 
     def _judge(self, request: Tensors, request_id: str) -> Block | RequestFault:

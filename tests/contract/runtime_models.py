@@ -1,6 +1,6 @@
 """Models on ge_runtime: tiny graphs, each with a config.pbtxt that asks for certain features.
 
-`write_models` makes a repository of them. Their config.pbtxt says what launches cost, which is
+`write_models` makes a repository of them. Their config.pbtxt says what executions cost, which is
 otherwise timed at load: so the same requests are executed together on every machine.
 """
 
@@ -15,7 +15,7 @@ from contract import runtime_graphs
 from contract.probes import MODELS
 from runtime.support.graphs import ENCODER, PIXELS
 
-WINDOW = 16
+BATCH = 16
 
 # The types of fixed size, each with what stands for an element that a request leaves out.
 DEFAULTS = {
@@ -60,7 +60,7 @@ def parameters(text: str) -> str:
     )
 
 
-def windows_of(rows: int) -> str:
+def batches_of(rows: int) -> str:
     """The server gathers exactly so many rows: it waits for them longer than any test does."""
     return (
         f"max_batch_size: {rows}\ndynamic_batching {{ max_queue_delay_microseconds: 60000000 }}\n"
@@ -81,7 +81,7 @@ ENCODES = (
 
 RUNTIME_MODELS = {
     "window": Model(
-        windows_of(WINDOW)
+        batches_of(BATCH)
         + ENCODES
         + parameters(f"""
             limit.tokens: 32
@@ -113,7 +113,7 @@ RUNTIME_MODELS = {
         ENCODER.onnx,
     ),
     "packed": Model(
-        windows_of(4)
+        batches_of(4)
         + given("input_ids", "INT64", more=RAGGED)
         + wanted("told", "INT64")
         + wanted("row_sum", "INT64", "1")
@@ -131,7 +131,7 @@ RUNTIME_MODELS = {
         runtime_graphs.packed_rows,
     ),
     "related": Model(
-        windows_of(4)
+        batches_of(4)
         + given("image", "FP32", "1, -1, -1", RAGGED)
         + wanted("wide", "FP32", "1, -1, -1")
         + parameters(f"""
@@ -171,7 +171,7 @@ RUNTIME_MODELS = {
         lambda: runtime_graphs.identities(DEFAULTS),
     ),
     "described": Model(
-        windows_of(2)
+        batches_of(2)
         + given("x", "INT32", more=RAGGED)
         + wanted("told", "INT32", "7")
         + "".join(
@@ -179,7 +179,7 @@ RUNTIME_MODELS = {
             'source_input: "x" }\n'
             for name, kind in BATCH_INPUTS.items()
         )
-        # A launch costs more than any padding.
+        # An execution costs more than any padding.
         + parameters("""
             axes.x: size
             limit.size: 8

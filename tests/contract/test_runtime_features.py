@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contract.casebook import binary, byte_strings, get, infer_binary
-from contract.runtime_models import BATCH_INPUTS, DEFAULTS, WINDOW, write_models
+from contract.runtime_models import BATCH, BATCH_INPUTS, DEFAULTS, write_models
 from contract.wire import Reply, exchange
 from runtime.support.graphs import encode
 from support.servers import Flag, Server, start_reference_server, start_tritonserver
@@ -162,7 +162,8 @@ class Counting:
         return eventually(read, wanted)
 
 
-# ------------------------------------------------------------------------ windows and their parts
+# ------------------------------------------------------------------------ request batches and their
+# parts
 
 LENGTHS = [3, 30, 1, 32, 2, 29, 3, 31] * 2
 
@@ -172,7 +173,7 @@ def rows_of(lengths: Iterable[int]) -> list[list[int]]:
     return [[(7 * row + place) % 16 for place in range(n)] for row, n in enumerate(lengths)]
 
 
-def test_a_window_of_unequal_lengths_is_executed_in_the_cheapest_launches(servers):
+def test_a_batch_of_unequal_lengths_is_executed_in_the_cheapest_executions(servers):
     rows = rows_of(LENGTHS)
     wanted = {
         "useful_elements_total": sum(LENGTHS),
@@ -191,8 +192,8 @@ def test_a_window_of_unequal_lengths_is_executed_in_the_cheapest_launches(server
         assert counting.moved(wanted) == wanted
 
 
-def test_one_poisonous_request_of_a_window_fails_alone(servers):
-    rows = rows_of([5] * WINDOW)
+def test_one_poisonous_request_of_a_batch_fails_alone(servers):
+    rows = rows_of([5] * BATCH)
     rows[11][2] = POISON
     sent = [request("window", tokens(row), id=f"r{n}") for n, row in enumerate(rows)]
     wanted = {"culprits_total": 1, "isolations_total": 5, "launches_total": 4}
@@ -246,7 +247,7 @@ GEARED = {
 
 
 @pytest.mark.parametrize(("lengths", "gear"), GEARED.values(), ids=GEARED)
-def test_launches_have_the_size_of_a_gear(servers, lengths, gear):
+def test_executions_have_the_size_of_a_gear(servers, lengths, gear):
     rows = rows_of(lengths)
     sizes = [int(size) for size in re.findall(r"\d+", gear)]
     wanted = {

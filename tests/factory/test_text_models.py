@@ -54,7 +54,7 @@ class Loaded:
         self._instance.open()
         self.close = self._instance.close
 
-    def execute(self, *window):
+    def execute(self, *batch):
         """One answer for each request, inputs by name: outputs by name, or the error's message."""
         requests = [
             InferRequest(
@@ -65,7 +65,7 @@ class Loaded:
                 },
                 NullSink(),
             )
-            for inputs in window
+            for inputs in batch
         ]
         return [
             response.error.message
@@ -201,7 +201,7 @@ def test_only_the_request_with_broken_text_fails(tokenizer):
     np.testing.assert_array_equal(good["input_ids"], last["input_ids"])
 
 
-def test_a_window_without_any_text_is_answered(tokenizer):
+def test_a_batch_without_any_text_is_answered(tokenizer):
     assert tokenizer.execute(texts(b"\xff")) == [
         "input 'text', element 0: found invalid start byte at byte 0, expected UTF-8"
     ]
@@ -215,8 +215,8 @@ def test_empty_and_overlong_texts_are_texts(tokenizer):
 
 @settings(max_examples=50)
 @given(st.lists(st.lists(st.text(max_size=30), min_size=1, max_size=4), min_size=1, max_size=5))
-def test_a_text_has_the_same_ids_in_any_company(tokenizer, window):
-    requests = [texts(*(text.encode("utf-8", "replace") for text in request)) for request in window]
+def test_a_text_has_the_same_ids_in_any_company(tokenizer, batch):
+    requests = [texts(*(text.encode("utf-8", "replace") for text in request)) for request in batch]
     for request, answer in zip(requests, tokenizer.execute(*requests), strict=True):
         for row, element in enumerate(request["text"]):
             (alone,) = tokenizer.execute(texts(element))
@@ -245,7 +245,7 @@ def test_a_token_limit_that_is_none_is_refused(load, value):
 # -- encoder and classifier ------------------------------------------------------------------------
 
 
-def test_the_encoder_answers_a_mixed_window_as_it_answers_each_alone(load, tokenizer):
+def test_the_encoder_answers_a_mixed_batch_as_it_answers_each_alone(load, tokenizer):
     encoder = load("text_encoder")
     requests = tokenizer.execute(
         texts(b"Hi!"), texts("退款已经十天了还没有到账。".encode()), texts(b"one", b"two " * 50)
@@ -260,11 +260,11 @@ def test_the_encoder_answers_a_mixed_window_as_it_answers_each_alone(load, token
 
 def test_the_label_is_that_of_the_highest_logit(load, tokenizer):
     encoder, classifier = load("text_encoder"), load("text_classifier")
-    window = tokenizer.execute(
+    batch = tokenizer.execute(
         texts(b"Where is my parcel?", b"I was charged twice."),
         texts(b"How do I change my password?"),
     )
-    answers = classifier.execute(*encoder.execute(*window))
+    answers = classifier.execute(*encoder.execute(*batch))
     assert [answer["label"].tolist() for answer in answers] == [
         [[b"delivery"], [b"billing"]],
         [[b"account"]],
@@ -282,13 +282,13 @@ def test_the_label_is_that_of_the_highest_logit(load, tokenizer):
 
 def test_the_fused_model_answers_as_the_steps_do_one_by_one(load, tokenizer):
     encoder, classifier, fused = map(load, ("text_encoder", "text_classifier", FUSED))
-    window = [
+    batch = [
         texts(b"Where is my parcel?", b"I was charged twice."),
         texts("退款已经十天了还没有到账。".encode()),
         texts(b"", b"word " * 600),
     ]
-    expected = classifier.execute(*encoder.execute(*tokenizer.execute(*window)))
-    for answer, known in zip(fused.execute(*window), expected, strict=True):
+    expected = classifier.execute(*encoder.execute(*tokenizer.execute(*batch)))
+    for answer, known in zip(fused.execute(*batch), expected, strict=True):
         assert answer["label"].tolist() == known["label"].tolist()
         np.testing.assert_allclose(answer["logits"], known["logits"], atol=1e-5)
     for loaded in (encoder, classifier, fused):

@@ -46,6 +46,6 @@ def test_bump_allocator_starts_over_only_when_all_is_free():
     assert allocator.high_water == 256
 
 
-def test_overlapping_windows_use_up_a_bump_allocator():
-    assert naive.windows_until_exhausted(1024, [64] * 1000, in_flight=1) is None
-    assert naive.windows_until_exhausted(1024, [64] * 1000, in_flight=2) == 16
+def test_overlapping_batches_use_up_a_bump_allocator():
+    assert naive.batches_until_exhausted(1024, [64] * 1000, in_flight=1) is None
+    assert naive.batches_until_exhausted(1024, [64] * 1000, in_flight=2) == 16

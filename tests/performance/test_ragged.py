@@ -12,7 +12,7 @@ from support.servers import ROOT
 def test_all_ways_to_batch_are_compared(tmp_path):
     pytest.importorskip("torch", reason="the plain approach is written with torch")
     report = tmp_path / "report.json"
-    program = [sys.executable, "-m", "benchmarks.ragged", "--traces", "queries", "--windows", "1"]
+    program = [sys.executable, "-m", "benchmarks.ragged", "--traces", "queries", "--batches", "1"]
     finished = subprocess.run(
         [*program, "--requests", "4", "--json", str(report)],
         cwd=ROOT,

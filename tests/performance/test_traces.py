@@ -26,11 +26,11 @@ def test_mix_has_four_queries_for_each_passage():
     assert abs((lengths < 45).mean() - traces.QUERY_SHARE) < 0.04
 
 
-def test_rows_have_their_lengths_and_windows_their_size():
+def test_rows_have_their_lengths_and_batches_their_size():
     lengths = traces.token_lengths("mix", 70, seed=0)
     rows = traces.token_rows(lengths, seed=0)
     assert [row.shape for row in rows] == [(1, length) for length in lengths]
-    assert [len(window) for window in traces.windows(rows, 32)] == [32, 32]
+    assert [len(batch) for batch in traces.batches(rows, 32)] == [32, 32]
 
 
 def test_images_keep_to_their_sides():

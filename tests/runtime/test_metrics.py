@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ge_runtime.metrics import Counts, Metrics
 
 
-def launch(rows=1, gear="4x8", **amounts):
+def execution(rows=1, gear="4x8", **amounts):
     return Counts(
         launches=1, launch_rows=Counter({rows: 1}), gear_hits=Counter({gear: 1}), **amounts
     )
@@ -12,8 +12,8 @@ def launch(rows=1, gear="4x8", **amounts):
 
 def test_counts_add_up():
     metrics = Metrics()
-    metrics.add(launch(3, useful_elements=30, executed_elements=40, launch_seconds=0.5))
-    metrics.add(launch(3, "8x8", useful_elements=10, executed_elements=40, launch_seconds=0.25))
+    metrics.add(execution(3, useful_elements=30, executed_elements=40, launch_seconds=0.5))
+    metrics.add(execution(3, "8x8", useful_elements=10, executed_elements=40, launch_seconds=0.25))
     counts = metrics.snapshot()
     assert counts.launches == 2
     assert counts.launch_seconds == 0.75
@@ -24,18 +24,18 @@ def test_counts_add_up():
 
 def test_a_snapshot_stays_as_it_is():
     metrics = Metrics()
-    metrics.add(launch())
+    metrics.add(execution())
     before = metrics.snapshot()
-    metrics.add(launch())
-    assert before == launch()
+    metrics.add(execution())
+    assert before == execution()
 
 
 def test_what_was_counted_since_a_snapshot():
     metrics = Metrics()
-    metrics.add(launch(1, copied_bytes=5))
+    metrics.add(execution(1, copied_bytes=5))
     earlier = metrics.snapshot()
-    metrics.add(launch(2, copied_bytes=7))
-    assert metrics.snapshot().since(earlier) == launch(2, copied_bytes=7)
+    metrics.add(execution(2, copied_bytes=7))
+    assert metrics.snapshot().since(earlier) == execution(2, copied_bytes=7)
 
 
 def test_no_count_is_lost_between_threads():
@@ -43,7 +43,7 @@ def test_no_count_is_lost_between_threads():
 
     def count(_):
         for _ in range(500):
-            metrics.add(launch(rows=2))
+            metrics.add(execution(rows=2))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(count, range(4)))

@@ -40,7 +40,7 @@ def opened(version_dir):
     with contextlib.ExitStack() as stack:
 
         def open_runtime(graph, config, engine="onnxruntime"):
-            # A given cost, so that launches do not depend on how busy the machine is.
+            # A given cost, so that executions do not depend on how busy the machine is.
             cost = {"string_value": "launch_us=100, element_ns=100, element2_ns=0"}
             config = {**config, "parameters": {"cost": cost, **config["parameters"]}}
             runtime = Runtime.open(version_dir(graph, engine), config, instance_name="tiny_0")
@@ -86,18 +86,18 @@ images = st.builds(
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_texts_of_any_length_share_a_batch(opened, engine):
-    windows = [[[1, 2, 3], [4]], [[5]], [[6, 7, 8, 9, 10], [11, 12]]]
+    request_batches = [[[1, 2, 3], [4]], [[5]], [[6, 7, 8, 9, 10], [11, 12]]]
     runtime = opened(ENCODER, encoder_config(), engine)
-    answers = runtime.infer([texts(*rows, more=2) for rows in windows])
-    for answer, rows in zip(answers, windows, strict=True):
+    answers = runtime.infer([texts(*rows, more=2) for rows in request_batches])
+    for answer, rows in zip(answers, request_batches, strict=True):
         np.testing.assert_allclose(answer["embedding"], encode(rows), rtol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_images_of_any_size_share_a_batch_and_keep_their_size(opened, engine):
-    window = [image(3, 16), image(16, 2, rows=3), image(5, 5)]
+    request_batch = [image(3, 16), image(16, 2, rows=3), image(5, 5)]
     for answer, request in zip(
-        opened(PIXELS, pixels_config(), engine).infer(window), window, strict=True
+        opened(PIXELS, pixels_config(), engine).infer(request_batch), request_batch, strict=True
     ):
         pixel = request["image"]
         np.testing.assert_allclose(answer["inverted"], 1 - pixel, rtol=1e-6)
@@ -106,27 +106,27 @@ def test_images_of_any_size_share_a_batch_and_keep_their_size(opened, engine):
 
 
 @given(st.lists(token_rows, max_size=6), st.integers(0, 3))
-def test_texts_get_the_same_answer_alone_and_in_company(encoder, windows, more):
-    window = [texts(*rows, more=more) for rows in windows]
-    for answer, request in zip(encoder.infer(window), window, strict=True):
+def test_texts_get_the_same_answer_alone_and_in_company(encoder, request_batches, more):
+    request_batch = [texts(*rows, more=more) for rows in request_batches]
+    for answer, request in zip(encoder.infer(request_batch), request_batch, strict=True):
         (alone,) = encoder.infer([request])
         np.testing.assert_allclose(answer["embedding"], alone["embedding"], rtol=1e-5)
 
 
 @given(st.lists(images, max_size=6))
-def test_images_get_the_same_answer_alone_and_in_company(pixels, window):
-    for answer, request in zip(pixels.infer(window), window, strict=True):
+def test_images_get_the_same_answer_alone_and_in_company(pixels, request_batch):
+    for answer, request in zip(pixels.infer(request_batch), request_batch, strict=True):
         (alone,) = pixels.infer([request])
         np.testing.assert_array_equal(answer["inverted"], alone["inverted"])
         np.testing.assert_allclose(answer["sums"], alone["sums"], rtol=1e-5)
 
 
 @given(st.lists(st.integers(1, 8), max_size=9))
-def test_windows_beyond_max_batch_size_are_split_and_all_answered(encoder, rows):
-    windows = [[[count] * (count + row % 3) for row in range(count)] for count in rows]
-    answers = encoder.infer([texts(*window) for window in windows])
-    for answer, window in zip(answers, windows, strict=True):
-        np.testing.assert_allclose(answer["embedding"], encode(window), rtol=1e-5)
+def test_batches_beyond_max_batch_size_are_split_and_all_answered(encoder, rows):
+    request_batches = [[[count] * (count + row % 3) for row in range(count)] for count in rows]
+    answers = encoder.infer([texts(*request_batch) for request_batch in request_batches])
+    for answer, request_batch in zip(answers, request_batches, strict=True):
+        np.testing.assert_allclose(answer["embedding"], encode(request_batch), rtol=1e-5)
 
 
 def test_no_request_no_answer(encoder):
@@ -154,9 +154,9 @@ def test_faulty_requests_get_their_own_fault_and_others_their_answer(encoder):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_only_the_culprit_of_a_failing_execution_gets_its_fault(opened, engine):
     runtime = opened(ENCODER, encoder_config(batch=16), engine)
-    window = [texts([token % 16]) for token in range(16)]
-    window[11] = texts([UNKNOWN_TOKEN])
-    answers = runtime.infer(window)
+    request_batch = [texts([token % 16]) for token in range(16)]
+    request_batch[11] = texts([UNKNOWN_TOKEN])
+    answers = runtime.infer(request_batch)
     assert type(answers[11]) is EngineFault
     for token, answer in enumerate(answers[:11] + answers[12:]):
         token += token >= 11
@@ -184,15 +184,15 @@ def test_answers_are_whole_arrays_that_callers_may_write(pixels):
 
 
 def test_answers_that_are_held_for_long_are_never_written_again(pixels):
-    windows = [[image(4, 4, seed=seed), image(9, 2, seed=seed)] for seed in range(8)]
-    held = [pixels.infer(window) for window in windows]
-    for window, answers in zip(windows, held, strict=True):
-        for request, answer in zip(window, answers, strict=True):
+    request_batches = [[image(4, 4, seed=seed), image(9, 2, seed=seed)] for seed in range(8)]
+    held = [pixels.infer(request_batch) for request_batch in request_batches]
+    for request_batch, answers in zip(request_batches, held, strict=True):
+        for request, answer in zip(request_batch, answers, strict=True):
             np.testing.assert_array_equal(answer["inverted"], 1 - request["image"])
     assert pixels.counts().answers_spilled > 0
 
 
-def test_faults_hold_nothing_of_the_windows_they_come_from(opened):
+def test_faults_hold_nothing_of_the_batches_they_come_from(opened):
     runtime = opened(ENCODER, encoder_config(batch=16))
     gc.disable()  # what is held by nobody must be free at once
     try:
@@ -292,14 +292,14 @@ def packed(*tokens, more=0):
 
 
 def test_many_packed_requests_that_are_shorter_than_their_tensors_are_answered_in_full(opened):
-    window = [packed(1, 2, more=30) for _ in range(64)]
-    for answer in opened(PACKED, packed_config()).infer(window):
+    request_batch = [packed(1, 2, more=30) for _ in range(64)]
+    for answer in opened(PACKED, packed_config()).infer(request_batch):
         np.testing.assert_allclose(answer["tokens"][0, :3], [[0] * 4, TABLE[2], [0] * 4])
         assert answer["tokens"].shape == (1, 32, 4)
 
 
 @pytest.mark.parametrize("oversize", ["error", "fallback"])
-def test_packed_launches_have_no_more_rows_than_a_gear(opened, oversize):
+def test_packed_executions_have_no_more_rows_than_a_gear(opened, oversize):
     config = packed_config({"gears.batch": "1, 2, 4", "oversize": oversize})
     runtime = opened(PACKED, config)
     answers = runtime.infer([packed(*[1] * 32) for _ in range(7)])
@@ -357,9 +357,11 @@ def test_closed_runtime_refuses_and_closes_again(opened):
 
 
 def test_threads_take_turns_and_each_gets_its_own_answers(encoder):
-    windows = [[[token] * (1 + token) for _ in range(3)] for token in range(12)]
+    request_batches = [[[token] * (1 + token) for _ in range(3)] for token in range(12)]
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda rows: encoder.infer([texts(*rows)] * 3), windows * 5))
-    for window, rows in zip(answers, windows * 5, strict=True):
-        for answer in window:
+        answers = list(
+            pool.map(lambda rows: encoder.infer([texts(*rows)] * 3), request_batches * 5)
+        )
+    for request_batch, rows in zip(answers, request_batches * 5, strict=True):
+        for answer in request_batch:
             np.testing.assert_allclose(answer["embedding"], encode(rows), rtol=1e-5)

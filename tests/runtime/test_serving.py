@@ -72,25 +72,27 @@ def test_a_cancelled_request_is_not_executed(opened):
     assert right(answered, 2)
 
 
-def test_nobody_is_asked_about_launches_that_are_quicker_than_asking(opened):
+def test_nobody_is_asked_about_executions_that_are_quicker_than_asking(opened):
     runtime = opened({"cost": "launch_us=1, element_ns=1, element2_ns=0"})
     (answer,) = runtime.infer([text(1)], [Caller(is_cancelled=lambda: pytest.fail("asked"))])
     assert right(answer, 1)
 
 
-def test_requests_that_expire_while_others_run_are_dropped_between_launches(opened, clock, engine):
+def test_requests_that_expire_while_others_run_are_dropped_between_executions(
+    opened, clock, engine
+):
     runtime = opened(batch=1)
     engine.before = lambda: clock.advance(1.0)
-    window = [text(1), text(2), text(3)]
-    answers = runtime.infer(window, [Caller(deadline=1.5)] * 3)
+    request_batch = [text(1), text(2), text(3)]
+    answers = runtime.infer(request_batch, [Caller(deadline=1.5)] * 3)
     assert [type(answer) for answer in answers] == [dict, dict, Expired]
 
 
 def test_bisection_stops_for_requests_whose_time_is_over(opened, clock, engine):
     runtime = opened()
     engine.before = lambda: clock.advance(1.0)
-    window = [text(UNKNOWN_TOKEN), *(text(token) for token in range(7))]
-    answers = runtime.infer(window, [Caller(deadline=2.5)] * 8)
+    request_batch = [text(UNKNOWN_TOKEN), *(text(token) for token in range(7))]
+    answers = runtime.infer(request_batch, [Caller(deadline=2.5)] * 8)
     assert {type(answer) for answer in answers} <= {EngineFault, Expired, dict}
     assert sum(isinstance(answer, Expired) for answer in answers) >= 4
     assert engine.runs <= 4
@@ -179,7 +181,7 @@ def test_a_closed_runtime_is_not_ready(opened):
     assert not runtime.is_ready()
 
 
-def test_closing_waits_for_the_window_in_progress(opened, engine):
+def test_closing_waits_for_the_batch_in_progress(opened, engine):
     runtime = opened()
     running, go_on, closed = threading.Event(), threading.Event(), threading.Event()
 
@@ -207,7 +209,7 @@ def test_closing_waits_for_the_window_in_progress(opened, engine):
 # -- devices ---------------------------------------------------------------------------------
 
 
-def test_two_lanes_share_a_window(opened, engine):
+def test_two_executors_share_a_batch(opened, engine):
     runtime = opened({"devices": "cpu, cpu"}, batch=4)
     together = threading.Barrier(2, timeout=30)
     engine.before = together.wait
@@ -216,7 +218,7 @@ def test_two_lanes_share_a_window(opened, engine):
     assert runtime.counts().launches == 2
 
 
-def test_a_lane_whose_engine_is_lost_is_left_to_itself(opened, engine):
+def test_an_executor_whose_engine_is_lost_is_left_to_itself(opened, engine):
     runtime = opened({"devices": "cpu, cpu"}, batch=1)
 
     def lose():
@@ -247,7 +249,7 @@ def test_a_model_whose_workspace_exceeds_the_pool_is_refused_at_load(opened):
         opened({"workspace_pool_mib": "1", "limit.tokens": "4096"}, batch=512)
 
 
-def test_a_pool_needs_to_know_what_launches_take(opened, monkeypatch):
+def test_a_pool_needs_to_know_what_executions_take(opened, monkeypatch):
     monkeypatch.setattr(OnnxEngine, "intermediates", lambda self, shapes: None)
     with pytest.raises(ConfigFault, match="whose workspace nobody can tell"):
         opened({"workspace_pool_mib": "1"})
@@ -265,7 +267,7 @@ def test_the_pool_is_gone_with_its_last_model(opened):
     opened({"workspace_pool_mib": "2"}).close()
 
 
-def test_launches_wait_for_workspace_that_others_hold(opened):
+def test_executions_wait_for_workspace_that_others_hold(opened):
     runtime = opened({"workspace_pool_mib": "1"})
     membership = PROCESS_POOLS.join("cpu", 2**20, "another")
     answers = []

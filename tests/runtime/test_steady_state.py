@@ -42,11 +42,11 @@ def images(rng):
 def test_resident_memory_stays_flat_over_100_000_requests(version_dir, graph, config, request_of):
     runtime = Runtime.open(version_dir(graph), config(COST, batch=64), instance_name="steady_0")
     rng = np.random.default_rng(0)
-    windows = [[request_of(rng) for _ in range(50)] for _ in range(40)]
+    request_batches = [[request_of(rng) for _ in range(50)] for _ in range(40)]
     resident = []
     for _ in range(6):  # the first of which is to warm up
-        for window in windows * 10:
-            runtime.infer(window)
+        for request_batch in request_batches * 10:
+            runtime.infer(request_batch)
         gc.collect()
         resident.append(resident_bytes())
     # What is lost with requests is lost in each round; a thread that ends, or a page, in one.

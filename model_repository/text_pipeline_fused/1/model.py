@@ -34,11 +34,11 @@ class TritonPythonModel:
     def finalize(self):
         self._graph.close()
 
-    def _tokenize(self, window):
+    def _tokenize(self, batch):
         """Each request's token ids, or the fault it is answered with."""
-        requests = [_decode(inputs["text"]) for inputs in window]
+        requests = [_decode(inputs["text"]) for inputs in batch]
         texts = [text for request in requests if isinstance(request, list) for text in request]
-        # One call for the whole window: it runs on all cores, without Python's global lock.
+        # One call for the whole request batch: it runs on all cores, without Python's global lock.
         tokens = iter([encoding.ids for encoding in self._tokenizer.encode_batch(texts)])
         return [
             _pad([next(tokens) for _ in request]) if isinstance(request, list) else request

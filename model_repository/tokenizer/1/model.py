@@ -7,7 +7,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
-from ge_runtime.adapters.triton import answer_window
+from ge_runtime.adapters.triton import answer_batch
 from ge_runtime.errors import ArtifactFault, ConfigFault, RequestFault
 
 
@@ -20,13 +20,13 @@ class TritonPythonModel:
         self._tokenizer.enable_truncation(_max_tokens(json.loads(args["model_config"])))
 
     def execute(self, requests):
-        return answer_window(pb_utils, requests, self._tokenize)
+        return answer_batch(pb_utils, requests, self._tokenize)
 
-    def _tokenize(self, window):
+    def _tokenize(self, batch):
         """Each request's outputs, or the fault it is answered with."""
-        requests = [_decode(inputs["text"]) for inputs in window]
+        requests = [_decode(inputs["text"]) for inputs in batch]
         texts = [text for request in requests if isinstance(request, list) for text in request]
-        # One call for the whole window: it runs on all cores, without Python's global lock.
+        # One call for the whole request batch: it runs on all cores, without Python's global lock.
         tokens = iter([encoding.ids for encoding in self._tokenizer.encode_batch(texts)])
         return [
             _pad([next(tokens) for _ in request]) if isinstance(request, list) else request

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 from ge_runtime.adapters.dlpack import bfloat16_of
 from ge_runtime.adapters.protocols import PbUtils, Request
 from ge_runtime.errors import (
+    Abandoned,
     Cancelled,
-    Departed,
     EngineLost,
     PoolFault,
     RequestFault,
@@ -42,12 +42,12 @@ def answer_each(
     the caller did wrong, which the client gets as INVALID_ARG; anything else that it raises is
     INTERNAL, and logged. For models without a graph.
     """
-    return answer_window(
-        pb_utils, requests, lambda window: [attempt(function, inputs) for inputs in window]
+    return answer_batch(
+        pb_utils, requests, lambda batch: [attempt(function, inputs) for inputs in batch]
     )
 
 
-def answer_window(
+def answer_batch(
     pb_utils: PbUtils,
     requests: Sequence[Request],
     function: Callable[[Sequence[Tensors]], Sequence[Result]],
@@ -79,13 +79,13 @@ def respond_to(
     function: one result per reading. bfloat16: the outputs that are arrays of bits.
     """
     readings = [attempt(read, request) for request in requests]
-    window = [reading for reading in readings if not isinstance(reading, Exception)]
+    batch = [reading for reading in readings if not isinstance(reading, Exception)]
     try:
-        results = list(function(window)) if window else []
-        if len(results) != len(window):
-            raise RuntimeFault(f"found {len(results)} results, expected {len(window)}")
+        results = list(function(batch)) if batch else []
+        if len(results) != len(batch):
+            raise RuntimeFault(f"found {len(results)} results, expected {len(batch)}")
     except Exception as error:
-        results = [error] * len(window)
+        results = [error] * len(batch)
     left = iter(results)
     return _respond(
         pb_utils,
@@ -141,7 +141,7 @@ def _respond(
     log: FaultLog,
 ) -> list[object]:
     responses = []
-    logged: set[int] = set()  # a window that fails gives all its requests the same exception
+    logged: set[int] = set()  # a request batch that fails gives all its requests the same exception
     for request, result in zip(requests, results, strict=True):
         if not isinstance(result, Exception):
             try:
@@ -150,7 +150,7 @@ def _respond(
                 continue
             except Exception as error:
                 result = error
-        if not isinstance(result, (RequestFault, Departed)) and id(result) not in logged:
+        if not isinstance(result, (RequestFault, Abandoned)) and id(result) not in logged:
             logged.add(id(result))
             log.tell(result)
         forget_frames(result)  # which hold what Triton lent: the requests' tensors
@@ -191,6 +191,6 @@ def _code(codes: Any, error: Exception) -> object:  # noqa: ANN401 - pb_utils.Tr
         return codes.INVALID_ARG
     if isinstance(error, Cancelled):
         return codes.CANCELLED
-    if isinstance(error, (Departed, PoolFault, RuntimeClosed, EngineLost)):
+    if isinstance(error, (Abandoned, PoolFault, RuntimeClosed, EngineLost)):
         return codes.UNAVAILABLE
     return codes.INTERNAL

@@ -1,7 +1,7 @@
 """The runtime's counts as Triton metrics, through `pb_utils.MetricFamily`.
 
 A call into tritonserver takes about 10 us, so counts are not exported as they change: the first
-window after an export arms a timer, and what was counted until it fires goes out together.
+request batch after an export arms a timer, and what was counted until it fires goes out together.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from typing import TypeAlias
 from ge_runtime.adapters.answers import (
     FaultLog,
     Result,
+    answer_batch,
     answer_each,
-    answer_window,
     attempt,
     respond_to,
 )
@@ -25,10 +25,11 @@ from ge_runtime.runtime import Runtime
 from ge_runtime.scheduling.callers import Caller
 from ge_runtime.specs import UNKNOWN, Array, DType, Tensors, TensorSpec
 
-__all__ = ["GraphModel", "answer_each", "answer_window"]
+__all__ = ["GraphModel", "answer_batch", "answer_each"]
 
 Prepare: TypeAlias = Callable[[Sequence[Tensors]], Sequence[Result]]
-"""Makes graph inputs by name, [rows, *dims], of a window's inputs; one result per request."""
+"""Makes graph inputs by name, [rows, *dims], of a request batch's inputs; one result per
+request."""
 
 Derive: TypeAlias = Callable[[Tensors], Array]
 """Makes one more output, [rows, *dims], from a request's outputs by name."""
@@ -52,7 +53,7 @@ class GraphModel:
         """Opens the graph of the version that `initialize` got `args` for; logs what was decided.
 
         prepare: makes the tensors that config.pbtxt names in `prepared.<tensor>` of the requests'
-        inputs, for the whole window in one call, e.g. token ids of texts.
+        inputs, for the whole request batch in one call, e.g. token ids of texts.
         derive: functions for outputs that config.pbtxt declares and the graph does not give, e.g.
         {"label": lambda outputs: LABELS[outputs["logits"].argmax(axis=1)][:, None]}. Each is
         called once per request.
@@ -126,14 +127,14 @@ class GraphModel:
             for name in (tensor.name(),)
         }
 
-    def _infer(self, window: Sequence[tuple[Tensors, Caller]]) -> list[Result]:
-        originals = [tensors for tensors, _ in window]
+    def _infer(self, batch: Sequence[tuple[Tensors, Caller]]) -> list[Result]:
+        originals = [tensors for tensors, _ in batch]
         inputs: Sequence[Result] = originals
         if self._prepare is not None:
             inputs = self._prepare(originals)
         sound = [
             (tensors, caller, original)
-            for tensors, (original, caller) in zip(inputs, window, strict=True)
+            for tensors, (original, caller) in zip(inputs, batch, strict=True)
             if not isinstance(tensors, Exception)
         ]
         answers = iter(

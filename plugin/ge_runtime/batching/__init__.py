@@ -1,6 +1,6 @@
 """From requests of any shapes to batches and back.
 
-`admission` checks and measures each request, `regroup` decides which share an execution and at
+`admission` checks and measures each request, `partition` decides which share an execution and at
 which of the `gears`, `ragged` lays rows of different sizes into one batch and takes answers apart,
 `feeds` are the graph inputs that a batch consists of.
 """

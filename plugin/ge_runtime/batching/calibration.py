@@ -49,7 +49,7 @@ class Calibration:
 
 
 def calibrate(
-    time_launch: Callable[[Gear], float],
+    execute: Callable[[Gear], float],
     gears: Gears,
     terms: Sequence[tuple[str, ...]],
     *,
@@ -77,11 +77,11 @@ def calibrate(
             continue
         try:
             if not timings:
-                time_launch(gear)
-            seconds = time_launch(gear)
+                execute(gear)
+            seconds = execute(gear)
             left_s -= seconds
             if seconds <= left_s:
-                again = time_launch(gear)
+                again = execute(gear)
                 left_s -= again
                 seconds = min(seconds, again)
         except EngineFault as fault:

@@ -60,7 +60,7 @@ class CostModel:
 
     def seconds_many(self, rows: Ints, extents: Mapping[str, Ints]) -> NDArray[np.float64]:
         """`seconds` for arrays that broadcast with each other."""
-        # In place, because windows of many requests make large arrays.
+        # In place, because batches of many requests make large arrays.
         elements = self.elements_many(extents)
         row_s = np.multiply(elements, self.element2_s, dtype=np.float64)
         row_s += self.element_s

@@ -1,21 +1,21 @@
-"""Windows of packed requests: where there is no padding, nobody has to be kept apart."""
+"""Batches of packed requests: where there is no padding, nobody has to be kept apart."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ge_runtime.batching.regroup import Launch, Regrouper
+from ge_runtime.batching.partition import BatchPartitioner, Execution
 
 
 class InOrder:
-    """Cuts windows in order of arrival into launches as large as they may be.
+    """Cuts request batches in order of arrival into executions as large as they may be.
 
-    Rows that are packed cost the same in any company, so each launch saved is time saved.
+    Rows that are packed cost the same in any company, so each execution saved is time saved.
     """
 
-    def __init__(self, regrouper: Regrouper, capacity: int) -> None:
-        """regrouper: gives launches their gears. capacity: the most rows of several requests."""
-        self._regrouper = regrouper
+    def __init__(self, partitioner: BatchPartitioner, capacity: int) -> None:
+        """capacity: the most rows of several requests in one execution."""
+        self._partitioner = partitioner
         self._capacity = capacity
 
     def plan(
@@ -25,18 +25,18 @@ class InOrder:
         *,
         now: float = 0.0,
         deadlines: Sequence[float] | None = None,
-    ) -> list[Launch]:
+    ) -> list[Execution]:
         """Deadlines do not change the order: the oldest requests go first."""
-        return [self.launch_of(run, rows, sizes) for run in runs(rows, self._capacity)]
+        return [self.execution_of(run, rows, sizes) for run in runs(rows, self._capacity)]
 
-    def launch_of(
+    def execution_of(
         self, members: Sequence[int], rows: Sequence[int], sizes: Mapping[str, Sequence[int]]
-    ) -> Launch:
-        return self._regrouper.launch_of(members, rows, sizes)
+    ) -> Execution:
+        return self._partitioner.execution_of(members, rows, sizes)
 
 
 def runs(rows: Sequence[int], capacity: int) -> list[range]:
-    """The window cut into runs of neighbours, each of at most `capacity` rows or a single request.
+    """The batch cut into runs of neighbours, each of at most `capacity` rows or a single request.
 
     rows: of each request, in order of arrival. Greedy, so that order is kept and no run could take
     the first request of the next.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ge_runtime.errors import Cancelled, Departed, Expired
+from ge_runtime.errors import Abandoned, Cancelled, Expired
 
 
 def _never() -> bool:
@@ -24,7 +24,7 @@ class Caller:
     is_cancelled: Callable[[], bool] = _never
     """Asks the server, which takes time: about 10 us in tritonserver."""
 
-    def departure(self, now: float, *, ask: bool) -> Departed | None:
+    def abandonment(self, now: float, *, ask: bool) -> Abandoned | None:
         """Why this caller no longer waits, or None. ask: whether to ask the server, too."""
         if now > self.deadline:
             late = (now - self.deadline) * 1e3
@@ -34,5 +34,5 @@ class Caller:
         return None
 
 
-ANYONE = Caller()
+ANONYMOUS_CALLER = Caller()
 """A caller without a name, who waits for ever."""

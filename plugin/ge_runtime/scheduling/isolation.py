@@ -13,20 +13,20 @@ Answer = TypeVar("Answer")
 
 def isolate(
     members: Sequence[Member],
-    launch: Callable[[Sequence[Member]], Sequence[Answer]],
-    settle: Callable[[Member, Answer | EngineFault | OutOfMemory], None],
+    execute: Callable[[Sequence[Member]], Sequence[Answer]],
+    deliver: Callable[[Member, Answer | EngineFault | OutOfMemory], None],
     still_waiting: Callable[[Sequence[Member]], Sequence[Member]],
 ) -> int:
-    """Settle every member with its answer or its own fault; returns the launches that failed.
+    """Deliver to every member its answer or its own fault; returns how many executions failed.
 
-    launch: executes members together, one answer each, or raises for all of them.
-    settle: called once per member that was executed, alone or in company.
-    still_waiting: asked before each launch after a failure; members that it leaves out are not
-    executed again, and are its own to settle.
+    execute: runs members together, one answer each, or raises for all of them.
+    deliver: called once per member that was executed, alone or in company.
+    still_waiting: asked before each execution after a failure; members that it leaves out are not
+    executed again, and are its own to answer.
 
-    A launch that raises EngineFault or OutOfMemory is cut in halves, the earlier one first. One
-    culprit among n members takes 1 + 2 * log2(n) launches: 9 for 16. What `launch` raises besides
-    is about no member, e.g. that the device is lost, and passes.
+    An execution that raises EngineFault or OutOfMemory is cut in halves, the earlier one first. One
+    culprit among n members takes 1 + 2 * log2(n) executions: 9 for 16. What `execute` raises
+    besides is about no member, e.g. that the device is lost, and passes.
     """
     failures = 0
     waiting = [members]
@@ -37,15 +37,15 @@ def isolate(
         if not batch:
             continue
         try:
-            answers = launch(batch)
+            answers = execute(batch)
         except (EngineFault, OutOfMemory) as fault:
             failures += 1
             if len(batch) == 1:
-                settle(batch[0], fault)
+                deliver(batch[0], fault)
             else:
                 middle = len(batch) // 2
                 waiting += [batch[middle:], batch[:middle]]
         else:
             for member, answer in zip(batch, answers, strict=True):
-                settle(member, answer)
+                deliver(member, answer)
     return failures

@@ -1,4 +1,4 @@
-"""Workspace of launches from a pool that models share."""
+"""Workspace of executions from a pool that models share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ge_runtime.workspace.pool import WorkspacePool
 
 
 class Pooled:
-    """See `window.Workspace`: each launch leases what the plan says that it needs."""
+    """See `request_batch.Workspace`: each execution leases what the plan says that it needs."""
 
     def __init__(self, pool: WorkspacePool, plan: Plan, owner: str, metrics: Metrics) -> None:
         self._pool = pool
@@ -24,7 +24,7 @@ class Pooled:
 
     @contextmanager
     def lease(self, gear: Gear, deadline: float) -> Iterator[Lease]:
-        """See `window.Workspace`; blocks until it is this launch's turn."""
+        """See `request_batch.Workspace`; blocks until it is this execution's turn."""
         nbytes = self._plan.workspace_at({ROWS: gear.rows, **gear.extents})
         with self._pool.lease(nbytes, deadline=deadline, owner=self._owner) as lease:
             if lease.waited_s:

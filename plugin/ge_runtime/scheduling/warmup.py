@@ -1,4 +1,4 @@
-"""The first executions: engines prepare themselves, and the cost of launches is learned."""
+"""The first executions: engines prepare themselves, and the cost of executions is learned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
-from ge_runtime.scheduling.lane import Lane
+from ge_runtime.scheduling.executor import Executor
 from ge_runtime.specs import UNKNOWN, Array, DType, TensorSpec
 
 CALIBRATION_S: Final = 1.0
@@ -22,17 +22,17 @@ CALIBRATION_S: Final = 1.0
 
 
 def warm_up(
-    lanes: Sequence[Lane],
+    executors: Sequence[Executor],
     config: RuntimeConfig,
     gears: Gears,
     terms: tuple[tuple[str, ...], ...],
 ) -> tuple[CostModel, str]:
-    """Execute every gear once on each lane; what launches cost, and that in words.
+    """Execute every gear once on each executor; what executions cost, and that in words.
 
     Where sizes are free there is no end of gears, and the smallest execution has to do. Rows are
     of zeros. Raises ArtifactFault if the graph cannot execute them.
     """
-    first, *others = lanes
+    first, *others = executors
     try:
         if config.warmup == "gears":
             _prepare(first, config, gears)
@@ -45,25 +45,25 @@ def warm_up(
             cost = CostModel(*config.cost, terms)
             told = f"{cost}, given by config.pbtxt"
         if config.warmup == "gears":
-            for lane in others:
-                _prepare(lane, config, gears)
+            for executor in others:
+                _prepare(executor, config, gears)
     except (EngineFault, OutOfMemory) as fault:
         raise ArtifactFault(f"the graph fails when it is warmed up: {fault}") from fault
     return cost, told
 
 
-def _prepare(lane: Lane, config: RuntimeConfig, gears: Gears) -> None:
+def _prepare(executor: Executor, config: RuntimeConfig, gears: Gears) -> None:
     least = Gear(1, dict.fromkeys(gears.limits, 1))
     smallest = gears.fit(least.rows, least.extents) or least
     for gear in gears.every() if gears.fixed else (smallest,):
-        _execute(lane, config, gear)
+        _execute(executor, config, gear)
 
 
-def _execute(lane: Lane, config: RuntimeConfig, gear: Gear) -> float:
-    """Seconds that a full launch takes, gather and scatter included."""
+def _execute(executor: Executor, config: RuntimeConfig, gear: Gear) -> float:
+    """Seconds that a full execution takes, gather and scatter included."""
     block = _blank(config, gear)
     start = time.perf_counter()
-    lane.execute([block], gear)
+    executor.execute([block], gear)
     return time.perf_counter() - start
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ge_runtime.engines.base import GraphTensor
 from ge_runtime.errors import (
-    Departed,
+    Abandoned,
     EngineFault,
     EngineLost,
     OutOfMemory,
@@ -143,7 +143,7 @@ def _execute(
     took_s = 0.0
     try:
         server.turns.enter(ticket)
-    except (Departed, EngineLost) as without_a_turn:
+    except (Abandoned, EngineLost) as without_a_turn:
         fault = without_a_turn
         waited_s = 0.0
     else:

@@ -11,7 +11,7 @@ alone, in random groups, and in the groups that the runtime itself forms. Every 
 against `reference`, a plain second implementation that executes the graph on one request by itself.
 
 Whatever must not matter is poison: what a request's tensors hold past the ends of its rows, the
-runtime's memory before each launch and, in a second opening of the model, the padding itself.
+runtime's memory before each execution and, in a second opening of the model, the padding itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def check(
     """Whether answers are the same alone and in any company, up to the first that is not.
 
     version_dir, model_config, derived: as for `Runtime.open`; the `cost` of model_config is not
-    used. seed, rounds: of random windows; equal seeds give equal windows.
+    used. seed, rounds: of random request batches; equal seeds give equal request batches.
     ranges: input or prepared tensor to the values of its elements, low to high, high excluded for
     integers; 0 to 9 for integers and -1 to 1 for floats if not given. Token ids must be of the
     model's vocabulary.
@@ -67,7 +67,7 @@ def check(
     graphs that select by their mask: NaN times 0 is NaN. "keep" leaves padding as it is.
 
     Raises what opening raises; RuntimeFault for ranges of no input, or if the graph fails on a
-    request by itself. Blocks for as long as the model takes for some hundred launches.
+    request by itself. Blocks for as long as the model takes for some hundred executions.
     """
     with ExitStack() as opened:
 
@@ -90,88 +90,88 @@ def check(
             padded = subject_of({f"pad.{name}": value for name, value in pads.items()})
             how = "in random groups, padding poisoned"
             trials.append(_Trial(how, padded, judge, at_random, data_only=True))
-        begun = requests = launches = shared = 0
+        begun = requests = executions = shared = 0
         failure = None
         while begun < rounds and failure is None:
             rng = np.random.default_rng((seed, begun))
-            window = drawer.window(rng)
-            expected = [_expected(reference, drawn) for drawn in window]
-            requests += len(window)
+            batch = drawer.batch(rng)
+            expected = [_expected(reference, drawn) for drawn in batch]
+            requests += len(batch)
             for place, trial in enumerate(trials):
-                examined = _Window(window, expected, _BYTES[(begun + place) % len(_BYTES)])
+                examined = _RequestBatch(batch, expected, _BYTES[(begun + place) % len(_BYTES)])
                 groups, failure = trial.run(examined, rng, begun)
-                launches += len(groups)
+                executions += len(groups)
                 shared += sum(len(group) > 1 for group in groups)
                 if failure is not None:
                     break
             begun += 1
-        return Report(config.model, seed, begun, requests, launches, shared, pads, failure)
+        return Report(config.model, seed, begun, requests, executions, shared, pads, failure)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Window:
+class _RequestBatch:
     """Random requests, and the answers that they should get."""
 
     requests: Sequence[Drawn]
     expected: Sequence[Mapping[str, Array]]
     poison: int
-    """The byte that memory is filled with before each launch."""
+    """The byte that memory is filled with before each execution."""
 
-    def of(self, members: Sequence[int]) -> _Window:
+    def of(self, members: Sequence[int]) -> _RequestBatch:
         """Some of the requests, in this order."""
         requests = [self.requests[member] for member in members]
-        return _Window(requests, [self.expected[member] for member in members], self.poison)
+        return _RequestBatch(requests, [self.expected[member] for member in members], self.poison)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trial:
-    """One way to execute windows."""
+    """One way to execute request batches."""
 
     how: str
     subject: Subject
     judge: Judge
     choice: Callable[[np.random.Generator], Choice | None]
-    """The launches of a window; see `Subject.run`."""
+    """The executions of a request batch; see `Subject.run`."""
     data_only: bool = False
     """Answers may differ past the ends of rows."""
 
     def run(
-        self, window: _Window, rng: np.random.Generator, number: int
+        self, batch: _RequestBatch, rng: np.random.Generator, number: int
     ) -> tuple[Groups, Failure | None]:
-        """The launches of the window, and what failed. number: of the round."""
-        groups, wrong = self._examine(window, self.choice(rng))
+        """The executions of the request batch, and what failed. number: of the round."""
+        groups, wrong = self._examine(batch, self.choice(rng))
         if wrong is None:
             return groups, None
-        least = smallest(groups, lambda less: self._again(window, less) is not None)
+        least = smallest(groups, lambda less: self._again(batch, less) is not None)
         failure = Failure(
             round=number,
             how=self.how,
-            window=[str(drawn) for drawn in window.requests],
+            batch=[str(drawn) for drawn in batch.requests],
             wrong=wrong,
             groups=groups,
             smallest=least,
-            left=None if least is None else self._again(window, least),
+            left=None if least is None else self._again(batch, least),
         )
         return groups, failure
 
-    def _examine(self, window: _Window, choice: Choice | None) -> tuple[Groups, Wrong | None]:
-        outcome = self.subject.run(window.requests, choice, window.poison)
-        return outcome.groups, self._first_wrong(window, outcome)
+    def _examine(self, batch: _RequestBatch, choice: Choice | None) -> tuple[Groups, Wrong | None]:
+        outcome = self.subject.run(batch.requests, choice, batch.poison)
+        return outcome.groups, self._first_wrong(batch, outcome)
 
-    def _again(self, window: _Window, groups: Groups) -> Wrong | None:
-        """What is wrong if only these launches are executed; requests keep their numbers."""
+    def _again(self, batch: _RequestBatch, groups: Groups) -> Wrong | None:
+        """What is wrong if only these executions are run; requests keep their numbers."""
         members = sorted(chain.from_iterable(groups))
         renumbered = [[members.index(member) for member in group] for group in groups]
-        _, wrong = self._examine(window.of(members), exactly(renumbered))
+        _, wrong = self._examine(batch.of(members), exactly(renumbered))
         if wrong is None or wrong.request is None:
             return wrong
         return Wrong(members[wrong.request], wrong.text)
 
-    def _first_wrong(self, window: _Window, outcome: Outcome) -> Wrong | None:
+    def _first_wrong(self, batch: _RequestBatch, outcome: Outcome) -> Wrong | None:
         if outcome.raised is not None:
             kind = type(outcome.raised).__name__
             return Wrong(None, f"found {kind} '{outcome.raised}' for all, expected answers")
-        examined = zip(window.requests, outcome.answers, window.expected, strict=True)
+        examined = zip(batch.requests, outcome.answers, batch.expected, strict=True)
         for place, (drawn, answer, expected) in enumerate(examined):
             text = self.judge.fault(drawn, answer, expected, data_only=self.data_only)
             if text:

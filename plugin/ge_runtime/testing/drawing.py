@@ -22,10 +22,11 @@ from ge_runtime.testing.elements import poison_of, random_elements, range_of
 from ge_runtime.testing.extent import Extent
 
 MOST_REQUESTS: Final = 10
-"""Of a window."""
+"""Of a request batch."""
 
 ENOUGH_ELEMENTS: Final = 4096
-"""A window padded to its largest sizes is no larger, save where two rows at the limits are."""
+"""A request batch padded to its largest sizes is no larger, save where two rows at the limits
+are."""
 
 _BOUND: Final = 0.3
 """How often a size is one of the bounds."""
@@ -51,7 +52,7 @@ class Drawn:
 
 
 class Drawer:
-    """Draws windows of requests of one model."""
+    """Draws batches of requests of one model."""
 
     def __init__(
         self, config: RuntimeConfig, gears: Gears, ranges: Mapping[str, tuple[float, float]]
@@ -76,17 +77,17 @@ class Drawer:
         self._bounds[ROWS] = _bounds(config.rows, (gear.rows for gear in gears.every()))
         self._most = max(ENOUGH_ELEMENTS, 2 * self._elements(config.limits))
 
-    def window(self, rng: np.random.Generator) -> list[Drawn]:
+    def batch(self, rng: np.random.Generator) -> list[Drawn]:
         """At least one request."""
-        window: list[Drawn] = []
+        batch: list[Drawn] = []
         rows, largest = 0, dict.fromkeys(self._config.limits, 1)
         for _ in range(rng.integers(2, MOST_REQUESTS + 1)):
             own_rows, sizes = self._shape(rng)
             together = {axis: max(size, largest[axis]) for axis, size in sizes.items()}
             if (rows + own_rows) * self._elements(together) <= self._most:
                 rows, largest = rows + own_rows, together
-                window.append(self._request(rng, own_rows, sizes))
-        return window
+                batch.append(self._request(rng, own_rows, sizes))
+        return batch
 
     def _elements(self, sizes: Mapping[str, int]) -> int:
         """Of a row, in the largest input."""
@@ -94,7 +95,7 @@ class Drawer:
         return max(math.prod(sizes[axis] for axis in spec.axes) for spec in sources)
 
     def _shape(self, rng: np.random.Generator) -> tuple[int, dict[str, int]]:
-        """Rows and sizes of one request, of at most half of a window's elements."""
+        """Rows and sizes of one request, of at most half of a request batch's elements."""
         limits = self._config.limits
         for _ in range(_TRIES):
             sizes = {axis: self._size(rng, axis, limit) for axis, limit in limits.items()}

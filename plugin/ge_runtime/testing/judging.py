@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import RuntimeFault
-from ge_runtime.scheduling.window import Answer
+from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import Array, TensorSpec
 from ge_runtime.testing.drawing import Drawn
 from ge_runtime.testing.elements import compare

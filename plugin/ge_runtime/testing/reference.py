@@ -47,7 +47,7 @@ class Reference:
         self._config = parts.config
         self._gears = parts.gears
         self._contract = parts.contract
-        self._engine = parts.lanes[0].engine
+        self._engine = parts.executors[0].engine
         self._sources = {spec.name: spec for spec in parts.config.sources}
         self._batch_inputs = {
             name: batch_input

@@ -10,10 +10,10 @@ from ge_runtime.testing.steering import Groups
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """What is not as it should be after a window."""
+    """What is not as it should be after a request batch."""
 
     request: int | None
-    """Its place in the window; None if no single answer is to blame."""
+    """Its place in the request batch; None if no single answer is to blame."""
     text: str
 
     def __str__(self) -> str:
@@ -22,24 +22,24 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One window with a wrong answer."""
+    """One request batch with a wrong answer."""
 
     round: int
     how: str
     """How its requests were executed."""
-    window: Sequence[str]
+    batch: Sequence[str]
     """Its requests, in words."""
     wrong: Wrong
     groups: Groups
-    """The requests of each launch, in order of execution."""
+    """The requests of each execution, in order of execution."""
     smallest: Groups | None
-    """The least launches that fail on their own; None if those of `groups`, again, do not."""
+    """The least executions that fail on their own; None if those of `groups`, again, do not."""
     left: Wrong | None
     """What is wrong after the smallest."""
 
     @property
     def company(self) -> Sequence[int]:
-        """The requests of the launch with the wrong answer."""
+        """The requests of the execution with the wrong answer."""
         return next((group for group in self.groups if self.wrong.request in group), ())
 
     def lines(self) -> list[str]:
@@ -59,7 +59,7 @@ class Failure:
         lines = []
         for number, group in enumerate(groups, start=1):
             lines += [f"  launch {number}"] if len(groups) > 1 else []
-            lines += [f"    request {member}: {self.window[member]}" for member in group]
+            lines += [f"    request {member}: {self.batch[member]}" for member in group]
         return lines
 
 
@@ -72,9 +72,9 @@ class Report:
     rounds: int
     """That were begun."""
     requests: int
-    launches: int
+    executions: int
     shared: int
-    """Launches of more than one request."""
+    """Executions of more than one request."""
     pads: Mapping[str, str]
     """Input: the value that its padding had in the model's second opening."""
     failure: Failure | None
@@ -88,7 +88,7 @@ class Report:
         """All of it for people."""
         lines = [
             f"{self.model}: {self.rounds} round(s) of seed {self.seed}, {self.requests} request(s) "
-            f"in {self.launches} launches, {self.shared} of them shared"
+            f"in {self.executions} launches, {self.shared} of them shared"
         ]
         if not self.shared:
             lines.append("no two requests shared a launch, so nothing is shown of company")

@@ -1,4 +1,4 @@
-"""Which requests share a launch, decided by a test."""
+"""Which requests share an execution, decided by a test."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from ge_runtime.batching.gears import Gears
-from ge_runtime.batching.regroup import Launch
-from ge_runtime.scheduling.window import Grouping
+from ge_runtime.batching.partition import Execution
+from ge_runtime.scheduling.request_batch import Partitioner
 
 Groups: TypeAlias = Sequence[Sequence[int]]
-"""Places in a window, by launch; each in one."""
+"""Places in a request batch, by execution; each in one."""
 
 Choice: TypeAlias = "Callable[[int, Callable[[Sequence[int]], bool]], Groups]"
-"""The groups of a window of so many requests, made of what may share a launch."""
+"""The groups of a batch of so many requests, made of what may share an execution."""
 
 MOST_TOGETHER: Final = 8
-"""Requests in a launch that was chosen at random."""
+"""Requests in an execution that was chosen at random."""
 
 
 class Steered:
-    """See `scheduling.window.Grouping`: the groups that a choice makes. For one thread."""
+    """See `scheduling.request_batch.Partitioner`: the groups that a choice makes."""
 
-    def __init__(self, grouping: Grouping, gears: Gears, capacity: int) -> None:
-        """grouping: the model's own. capacity: the most rows of a launch."""
-        self._grouping = grouping
+    def __init__(self, partitioner: Partitioner, gears: Gears, capacity: int) -> None:
+        """partitioner: the model's own. capacity: the most rows of an execution."""
+        self._partitioner = partitioner
         self._gears = gears
         self._capacity = capacity
         self.choice: Choice | None = None
-        """None: the model's own grouping decides."""
+        """None: the model's own partitioner decides."""
         self.groups: Groups = ()
-        """Of the last window, in order of execution."""
+        """Of the last request batch, in order of execution."""
 
     def plan(
         self,
@@ -41,7 +41,7 @@ class Steered:
         *,
         now: float = 0.0,
         deadlines: Sequence[float] | None = None,
-    ) -> list[Launch]:
+    ) -> list[Execution]:
 
         def fits(members: Sequence[int]) -> bool:
             total = sum(rows[member] for member in members)
@@ -49,21 +49,21 @@ class Steered:
             return total <= self._capacity and self._gears.fit(total, largest) is not None
 
         if self.choice is None:
-            launches = self._grouping.plan(rows, sizes, now=now, deadlines=deadlines)
+            executions = self._partitioner.plan(rows, sizes, now=now, deadlines=deadlines)
         else:
             groups = self.choice(len(rows), fits)
-            launches = [self._grouping.launch_of(group, rows, sizes) for group in groups]
-        self.groups = [launch.members for launch in launches]
-        return launches
+            executions = [self._partitioner.execution_of(group, rows, sizes) for group in groups]
+        self.groups = [execution.members for execution in executions]
+        return executions
 
-    def launch_of(
+    def execution_of(
         self, members: Sequence[int], rows: Sequence[int], sizes: Mapping[str, Sequence[int]]
-    ) -> Launch:
-        return self._grouping.launch_of(members, rows, sizes)
+    ) -> Execution:
+        return self._partitioner.execution_of(members, rows, sizes)
 
 
 def alone(count: int, fits: Callable[[Sequence[int]], bool]) -> Groups:
-    """See Choice: each request in a launch of its own."""
+    """See Choice: each request in an execution of its own."""
     return [[place] for place in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""A model, opened so that a test decides which requests share a launch."""
+"""A model, opened so that a test decides which requests share an execution."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ge_runtime.assembly import Assembly, assemble
 from ge_runtime.clock import SystemClock
 from ge_runtime.errors import RequestFault
 from ge_runtime.runtime import Runtime
-from ge_runtime.scheduling.window import Answer
+from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.testing.drawing import Drawn
 from ge_runtime.testing.steering import Choice, Groups, Steered
 
 _SETTINGS: Final = {
-    # Launches so dear that all that can share one does; and nothing depends on the clock.
+    # Executions so dear that all that can share one does; and nothing depends on the clock.
     "cost": "launch_us=1000000, element_ns=1, element2_ns=0",
     "warmup": "none",
 }
@@ -25,16 +25,17 @@ _SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one window."""
+    """What became of one request batch."""
 
     answers: Sequence[Answer]
     """Of all requests in order; none if the runtime raised."""
     groups: Groups
-    """The requests of each launch, in order of execution; those that were refused are in none."""
+    """The requests of each execution, in order of execution; those that were refused are in
+    none."""
     failures: int
-    """Launches that failed, and were executed again in parts."""
+    """Executions that failed, and were executed again in parts."""
     raised: Exception | None = None
-    """What the runtime raised for all of the window."""
+    """What the runtime raised for all of the request batch."""
 
 
 class Subject:
@@ -71,27 +72,27 @@ class Subject:
             instance_name=name,
             derived=derived,
         )
-        steered = Steered(parts.grouping, parts.gears, parts.config.rows)
-        parts = replace(parts, grouping=steered, config=replace(parts.config, histogram=None))
+        steered = Steered(parts.partitioner, parts.gears, parts.config.rows)
+        parts = replace(parts, partitioner=steered, config=replace(parts.config, histogram=None))
         runtime = Runtime(name, version_dir, parts, SystemClock())
         try:
             yield cls(parts, runtime, steered)
         finally:
             runtime.close()
 
-    def run(self, window: Sequence[Drawn], choice: Choice | None, poison: int) -> Outcome:
-        """The answers to a window in the launches of this choice; None: those of the model.
+    def run(self, batch: Sequence[Drawn], choice: Choice | None, poison: int) -> Outcome:
+        """The answers to a batch in the executions of this choice; None: those of the model.
 
-        poison: the byte that memory is filled with before each launch.
+        poison: the byte that memory is filled with before each execution.
         """
-        for lane in self.parts.lanes:
-            lane.poison(poison)
+        for executor in self.parts.executors:
+            executor.poison(poison)
         self._steered.choice = choice
         self._steered.groups = []
         before = self._runtime.counts()
         try:
-            answers = self._infer(window)
-        except Exception as error:  # of any kind: it takes down all of the window
+            answers = self._infer(batch)
+        except Exception as error:  # of any kind: it takes down all of the request batch
             return Outcome([], self._steered.groups, 0, raised=error)
         failures = self._runtime.counts().since(before).isolations
         sound = [i for i, answer in enumerate(answers) if not isinstance(answer, RequestFault)]
@@ -99,10 +100,10 @@ class Subject:
         groups = [[sound[place] for place in group] for group in planned]
         # While the answers are held: memory that is used again too early shows.
         self._steered.choice = None
-        self._infer(window[:1])
+        self._infer(batch[:1])
         return Outcome(answers, groups, failures)
 
-    def _infer(self, window: Sequence[Drawn]) -> list[Answer]:
+    def _infer(self, batch: Sequence[Drawn]) -> list[Answer]:
         return self._runtime.infer(
-            [drawn.given for drawn in window], originals=[drawn.originals for drawn in window]
+            [drawn.given for drawn in batch], originals=[drawn.originals for drawn in batch]
         )

@@ -1,4 +1,4 @@
-"""What is asked of a pool (`Claim`), and what its user holds in the end (`Lease`)."""
+"""What is asked of a pool (`Waiter`), and what its user holds in the end (`Lease`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 
 
 class Outcome(Enum):
-    """Where a claim stands. All but WAITING and GRANTED are final."""
+    """Where a waiter stands. All but WAITING and GRANTED are final."""
 
     WAITING = auto()
     GRANTED = auto()
@@ -23,7 +23,7 @@ class Outcome(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Claim:
+class Waiter:
     """Somebody's wish for bytes of a pool. Only the pool's arbiter writes it."""
 
     nbytes: int
@@ -36,8 +36,8 @@ class Claim:
     """Bytes from the pool's start, once granted."""
     asked_at: float = 0.0
     waited_s: float = 0.0
-    overtaken: int = 0
-    """Claims that came later and were granted before it."""
+    bypassed: int = 0
+    """Waiters that came later and were granted before it."""
 
 
 class Lease:
@@ -48,35 +48,35 @@ class Lease:
     wait for ever, because of somebody who does the same.
     """
 
-    __slots__ = ("_claim", "_give_back")
+    __slots__ = ("_give_back", "_waiter")
 
-    def __init__(self, claim: Claim, give_back: Callable[[Claim], None]) -> None:
-        self._claim = claim
+    def __init__(self, waiter: Waiter, give_back: Callable[[Waiter], None]) -> None:
+        self._waiter = waiter
         self._give_back = give_back
 
     @property
     def offset(self) -> int:
         """Bytes from the pool's start; a multiple of `pool.ALIGNMENT`."""
-        return self._claim.offset
+        return self._waiter.offset
 
     @property
     def nbytes(self) -> int:
         """What was asked for."""
-        return self._claim.nbytes
+        return self._waiter.nbytes
 
     @property
     def owner(self) -> str:
         """Who asked, for people."""
-        return self._claim.owner
+        return self._waiter.owner
 
     @property
     def waited_s(self) -> float:
         """Seconds from asking to granting; exactly 0 if the bytes were free."""
-        return self._claim.waited_s
+        return self._waiter.waited_s
 
     def release(self) -> None:
         """Give the bytes back. Never blocks for long; again does nothing; from any thread."""
-        self._give_back(self._claim)
+        self._give_back(self._waiter)
 
     def __enter__(self) -> Lease:
         return self
@@ -90,7 +90,7 @@ class Lease:
         self.release()
 
     def __repr__(self) -> str:
-        claim = self._claim
-        state = "held" if claim.outcome is Outcome.GRANTED else "released"
-        end = claim.offset + claim.nbytes
-        return f"<Lease of {claim.owner}: bytes {claim.offset:,} to {end:,}, {state}>"
+        waiter = self._waiter
+        state = "held" if waiter.outcome is Outcome.GRANTED else "released"
+        end = waiter.offset + waiter.nbytes
+        return f"<Lease of {waiter.owner}: bytes {waiter.offset:,} to {end:,}, {state}>"

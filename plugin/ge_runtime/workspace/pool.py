@@ -21,14 +21,14 @@ from ge_runtime.errors import (
     PoolTimeout,
 )
 from ge_runtime.workspace.arbiter import Arbiter
-from ge_runtime.workspace.lease import Claim, Lease, Outcome
+from ge_runtime.workspace.lease import Lease, Outcome, Waiter
 from ge_runtime.workspace.stats import PoolStats
 
 ALIGNMENT: Final = 512
 """Bytes. What Ascend's graph engine keeps for its own memory; more than CUDA and CPUs ask for."""
 
-OVERTAKINGS: Final = 16
-"""How often a waiting claim may be overtaken by higher priorities that came later."""
+BYPASS_LIMIT: Final = 16
+"""How often a waiter may be bypassed by higher priorities that came later."""
 
 CANCELLATION_POLL_S: Final = 0.01
 """How often a waiter asks whether it is cancelled: servers can be asked, but do not call."""
@@ -36,7 +36,7 @@ CANCELLATION_POLL_S: Final = 0.01
 _REFUSALS: Final[Mapping[Outcome, tuple[type[PoolFault], str]]] = {
     Outcome.NEVER_FITS: (
         NeverFits,
-        "found {claim.nbytes:,} bytes wanted, expected at most {pool.capacity_bytes:,}, "
+        "found {waiter.nbytes:,} bytes wanted, expected at most {pool.capacity_bytes:,}, "
         "the pool's capacity",
     ),
     Outcome.FULL: (
@@ -46,12 +46,12 @@ _REFUSALS: Final[Mapping[Outcome, tuple[type[PoolFault], str]]] = {
     ),
     Outcome.TIMED_OUT: (
         PoolTimeout,
-        "found less than {claim.nbytes:,} bytes free for {claim.waited_s:.3f} s, expected them "
+        "found less than {waiter.nbytes:,} bytes free for {waiter.waited_s:.3f} s, expected them "
         "before the deadline",
     ),
     Outcome.CANCELLED: (
         PoolCancelled,
-        "found its claim to {claim.nbytes:,} bytes cancelled after {claim.waited_s:.3f} s",
+        "found its claim to {waiter.nbytes:,} bytes cancelled after {waiter.waited_s:.3f} s",
     ),
     Outcome.CLOSED: (PoolClosed, "found the pool closed, expected it open"),
 }
@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 class WorkspacePool:
     """Leases of the bytes [0, capacity), for executions that share one workspace.
 
-    Numbers only: whoever owns the device's memory adds offsets to its address. Claims are served
+    Numbers only: whoever owns the device's memory adds offsets to its address. Waiters are served
     in the order that `arbiter` describes. Safe from any thread.
     """
 
@@ -74,7 +74,7 @@ class WorkspacePool:
         queue_limit: int,
         name: str = "workspace",
     ) -> None:
-        """capacity_bytes: at least 1. queue_limit: how many claims may wait; one more is refused.
+        """capacity_bytes: at least 1. queue_limit: how many waiters may wait; one more is refused.
 
         name: for people.
         """
@@ -86,11 +86,11 @@ class WorkspacePool:
             capacity_bytes,
             alignment=ALIGNMENT,
             queue_limit=queue_limit,
-            overtakings=OVERTAKINGS,
+            bypass_limit=BYPASS_LIMIT,
         )
-        self._lock = Lock()  # guards the arbiter, its claims and the bells
-        self._bells: dict[Claim, Condition] = {}  # one for each claim that waits
-        self._returned = Condition(self._lock)  # rung when a closed pool has all leases back
+        self._lock = Lock()  # guards the arbiter, its waiters and their conditions
+        self._conditions: dict[Waiter, Condition] = {}  # of each that waits
+        self._returned = Condition(self._lock)  # notified when a closed pool has all leases back
 
     def lease(
         self,
@@ -101,7 +101,7 @@ class WorkspacePool:
         owner: str,
         cancelled: Callable[[], bool] | None = None,
     ) -> Lease:
-        """A lease of `nbytes` (0 or more); blocks until it is this claim's turn and they are free.
+        """A lease of `nbytes` (0 or more); blocks until it is this waiter's turn and they are free.
 
         priority: higher goes first. deadline: seconds of the pool's clock. owner: who asks, for
         people. cancelled: asked in this thread once it has to wait: then, every 10 ms, and before
@@ -113,22 +113,22 @@ class WorkspacePool:
         """
         if nbytes < 0:
             raise ValueError(f"{owner}: found {nbytes} bytes, expected 0 or more")
-        claim = Claim(nbytes, owner, priority, deadline)
-        bell = None
+        waiter = Waiter(nbytes, owner, priority, deadline)
+        condition = None
         with self._lock:
-            self._ring(self._arbiter.ask(claim, self._clock.now()))
-            if claim.outcome is Outcome.WAITING:
-                bell = self._bells[claim] = Condition(self._lock)
-        if bell is not None:
-            self._wait(claim, bell, cancelled)
-        if claim.outcome is not Outcome.GRANTED:
-            raise self._refusal(claim)
-        return Lease(claim, self._release)
+            self._notify(self._arbiter.ask(waiter, self._clock.now()))
+            if waiter.outcome is Outcome.WAITING:
+                condition = self._conditions[waiter] = Condition(self._lock)
+        if condition is not None:
+            self._wait(waiter, condition, cancelled)
+        if waiter.outcome is not Outcome.GRANTED:
+            raise self._refusal(waiter)
+        return Lease(waiter, self._release)
 
     def require(self, nbytes: int, owner: str) -> None:
         """Raise NeverFits if no lease of `nbytes` can ever be granted. For use at load."""
         if nbytes > self.capacity_bytes:
-            raise self._refusal(Claim(nbytes, owner, outcome=Outcome.NEVER_FITS))
+            raise self._refusal(Waiter(nbytes, owner, outcome=Outcome.NEVER_FITS))
 
     def stats(self) -> PoolStats:
         """Use, waits and refusals at one moment."""
@@ -143,7 +143,7 @@ class WorkspacePool:
         """
         with self._lock:
             until = self._clock.now() + wait_s
-            self._ring(self._arbiter.close(self._clock.now()))
+            self._notify(self._arbiter.close(self._clock.now()))
             while not self._arbiter.idle and self._clock.now() < until:
                 self._clock.wait(self._returned, until)
             if self._arbiter.idle:
@@ -153,48 +153,50 @@ class WorkspacePool:
         _log.warning("%s: closed while leases are held by %s", self._name, holders)
         return False
 
-    def _wait(self, claim: Claim, bell: Condition, cancelled: Callable[[], bool] | None) -> None:
-        """Block until the claim waits no more."""
+    def _wait(
+        self, waiter: Waiter, condition: Condition, cancelled: Callable[[], bool] | None
+    ) -> None:
+        """Block until the waiter waits no more."""
         try:
             while True:
                 if cancelled is not None and cancelled():
-                    self._withdraw(claim)
-                if claim.outcome is not Outcome.WAITING:
+                    self._withdraw(waiter)
+                if waiter.outcome is not Outcome.WAITING:
                     return
                 with self._lock:
                     now = self._clock.now()
-                    if claim.deadline <= now:
-                        self._ring(self._arbiter.expire(now))
-                    elif claim.outcome is Outcome.WAITING:
+                    if waiter.deadline <= now:
+                        self._notify(self._arbiter.expire(now))
+                    elif waiter.outcome is Outcome.WAITING:
                         poll = math.inf if cancelled is None else now + CANCELLATION_POLL_S
-                        self._clock.wait(bell, min(claim.deadline, poll))
+                        self._clock.wait(condition, min(waiter.deadline, poll))
         except BaseException:  # an interrupt, or `cancelled` raised: nobody is left to hold it
-            self._withdraw(claim)
+            self._withdraw(waiter)
             raise
 
-    def _withdraw(self, claim: Claim) -> None:
+    def _withdraw(self, waiter: Waiter) -> None:
         with self._lock:
-            self._ring(self._arbiter.withdraw(claim, self._clock.now()))
+            self._notify(self._arbiter.withdraw(waiter, self._clock.now()))
             self._note_return()
 
-    def _release(self, claim: Claim) -> None:
+    def _release(self, waiter: Waiter) -> None:
         with self._lock:
-            self._ring(self._arbiter.release(claim, self._clock.now()))
+            self._notify(self._arbiter.release(waiter, self._clock.now()))
             self._note_return()
 
-    def _ring(self, settled: Iterable[Claim]) -> None:
-        for claim in settled:
-            # None if it was settled before it began to wait.
-            if (bell := self._bells.pop(claim, None)) is not None:
-                bell.notify()
+    def _notify(self, ended: Iterable[Waiter]) -> None:
+        for waiter in ended:
+            # None if its waiting ended before it began.
+            if (condition := self._conditions.pop(waiter, None)) is not None:
+                condition.notify()
 
     def _note_return(self) -> None:
         if self._arbiter.closed and self._arbiter.idle:
             self._returned.notify_all()
 
-    def _refusal(self, claim: Claim) -> PoolFault:
-        fault, text = _REFUSALS[claim.outcome]
-        return fault(f"{self._name}: {claim.owner}: " + text.format(claim=claim, pool=self))
+    def _refusal(self, waiter: Waiter) -> PoolFault:
+        fault, text = _REFUSALS[waiter.outcome]
+        return fault(f"{self._name}: {waiter.owner}: " + text.format(waiter=waiter, pool=self))
 
     def __repr__(self) -> str:
         stats, state = self.stats(), "closed" if self._arbiter.closed else "open"

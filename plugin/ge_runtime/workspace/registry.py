@@ -10,7 +10,7 @@ from ge_runtime.errors import ConfigFault
 from ge_runtime.workspace.pool import WorkspacePool
 
 QUEUE_LIMIT: Final = 256
-"""Claims, each of which is a thread of this process that waits. Only a defect has more."""
+"""Waiters, each of which is a thread of this process. Only a defect has more."""
 
 
 class Membership:

@@ -27,18 +27,18 @@ class PoolStats:
     largest_free: int
     """A larger lease has to wait, even if more is free in all."""
     waiting: int
-    """Claims that wait now."""
+    """Leases that are waited for now."""
     granted: int
     """Leases, those that waited included."""
     waited: int
-    """Claims that had to wait, however that ended."""
+    """Those that had to wait, however that ended."""
     wait_s: float
     """Of waits that ended, in all."""
     longest_wait_s: float
     timeouts: int
     cancelled: int
     refused: int
-    """Claims that never could fit, found the queue full, or met a closed pool."""
+    """Those that never could fit, found the queue full, or met a closed pool."""
     by_owner: Mapping[str, Held]
     """Who holds something now."""
 

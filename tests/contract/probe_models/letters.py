@@ -18,8 +18,8 @@ class TritonPythonModel:
         self._graph.close()
 
 
-def prepare(window):
-    return [numbered(inputs["text"]) for inputs in window]
+def prepare(batch):
+    return [numbered(inputs["text"]) for inputs in batch]
 
 
 def numbered(texts):

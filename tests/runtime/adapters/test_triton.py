@@ -9,7 +9,7 @@ from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, TABLE, encode
 from runtime.support.triton import Bfloat16Tensor, InferenceRequest, PbUtils, Tensor, TritonError
 
 from ge_runtime.adapters.answers import FaultLog, respond_to
-from ge_runtime.adapters.triton import GraphModel, answer_each, answer_window
+from ge_runtime.adapters.triton import GraphModel, answer_batch, answer_each
 from ge_runtime.errors import ArtifactFault, ConfigFault, EngineLost, RequestFault, RuntimeFault
 from ge_runtime.testing.clock import ManualClock
 
@@ -75,9 +75,9 @@ def error_of(response):
 
 
 def test_each_request_gets_its_own_response_in_order(opened):
-    windows = [[[1, 2, 3]], [[4], [5, 6]], [[7] * 9]]
-    responses = opened(encoder_config()).execute([request(*rows) for rows in windows])
-    for response, rows in zip(responses, windows, strict=True):
+    sizes = [[[1, 2, 3]], [[4], [5, 6]], [[7] * 9]]
+    responses = opened(encoder_config()).execute([request(*rows) for rows in sizes])
+    for response, rows in zip(responses, sizes, strict=True):
         np.testing.assert_allclose(outputs_of(response)["embedding"], encode(rows), rtol=1e-5)
 
 
@@ -108,8 +108,8 @@ def test_engine_fault_is_internal_logged_once_and_its_culprits_alone(opened, pb_
 def test_a_lost_engine_is_one_line_of_the_log_until_it_is_back_and_lost_again(pb_utils):
     log, fate = FaultLog(pb_utils, "encoder_0_0"), {}
 
-    def execute(window):
-        return [fate["result"]] * len(window)
+    def execute(requests):
+        return [fate["result"]] * len(requests)
 
     results = [EngineLost("first"), EngineLost("second"), EngineLost("first"), {}]
     for fate["result"] in (*results, EngineLost("first"), RuntimeFault("all"), RuntimeFault("all")):
@@ -221,9 +221,9 @@ def prepared_config(**more):
     return config
 
 
-def letters(window):
+def letters(requests):
     """Token ids of the letters of each text, a = 0; an empty text is a fault."""
-    return [letters_of(inputs["text"].ravel()) for inputs in window]
+    return [letters_of(inputs["text"].ravel()) for inputs in requests]
 
 
 def letters_of(words):
@@ -238,11 +238,11 @@ def letters_of(words):
 def test_the_models_own_code_prepares_the_graphs_inputs(opened):
     model = opened(prepared_config(), prepare=letters)
     texts = [[b"abc"], [b"d"], [b""]]
-    window = [
+    requests = [
         InferenceRequest([Tensor("text", np.array([text], object))], ["embedding"])
         for text in texts
     ]
-    first, second, empty = model.execute(window)
+    first, second, empty = model.execute(requests)
     np.testing.assert_allclose(outputs_of(first)["embedding"], encode([[0, 1, 2]]), rtol=1e-5)
     np.testing.assert_allclose(outputs_of(second)["embedding"], encode([[3]]), rtol=1e-5)
     assert error_of(empty) == (INVALID_ARG, "input 'text': found an empty text, expected letters")
@@ -264,8 +264,8 @@ def test_what_is_passed_on_is_the_request_as_it_came(opened):
     config["parameters"]["pass.name"] = {"string_value": "text"}
     config["output"].append(tensor("name", "STRING", [1]))
     texts = [np.array([[word]], object) for word in (b"", b"abc")]
-    window = [InferenceRequest([Tensor("text", text)], ["embedding", "name"]) for text in texts]
-    empty, answered = opened(config, prepare=letters).execute(window)
+    requests = [InferenceRequest([Tensor("text", text)], ["embedding", "name"]) for text in texts]
+    empty, answered = opened(config, prepare=letters).execute(requests)
     assert error_of(empty)[0] is INVALID_ARG
     assert outputs_of(answered)["name"] is texts[1]
 
@@ -279,8 +279,8 @@ def test_bfloat16_travels_as_its_bits(opened, engine):
     config = model_config([tensor("x", "BF16", [3])], [tensor("y", "BF16", [3])])
     model = opened(config, graph=BFLOAT16, engine=engine)
     numbers = [torch.tensor([[1.5, -2.0, rows]], dtype=torch.bfloat16) for rows in range(3)]
-    window = [InferenceRequest([Bfloat16Tensor("x", number)], ["y"]) for number in numbers]
-    for response, number in zip(model.execute(window), numbers, strict=True):
+    requests = [InferenceRequest([Bfloat16Tensor("x", number)], ["y"]) for number in numbers]
+    for response, number in zip(model.execute(requests), numbers, strict=True):
         (output,) = response.output_tensors()
         assert torch.equal(output.tensor, number)
 
@@ -452,7 +452,7 @@ def test_each_request_is_answered_by_its_own_call(pb_utils):
     assert [level for level, _ in pb_utils.Logger.lines] == ["error"]
 
 
-@pytest.mark.parametrize("ask", [answer_each, answer_window])
+@pytest.mark.parametrize("ask", [answer_each, answer_batch])
 def test_errors_hold_nothing_of_the_requests_they_come_from(pb_utils, ask):
     def fail(inputs):
         raise KeyError("mine")
@@ -470,44 +470,44 @@ def test_errors_hold_nothing_of_the_requests_they_come_from(pb_utils, ask):
     assert "in fail" in pb_utils.Logger.lines[-1][1]
 
 
-def test_window_is_answered_by_one_call(pb_utils):
-    windows = []
+def test_batch_is_answered_by_one_call(pb_utils):
+    sizes = []
 
-    def count_all(window):
-        windows.append(len(window))
-        return [{"count": np.array([len(inputs["text"])])} for inputs in window]
+    def count_all(requests):
+        sizes.append(len(requests))
+        return [{"count": np.array([len(inputs["text"])])} for inputs in requests]
 
-    responses = answer_window(pb_utils, [words(b"a"), words(b"b", b"c")], count_all)
-    assert windows == [2]
+    responses = answer_batch(pb_utils, [words(b"a"), words(b"b", b"c")], count_all)
+    assert sizes == [2]
     assert [outputs_of(response)["count"].tolist() for response in responses] == [[1], [2]]
 
 
-def test_window_may_answer_one_request_with_a_fault(pb_utils):
+def test_batch_may_answer_one_request_with_a_fault(pb_utils):
     answers = [RequestFault("too rude"), {"count": np.array([1])}]
-    rude, polite = answer_window(pb_utils, [words(b"x"), words(b"y")], lambda window: answers)
+    rude, polite = answer_batch(pb_utils, [words(b"x"), words(b"y")], lambda requests: answers)
     assert error_of(rude) == (INVALID_ARG, "too rude")
     assert outputs_of(polite)
 
 
-def test_window_that_fails_fails_all_its_requests_and_is_logged_once(pb_utils):
-    def fail(window):
+def test_batch_that_fails_fails_all_its_requests_and_is_logged_once(pb_utils):
+    def fail(requests):
         raise OSError("no tokenizer")
 
-    responses = answer_window(pb_utils, [words(b"x"), words(b"y")], fail)
+    responses = answer_batch(pb_utils, [words(b"x"), words(b"y")], fail)
     assert [error_of(response) for response in responses] == [
         (INTERNAL, "OSError: no tokenizer")
     ] * 2
     assert len(pb_utils.Logger.lines) == 1
 
 
-def test_window_must_answer_every_request(pb_utils):
-    responses = answer_window(pb_utils, [words(b"x"), words(b"y")], lambda window: [{}])
+def test_batch_must_answer_every_request(pb_utils):
+    responses = answer_batch(pb_utils, [words(b"x"), words(b"y")], lambda requests: [{}])
     assert [error_of(response)[1] for response in responses] == ["found 1 results, expected 2"] * 2
 
 
-def test_window_is_not_asked_when_no_request_can_be_read(pb_utils):
+def test_batch_is_not_asked_when_no_request_can_be_read(pb_utils):
     unreadable = InferenceRequest([Bfloat16Tensor("x", None)], [])
-    (response,) = answer_window(pb_utils, [unreadable], lambda window: 1 / 0)
+    (response,) = answer_batch(pb_utils, [unreadable], lambda requests: 1 / 0)
     assert error_of(response)[1].startswith("TritonModelException: ")
 
 

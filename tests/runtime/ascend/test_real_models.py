@@ -71,7 +71,7 @@ def images(rng):
     return [{"image": rng.random((1, 1, *size), dtype=np.float32)} for size in sizes]
 
 
-WINDOWS = {"text_encoder": (texts, "embedding"), "ge_classifier": (images, "logits")}
+REQUESTS = {"text_encoder": (texts, "embedding"), "ge_classifier": (images, "logits")}
 
 
 def test_answers_are_the_hosts_and_memory_is_weights_once_and_one_workspace(folders, machine):
@@ -91,9 +91,10 @@ def test_answers_are_the_hosts_and_memory_is_weights_once_and_one_workspace(fold
         answers = {}
 
         def serve(name, number):
-            windows, _ = WINDOWS[name]
+            requests_of, _ = REQUESTS[name]
             answers[name, number] = [
-                cards[name, number].infer(windows(np.random.default_rng(seed))) for seed in range(3)
+                cards[name, number].infer(requests_of(np.random.default_rng(seed)))
+                for seed in range(3)
             ]
 
         threads = [threading.Thread(target=serve, args=key) for key in cards]
@@ -103,8 +104,8 @@ def test_answers_are_the_hosts_and_memory_is_weights_once_and_one_workspace(fold
             thread.join()
         assert machine.report.mallocs == before
         for (name, _), given in answers.items():
-            windows, output = WINDOWS[name]
-            for seed, window in enumerate(given):
-                expected = hosts[name].infer(windows(np.random.default_rng(seed)))
-                for own, right in zip(window, expected, strict=True):
+            requests_of, output = REQUESTS[name]
+            for seed, answers in enumerate(given):
+                expected = hosts[name].infer(requests_of(np.random.default_rng(seed)))
+                for own, right in zip(answers, expected, strict=True):
                     np.testing.assert_allclose(own[output], right[output], rtol=1e-3, atol=1e-3)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime.support.windows import AXES, block_of, windows, written
+from runtime.support.request_batches import AXES, block_of, request_batches, written
 
 from ge_runtime.batching.batch_inputs import (
     AccumulatedElementCount,
@@ -17,8 +17,10 @@ from ge_runtime.batching.batch_inputs import (
 from ge_runtime.batching.ragged import Geometry, Layout
 from ge_runtime.specs import DType, TensorSpec
 
-windows = st.builds(
-    lambda window, packed: window.but(packed=packed), windows(), st.sampled_from([None, *AXES])
+request_batches = st.builds(
+    lambda requests, packed: requests.but(packed=packed),
+    request_batches(),
+    st.sampled_from([None, *AXES]),
 )
 dtypes = st.sampled_from([DType.INT32, DType.FP32, DType.INT64])
 
@@ -73,11 +75,11 @@ def test_a_request_of_two_rows_and_one_of_one(kind, expected):
     assert fed(kind, layout, source).tolist() == expected
 
 
-@given(windows, dtypes)
-def test_counts_are_of_the_data_of_each_request(window, dtype):
-    layout, data = window.layout, window.data()
-    counts = [sum(next(data).size for _ in range(block.rows)) for block in window.blocks]
-    fixed = np.prod([dim for dim in window.spec.dims if isinstance(dim, int)], dtype=int)
+@given(request_batches, dtypes)
+def test_counts_are_of_the_data_of_each_request(requests, dtype):
+    layout, data = requests.layout, requests.data()
+    counts = [sum(next(data).size for _ in range(block.rows)) for block in requests.blocks]
+    fixed = np.prod([dim for dim in requests.spec.dims if isinstance(dim, int)], dtype=int)
     counts += [fixed] * (layout.rows - layout.filled)
     total = np.cumsum(counts).tolist()
     expected = {
@@ -87,17 +89,17 @@ def test_counts_are_of_the_data_of_each_request(window, dtype):
         MaxElementCountAsShape: [0] * max(counts),
     }
     for kind, values in expected.items():
-        assert fed(kind, layout, window.spec, dtype).tolist() == values
+        assert fed(kind, layout, requests.spec, dtype).tolist() == values
 
 
-@given(windows, dtypes)
-def test_shapes_are_of_the_data_of_each_row(window, dtype):
-    layout = window.layout
-    least = [dim if isinstance(dim, int) else 1 for dim in window.spec.dims]
-    shapes = [list(data.shape) for data in window.data()]
+@given(request_batches, dtypes)
+def test_shapes_are_of_the_data_of_each_row(requests, dtype):
+    layout = requests.layout
+    least = [dim if isinstance(dim, int) else 1 for dim in requests.spec.dims]
+    shapes = [list(data.shape) for data in requests.data()]
     shapes += [least] * (layout.rows - layout.filled)
-    assert fed(ItemShape, layout, window.spec, dtype).tolist() == shapes
-    flat = fed(ItemShapeFlattened, layout, window.spec, dtype)
+    assert fed(ItemShape, layout, requests.spec, dtype).tolist() == shapes
+    flat = fed(ItemShapeFlattened, layout, requests.spec, dtype)
     assert flat.tolist() == [size for shape in shapes for size in shape]
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime.support.windows import AXES, block_of, windows, written
+from runtime.support.request_batches import AXES, block_of, request_batches, written
 
 from ge_runtime.batching.feeds import Joined, Lengths, Mask, Offsets, Positions
 from ge_runtime.batching.ragged import Geometry, Layout
@@ -14,7 +14,9 @@ from ge_runtime.specs import DType, TensorSpec
 NUMBERS = [d for d in DType if d not in (DType.BYTES, DType.BF16, DType.BOOL)]
 axes = st.sampled_from(AXES)
 numbers = st.sampled_from(NUMBERS)
-packed_windows = st.builds(lambda window, axis: window.but(packed=axis), windows(), axes)
+packed_batches = st.builds(
+    lambda requests, axis: requests.but(packed=axis), request_batches(), axes
+)
 
 
 def fed(feed, layout):
@@ -30,9 +32,9 @@ def rows_of(layout, *axes):
     return zip(*(layout.lengths[axis].tolist() for axis in axes), strict=True)
 
 
-@given(windows(), st.lists(axes, min_size=1, max_size=3), numbers | st.just(DType.BOOL))
-def test_mask_is_one_exactly_where_a_row_has_data_along_all_axes(window, names, dtype):
-    layout = window.layout
+@given(request_batches(), st.lists(axes, min_size=1, max_size=3), numbers | st.just(DType.BOOL))
+def test_mask_is_one_exactly_where_a_row_has_data_along_all_axes(requests, names, dtype):
+    layout = requests.layout
     mask = fed(Mask(TensorSpec("m", dtype, tuple(names))), layout)
     for row, ends in zip(mask, rows_of(layout, *names), strict=True):
         expected = np.zeros_like(row)
@@ -40,61 +42,61 @@ def test_mask_is_one_exactly_where_a_row_has_data_along_all_axes(window, names, 
         np.testing.assert_array_equal(row, expected)
 
 
-@given(windows(), axes, numbers)
-def test_positions_count_from_the_start_of_each_row_and_are_zero_in_padding(window, axis, dtype):
-    layout = window.layout
+@given(request_batches(), axes, numbers)
+def test_positions_count_from_the_start_of_each_row_and_are_zero_in_padding(requests, axis, dtype):
+    layout = requests.layout
     positions = fed(Positions(TensorSpec("p", dtype, (axis,))), layout)
     for row, (end,) in zip(positions, rows_of(layout, axis), strict=True):
         assert row.tolist() == [*range(end), *[0] * (len(row) - end)]
 
 
-@given(packed_windows, numbers | st.just(DType.BOOL))
-def test_packed_mask_is_one_where_rows_lie(window, dtype):
-    layout = window.layout
-    mask = fed(Mask(TensorSpec("m", dtype, (window.packed,))), layout)
-    total = layout.lengths[window.packed].sum()
+@given(packed_batches, numbers | st.just(DType.BOOL))
+def test_packed_mask_is_one_where_rows_lie(requests, dtype):
+    layout = requests.layout
+    mask = fed(Mask(TensorSpec("m", dtype, (requests.packed,))), layout)
+    total = layout.lengths[requests.packed].sum()
     assert mask.tolist() == [1] * total + [0] * (len(mask) - total)
 
 
-@given(packed_windows, numbers)
-def test_packed_positions_begin_anew_with_each_row(window, dtype):
-    layout = window.layout
-    positions = fed(Positions(TensorSpec("p", dtype, (window.packed,))), layout).tolist()
-    for (end,) in rows_of(layout, window.packed):
+@given(packed_batches, numbers)
+def test_packed_positions_begin_anew_with_each_row(requests, dtype):
+    layout = requests.layout
+    positions = fed(Positions(TensorSpec("p", dtype, (requests.packed,))), layout).tolist()
+    for (end,) in rows_of(layout, requests.packed):
         assert positions[:end] == list(range(end))
         del positions[:end]
     assert not any(positions)
 
 
-@given(windows(), axes, numbers, st.sampled_from([(), (1,)]))
-def test_lengths_are_true_lengths(window, axis, dtype, dims):
-    layout = window.layout
+@given(request_batches(), axes, numbers, st.sampled_from([(), (1,)]))
+def test_lengths_are_true_lengths(requests, axis, dtype, dims):
+    layout = requests.layout
     lengths = fed(Lengths(TensorSpec("n", dtype, dims), axis), layout)
     assert lengths.shape == (layout.rows, *dims)
     assert lengths.ravel().tolist() == [end for (end,) in rows_of(layout, axis)]
 
 
-@given(windows(), axes, numbers)
-def test_offsets_are_where_rows_begin_and_where_the_last_ends(window, axis, dtype):
-    layout = window.layout
+@given(request_batches(), axes, numbers)
+def test_offsets_are_where_rows_begin_and_where_the_last_ends(requests, axis, dtype):
+    layout = requests.layout
     offsets = fed(Offsets(TensorSpec("o", dtype, ()), axis), layout).tolist()
     assert offsets[0] == 0
     ends = [end for (end,) in rows_of(layout, axis)]
     assert [after - before for before, after in pairwise(offsets)] == ends
 
 
-@given(windows())
-def test_joined_rows_are_gathered(window):
-    batch = fed(Joined(window.spec, window.pad), window.layout)
-    for row, data in zip(batch, window.data(), strict=False):
+@given(request_batches())
+def test_joined_rows_are_gathered(requests):
+    batch = fed(Joined(requests.spec, requests.pad), requests.layout)
+    for row, data in zip(batch, requests.data(), strict=False):
         np.testing.assert_array_equal(row[tuple(map(slice, data.shape))], data)
 
 
-@given(windows(first="a"))
-def test_joined_rows_with_the_packed_axis_are_packed(window):
-    window = window.but(packed="a")
-    batch = fed(Joined(window.spec, window.pad), window.layout)
-    for data in window.data():
+@given(request_batches(first="a"))
+def test_joined_rows_with_the_packed_axis_are_packed(requests):
+    requests = requests.but(packed="a")
+    batch = fed(Joined(requests.spec, requests.pad), requests.layout)
+    for data in requests.data():
         own, batch = batch[: len(data)], batch[len(data) :]
         np.testing.assert_array_equal(own[tuple(map(slice, data.shape))], data)
 

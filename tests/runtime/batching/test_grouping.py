@@ -3,20 +3,20 @@ from hypothesis import strategies as st
 
 from ge_runtime.batching.grouping import runs
 
-windows = st.integers(1, 20).flatmap(
+request_batches = st.integers(1, 20).flatmap(
     lambda capacity: st.tuples(st.lists(st.integers(1, 2 * capacity)), st.just(capacity))
 )
 
 
-@given(windows)
-def test_every_request_is_in_one_run_in_order(window):
-    rows, capacity = window
+@given(request_batches)
+def test_every_request_is_in_one_run_in_order(batch):
+    rows, capacity = batch
     assert [index for run in runs(rows, capacity) for index in run] == list(range(len(rows)))
 
 
-@given(windows)
-def test_no_run_exceeds_the_capacity_or_could_take_the_next_request(window):
-    rows, capacity = window
+@given(request_batches)
+def test_no_run_exceeds_the_capacity_or_could_take_the_next_request(batch):
+    rows, capacity = batch
     cut = runs(rows, capacity)
     for run in cut:
         assert len(run) == 1 or 1 < sum(rows[index] for index in run) <= capacity
@@ -24,5 +24,5 @@ def test_no_run_exceeds_the_capacity_or_could_take_the_next_request(window):
         assert sum(rows[index] for index in run) + rows[run.stop] > capacity
 
 
-def test_an_empty_window_has_no_runs():
+def test_an_empty_batch_has_no_runs():
     assert runs([], 4) == []

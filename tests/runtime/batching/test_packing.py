@@ -2,42 +2,42 @@
 
 import numpy as np
 from hypothesis import given
-from runtime.support.windows import AXES, block_of, windows, written
+from runtime.support.request_batches import AXES, block_of, request_batches, written
 
 from ge_runtime.batching.packing import pack, unpack
 from ge_runtime.batching.ragged import Layout, gather, scatter
 from ge_runtime.specs import DType, TensorSpec
 
-packed_windows = windows(first="a").map(
-    lambda window: window.but(packed="a", answered=frozenset(AXES))
+packed_batches = request_batches(first="a").map(
+    lambda requests: requests.but(packed="a", answered=frozenset(AXES))
 )
 
 
-def packed(window):
-    layout, spec = window.layout, window.spec
+def packed(requests):
+    layout, spec = requests.layout, requests.spec
     return written(
-        lambda batch: pack(layout, spec, window.pad, batch),
+        lambda batch: pack(layout, spec, requests.pad, batch),
         layout.shape(spec),
         spec.dtype.numpy,
     )
 
 
-@given(packed_windows)
-def test_rows_lie_one_after_the_other_with_pad_elsewhere(window):
-    batch = packed(window)
-    expected = np.full(batch.shape, window.pad)
+@given(packed_batches)
+def test_rows_lie_one_after_the_other_with_pad_elsewhere(requests):
+    batch = packed(requests)
+    expected = np.full(batch.shape, requests.pad)
     start = 0
-    for data in window.data():
+    for data in requests.data():
         end = start + len(data)
         expected[(slice(start, end), *map(slice, data.shape[1:]))] = data
         start = end
     np.testing.assert_array_equal(batch, expected)
 
 
-@given(packed_windows)
-def test_packed_and_padded_batches_are_answered_alike(window):
-    zeros = window.but(pad=window.spec.dtype.numpy.type(0))
-    layout, spec = zeros.but(packed=None).layout, window.spec
+@given(packed_batches)
+def test_packed_and_padded_batches_are_answered_alike(requests):
+    zeros = requests.but(pad=requests.spec.dtype.numpy.type(0))
+    layout, spec = zeros.but(packed=None).layout, requests.spec
     padded = np.empty(layout.shape(spec), spec.dtype.numpy)
     gather(layout, spec, zeros.pad, padded)
     answers = unpack(zeros.layout, spec, packed(zeros))
@@ -46,27 +46,27 @@ def test_packed_and_padded_batches_are_answered_alike(window):
         assert answer.flags.c_contiguous
 
 
-@given(packed_windows)
-def test_zeros_and_nothing_of_a_neighbour_follow_a_shorter_row(window):
-    answers = unpack(window.layout, window.spec, packed(window))
-    data = window.data()
-    for block, answer in zip(window.blocks, answers, strict=True):
-        assert answer.shape == (block.rows, *window.spec.shape(block.sizes))
+@given(packed_batches)
+def test_zeros_and_nothing_of_a_neighbour_follow_a_shorter_row(requests):
+    answers = unpack(requests.layout, requests.spec, packed(requests))
+    data = requests.data()
+    for block, answer in zip(requests.blocks, answers, strict=True):
+        assert answer.shape == (block.rows, *requests.spec.shape(block.sizes))
         for row, own in zip(answer, data, strict=False):
             np.testing.assert_array_equal(row[tuple(map(slice, own.shape))], own)
             assert not row[len(own) :].any()
 
 
-@given(packed_windows)
-def test_answers_that_last_are_views_or_carved_and_the_others_copies(window):
-    batch, carved = packed(window), []
+@given(packed_batches)
+def test_answers_that_last_are_views_or_carved_and_the_others_copies(requests):
+    batch, carved = packed(requests), []
 
     def carve(dtype, shape):
         carved.append(np.empty(shape, dtype))
         return carved[-1]
 
-    copies = unpack(window.layout, window.spec, batch)
-    answers = unpack(window.layout, window.spec, batch, carve)
+    copies = unpack(requests.layout, requests.spec, batch)
+    answers = unpack(requests.layout, requests.spec, batch, carve)
     for answer, copy in zip(answers, copies, strict=True):
         np.testing.assert_array_equal(answer, copy)
         assert not np.shares_memory(copy, batch)

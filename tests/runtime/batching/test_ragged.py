@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime.support.windows import AXES, block_of, ends_of, windows, written
+from runtime.support.request_batches import AXES, block_of, ends_of, request_batches, written
 
 from ge_runtime.batching.ragged import Geometry, Layout, gather, scatter
 from ge_runtime.relations import Relation
 from ge_runtime.specs import UNKNOWN, DType, TensorSpec
 
 
-def gathered(window):
-    layout, spec = window.layout, window.spec
+def gathered(requests):
+    layout, spec = requests.layout, requests.spec
     return written(
-        lambda batch: gather(layout, spec, window.pad, batch),
+        lambda batch: gather(layout, spec, requests.pad, batch),
         layout.shape(spec),
         spec.dtype.numpy,
     )
@@ -23,12 +23,12 @@ def gathered(window):
 # -- layout ----------------------------------------------------------------------------------
 
 
-@given(windows())
-def test_layout_measures_rows_and_their_ends(window):
-    layout = window.layout
-    ends = [ends_of(block, row) for block in window.blocks for row in range(block.rows)]
+@given(request_batches())
+def test_layout_measures_rows_and_their_ends(requests):
+    layout = requests.layout
+    ends = [ends_of(block, row) for block in requests.blocks for row in range(block.rows)]
     assert layout.filled == len(ends)
-    assert layout.rows == max(len(ends), window.rows)
+    assert layout.rows == max(len(ends), requests.rows)
     padding = [1] * (layout.rows - len(ends))
     for axis in AXES:
         assert layout.lengths[axis].tolist() == [own[axis] for own in ends] + padding
@@ -37,20 +37,20 @@ def test_layout_measures_rows_and_their_ends(window):
         ]
 
 
-@given(windows())
-def test_batch_is_as_large_as_its_rows_its_answers_and_its_gear(window):
-    layout = window.layout
+@given(request_batches())
+def test_batch_is_as_large_as_its_rows_its_answers_and_its_gear(requests):
+    layout = requests.layout
     for axis in AXES:
-        sizes = [block.sizes[axis] for block in window.blocks]
-        longest = max(sizes) if axis in window.answered else layout.lengths[axis].max()
-        assert layout.extents[axis] == max(longest, dict(window.extents).get(axis, 0))
+        sizes = [block.sizes[axis] for block in requests.blocks]
+        longest = max(sizes) if axis in requests.answered else layout.lengths[axis].max()
+        assert layout.extents[axis] == max(longest, dict(requests.extents).get(axis, 0))
 
 
-@given(windows(), st.sampled_from(AXES))
-def test_packed_axis_is_as_large_as_all_rows_together_or_its_gear(window, axis):
-    layout = window.but(packed=axis).layout
+@given(request_batches(), st.sampled_from(AXES))
+def test_packed_axis_is_as_large_as_all_rows_together_or_its_gear(requests, axis):
+    layout = requests.but(packed=axis).layout
     total = layout.lengths[axis].sum()
-    assert layout.extents[axis] == max(total, dict(window.extents).get(axis, 0))
+    assert layout.extents[axis] == max(total, dict(requests.extents).get(axis, 0))
 
 
 def test_a_client_that_pads_too_far_costs_nothing_where_no_output_shows_it():
@@ -76,26 +76,26 @@ def test_only_tensors_with_the_packed_axis_first_have_no_rows(packed, dims, shap
 # -- gather ----------------------------------------------------------------------------------
 
 
-@given(windows())
-def test_gather_writes_data_where_rows_have_it_and_pad_elsewhere(window):
-    batch = gathered(window)
-    expected = np.full(batch.shape, window.pad)
-    for row, data in enumerate(window.data()):
+@given(request_batches())
+def test_gather_writes_data_where_rows_have_it_and_pad_elsewhere(requests):
+    batch = gathered(requests)
+    expected = np.full(batch.shape, requests.pad)
+    for row, data in enumerate(requests.data()):
         expected[(row, *map(slice, data.shape))] = data
     np.testing.assert_array_equal(batch, expected)
 
 
-@given(windows())
-def test_poison_past_a_rows_end_never_reaches_the_batch(window):
-    clean = gathered(window)
-    for block_ in window.blocks:
+@given(request_batches())
+def test_poison_past_a_rows_end_never_reaches_the_batch(requests):
+    clean = gathered(requests)
+    for block_ in requests.blocks:
         block_.tensors["x"] = block_.tensors["x"].copy()
-    kept = [data.copy() for data in window.data()]
-    for block_ in window.blocks:
-        block_.tensors["x"][...] = window.spec.dtype.numpy.type(1)
-    for data, own in zip(window.data(), kept, strict=True):
+    kept = [data.copy() for data in requests.data()]
+    for block_ in requests.blocks:
+        block_.tensors["x"][...] = requests.spec.dtype.numpy.type(1)
+    for data, own in zip(requests.data(), kept, strict=True):
         data[...] = own
-    np.testing.assert_array_equal(gathered(window), clean)
+    np.testing.assert_array_equal(gathered(requests), clean)
 
 
 def test_nan_in_a_tail_becomes_padding():
@@ -109,48 +109,48 @@ def test_nan_in_a_tail_becomes_padding():
 # -- scatter ---------------------------------------------------------------------------------
 
 
-@given(windows(lengths=False))
-def test_scatter_after_gather_gives_each_request_its_own_back(window):
-    window = window.but(answered=frozenset(AXES))
-    batch = gathered(window)
+@given(request_batches(lengths=False))
+def test_scatter_after_gather_gives_each_request_its_own_back(requests):
+    requests = requests.but(answered=frozenset(AXES))
+    batch = gathered(requests)
     for answer, block_ in zip(
-        scatter(window.layout, window.spec, batch), window.blocks, strict=True
+        scatter(requests.layout, requests.spec, batch), requests.blocks, strict=True
     ):
         np.testing.assert_array_equal(answer, block_.tensors["x"])
         assert answer.flags.c_contiguous
         assert not np.shares_memory(answer, batch)
 
 
-@given(windows())
-def test_answers_that_last_are_views_where_they_are_one_piece_and_else_carved(window):
-    window = window.but(answered=frozenset(AXES))
-    batch, carved = gathered(window), []
+@given(request_batches())
+def test_answers_that_last_are_views_where_they_are_one_piece_and_else_carved(requests):
+    requests = requests.but(answered=frozenset(AXES))
+    batch, carved = gathered(requests), []
 
     def carve(dtype, shape):
         carved.append(np.empty(shape, dtype))
         return carved[-1]
 
-    copies = scatter(window.layout, window.spec, batch)
-    answers = scatter(window.layout, window.spec, batch, carve)
+    copies = scatter(requests.layout, requests.spec, batch)
+    answers = scatter(requests.layout, requests.spec, batch, carve)
     for answer, copy in zip(answers, copies, strict=True):
         np.testing.assert_array_equal(answer, copy)
         assert answer.flags.c_contiguous
         assert np.shares_memory(answer, batch) != any(answer is own for own in carved)
     whole = [
-        block_.rows == 1 or window.spec.shape(block_.sizes) == batch.shape[1:]
-        for block_ in window.blocks
+        block_.rows == 1 or requests.spec.shape(block_.sizes) == batch.shape[1:]
+        for block_ in requests.blocks
     ]
-    if len(window.spec.dims) <= 1:  # then a row is one piece however long it is
+    if len(requests.spec.dims) <= 1:  # then a row is one piece however long it is
         assert len(carved) == whole.count(False)
 
 
-@given(windows())
-def test_scatter_cuts_answers_to_the_requests_size_not_to_true_lengths(window):
-    window = window.but(answered=frozenset(AXES))
+@given(request_batches())
+def test_scatter_cuts_answers_to_the_requests_size_not_to_true_lengths(requests):
+    requests = requests.but(answered=frozenset(AXES))
     for answer, block_ in zip(
-        scatter(window.layout, window.spec, gathered(window)), window.blocks, strict=True
+        scatter(requests.layout, requests.spec, gathered(requests)), requests.blocks, strict=True
     ):
-        assert answer.shape == (block_.rows, *window.spec.shape(block_.sizes))
+        assert answer.shape == (block_.rows, *requests.spec.shape(block_.sizes))
 
 
 def test_scatter_cuts_to_what_a_relation_makes_of_the_requests_size():

@@ -47,7 +47,7 @@ def test_each_entry_of_devices_has_a_place_of_its_own(version_dir):
     first, second = parts.places
     assert first is not second
     assert first.memory.allocated_bytes == second.memory.allocated_bytes
-    for part in (*parts.lanes, *parts.places):
+    for part in (*parts.executors, *parts.places):
         part.close()
 
 

@@ -33,7 +33,7 @@ def batch_of(slots, number=0.0, rows=8):
     st.lists(st.tuples(st.integers(1, 8), st.lists(st.integers(0, 30), max_size=6)), max_size=20),
 )
 def test_an_answer_never_changes_while_it_is_held(count, launches):
-    """Each launch answers requests of a row each; then some of all answers held are dropped."""
+    """Each execution answers requests of a row each; then some of all answers held are dropped."""
     slots, held = some_slots(count), []
     for number, (rows, dropped) in enumerate(launches):
         batch = batch_of(slots, number, rows)

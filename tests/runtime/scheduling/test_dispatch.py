@@ -14,12 +14,12 @@ def two_lanes():
     dispatcher.close()
 
 
-def test_the_lane_with_the_least_rows_is_taken():
+def test_the_executor_with_the_least_rows_is_taken():
     choice = LeastRows(3)
     assert [choice.take(rows) for rows in (8, 4, 2, 1, 1, 1)] == [0, 1, 2, 2, 2, 1]
 
 
-def test_idle_lanes_take_turns():
+def test_idle_executors_take_turns():
     choice = LeastRows(2)
     taken = []
     for _ in range(4):
@@ -28,51 +28,55 @@ def test_idle_lanes_take_turns():
     assert taken == [0, 1, 0, 1]
 
 
-def test_a_lost_lane_is_taken_only_when_all_are_lost():
+def test_a_lost_executor_is_taken_only_when_all_are_lost():
     choice = LeastRows(3)
     assert [choice.take(9, lost={0, 2}) for _ in range(2)] == [1, 1]
     assert choice.take(9, lost={0, 1, 2}) == 0
 
 
 @given(st.integers(1, 4), st.lists(st.integers(1, 64), max_size=40))
-def test_rows_are_spread_within_one_launch_of_even(lanes, launches):
-    choice = LeastRows(lanes)
-    for rows in launches:
+def test_rows_are_spread_within_one_execution_of_even(executors, executions):
+    choice = LeastRows(executors)
+    for rows in executions:
         choice.take(rows)
-    assert sum(choice.outstanding) == sum(launches)
-    assert max(choice.outstanding) - min(choice.outstanding) <= max(launches, default=0)
+    assert sum(choice.outstanding) == sum(executions)
+    assert max(choice.outstanding) - min(choice.outstanding) <= max(executions, default=0)
 
 
-def test_one_lane_works_on_the_callers_thread():
+def test_one_executor_works_on_the_callers_thread():
     dispatcher, seen = Dispatcher(["only"], "test"), []
-    dispatcher.run_all([(1, lambda lane: seen.append((lane, threading.current_thread())))] * 2)
+    dispatcher.run_all(
+        [(1, lambda executor: seen.append((executor, threading.current_thread())))] * 2
+    )
     assert seen == [("only", threading.current_thread())] * 2
 
 
-def test_two_lanes_work_at_the_same_time(two_lanes):
+def test_two_executors_work_at_the_same_time(two_lanes):
     together = threading.Barrier(2, timeout=30)
-    lanes = []
+    executors = []
 
-    def task(lane):
+    def task(executor):
         together.wait()
-        lanes.append(lane)
+        executors.append(executor)
 
     two_lanes.run_all([(4, task), (4, task)])
-    assert sorted(lanes) == ["left", "right"]
+    assert sorted(executors) == ["left", "right"]
 
 
-def test_the_tasks_of_a_lane_keep_their_order(two_lanes):
+def test_the_tasks_of_an_executor_keep_their_order(two_lanes):
     order = {"left": [], "right": []}
-    tasks = [(1, lambda lane, number=number: order[lane].append(number)) for number in range(20)]
+    tasks = [
+        (1, lambda executor, number=number: order[executor].append(number)) for number in range(20)
+    ]
     two_lanes.run_all(tasks)
     assert sorted(order["left"] + order["right"]) == list(range(20))
     assert all(numbers == sorted(numbers) for numbers in order.values())
 
 
-def test_a_task_that_raises_leaves_the_others_and_the_lane_alone(two_lanes):
+def test_a_task_that_raises_leaves_the_others_and_the_executor_alone(two_lanes):
     done = []
 
-    def fail(lane):
+    def fail(executor):
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):

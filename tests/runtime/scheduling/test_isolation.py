@@ -10,10 +10,10 @@ class Graph:
     """Fails for any batch with a poisonous member; counts what it was given."""
 
     def __init__(self, poisonous=(), most=None):
-        self.poisonous, self.most, self.launches = set(poisonous), most, []
+        self.poisonous, self.most, self.executions = set(poisonous), most, []
 
-    def launch(self, members):
-        self.launches.append(list(members))
+    def execute(self, members):
+        self.executions.append(list(members))
         if self.most is not None and len(members) > self.most:
             raise OutOfMemory("too many")
         if self.poisonous & set(members):
@@ -24,11 +24,11 @@ class Graph:
 def outcome_of(graph, members, still_waiting=lambda batch: batch):
     outcome = {}
 
-    def settle(member, answer):
+    def deliver(member, answer):
         assert member not in outcome
         outcome[member] = answer
 
-    failures = isolate(members, graph.launch, settle, still_waiting)
+    failures = isolate(members, graph.execute, deliver, still_waiting)
     return outcome, failures
 
 
@@ -36,16 +36,16 @@ def test_a_sound_batch_is_launched_once():
     graph = Graph()
     outcome, failures = outcome_of(graph, range(16))
     assert outcome == {member: member * 10 for member in range(16)}
-    assert (failures, len(graph.launches)) == (0, 1)
+    assert (failures, len(graph.executions)) == (0, 1)
 
 
 @pytest.mark.parametrize("culprit", range(16))
-def test_one_culprit_of_sixteen_costs_nine_launches_and_nobody_else_an_answer(culprit):
+def test_one_culprit_of_sixteen_costs_nine_executions_and_nobody_else_an_answer(culprit):
     graph = Graph({culprit})
     outcome, failures = outcome_of(graph, range(16))
     assert isinstance(outcome.pop(culprit), EngineFault)
     assert outcome == {member: member * 10 for member in range(16) if member != culprit}
-    assert (failures, len(graph.launches)) == (5, 9)
+    assert (failures, len(graph.executions)) == (5, 9)
 
 
 @given(st.integers(1, 20), st.sets(st.integers(0, 19)))
@@ -60,32 +60,32 @@ def test_a_batch_too_large_for_memory_is_cut_until_it_fits():
     graph = Graph(most=3)
     outcome, failures = outcome_of(graph, range(10))
     assert outcome == {member: member * 10 for member in range(10)}
-    assert max(len(launch) for launch in graph.launches[failures:]) <= 5
-    assert sum(len(launch) > 3 for launch in graph.launches) == failures
+    assert max(len(execute) for execute in graph.executions[failures:]) <= 5
+    assert sum(len(execute) > 3 for execute in graph.executions) == failures
 
 
 def test_members_keep_their_order_so_the_oldest_are_answered_first():
     graph = Graph({3})
     outcome_of(graph, range(4))
-    assert graph.launches == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3]]
+    assert graph.executions == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3]]
 
 
 def test_who_stops_waiting_is_not_launched_again():
     graph = Graph({0})
     outcome, _ = outcome_of(graph, range(4), lambda batch: [m for m in batch if m != 2])
-    assert graph.launches == [[0, 1, 2, 3], [0, 1], [0], [1], [3]]
+    assert graph.executions == [[0, 1, 2, 3], [0, 1], [0], [1], [3]]
     assert 2 not in outcome
 
 
 def test_when_nobody_waits_nothing_is_launched_again():
     graph = Graph({0})
     outcome, _ = outcome_of(graph, range(4), lambda batch: [])
-    assert (outcome, graph.launches) == ({}, [[0, 1, 2, 3]])
+    assert (outcome, graph.executions) == ({}, [[0, 1, 2, 3]])
 
 
 def test_a_lost_engine_is_nobodys_fault():
-    def launch(members):
+    def execute(members):
         raise EngineLost("gone")
 
     with pytest.raises(EngineLost, match="gone"):
-        isolate(range(4), launch, lambda member, answer: pytest.fail("settled"), list)
+        isolate(range(4), execute, lambda member, answer: pytest.fail("settled"), list)

@@ -25,8 +25,8 @@ from ge_runtime.engines.torch import TorchEngine
 from ge_runtime.memory.arena import Arena
 from ge_runtime.memory.slots import AnswerSlots
 from ge_runtime.runtime import Runtime
-from ge_runtime.scheduling import lane
-from ge_runtime.scheduling.window import Window
+from ge_runtime.scheduling import executor
+from ge_runtime.scheduling.request_batch import RequestBatch
 
 
 @dataclass(frozen=True)
@@ -174,11 +174,15 @@ MUTANTS = {
     ),
     "packed backwards": Mutant((TOKENS, GEARED_TOKENS), feeds, "pack", rows_swapped),
     "offsets one late": Mutant((TOKENS, GEARED_TOKENS), ragged.Layout, "offsets", later),
-    "unpacked one late": Mutant((TOKENS, GEARED_TOKENS), lane, "unpack", a_row_late),
-    "cropped a column late": Mutant((IMAGES, GEARED_IMAGES), lane, "scatter", a_column_late),
-    "rows of another request": Mutant((*_ENCODERS, IMAGES), lane, "scatter", a_row_late),
-    "answers of a launch swapped": Mutant((FREE, IMAGES), lane, "scatter", reversed_answers),
-    "answers of a window swapped": Mutant((FREE, TOKENS), Window, "results", reversed_answers),
+    "unpacked one late": Mutant((TOKENS, GEARED_TOKENS), executor, "unpack", a_row_late),
+    "cropped a column late": Mutant((IMAGES, GEARED_IMAGES), executor, "scatter", a_column_late),
+    "rows of another request": Mutant((*_ENCODERS, IMAGES), executor, "scatter", a_row_late),
+    "answers of an execution swapped": Mutant(
+        (FREE, IMAGES), executor, "scatter", reversed_answers
+    ),
+    "answers of a request batch swapped": Mutant(
+        (FREE, TOKENS), RequestBatch, "results", reversed_answers
+    ),
     "slot reused while held": Mutant((FREE, IMAGES, TOKENS), AnswerSlots, "take", always_the_same),
     "inputs passed to others": Mutant((TAGGED,), Runtime, "_pass", passed_to_the_next),
 }

@@ -19,8 +19,8 @@ from runtime.testing.models import (
 from runtime.testing.mutants import ENGINE_MUTANTS, MUTANTS, ON_ANY_ENGINE, Mutant
 
 from ge_runtime.errors import EngineFault, RuntimeFault
-from ge_runtime.scheduling.lane import Lane
-from ge_runtime.scheduling.window import Window
+from ge_runtime.scheduling.executor import Executor
+from ge_runtime.scheduling.request_batch import RequestBatch
 from ge_runtime.testing.conformance import check
 
 ENGINES = ["onnxruntime", "torch"]
@@ -79,7 +79,7 @@ def test_graphs_that_are_not_sound_are_found(examine, graph, model):
 
 
 def test_the_least_that_fails_is_found(examine, monkeypatch):
-    MUTANTS["answers of a launch swapped"].plant(monkeypatch)
+    MUTANTS["answers of an execution swapped"].plant(monkeypatch)
     failure = examine(FREE).failure
     assert failure.how == "in random groups"
     assert failure.wrong.request in failure.company
@@ -88,8 +88,8 @@ def test_the_least_that_fails_is_found(examine, monkeypatch):
     assert failure.left.request in pair
 
 
-def test_a_fault_that_needs_earlier_launches_keeps_them(examine, monkeypatch):
-    MUTANTS["answers of a window swapped"].plant(monkeypatch)
+def test_a_fault_that_needs_earlier_executions_keeps_them(examine, monkeypatch):
+    MUTANTS["answers of a request batch swapped"].plant(monkeypatch)
     assert [len(group) for group in examine(FREE).failure.smallest] == [1, 1]
 
 
@@ -99,19 +99,19 @@ def test_a_fault_that_does_not_come_again_is_told_as_such(examine, monkeypatch):
     def once(sound, *args):
         return sound(*args)[:: -1 if next(planted, False) else 1]
 
-    Mutant((FREE,), Window, "results", once).plant(monkeypatch)
+    Mutant((FREE,), RequestBatch, "results", once).plant(monkeypatch)
     report = examine(FREE)
     assert report.failure.smallest is None
     assert "executed once more, the same launches give no wrong answer" in str(report)
 
 
-def test_a_launch_that_fails_only_in_company_is_a_failure(examine, monkeypatch):
-    def refuses_company(sound, lane, blocks, gear):
+def test_an_execution_that_fails_only_in_company_is_a_failure(examine, monkeypatch):
+    def refuses_company(sound, executor, blocks, gear):
         if len(blocks) > 1:
             raise EngineFault("too many")
-        return sound(lane, blocks, gear)
+        return sound(executor, blocks, gear)
 
-    Mutant((FREE,), Lane, "execute", refuses_company).plant(monkeypatch)
+    Mutant((FREE,), Executor, "execute", refuses_company).plant(monkeypatch)
     failure = examine(FREE).failure
     assert failure.wrong.request is None
     assert "launch(es) failed, and were executed again in parts" in failure.wrong.text
@@ -122,7 +122,7 @@ def test_what_takes_the_runtime_down_is_a_failure(examine, monkeypatch):
     def raises(sound, *args):
         raise KeyError("token")
 
-    Mutant((FREE,), Window, "results", raises).plant(monkeypatch)
+    Mutant((FREE,), RequestBatch, "results", raises).plant(monkeypatch)
     report = examine(FREE)
     assert report.failure.wrong.text == "found KeyError ''token'' for all, expected answers"
 

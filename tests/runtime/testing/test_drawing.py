@@ -43,11 +43,9 @@ def drawer_of(model, ranges=None):
     return config, gears, Drawer(config, gears, ranges or {})
 
 
-def drawn_from(model, windows=100, ranges=None):
+def drawn_from(model, batches=100, ranges=None):
     drawer = drawer_of(model, ranges)[2]
-    return [
-        drawn for seed in range(windows) for drawn in drawer.window(np.random.default_rng(seed))
-    ]
+    return [drawn for seed in range(batches) for drawn in drawer.batch(np.random.default_rng(seed))]
 
 
 @given(st.sampled_from(MODELS), st.integers(0, 999))
@@ -63,9 +61,9 @@ def test_every_request_is_one_that_the_model_takes(model, seed):
         gears=gears,
         gear_keys=tuple(config.gears),
     )
-    window = drawer.window(np.random.default_rng(seed))
-    assert window
-    for drawn in window:
+    batch = drawer.batch(np.random.default_rng(seed))
+    assert batch
+    for drawn in batch:
         block, extent = admission.admit(drawn.given), drawn.extent
         assert (block.rows, block.sizes) == (extent.rows, extent.sizes)
         assert all(extent.ends[axis] == ends for axis, ends in block.lengths.items())
@@ -79,11 +77,11 @@ def test_equal_seeds_draw_equal_requests():
 
 
 def test_sizes_lie_at_limits_and_at_gears_and_in_between():
-    window = drawn_from(GEARED)
-    sizes = {drawn.extent.sizes["tokens"] for drawn in window}
+    batch = drawn_from(GEARED)
+    sizes = {drawn.extent.sizes["tokens"] for drawn in batch}
     assert sizes >= {1, 2, 3, 4, 5, 15, 16, 17, 31, 32}
     assert len(sizes) > 20
-    assert {drawn.extent.rows for drawn in window} == {1, 2, 3, 4, 5, 6, 7, 8}
+    assert {drawn.extent.rows for drawn in batch} == {1, 2, 3, 4, 5, 6, 7, 8}
 
 
 def test_most_sizes_are_small():
@@ -91,7 +89,7 @@ def test_most_sizes_are_small():
     assert np.median(sizes) < 10
 
 
-def test_a_window_in_one_batch_stays_affordable():
+def test_a_batch_in_one_batch_stays_affordable():
     limits = {"limit.tokens": "512"}
     model = type(FREE)(FREE.graph, {**FREE.config, "max_batch_size": 64})
     model.config["parameters"] = {
@@ -101,16 +99,16 @@ def test_a_window_in_one_batch_stays_affordable():
     drawer = drawer_of(model)[2]
     largest = 0
     for seed in range(100):
-        window = drawer.window(np.random.default_rng(seed))
-        rows = sum(drawn.extent.rows for drawn in window)
-        largest = max(largest, rows * max(drawn.extent.sizes["tokens"] for drawn in window))
+        batch = drawer.batch(np.random.default_rng(seed))
+        rows = sum(drawn.extent.rows for drawn in batch)
+        largest = max(largest, rows * max(drawn.extent.sizes["tokens"] for drawn in batch))
     assert ENOUGH_ELEMENTS / 2 < largest <= ENOUGH_ELEMENTS
 
 
 def test_rows_end_anywhere_and_behind_them_is_poison():
-    window = drawn_from(FREE, ranges={"input_ids": (3, 9)})
+    batch = drawn_from(FREE, ranges={"input_ids": (3, 9)})
     shorter = 0
-    for drawn in window:
+    for drawn in batch:
         lengths = drawn.given["lengths"].ravel()
         assert drawn.extent.ends["tokens"] == lengths.tolist()
         for row, length in zip(drawn.given["input_ids"], lengths, strict=True):
@@ -126,10 +124,10 @@ def test_without_lengths_all_is_data():
 
 
 def test_optional_inputs_are_missing_at_times_and_rows_without_lengths_are_full():
-    window = drawn_from(OPTIONAL)
-    missing = {frozenset(drawn.whole.keys() - drawn.given.keys()) for drawn in window}
+    batch = drawn_from(OPTIONAL)
+    missing = {frozenset(drawn.whole.keys() - drawn.given.keys()) for drawn in batch}
     assert len(missing) == 4  # none, either, both
-    for drawn in window:
+    for drawn in batch:
         sizes = np.full(drawn.extent.rows, drawn.extent.sizes["tokens"])
         if "lengths" not in drawn.given:
             assert (drawn.whole["lengths"].ravel() == sizes).all()

@@ -87,12 +87,12 @@ def test_inputs_of_a_request_by_itself_are_those_of_the_runtime(
         reference = Reference(subject.parts)
         drawer = Drawer(subject.parts.config, subject.parts.gears, {})
         for seed in range(15):
-            window = drawer.window(np.random.default_rng(seed))
+            batch = drawer.batch(np.random.default_rng(seed))
             taken.clear()
-            answers = subject.run(window, alone, 0xFF).answers
-            by_runtime = taken[: len(window)]
+            answers = subject.run(batch, alone, 0xFF).answers
+            by_runtime = taken[: len(batch)]
             taken.clear()
-            for drawn, answer in zip(window, answers, strict=True):
+            for drawn, answer in zip(batch, answers, strict=True):
                 np.testing.assert_equal(answer, reference.answer(drawn))
             for own, other in zip(by_runtime, taken, strict=True):
                 assert own.keys() == other.keys()

@@ -5,7 +5,7 @@ from ge_runtime.testing.report import Failure, Report, Wrong
 FAILURE = Failure(
     round=1,
     how="in random groups",
-    window=["1 row(s), tokens 4", "2 row(s), tokens 2", "1 row(s), tokens 9", "3 row(s), tokens 1"],
+    batch=["1 row(s), tokens 4", "2 row(s), tokens 2", "1 row(s), tokens 9", "3 row(s), tokens 1"],
     wrong=Wrong(2, "output 'y': 1 of 4 element(s) differ"),
     groups=[[1, 2, 3], [0]],
     smallest=[[2, 3]],
@@ -16,14 +16,14 @@ REPORT = Report(
     seed=7,
     rounds=2,
     requests=8,
-    launches=21,
+    executions=21,
     shared=5,
     pads={"input_ids": "9"},
     failure=FAILURE,
 )
 
 
-def test_a_failure_shows_its_launch_and_the_least_that_fails():
+def test_a_failure_shows_its_execution_and_the_least_that_fails():
     assert not REPORT.passed
     assert (
         str(REPORT)
@@ -44,7 +44,7 @@ the least that fails:
     )
 
 
-def test_several_launches_are_told_apart():
+def test_several_executions_are_told_apart():
     lines = replace(FAILURE, smallest=[[0], [2, 3]]).lines()
     assert lines[lines.index("the least that fails, 2 launches:") :] == [
         "the least that fails, 2 launches:",
@@ -62,7 +62,7 @@ def test_a_failure_that_does_not_come_again_shows_no_least():
     assert lines[-1] == "executed once more, the same launches give no wrong answer"
 
 
-def test_a_failure_of_no_single_answer_shows_no_launch():
+def test_a_failure_of_no_single_answer_shows_no_execution():
     failure = replace(FAILURE, wrong=Wrong(None, "1 launch(es) failed"))
     assert failure.lines()[:3] == [
         "round 1, requests executed in random groups:",

@@ -8,44 +8,46 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ge_runtime.testing import ManualClock
 from ge_runtime.workspace.arbiter import Arbiter
-from ge_runtime.workspace.lease import Claim, Outcome
+from ge_runtime.workspace.lease import Outcome, Waiter
 
 CAPACITY = 100
 ALIGNMENT = 4
 QUEUE_LIMIT = 6
-OVERTAKINGS = 1
+BYPASS_LIMIT = 1
 
 
-def arbiter(queue_limit=QUEUE_LIMIT, overtakings=OVERTAKINGS):
-    return Arbiter(CAPACITY, alignment=ALIGNMENT, queue_limit=queue_limit, overtakings=overtakings)
+def arbiter(queue_limit=QUEUE_LIMIT, bypass_limit=BYPASS_LIMIT):
+    return Arbiter(
+        CAPACITY, alignment=ALIGNMENT, queue_limit=queue_limit, bypass_limit=bypass_limit
+    )
 
 
 def asked(pool, nbytes, now=0.0, **more):
-    claim = Claim(nbytes, more.pop("owner", "model"), **more)
-    pool.ask(claim, now)
-    return claim
+    waiter = Waiter(nbytes, more.pop("owner", "model"), **more)
+    pool.ask(waiter, now)
+    return waiter
 
 
-def outcomes(*claims):
-    return [claim.outcome.name for claim in claims]
+def outcomes(*waiters):
+    return [waiter.outcome.name for waiter in waiters]
 
 
 class ArbiterMachine(RuleBasedStateMachine):
-    """Against the definition of the order, kept in lists of claims."""
+    """Against the definition of the order, kept in lists of waiters."""
 
     def __init__(self):
         super().__init__()
         self.clock = ManualClock()
         self.arbiter = arbiter()
-        self.claims = []  # in order of arrival
+        self.waiters = []  # in order of arrival
         self.waiting = []  # in order of arrival
-        self.overtaken = {}  # of those that waited: how often
+        self.bypassed = {}  # of those that waited: how often
         self.patience = {}  # of those that waited: releases until they must have been granted
         self.granted = 0
         self.waited = 0
 
     def live(self):
-        return [claim for claim in self.claims if claim.outcome is Outcome.GRANTED]
+        return [waiter for waiter in self.waiters if waiter.outcome is Outcome.GRANTED]
 
     @rule(
         nbytes=st.sampled_from([0, 7, 30, 60, CAPACITY, CAPACITY, CAPACITY + 1]),
@@ -54,120 +56,122 @@ class ArbiterMachine(RuleBasedStateMachine):
     )
     def ask(self, nbytes, priority, seconds):
         now = self.clock.now()
-        claim = Claim(nbytes, f"model {priority}", priority, now + seconds)
+        waiter = Waiter(nbytes, f"model {priority}", priority, now + seconds)
         expiring = [w for w in self.waiting if w.deadline <= now]
         ahead = len(self.live()) + len(self.waiting)
-        self.claims.append(claim)
-        settled = list(self.arbiter.ask(claim, now))
+        self.waiters.append(waiter)
+        ended = list(self.arbiter.ask(waiter, now))
         if nbytes > CAPACITY:
-            assert claim.outcome is Outcome.NEVER_FITS
+            assert waiter.outcome is Outcome.NEVER_FITS
         elif seconds == 0:
-            assert claim.outcome is Outcome.TIMED_OUT
+            assert waiter.outcome is Outcome.TIMED_OUT
         else:
-            assert claim.outcome in (Outcome.GRANTED, Outcome.WAITING, Outcome.FULL)
+            assert waiter.outcome in (Outcome.GRANTED, Outcome.WAITING, Outcome.FULL)
             room = len(self.waiting) - len(expiring) < QUEUE_LIMIT
-            assert room or claim.outcome is not Outcome.WAITING
-            assert not room or claim.outcome is not Outcome.FULL
-        if claim.outcome is Outcome.WAITING or claim in settled:
-            self.waiting.append(claim)
-            self.waited += claim.outcome is Outcome.WAITING
-            self.overtaken[claim] = 0
-            self.patience[claim] = ahead + OVERTAKINGS
-        elif claim.outcome is Outcome.GRANTED:
+            assert room or waiter.outcome is not Outcome.WAITING
+            assert not room or waiter.outcome is not Outcome.FULL
+        if waiter.outcome is Outcome.WAITING or waiter in ended:
+            self.waiting.append(waiter)
+            self.waited += waiter.outcome is Outcome.WAITING
+            self.bypassed[waiter] = 0
+            self.patience[waiter] = ahead + BYPASS_LIMIT
+        elif waiter.outcome is Outcome.GRANTED:
             self.granted += 1
-        self.follow(settled)
+        self.follow(ended)
 
     @precondition(lambda self: self.live())
     @rule(data=st.data())
     def release(self, data):
-        claim = data.draw(st.sampled_from(self.live()))
+        waiter = data.draw(st.sampled_from(self.live()))
         self.count_release()
-        self.follow(self.arbiter.release(claim, self.clock.now()))
-        assert claim.outcome is Outcome.RELEASED
+        self.follow(self.arbiter.release(waiter, self.clock.now()))
+        assert waiter.outcome is Outcome.RELEASED
 
     @precondition(lambda self: self.waiting or self.live())
     @rule(data=st.data())
     def withdraw(self, data):
-        claim = data.draw(st.sampled_from([*self.waiting, *self.live()]))
-        if claim.outcome is Outcome.GRANTED:
+        waiter = data.draw(st.sampled_from([*self.waiting, *self.live()]))
+        if waiter.outcome is Outcome.GRANTED:
             self.count_release()
-        self.follow(self.arbiter.withdraw(claim, self.clock.now()))
-        assert claim.outcome is Outcome.CANCELLED
+        self.follow(self.arbiter.withdraw(waiter, self.clock.now()))
+        assert waiter.outcome is Outcome.CANCELLED
 
     @rule(data=st.data())
     def end_what_has_ended(self, data):
         going_on = (Outcome.GRANTED, Outcome.WAITING)
-        if ended := [claim for claim in self.claims if claim.outcome not in going_on]:
-            claim = data.draw(st.sampled_from(ended))
-            before = claim.outcome
-            assert not self.arbiter.release(claim, self.clock.now())
-            assert not self.arbiter.withdraw(claim, self.clock.now())
-            assert claim.outcome is before
+        if ended := [waiter for waiter in self.waiters if waiter.outcome not in going_on]:
+            waiter = data.draw(st.sampled_from(ended))
+            before = waiter.outcome
+            assert not self.arbiter.release(waiter, self.clock.now())
+            assert not self.arbiter.withdraw(waiter, self.clock.now())
+            assert waiter.outcome is before
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0]))
     def time_goes_by(self, seconds):
         self.clock.advance(seconds)
         self.follow(self.arbiter.expire(self.clock.now()))
-        assert all(claim.deadline > self.clock.now() for claim in self.waiting)
+        assert all(waiter.deadline > self.clock.now() for waiter in self.waiting)
 
     def count_release(self):
-        for claim in self.waiting:
-            self.patience[claim] -= 1
+        for waiter in self.waiting:
+            self.patience[waiter] -= 1
 
-    def follow(self, settled):
+    def follow(self, ended):
         """What happened to those that waited, one after the other."""
-        for claim in settled:
-            index = self.waiting.index(claim)
-            if claim.outcome is Outcome.GRANTED:
+        for waiter in ended:
+            index = self.waiting.index(waiter)
+            if waiter.outcome is Outcome.GRANTED:
                 for passed in self.waiting[:index]:
-                    assert passed.priority < claim.priority
-                    self.overtaken[passed] += 1
+                    assert passed.priority < waiter.priority
+                    self.bypassed[passed] += 1
                 self.granted += 1
             del self.waiting[index]
 
     @invariant()
     def who_waits_is_known_and_no_one_is_forgotten(self):
-        assert [c for c in self.claims if c.outcome is Outcome.WAITING] == self.waiting
+        assert [c for c in self.waiters if c.outcome is Outcome.WAITING] == self.waiting
 
     @invariant()
     def live_leases_lie_apart_inside_and_aligned(self):
         end = 0
-        for claim in sorted(self.live(), key=lambda claim: claim.offset):
-            assert claim.offset >= end
-            assert claim.offset % ALIGNMENT == 0
-            end = claim.offset + max(1, claim.nbytes)
+        for waiter in sorted(self.live(), key=lambda waiter: waiter.offset):
+            assert waiter.offset >= end
+            assert waiter.offset % ALIGNMENT == 0
+            end = waiter.offset + max(1, waiter.nbytes)
         assert end <= CAPACITY
 
     @invariant()
     def the_head_of_the_queue_waits_only_for_bytes(self):
         if not self.waiting:
             return
-        tired = [index for index, c in enumerate(self.waiting) if self.overtaken[c] >= OVERTAKINGS]
+        tired = [index for index, c in enumerate(self.waiting) if self.bypassed[c] >= BYPASS_LIMIT]
         first = self.waiting[: tired[0] + 1] if tired else self.waiting
-        head = max(first, key=lambda claim: claim.priority)  # the earliest of equals
+        head = max(first, key=lambda waiter: waiter.priority)  # the earliest of equals
         assert not any(
             start + -start % ALIGNMENT + max(1, head.nbytes) <= end for start, end in self.gaps()
         )
 
     def gaps(self):
         start = 0
-        for claim in sorted(self.live(), key=lambda claim: claim.offset):
-            yield start, claim.offset
-            start = claim.offset + max(1, claim.nbytes)
+        for waiter in sorted(self.live(), key=lambda waiter: waiter.offset):
+            yield start, waiter.offset
+            start = waiter.offset + max(1, waiter.nbytes)
         yield start, CAPACITY
 
     @invariant()
-    def nobody_is_overtaken_too_often_or_waits_too_long(self):
-        for claim in self.waiting:
-            assert self.overtaken[claim] == claim.overtaken <= OVERTAKINGS
-            assert self.patience[claim] > 0
+    def nobody_is_bypassed_too_often_or_waits_too_long(self):
+        for waiter in self.waiting:
+            assert self.bypassed[waiter] == waiter.bypassed <= BYPASS_LIMIT
+            assert self.patience[waiter] > 0
 
     @invariant()
     def statistics_add_up(self):
         stats, live = self.arbiter.stats(), self.live()
-        leased = sum(max(1, claim.nbytes) for claim in live)
-        ended = [claim.outcome for claim in self.claims]
-        waits = [claim.waited_s for claim in self.overtaken if claim.outcome is not Outcome.WAITING]
+        leased = sum(max(1, waiter.nbytes) for waiter in live)
+        ended = [waiter.outcome for waiter in self.waiters]
+        waits = [
+            waiter.waited_s for waiter in self.bypassed if waiter.outcome is not Outcome.WAITING
+        ]
         assert self.arbiter.idle == (not live)
         assert (stats.leased, stats.waiting) == (leased, len(self.waiting))
         assert leased <= stats.peak <= CAPACITY
@@ -180,8 +184,8 @@ class ArbiterMachine(RuleBasedStateMachine):
         held = {owner: (held.leases, held.nbytes) for owner, held in stats.by_owner.items()}
         assert held == {
             owner: (len(sizes), sum(sizes))
-            for owner in {claim.owner for claim in live}
-            for sizes in [[claim.nbytes for claim in live if claim.owner == owner]]
+            for owner in {waiter.owner for waiter in live}
+            for sizes in [[waiter.nbytes for waiter in live if waiter.owner == owner]]
         }
 
     def teardown(self):
@@ -205,7 +209,7 @@ def test_equals_are_served_in_order_of_arrival():
         assert list(pool.release(holder, 0.0)) == [others[position]]
 
 
-def test_a_small_claim_does_not_pass_a_large_one_that_waits():
+def test_a_small_waiter_does_not_pass_a_large_one_that_waits():
     pool = arbiter()
     asked(pool, 60)
     large, small = asked(pool, 80), asked(pool, 10)
@@ -219,8 +223,8 @@ def test_a_higher_priority_goes_first_even_if_it_has_just_come():
     assert outcomes(large, urgent) == ["WAITING", "GRANTED"]
 
 
-def test_a_claim_is_overtaken_so_often_and_no_more():
-    pool = arbiter(overtakings=2)
+def test_a_waiter_is_bypassed_so_often_and_no_more():
+    pool = arbiter(bypass_limit=2)
     holder = asked(pool, 100)
     patient = asked(pool, 100)
     urgent = [asked(pool, 100, priority=1) for _ in range(3)]
@@ -231,8 +235,8 @@ def test_a_claim_is_overtaken_so_often_and_no_more():
     assert served == [*urgent[:2], patient, urgent[2]]
 
 
-def test_those_before_a_claim_that_is_overtaken_no_more_keep_their_priority():
-    pool = arbiter(overtakings=1)
+def test_those_before_a_waiter_that_is_bypassed_no_more_keep_their_priority():
+    pool = arbiter(bypass_limit=1)
     first = asked(pool, 100)
     middle, low, urgent = (asked(pool, 100, priority=p) for p in (1, 0, 2))
     pool.release(first, 0.0)
@@ -242,8 +246,8 @@ def test_those_before_a_claim_that_is_overtaken_no_more_keep_their_priority():
     assert list(pool.release(middle, 0.0)) == [low]
 
 
-def test_without_overtakings_priorities_do_not_matter():
-    pool = arbiter(overtakings=0)
+def test_without_bypasses_priorities_do_not_matter():
+    pool = arbiter(bypass_limit=0)
     holder = asked(pool, 100)
     early, urgent = asked(pool, 100), asked(pool, 100, priority=9)
     assert list(pool.release(holder, 0.0)) == [early]
@@ -254,7 +258,7 @@ def test_whoever_asks_learns_whose_waiting_that_ended():
     pool = arbiter()
     asked(pool, 60)
     late, small = asked(pool, 60, now=3.0, deadline=4.0), asked(pool, 20, now=3.5)
-    newcomer = Claim(100, "model")
+    newcomer = Waiter(100, "model")
     assert list(pool.ask(newcomer, 5.0)) == [late, small]
     assert outcomes(late, small, newcomer) == ["TIMED_OUT", "GRANTED", "WAITING"]
     assert (late.waited_s, small.waited_s) == (2.0, 1.5)
@@ -276,7 +280,7 @@ def test_those_behind_are_served_when_the_head_leaves():
     assert outcomes(large, small) == ["CANCELLED", "GRANTED"]
 
 
-def test_a_place_in_the_queue_is_free_once_its_claim_has_expired():
+def test_a_place_in_the_queue_is_free_once_its_waiter_has_expired():
     pool = arbiter(queue_limit=1)
     asked(pool, 100)
     expiring = asked(pool, 1, deadline=1.0)

@@ -88,14 +88,14 @@ def test_a_waiter_gets_its_lease_when_the_bytes_are_released(pool, clock):
 def test_waiters_are_served_by_priority_then_arrival(pool, clock):
     served = []
 
-    def launch(name, priority):
+    def execution(name, priority):
         with pool.lease(CAPACITY, priority=priority, owner=name):
             served.append(name)
 
     holder = pool.lease(CAPACITY, owner="holder")
     waiters = []
     for name, priority in [("low", 0), ("low too", 0), ("urgent", 1)]:
-        waiters.append(Beside(launch, name, priority))
+        waiters.append(Beside(execution, name, priority))
         clock.until_waiting(len(waiters))
     holder.release()
     for waiter in waiters:
@@ -245,7 +245,7 @@ def test_one_more_than_may_wait_is_refused(clock):
     waiter.result().release()
 
 
-def test_a_launch_may_need_nothing(pool):
+def test_an_execution_may_need_nothing(pool):
     with pool.lease(0, owner="a") as nothing:
         assert nothing.nbytes == 0
 

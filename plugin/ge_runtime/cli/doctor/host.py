@@ -127,5 +127,5 @@ def _bytes(nbytes: int) -> str:
 
 
 def _gibibytes(nbytes: int) -> int:
-    """Whole GiB with room for what windows need beyond one batch; at least one."""
+    """Whole GiB with room for what request batches need beyond one batch; at least one."""
     return 1 + -(-nbytes // 2**30)

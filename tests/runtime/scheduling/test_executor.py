@@ -14,7 +14,7 @@ from ge_runtime.engines.contract import Contract
 from ge_runtime.errors import EngineFault
 from ge_runtime.memory.arena import Arena
 from ge_runtime.memory.slots import AnswerSlots
-from ge_runtime.scheduling.lane import BatchRules, Lane
+from ge_runtime.scheduling.executor import BatchRules, Executor
 from ge_runtime.specs import UNKNOWN, DType, TensorSpec
 
 X, Y = TensorSpec("x", DType.UINT8, (2,)), TensorSpec("y", DType.UINT8, (2,))
@@ -58,75 +58,75 @@ def slots():
 
 
 @pytest.fixture
-def lane_of(slots):
-    """A function: engine -> a lane with it; all lanes share the slots."""
+def executor_of(slots):
+    """A function: engine -> an executor with it; all executors share the slots."""
 
-    def lane_of(engine, outputs=(Y,)):
+    def executor_of(engine, outputs=(Y,)):
         rules = BatchRules(batched=True, packing=None, terms=())
         contract = Contract((Joined(X, np.uint8(0)),), outputs)
         inputs = Arena(np.zeros(SLOT_BYTES, np.uint8), "inputs")
-        return Lane(engine, contract, rules, inputs=inputs, answers=slots)
+        return Executor(engine, contract, rules, inputs=inputs, answers=slots)
 
-    return lane_of
+    return executor_of
 
 
 def block_of(value):
     return Block(1, {}, {}, {"x": np.full((1, 2), value, np.uint8)}, needs={})
 
 
-def execute(lane, *values):
-    answers, _ = lane.execute([block_of(value) for value in values], Gear(len(values), {}))
+def execute(executor, *values):
+    answers, _ = executor.execute([block_of(value) for value in values], Gear(len(values), {}))
     return [answer["y"] for answer in answers]
 
 
-def test_batches_of_one_window_share_a_slot_and_those_of_the_next_do_not(lane_of, slots):
-    lane = lane_of(Engine())
-    held = [execute(lane, value) for value in range(3)]
+def test_batches_of_one_batch_share_a_slot_and_those_of_the_next_do_not(executor_of, slots):
+    executor = executor_of(Engine())
+    held = [execute(executor, value) for value in range(3)]
     assert slots.free == 1
-    lane.end_window()
-    held.append(execute(lane, 3))
+    executor.end_batch()
+    held.append(execute(executor, 3))
     assert slots.free == 0
     assert [array.tolist() for (array,) in held] == [[[value] * 2] for value in range(4)]
 
 
-def test_a_window_takes_another_slot_when_one_is_full(lane_of, slots):
-    lane = lane_of(Engine())
-    held = [execute(lane, value) for value in range(SLOT_BYTES // 64 + 1)]
+def test_a_batch_takes_another_slot_when_one_is_full(executor_of, slots):
+    executor = executor_of(Engine())
+    held = [execute(executor, value) for value in range(SLOT_BYTES // 64 + 1)]
     assert slots.free == 0
     assert [array.tolist() for (array,) in held] == [[[value] * 2] for value in range(len(held))]
 
 
-def test_a_batch_that_fails_leaves_its_room_to_others(lane_of, slots):
-    lane = lane_of(Picky())
-    held = execute(lane, 1)
+def test_a_batch_that_fails_leaves_its_room_to_others(executor_of, slots):
+    executor = executor_of(Picky())
+    held = execute(executor, 1)
     for _ in range(SLOT_BYTES):
         with pytest.raises(EngineFault):
-            execute(lane, 9)
-    held += execute(lane, 2)
+            execute(executor, 9)
+    held += execute(executor, 2)
     assert [array.tolist() for array in held] == [[[1, 1]], [[2, 2]]]
     assert (slots.free, slots.spilled) == (1, 0)
 
 
-def test_a_launch_is_counted(lane_of):
+def test_an_execution_is_counted(executor_of):
     before = time.perf_counter()
-    _, counts = lane_of(Engine()).execute([block_of(1), block_of(2)], Gear(4, {}))
+    _, counts = executor_of(Engine()).execute([block_of(1), block_of(2)], Gear(4, {}))
     assert 0 <= counts.launch_seconds <= time.perf_counter() - before
     assert (counts.launches, counts.launch_rows) == (1, {2: 1})
     assert (counts.useful_elements, counts.executed_elements) == (2, 4)
     assert counts.copied_bytes == 4 * 2  # the inputs: answers are views
 
 
-def test_what_the_engine_chose_is_copied_out_of_the_inputs(lane_of):
-    lane = lane_of(Passing(), outputs=(TensorSpec("y", DType.UINT8, (UNKNOWN,)),))
-    held = execute(lane, 1) + execute(lane, 2)
+def test_what_the_engine_chose_is_copied_out_of_the_inputs(executor_of):
+    executor = executor_of(Passing(), outputs=(TensorSpec("y", DType.UINT8, (UNKNOWN,)),))
+    held = execute(executor, 1) + execute(executor, 2)
     assert [array.tolist() for array in held] == [[[1, 1]], [[2, 2]]]
 
 
-def test_poison_shows_in_the_next_batch_where_nothing_is_written(lane_of):
-    lane = lane_of(Idle())
-    execute(lane, 1)
-    lane.poison(7)
-    assert execute(lane, 1)[0].tolist() == [[7, 7]]
+def test_poison_shows_in_the_next_batch_where_nothing_is_written(executor_of):
+    executor = executor_of(Idle())
+    execute(executor, 1)
+    executor.poison(7)
+    assert execute(executor, 1)[0].tolist() == [[7, 7]]
 
 
 def ragged(ends, beyond):
@@ -142,10 +142,10 @@ _REQUEST = st.builds(
 
 
 @pytest.mark.parametrize("packing", [None, "n"])
-@given(window=st.lists(st.lists(_REQUEST, min_size=1, max_size=3), max_size=8))
-def test_every_batch_of_a_window_gets_a_slot_that_holds_its_answers(window, packing):
+@given(request_batch=st.lists(st.lists(_REQUEST, min_size=1, max_size=3), max_size=8))
+def test_every_batch_of_a_batch_gets_a_slot_that_holds_its_answers(request_batch, packing):
     x, y = (TensorSpec(name, DType.UINT8, ("n",)) for name in "xy")
-    lane = Lane(
+    executor = Executor(
         Engine(),
         Contract((Joined(x, np.uint8(0)),), (y,)),
         BatchRules(batched=True, packing=packing, terms=(("n",),)),
@@ -153,10 +153,10 @@ def test_every_batch_of_a_window_gets_a_slot_that_holds_its_answers(window, pack
         answers=AnswerSlots([np.zeros(2560, np.uint8) for _ in range(3)]),
     )
     held = []
-    for batch in window:
+    for batch in request_batch:
         ends = [end for block in batch for end in block.lengths["n"]]
         largest = Gear(len(ends), {"n": max(block.sizes["n"] for block in batch)})
-        answers, counts = lane.execute(batch, largest)
+        answers, counts = executor.execute(batch, largest)
         assert counts.useful_elements == sum(ends)
         assert counts.executed_elements == (
             sum(ends) if packing else len(ends) * largest.extents["n"]

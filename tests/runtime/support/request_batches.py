@@ -1,4 +1,4 @@
-"""Windows of requests as values: blocks of one tensor `x`, drawn with what lays them out."""
+"""Batches of requests as values: blocks of one tensor `x`, drawn with what lays them out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GUARD = 64
 
 
 @dataclass(frozen=True)
-class Window:
+class RequestBatch:
     spec: TensorSpec
     blocks: list[Block]
     pad: np.generic
@@ -105,7 +105,7 @@ def _values(rng, shape, dtype, memory):
     return (bits & 1 if dtype == np.bool_ else bits).view(dtype)[..., 0]
 
 
-def _window(dims, dtype, drawn, alike, own, answered, gear, seed):
+def _request_batch(dims, dtype, drawn, alike, own, answered, gear, seed):
     spec, rng = TensorSpec("x", dtype, tuple(dims)), np.random.default_rng(seed)
     blocks = []
     for axis_sizes, row_ends, memory in drawn:
@@ -120,7 +120,7 @@ def _window(dims, dtype, drawn, alike, own, answered, gear, seed):
         blocks.append(block_of({"x": values}, sizes, ends))
     pad = _values(rng, (), dtype.numpy, "contiguous")[()]
     rows, extents = gear
-    return Window(spec, blocks, pad, answered, rows, tuple(extents.items()))
+    return RequestBatch(spec, blocks, pad, answered, rows, tuple(extents.items()))
 
 
 _AXIS = st.sampled_from(AXES)
@@ -136,11 +136,12 @@ _BLOCKS = st.lists(
 )
 
 
-def windows(first=None, lengths=True):
-    """first: the axis of the first dimension, if it must be a certain one."""
-    dims = st.lists(st.integers(1, 3) | _AXIS, max_size=3)
+def request_batches(first=None, lengths=True):
+    """first: the axis of the first dimension, and of no other: what a packed axis has to be."""
+    axes = st.sampled_from([axis for axis in AXES if axis != first])
+    dims = st.lists(st.integers(1, 3) | axes, max_size=3)
     return st.builds(
-        _window,
+        _request_batch,
         dims.map(lambda drawn: [first, *drawn]) if first else dims,
         st.sampled_from(FIXED_SIZE),
         _BLOCKS,

@@ -51,7 +51,7 @@ class BatchRules:
         return cls(config.batched, config.packing, terms)
 
 
-class Lane:
+class Executor:
     """Executes batches of one model on one engine. For one thread at a time."""
 
     def __init__(
@@ -69,13 +69,13 @@ class Lane:
         self._rules = rules
         self._inputs = inputs
         self._answers = answers
-        self._slot: Arena | None = None  # where the answers of the window in progress lie
+        self._slot: Arena | None = None  # where the answers of the request batch in progress lie
         self._remote = engine if isinstance(engine, Remote) else None
         self._asked = [spec for spec in contract.outputs if UNKNOWN not in spec.dims]
 
     @property
     def engine(self) -> Engine:
-        """Its graph, for whoever has the lane to himself."""
+        """Its graph, for whoever has the executor to himself."""
         return self._engine
 
     @property
@@ -119,8 +119,8 @@ class Lane:
             slot.reset(carved)  # nobody has an answer of this batch
             raise
 
-    def end_window(self) -> None:
-        """The answers given so far leave together: those of the next window lie elsewhere.
+    def end_batch(self) -> None:
+        """The answers given so far leave together: those of the next request batch lie elsewhere.
 
         From any thread.
         """
@@ -171,9 +171,9 @@ class Lane:
         self._answers.close()
 
     def _slot_for(self, layout: Layout) -> Arena:
-        """Room for the answers of this batch: in the window's slot, or if that is full in another.
+        """Room for the answers of this batch: in the request batch's slot, or in another if full.
 
-        A window whose sizes differ becomes many small batches, which need no slot each.
+        A request batch whose sizes differ becomes many small batches, which need no slot each.
         """
         needed = sum(_answer_bytes(layout, spec) for spec in self._asked)
         slot = self._slot

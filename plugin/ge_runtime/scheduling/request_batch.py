@@ -1,4 +1,4 @@
-"""The launches of one window: who is still there, what they lease, and what becomes of each."""
+"""The requests of one batch: which still wait, what their executions lease, and their answers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final, Protocol, TypeAlias
 
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.gears import Gear, Gears
-from ge_runtime.batching.regroup import Launch
+from ge_runtime.batching.partition import Execution
 from ge_runtime.clock import Clock
-from ge_runtime.errors import Departed, EngineFault, OutOfMemory, RuntimeFault
+from ge_runtime.errors import Abandoned, EngineFault, OutOfMemory, RuntimeFault
 from ge_runtime.metrics import Counts, Metrics
 from ge_runtime.scheduling.callers import Caller
+from ge_runtime.scheduling.executor import Executor
 from ge_runtime.scheduling.isolation import isolate
-from ge_runtime.scheduling.lane import Lane
 from ge_runtime.specs import Array
 
 Answer: TypeAlias = dict[str, Array] | RuntimeFault
@@ -25,21 +25,21 @@ ASKING_S: Final = 10e-6
 """What it costs to ask the server whether a request is cancelled, measured on tritonserver."""
 
 WORTH_ASKING: Final = 10
-"""Callers are asked before a launch that takes this many times as long as asking them does."""
+"""Callers are asked before an execution that takes this many times as long as asking them does."""
 
 
 _log = logging.getLogger(__name__)
 
 
 class Workspace(Protocol):
-    """Where launches get their workspace."""
+    """Where executions get their workspace."""
 
     def lease(self, gear: Gear, deadline: float) -> AbstractContextManager[object]:
-        """Workspace for a launch, for the length of a `with`; raises PoolFault."""
+        """Workspace for an execution, for the length of a `with`; raises PoolFault."""
 
 
-class Grouping(Protocol):
-    """How windows are cut into launches: see `batching.regroup.Regrouper`."""
+class Partitioner(Protocol):
+    """How request batches are cut into executions: see `batching.partition.BatchPartitioner`."""
 
     def plan(
         self,
@@ -48,13 +48,13 @@ class Grouping(Protocol):
         *,
         now: float = 0.0,
         deadlines: Sequence[float] | None = None,
-    ) -> list[Launch]:
-        """The launches of a window, in order of execution; each request is in one."""
+    ) -> list[Execution]:
+        """The executions of a request batch, in order of execution; each request is in one."""
 
-    def launch_of(
+    def execution_of(
         self, members: Sequence[int], rows: Sequence[int], sizes: Mapping[str, Sequence[int]]
-    ) -> Launch:
-        """The launch of these members of a window."""
+    ) -> Execution:
+        """The execution of these members of a request batch."""
 
 
 class Unmanaged:
@@ -65,10 +65,10 @@ class Unmanaged:
         return nullcontext()
 
 
-class Window:
-    """The sound requests of one window, and their answers as they come.
+class RequestBatch:
+    """The sound requests of one batch, and their answers as they come.
 
-    `run` may be called from several threads, each with launches of its own.
+    `run` may be called from several threads, each with executions of its own.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Window:
         callers: Sequence[Caller],
         *,
         gears: Gears | None,
-        grouping: Grouping,
+        partitioner: Partitioner,
         workspace: Workspace,
         metrics: Metrics,
         clock: Clock,
@@ -93,16 +93,16 @@ class Window:
         axes = blocks[0].needs if blocks else ()
         self._sizes = {axis: [block.needs[axis] for block in blocks] for axis in axes}
         self._gears = gears
-        self._grouping = grouping
+        self._partitioner = partitioner
         self._workspace = workspace
         self._metrics = metrics
         self._clock = clock
 
-    def plan(self) -> list[Launch]:
-        """The launches of all requests, in order of execution."""
+    def plan(self) -> list[Execution]:
+        """The executions of all requests, in order of execution."""
         due = [caller.deadline for caller in self._callers]
         pressing = min(due, default=math.inf) < math.inf
-        return self._grouping.plan(
+        return self._partitioner.plan(
             self._rows,
             self._sizes,
             now=self._clock.now() if pressing else 0.0,
@@ -110,35 +110,37 @@ class Window:
         )
 
     def results(self) -> list[Answer]:
-        """One answer per request, once all launches have run."""
+        """One answer per request, once all executions have run."""
         return [answer for answer in self._answers if answer is not None]
 
-    def run(self, launch: Launch, lane: Lane) -> None:
-        """Execute a launch, and answer all its requests, whatever happens."""
+    def run(self, execution: Execution, executor: Executor) -> None:
+        """Run an execution, and answer all its requests, whatever happens."""
         try:
-            self._run(launch, lane)
+            self._run(execution, executor)
         except Exception as error:
             fault = error if isinstance(error, RuntimeFault) else _defect(error)
-            left = [member for member in launch.members if self._answers[member] is None]
+            left = [member for member in execution.members if self._answers[member] is None]
             for member in left:
                 self._answers[member] = self._named(member, fault)
-            if isinstance(fault, Departed):  # while they waited for the device
+            if isinstance(fault, Abandoned):  # while they waited for the device
                 self._metrics.add(Counts(departed=len(left)))
 
-    def _run(self, launch: Launch, lane: Lane) -> None:
-        members = self._still_waiting(launch.members, launch.seconds)
+    def _run(self, execution: Execution, executor: Executor) -> None:
+        members = self._still_waiting(execution.members, execution.seconds)
         if not members:
             return
         latest = max(self._callers[member].deadline for member in members)
-        with self._workspace.lease(launch.gear, latest) as lease:
+        with self._workspace.lease(execution.gear, latest) as lease:
             if lease is not None:  # it may have taken its time
-                members = self._still_waiting(members, launch.seconds)
-            with lane.waiting(lambda: latest - self._clock.now(), lambda: self._all_gone(members)):
+                members = self._still_waiting(members, execution.seconds)
+            with executor.waiting(
+                lambda: latest - self._clock.now(), lambda: self._all_gone(members)
+            ):
                 failures = isolate(
                     members,
-                    lambda batch: self._execute(batch, launch, lane),
-                    self._settle,
-                    lambda batch: self._still_waiting(batch, launch.seconds),
+                    lambda batch: self._execute(batch, execution, executor),
+                    self._deliver,
+                    lambda batch: self._still_waiting(batch, execution.seconds),
                 )
         if failures:
             answers = [self._answers[member] for member in members]
@@ -146,15 +148,15 @@ class Window:
             self._metrics.add(Counts(isolations=failures, culprits=culprits))
 
     def _execute(
-        self, members: Sequence[int], launch: Launch, lane: Lane
+        self, members: Sequence[int], execution: Execution, executor: Executor
     ) -> list[dict[str, Array]]:
-        gear = launch.gear
-        if len(members) < len(launch.members):
-            own = self._grouping.launch_of(members, self._rows, self._sizes).gear
-            # The workspace is leased for the launch: a gear of fewer rows that are longer could
+        gear = execution.gear
+        if len(members) < len(execution.members):
+            own = self._partitioner.execution_of(members, self._rows, self._sizes).gear
+            # The workspace is leased for the execution: a gear of fewer rows that are longer could
             # need more of it.
             gear = own if _holds(gear, own) else gear
-        answers, counts = lane.execute([self._blocks[member] for member in members], gear)
+        answers, counts = executor.execute([self._blocks[member] for member in members], gear)
         if self._gears is not None:
             if label := self._gears.label(gear):
                 counts.gear_hits[label] += 1
@@ -168,11 +170,11 @@ class Window:
         worth = seconds >= len(members) * ASKING_S * WORTH_ASKING
         now, waiting = self._clock.now(), []
         for member in members:
-            departure = self._callers[member].departure(now, ask=worth)
-            if departure is None:
+            abandonment = self._callers[member].abandonment(now, ask=worth)
+            if abandonment is None:
                 waiting.append(member)
             else:
-                self._answers[member] = self._named(member, departure)
+                self._answers[member] = self._named(member, abandonment)
         if len(waiting) < len(members):
             self._metrics.add(Counts(departed=len(members) - len(waiting)))
         return waiting
@@ -181,9 +183,9 @@ class Window:
         """Whether no caller of these waits any more."""
         now = self._clock.now()
         callers = (self._callers[member] for member in members)
-        return all(caller.departure(now, ask=True) is not None for caller in callers)
+        return all(caller.abandonment(now, ask=True) is not None for caller in callers)
 
-    def _settle(self, member: int, answer: Answer) -> None:
+    def _deliver(self, member: int, answer: Answer) -> None:
         if isinstance(answer, RuntimeFault):
             answer = self._named(member, answer)
         self._answers[member] = answer
@@ -206,8 +208,8 @@ def _holds(gear: Gear, other: Gear) -> bool:
 
 
 def _defect(error: Exception) -> RuntimeFault:
-    """The fault of a launch for what nobody raises on purpose."""
-    _log.error("a launch failed unexpectedly", exc_info=error)
+    """The fault of an execution for what nobody raises on purpose."""
+    _log.error("an execution failed unexpectedly", exc_info=error)
     fault = RuntimeFault(f"{type(error).__name__}: {error}")
     fault.__cause__ = error
     return fault

@@ -1,4 +1,5 @@
-"""What becomes of the launches of one window; the lane is a stand-in, all else is real."""
+"""What becomes of the executions of one request batch; the executor is a stand-in, all else is
+real."""
 
 import logging
 import math
@@ -9,7 +10,7 @@ import pytest
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
-from ge_runtime.batching.regroup import Regrouper
+from ge_runtime.batching.partition import BatchPartitioner
 from ge_runtime.errors import (
     Cancelled,
     EngineFault,
@@ -19,15 +20,15 @@ from ge_runtime.errors import (
     RuntimeFault,
 )
 from ge_runtime.metrics import Counts, Metrics
-from ge_runtime.scheduling.callers import ANYONE, Caller
-from ge_runtime.scheduling.window import Unmanaged, Window
+from ge_runtime.scheduling.callers import ANONYMOUS_CALLER, Caller
+from ge_runtime.scheduling.request_batch import RequestBatch, Unmanaged
 from ge_runtime.testing.clock import ManualClock
 
 COST = CostModel(1.0, 1e-6, 0.0, (("tokens",),))
 FREE = Gears(["tokens"], {"tokens": 256}, 16, {})
 
 
-class Lane:
+class Executor:
     """Answers each block with its size, unless told to fail; keeps the gears it was given."""
 
     def __init__(self, fail=lambda tokens: None):
@@ -36,7 +37,7 @@ class Lane:
 
     @contextmanager
     def waiting(self, within, gone):
-        """As a lane does whose engine executes among others."""
+        """As an executor does whose engine executes among others."""
         self.left_s.append(within())
         self.is_gone.append(gone())
         yield
@@ -48,7 +49,7 @@ class Lane:
 
 
 class Leases:
-    """A workspace that keeps what it was asked for; refuses the launches counted in `refused`."""
+    """A workspace that keeps what it was asked for; refuses the executions counted in `refused`."""
 
     def __init__(self, refused=()):
         self.refused, self.gears = refused, []
@@ -68,23 +69,24 @@ def clock():
 
 @pytest.fixture
 def execute(clock):
-    """A function: sizes, a lane, and more of the window -> the answers and what was counted."""
+    """A function: sizes, an executor, and more of the request batch -> the answers and what was
+    counted."""
 
-    def execute(tokens, lane, *, callers=None, gears=None, workspace=None, capacity=16):
+    def execute(tokens, executor, *, callers=None, gears=None, workspace=None, capacity=16):
         metrics = Metrics()
         sizes = [size if isinstance(size, dict) else {"tokens": size} for size in tokens]
-        window = Window(
+        request_batch = RequestBatch(
             [Block(1, own, {}, {}, needs=own) for own in sizes],
-            callers or [ANYONE] * len(tokens),
+            callers or [ANONYMOUS_CALLER] * len(tokens),
             gears=gears,
-            grouping=Regrouper(gears or FREE, COST, capacity),
+            partitioner=BatchPartitioner(gears or FREE, COST, capacity),
             workspace=workspace or Unmanaged(),
             metrics=metrics,
             clock=clock,
         )
-        for launch in window.plan():
-            window.run(launch, lane)
-        return window.results(), metrics.snapshot()
+        for execution in request_batch.plan():
+            request_batch.run(execution, executor)
+        return request_batch.results(), metrics.snapshot()
 
     return execute
 
@@ -98,15 +100,15 @@ def fail_if(culprit, fault=EngineFault):
 
 
 def test_each_request_is_answered_in_order(execute):
-    answers, counts = execute([3, 1, 2], Lane())
+    answers, counts = execute([3, 1, 2], Executor())
     assert [answer["size"] for answer in answers] == [3, 1, 2]
     assert counts.launches == 1
 
 
-def test_a_defect_in_one_launch_is_the_answer_of_its_requests_alone(execute, caplog):
-    lane = Lane(fail_if(7, ValueError))
+def test_a_defect_in_one_execution_is_the_answer_of_its_requests_alone(execute, caplog):
+    executor = Executor(fail_if(7, ValueError))
     answers, counts = execute(
-        [5, 7, 9], lane, callers=[Caller("a"), Caller("b"), ANYONE], capacity=1
+        [5, 7, 9], executor, callers=[Caller("a"), Caller("b"), ANONYMOUS_CALLER], capacity=1
     )
     assert (answers[0], answers[2]) == ({"size": 5}, {"size": 9})
     assert type(answers[1]) is RuntimeFault
@@ -117,15 +119,15 @@ def test_a_defect_in_one_launch_is_the_answer_of_its_requests_alone(execute, cap
     assert (record.levelno, record.exc_info[0]) == (logging.ERROR, ValueError)
 
 
-def test_a_server_that_cannot_be_asked_fails_no_other_launch(execute):
-    callers = [Caller(is_cancelled=lambda: 1 / 0), ANYONE]
-    broken, answered = execute([5, 7], Lane(), callers=callers, capacity=1)[0]
+def test_a_server_that_cannot_be_asked_fails_no_other_execution(execute):
+    callers = [Caller(is_cancelled=lambda: 1 / 0), ANONYMOUS_CALLER]
+    broken, answered = execute([5, 7], Executor(), callers=callers, capacity=1)[0]
     assert str(broken) == "ZeroDivisionError: division by zero"
     assert answered == {"size": 7}
 
 
-def test_a_refused_lease_fails_its_launch_alone(execute):
-    answers, counts = execute([5, 7], Lane(), workspace=Leases(refused={0}), capacity=1)
+def test_a_refused_lease_fails_its_execution_alone(execute):
+    answers, counts = execute([5, 7], Executor(), workspace=Leases(refused={0}), capacity=1)
     assert sorted(map(type, answers), key=repr) == [dict, PoolTimeout]
     assert counts.departed == 0
 
@@ -135,37 +137,37 @@ def test_who_leaves_while_culprits_are_looked_for_is_no_culprit(execute, clock):
         clock.advance(1.0)
         fail_if(4)(tokens)
 
-    callers = [Caller(deadline=1.5)] * 3 + [ANYONE]
-    answers, counts = execute([1, 2, 3, 4], Lane(fail), callers=callers)
+    callers = [Caller(deadline=1.5)] * 3 + [ANONYMOUS_CALLER]
+    answers, counts = execute([1, 2, 3, 4], Executor(fail), callers=callers)
     assert [type(answer) for answer in answers] == [dict, dict, Expired, EngineFault]
     assert (counts.departed, counts.culprits) == (1, 1)
 
 
-def test_who_leaves_while_the_launch_waits_for_workspace_is_not_executed(execute, clock):
+def test_who_leaves_while_the_execution_waits_for_workspace_is_not_executed(execute, clock):
     class Slow(Leases):
         def lease(self, gear, deadline):
             clock.advance(2.0)
             return super().lease(gear, deadline)
 
-    lane = Lane()
-    callers = [Caller(deadline=1.0), ANYONE]
-    answers, _ = execute([1, 2], lane, callers=callers, workspace=Slow())
+    executor = Executor()
+    callers = [Caller(deadline=1.0), ANONYMOUS_CALLER]
+    answers, _ = execute([1, 2], executor, callers=callers, workspace=Slow())
     assert [type(answer) for answer in answers] == [Expired, dict]
-    assert [gear.rows for gear in lane.gears] == [1]
+    assert [gear.rows for gear in executor.gears] == [1]
 
 
-def test_all_may_leave_while_the_launch_waits_for_workspace(execute, clock):
+def test_all_may_leave_while_the_execution_waits_for_workspace(execute, clock):
     class Gone(Leases):
         def lease(self, gear, deadline):
             cancelled.add(True)
             return super().lease(gear, deadline)
 
     cancelled = set()
-    lane = Lane()
+    executor = Executor()
     callers = [Caller(is_cancelled=lambda: bool(cancelled))] * 2
-    answers, counts = execute([1, 2], lane, callers=callers, workspace=Gone())
+    answers, counts = execute([1, 2], executor, callers=callers, workspace=Gone())
     assert [type(answer) for answer in answers] == [Cancelled, Cancelled]
-    assert (lane.gears, counts.departed) == ([], 2)
+    assert (executor.gears, counts.departed) == ([], 2)
 
 
 @pytest.mark.parametrize(
@@ -179,79 +181,81 @@ def test_all_may_leave_while_the_launch_waits_for_workspace(execute, clock):
         (("tokens", "width"), [(32, 32), (8, 100)], [(20, 20), (5, 5)]),
     ],
 )
-def test_halves_of_a_launch_need_no_more_workspace_than_was_leased(execute, axes, table, requests):
+def test_halves_of_an_execution_need_no_more_workspace_than_was_leased(
+    execute, axes, table, requests
+):
     own = [axis for axis in axes if axis != "batch"]
     gears = Gears(own, dict.fromkeys(own, 256), 16, {axes: table})
     sizes = [dict(zip(own, request, strict=True)) for request in requests]
-    lane, leases = Lane(fail_if(sizes[0]["tokens"], OutOfMemory)), Leases()
-    answers, _ = execute(sizes, lane, gears=gears, workspace=leases)
+    executor, leases = Executor(fail_if(sizes[0]["tokens"], OutOfMemory)), Leases()
+    answers, _ = execute(sizes, executor, gears=gears, workspace=leases)
     assert [type(answer) for answer in answers] == [OutOfMemory, *[dict] * (len(sizes) - 1)]
     (leased,) = leases.gears
-    assert len(lane.gears) > 1
-    for gear in lane.gears:
+    assert len(executor.gears) > 1
+    for gear in executor.gears:
         assert gear.rows <= leased.rows
         assert all(gear.extents[axis] <= leased.extents[axis] for axis in own)
 
 
-def test_what_is_left_of_a_launch_runs_in_the_gear_that_it_has_alone(execute):
+def test_what_is_left_of_an_execution_runs_in_the_gear_that_it_has_alone(execute):
     gears = Gears(["tokens"], {"tokens": 64}, 4, {("batch",): [(4,)], ("tokens",): [(8,), (64,)]})
-    lane = Lane(fail_if(60))
-    execute([60, 5], lane, gears=gears)
-    ran = [(gear.rows, gear.extents["tokens"]) for gear in lane.gears]
+    executor = Executor(fail_if(60))
+    execute([60, 5], executor, gears=gears)
+    ran = [(gear.rows, gear.extents["tokens"]) for gear in executor.gears]
     assert ran == [(4, 64), (4, 64), (4, 8)]
 
 
 def test_requests_that_no_gear_holds_are_misses_and_the_others_hits(execute):
     gears = Gears(["tokens"], {"tokens": 256}, 16, {("tokens",): [(8,), (32,)]})
-    answers, counts = execute([5, 6, 200], Lane(), gears=gears)
+    answers, counts = execute([5, 6, 200], Executor(), gears=gears)
     assert [answer["size"] for answer in answers] == [5, 6, 200]
     assert counts.gear_hits == {"tokens 8": 1}
     assert counts.gear_misses == 1
 
 
 def test_where_there_are_no_gears_none_is_missed(execute):
-    _, counts = execute([5, 200], Lane())
+    _, counts = execute([5, 200], Executor())
     assert (counts.gear_hits, counts.gear_misses) == ({}, 0)
 
 
-def test_lane_is_told_how_long_the_last_caller_waits_and_whether_anybody_does(execute, clock):
+def test_executor_is_told_how_long_the_last_caller_waits_and_whether_anybody_does(execute, clock):
     clock.advance(10.0)
-    lane = Lane()
-    answers, _ = execute([5, 5], lane, callers=[Caller(deadline=11.0), Caller(deadline=12.5)])
+    executor = Executor()
+    answers, _ = execute([5, 5], executor, callers=[Caller(deadline=11.0), Caller(deadline=12.5)])
     assert [type(answer) for answer in answers] == [dict, dict]
-    assert (lane.left_s, lane.is_gone) == ([2.5], [False])
+    assert (executor.left_s, executor.is_gone) == ([2.5], [False])
 
 
-def test_lane_learns_that_nobody_waits_any_more(execute):
-    lane, asked = Lane(), []
+def test_executor_learns_that_nobody_waits_any_more(execute):
+    executor, asked = Executor(), []
 
-    def is_cancelled():  # from the second time on, which is while the lane waits
+    def is_cancelled():  # from the second time on, which is while the executor waits
         asked.append(True)
         return len(asked) > 1
 
-    execute([5000], lane, callers=[Caller(is_cancelled=is_cancelled)])
-    assert lane.is_gone == [True]
-    assert lane.left_s == [math.inf]
+    execute([5000], executor, callers=[Caller(is_cancelled=is_cancelled)])
+    assert executor.is_gone == [True]
+    assert executor.left_s == [math.inf]
 
 
 @pytest.mark.parametrize("fault", [Expired, Cancelled])
-def test_launch_whose_turn_did_not_come_is_answered_with_why_and_counted(execute, fault):
-    answers, counts = execute([5, 5], Lane(fail_if(5, fault)))
+def test_execution_whose_turn_did_not_come_is_answered_with_why_and_counted(execute, fault):
+    answers, counts = execute([5, 5], Executor(fail_if(5, fault)))
     assert [type(answer) for answer in answers] == [fault, fault]
     assert (counts.departed, counts.isolations, counts.culprits) == (2, 0, 0)
 
 
 def test_whoever_would_be_late_in_company_goes_ahead_alone(execute, clock):
     clock.advance(100.0)
-    lane = Lane()
+    executor = Executor()
     gears = Gears(["tokens"], {"tokens": 10**6}, 16, {})
     # Together they take 3.0 s, and one after the other 1.0 s and 2.0 s.
-    callers = [ANYONE, Caller(deadline=101.5)]
-    execute([10**6, 1], lane, callers=callers, gears=gears)
-    assert [gear.extents["tokens"] for gear in lane.gears] == [1, 10**6]
+    callers = [ANONYMOUS_CALLER, Caller(deadline=101.5)]
+    execute([10**6, 1], executor, callers=callers, gears=gears)
+    assert [gear.extents["tokens"] for gear in executor.gears] == [1, 10**6]
 
 
-def test_without_deadlines_the_longest_launch_goes_first(execute):
-    lane = Lane()
-    execute([1, 9, 5], lane, callers=[Caller(deadline=math.inf)] * 3, capacity=1)
-    assert [gear.extents["tokens"] for gear in lane.gears] == [9, 5, 1]
+def test_without_deadlines_the_longest_execution_goes_first(execute):
+    executor = Executor()
+    execute([1, 9, 5], executor, callers=[Caller(deadline=math.inf)] * 3, capacity=1)
+    assert [gear.extents["tokens"] for gear in executor.gears] == [9, 5, 1]

@@ -1,0 +1,388 @@
+"""Against brute force: every partition of small request batches, every plan of the deadlines'
+family."""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise, permutations
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from runtime.batching.gear_sets import LIMIT, ROW_LIMIT, costs, gear_sets
+
+from ge_runtime.batching.cost import CostModel
+from ge_runtime.batching.gears import ROWS, Gear, Gears
+from ge_runtime.batching.partition import BatchPartitioner, Execution
+
+TOKENS = ("tokens",)
+SAME = pytest.approx
+
+
+@dataclass(frozen=True)
+class RequestBatch:
+    """Requests, and all that their plan depends on."""
+
+    gears: Gears
+    cost: CostModel
+    capacity: int
+    rows: list[int]
+    sizes: dict[str, list[int]]
+
+    @property
+    def n(self):
+        return len(self.rows)
+
+    def plan(self, **deadlines):
+        return BatchPartitioner(self.gears, self.cost, self.capacity).plan(
+            self.rows, self.sizes, **deadlines
+        )
+
+    def size(self, members):
+        extents = {axis: max(own[m] for m in members) for axis, own in self.sizes.items()}
+        return sum(self.rows[m] for m in members), extents
+
+    def held(self, members):
+        rows, extents = self.size(members)
+        return rows <= self.capacity and self.gears.fit(rows, extents) is not None
+
+    def seconds(self, members):
+        """What one execution of the members costs; inf if it may not be."""
+        if len(members) > 1 and not self.held(members):
+            return math.inf
+        rows, extents = self.size(members)
+        gear = self.gears.fit(rows, extents) or Gear(rows, extents)
+        return self.cost.seconds(gear.rows, gear.extents)
+
+    def total(self, partition):
+        return sum(map(self.seconds, partition))
+
+
+def request_batches(axes, terms, *, most_rows=3):
+    request = st.tuples(st.integers(1, most_rows), *(st.integers(1, LIMIT) for _ in axes))
+
+    def build(gears, cost, capacity, requests):
+        counts, *columns = (list(column) for column in zip(*requests, strict=True))
+        return RequestBatch(gears, cost, capacity, counts, dict(zip(axes, columns, strict=True)))
+
+    return st.builds(
+        build,
+        gear_sets(axes),
+        costs(*terms),
+        st.integers(1, ROW_LIMIT),
+        st.lists(request, min_size=1, max_size=6) | st.lists(request, min_size=6, max_size=6),
+    )
+
+
+# Rows and axes of all kinds of gears.
+any_batches = st.one_of(
+    request_batches((), ()),
+    request_batches(TOKENS, (TOKENS, ())),
+    request_batches(("h", "w"), (("h", "w"),)),
+    request_batches(("h", "w", "t"), (("h", "w"), ("t",))),
+)
+one_row_batches = st.one_of(
+    request_batches(TOKENS, (TOKENS,), most_rows=1),
+    request_batches(TOKENS, (TOKENS, ("tokens", "tokens")), most_rows=1),
+)
+
+
+def set_partitions(items):
+    """All partitions of a list into sets, as lists of lists."""
+    if not items:
+        yield []
+        return
+    first, *others = items
+    for count in range(len(others) + 1):
+        for friends in combinations(others, count):
+            rest = [item for item in others if item not in friends]
+            for partition in set_partitions(rest):
+                yield [[first, *friends], *partition]
+
+
+def run_partitions(items):
+    """All cuts of a list into runs of neighbours."""
+    inner = range(1, len(items))
+    for count in range(len(items)):
+        for cuts in combinations(inner, count):
+            yield [items[a:b] for a, b in pairwise((0, *cuts, len(items)))]
+
+
+def seconds_of(plan):
+    return sum(execution.seconds for execution in plan)
+
+
+@given(any_batches)
+def test_every_request_is_in_one_execution_that_holds_it(batch):
+    plan = batch.plan()
+    assert sorted(m for execution in plan for m in execution.members) == list(range(batch.n))
+    for execution in plan:
+        rows, extents = batch.size(execution.members)
+        assert list(execution.members) == sorted(execution.members)
+        assert execution.gear.rows >= rows
+        assert all(execution.gear.extents[axis] >= extents[axis] for axis in batch.sizes)
+        assert execution.seconds == SAME(batch.seconds(execution.members))
+        assert execution.seconds == batch.cost.seconds(execution.gear.rows, execution.gear.extents)
+
+
+@given(any_batches)
+def test_executions_of_several_keep_the_capacity_and_are_at_gears(batch):
+    for execution in batch.plan():
+        rows, extents = batch.size(execution.members)
+        assert batch.held(execution.members) or len(execution.members) == 1
+        expected = batch.gears.fit(rows, extents) or Gear(rows, extents)
+        assert execution.gear == expected
+
+
+@given(one_row_batches)
+def test_one_axis_and_one_row_each_is_the_optimum_over_all_sets(batch):
+    optimum = min(map(batch.total, set_partitions(list(range(batch.n)))))
+    assert seconds_of(batch.plan()) == SAME(optimum, rel=1e-9)
+
+
+def orders_of(batch, members):
+    """The documented orders: by size; with several axes by work, and by each axis."""
+
+    def own(member):
+        sizes = [sizes[member] for sizes in reversed(batch.sizes.values())]
+        return [*sizes, batch.rows[member]]
+
+    if len(batch.sizes) <= 1:
+        return [sorted(members, key=own)]
+    alone = {m: batch.gears.fit(*batch.size([m])).extents for m in members}
+    by_work = sorted(members, key=lambda m: [batch.cost.elements(alone[m]), *own(m)])
+    by_axis = [sorted(members, key=lambda m: [alone[m][a], *own(m)]) for a in batch.sizes]
+    return [by_work, *by_axis]
+
+
+def images(launch_s, heights, widths):
+    """A request batch of four one-row requests where an element of the image costs a second."""
+    gears = Gears(("h", "w"), {"h": LIMIT, "w": LIMIT}, ROW_LIMIT, {})
+    cost = CostModel(launch_s, 1.0, 0.0, (("h", "w"),))
+    return RequestBatch(gears, cost, ROW_LIMIT, [1] * 4, {"h": heights, "w": widths})
+
+
+@given(any_batches)
+@example(images(20.0, [8, 7, 7, 2], [4, 8, 3, 4]))  # found by work only
+@example(images(30.0, [7, 3, 3, 5], [3, 8, 3, 4]))  # by height only
+@example(images(20.0, [5, 4, 5, 7], [6, 3, 2, 2]))  # by width only
+def test_any_batch_is_the_optimum_over_the_runs_of_its_orders(batch):
+    alone = [m for m in range(batch.n) if not batch.held([m])]
+    shared = [m for m in range(batch.n) if batch.held([m])]
+    optimum = sum(batch.seconds([m]) for m in alone)
+    if shared:
+        orders = orders_of(batch, shared)
+        optimum += min(batch.total(cut) for order in orders for cut in run_partitions(order))
+    assert seconds_of(batch.plan()) == SAME(optimum, rel=1e-9)
+
+
+def moved(batch, places):
+    rows = [batch.rows[place] for place in places]
+    sizes = {axis: [own[place] for place in places] for axis, own in batch.sizes.items()}
+    return replace(batch, rows=rows, sizes=sizes)
+
+
+@given(any_batches, st.randoms(use_true_random=False))
+def test_the_order_of_arrival_does_not_change_the_total(batch, random):
+    shuffled = moved(batch, random.sample(range(batch.n), batch.n))
+    assert seconds_of(shuffled.plan()) == SAME(seconds_of(batch.plan()), rel=1e-9)
+
+
+@pytest.mark.parametrize("axes", [("h",), ("h", "w")])
+def test_neither_does_it_among_requests_of_one_size(axes):
+    gears = Gears(axes, dict.fromkeys(axes, LIMIT), ROW_LIMIT, {})
+    sizes = {"h": [3, 3, 7], "w": [1, 1, 1]}
+    cost = CostModel(20.0, 1.0, 0.0, (axes,))
+    batch = RequestBatch(gears, cost, 4, [3, 2, 2], {axis: sizes[axis] for axis in axes})
+    totals = {seconds_of(moved(batch, places).plan()) for places in permutations(range(3))}
+    assert len(totals) == 1
+
+
+@given(any_batches)
+def test_plans_are_deterministic(batch):
+    assert batch.plan() == batch.plan()
+
+
+@given(any_batches)
+def test_without_deadlines_the_longest_execution_runs_first(batch):
+    times = [execution.seconds for execution in batch.plan()]
+    assert times == sorted(times, reverse=True)
+
+
+@given(any_batches)
+def test_deadlines_that_the_optimum_meets_change_only_the_order(batch):
+    late = [1000.0 - member for member in range(batch.n)]
+    plan = batch.plan(now=1.0, deadlines=late)
+    assert seconds_of(plan) == SAME(seconds_of(batch.plan()), rel=1e-9)
+    earliest = [min(late[m] for m in execution.members) for execution in plan]
+    assert earliest == sorted(earliest)
+
+
+def outcome(batch, executions, now, due):
+    """How many deadlines are missed, and when the last execution ends."""
+    missed = 0
+    for members in executions:
+        now += batch.seconds(members)
+        missed += sum(due[m] < now for m in members)
+    return missed, now
+
+
+def earliest_first(batch, partition, due):
+    return sorted(partition, key=lambda run: (min(due[m] for m in run), -batch.seconds(run)))
+
+
+def only_optimum(batch, members):
+    """The one best partition into sets; examples with several of equal time are left out."""
+    ranked = sorted(set_partitions(members), key=batch.total)
+    totals = [batch.total(partition) for partition in ranked[:2]]
+    assume(len(totals) < 2 or totals[0] < totals[1] * (1 - 1e-9))
+    return ranked[0]
+
+
+def family(batch, now, due):
+    """Every plan of the documented family."""
+    alone = [now + batch.seconds([m]) for m in range(batch.n)]
+    due = [d if end <= d else math.inf for d, end in zip(due, alone, strict=True)]
+    order = sorted(range(batch.n), key=lambda m: due[m])
+    urgent = batch.n - due.count(math.inf)
+    for k in {0, 1, 2, 4, 8, urgent} & set(range(urgent + 1)):
+        parts = [only_optimum(batch, part) for part in (order[:k], order[k:])]
+        yield [run for part in parts for run in earliest_first(batch, part, due)]
+
+
+@given(one_row_batches, st.lists(st.just(1.0) | st.floats(0, 1), min_size=6, max_size=6))
+def test_missed_deadlines_are_the_fewest_of_the_family_and_then_the_time(batch, shares):
+    assume(len(set(batch.sizes["tokens"])) == batch.n)
+    everyone = only_optimum(batch, list(range(batch.n)))
+    now, total = 50.0, batch.total(everyone)
+    # Up to the time that the optimum takes, or none.
+    due = [now + share * total if share < 1 else math.inf for share in shares][: batch.n]
+    unhurried = outcome(batch, earliest_first(batch, everyone, due), now, due)
+    if unhurried[0]:
+        best = min(outcome(batch, executions, now, due) for executions in family(batch, now, due))
+    else:
+        best = unhurried
+    plan = batch.plan(now=now, deadlines=due)
+    missed, end = outcome(batch, [execution.members for execution in plan], now, due)
+    assert (missed, end) == (best[0], SAME(best[1], rel=1e-9))
+
+
+def partitioner(launch_s=0.0, element_s=0.001, tables=None, capacity=64):
+    gears = Gears(TOKENS, {"tokens": 512}, 64, tables or {})
+    return BatchPartitioner(gears, CostModel(launch_s, element_s, 0.0, (TOKENS,)), capacity)
+
+
+def members_of(plan):
+    return [execution.members for execution in plan]
+
+
+def test_an_empty_batch_has_no_executions():
+    assert partitioner().plan([], {"tokens": []}) == []
+
+
+def test_one_request_is_one_execution():
+    plan = partitioner(launch_s=1.0).plan([3], {"tokens": [7]})
+    assert plan == [Execution((0,), Gear(3, {"tokens": 7}), SAME(1.021))]
+
+
+def test_dear_executions_make_one_batch():
+    plan = partitioner(launch_s=100.0).plan([1] * 5, {"tokens": [5, 500, 7, 80, 6]})
+    assert plan == [Execution((0, 1, 2, 3, 4), Gear(5, {"tokens": 500}), SAME(102.5))]
+
+
+def test_free_executions_never_pad_and_never_split_without_gain():
+    # Ten times 0.003 s added up in pieces is less than at once, by rounding.
+    plan = partitioner().plan([1] * 12, {"tokens": [3, 30] * 2 + [3] * 8})
+    assert members_of(plan) == [(1, 3), (0, 2, *range(4, 12))]
+
+
+def test_a_batch_gear_is_filled_with_what_is_near_in_size():
+    fours = partitioner(launch_s=0.1, tables={(ROWS,): [(1,), (4,)]})
+    plan = fours.plan([1] * 5, {"tokens": [10, 11, 100, 12, 13]})
+    assert [(execution.members, execution.gear.rows) for execution in plan] == [
+        ((2,), 1),
+        ((0, 1, 3, 4), 4),
+    ]
+
+
+def test_requests_of_one_gear_are_neighbours_when_there_are_several_axes():
+    kinds = [(32, 32), (32, 128), (128, 32), (128, 128)]
+    gears = Gears(("h", "w"), {"h": 128, "w": 128}, 64, {("h", "w"): kinds})
+    cost = CostModel(1e-3, 1e-6, 0.0, (("h", "w"),))
+    # By height small and wide ones alternate, by width small and tall, by area wide and tall.
+    sizes = {"h": [20, 30, 25, 31, 100, 90], "w": [30, 20, 100, 90, 25, 31]}
+    plan = BatchPartitioner(gears, cost, 64).plan([1] * 6, sizes)
+    assert sorted(members_of(plan)) == [(0, 1), (2, 3), (4, 5)]
+
+
+def test_a_request_that_no_gear_holds_runs_alone_at_its_size():
+    plan = partitioner(launch_s=100.0, tables={TOKENS: [(16,), (64,)]}).plan(
+        [1, 2, 1], {"tokens": [9, 65, 60]}
+    )
+    assert sorted(members_of(plan)) == [(0, 2), (1,)]
+    assert next(execution for execution in plan if execution.members == (1,)).gear == Gear(
+        2, {"tokens": 65}
+    )
+
+
+def test_a_request_of_more_rows_than_the_capacity_runs_alone():
+    tables = {(ROWS,): [(4,), (8,)]}
+    plan = partitioner(launch_s=100.0, tables=tables, capacity=4).plan(
+        [5, 2, 2], {"tokens": [9, 9, 9]}
+    )
+    assert [(execution.members, execution.gear.rows) for execution in plan] == [
+        ((0,), 8),
+        ((1, 2), 4),
+    ]
+
+
+def test_an_urgent_request_leaves_the_batch_that_would_make_it_late():
+    dear = partitioner(launch_s=1.0)
+    rows, sizes = [1, 1, 1], {"tokens": [500, 400, 10]}
+    assert members_of(dear.plan(rows, sizes)) == [(0, 1, 2)]
+    plan = dear.plan(rows, sizes, now=7.0, deadlines=[math.inf, math.inf, 8.1])
+    assert members_of(plan) == [(2,), (0, 1)]
+
+
+def test_an_urgent_request_leaves_others_with_deadlines_as_well():
+    plan = partitioner(launch_s=1.0).plan(
+        [1] * 4, {"tokens": [500, 10, 400, 500]}, deadlines=[math.inf, 1.1, 9.0, 9.0]
+    )
+    assert members_of(plan) == [(1,), (0, 2, 3)]
+
+
+def test_a_deadline_is_met_by_an_answer_at_that_very_moment():
+    # Together both end at 3.0 s, apart at 2.0 and 4.0 s.
+    whole = BatchPartitioner(
+        Gears(TOKENS, {"tokens": 8}, 8, {}), CostModel(1.0, 1.0, 0.0, (TOKENS,)), 8
+    )
+    plan = whole.plan([1, 1], {"tokens": [1, 1]}, deadlines=[3.0, math.inf])
+    assert members_of(plan) == [(0, 1)]
+
+
+def test_as_many_urgent_requests_come_first_as_meet_their_deadlines_together():
+    dear = partitioner(launch_s=2.0)
+    rows, sizes = [1] * 5, {"tokens": [500, 10, 10, 10, 400]}
+    assert len(dear.plan(rows, sizes)) == 1
+    plan = dear.plan(rows, sizes, deadlines=[math.inf, 2.05, 2.06, 2.07, math.inf])
+    assert members_of(plan) == [(1, 2, 3), (0, 4)]
+
+
+def test_of_plans_that_meet_all_deadlines_the_one_that_ends_first_is_taken():
+    dear = partitioner(launch_s=1.2)
+    # The first alone and the others together would do as well, and end at 3.4 s.
+    plan = dear.plan([1] * 3, {"tokens": [10, 11, 500]}, deadlines=[1.3, 5.0, math.inf])
+    assert members_of(plan) == [(0, 1), (2,)]
+
+
+def test_a_deadline_lost_anyway_makes_nobody_else_late():
+    plan = partitioner().plan([1, 1], {"tokens": [500, 100]}, deadlines=[0.01, 0.15])
+    assert members_of(plan) == [(1,), (0,)]
+
+
+def test_execution_of_takes_any_members_together():
+    batch = [1, 2, 3], {"tokens": [9, 20, 70]}
+    tables = {TOKENS: [(16,), (64,)]}
+    execution = partitioner(tables=tables).execution_of([1, 0], *batch)
+    assert execution == Execution((0, 1), Gear(3, {"tokens": 64}), SAME(0.192))
+    beyond = partitioner(tables=tables).execution_of([2, 0], *batch)
+    assert beyond == Execution((0, 2), Gear(4, {"tokens": 70}), SAME(0.28))
