@@ -10,8 +10,8 @@ from ge_runtime.cli.arguments import add_model, new_command, whole
 from ge_runtime.cli.inspect import inspect
 from ge_runtime.cli.model_config import read_model_config
 from ge_runtime.errors import ConfigFault
-from ge_runtime.testing.conformance import ROUNDS, check
-from ge_runtime.testing.padding import PADDINGS
+from ge_runtime.testing.conformance import DEFAULT_ROUNDS, check
+from ge_runtime.testing.model_under_test import PADDINGS
 
 if TYPE_CHECKING:
     from ge_runtime.cli.arguments import Subparsers
@@ -66,8 +66,14 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_model(parser)
     add = parser.add_argument
-    add("--rounds", type=whole, default=ROUNDS, metavar="N", help=f"random windows ({ROUNDS})")
-    add("--seed", type=_natural, default=0, metavar="S", help="of the random windows (0)")
+    add(
+        "--rounds",
+        type=whole,
+        default=DEFAULT_ROUNDS,
+        metavar="N",
+        help=f"random request batches ({DEFAULT_ROUNDS})",
+    )
+    add("--seed", type=_natural, default=0, metavar="S", help="of the random request batches (0)")
     add(
         "--range",
         action="append",

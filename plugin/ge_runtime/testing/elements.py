@@ -57,8 +57,8 @@ def random_elements(
         texts = [rng.bytes(length) for length in rng.integers(0, 6, math.prod(shape))]
         return np.fromiter(texts, np.object_, len(texts)).reshape(shape)
     if dtype is DType.BOOL or dtype.is_integer:
-        drawn = rng.integers(int(low), int(high), shape, _WIDEST.get(dtype, np.dtype(np.int64)))
-        return drawn.astype(dtype.numpy)
+        values = rng.integers(int(low), int(high), shape, _WIDEST.get(dtype, np.dtype(np.int64)))
+        return values.astype(dtype.numpy)
     floats = rng.uniform(low, high, shape).astype(
         np.float32 if dtype is DType.BF16 else dtype.numpy
     )

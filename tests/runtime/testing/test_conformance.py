@@ -1,6 +1,11 @@
 """The suite passes sound models, and finds every fault that is planted."""
 
+from dataclasses import replace
+from itertools import chain
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from runtime.support.graphs import TABLE
 from runtime.testing.models import (
     BLIND,
@@ -21,7 +26,7 @@ from runtime.testing.mutants import ENGINE_MUTANTS, MUTANTS, ON_ANY_ENGINE, Muta
 from ge_runtime.errors import EngineFault, RuntimeFault
 from ge_runtime.scheduling.executor import Executor
 from ge_runtime.scheduling.request_batch import RequestBatch
-from ge_runtime.testing.conformance import check
+from ge_runtime.testing.conformance import Failure, Mismatch, Report, check, smallest_failing
 
 ENGINES = ["onnxruntime", "torch"]
 
@@ -82,7 +87,7 @@ def test_the_least_that_fails_is_found(examine, monkeypatch):
     MUTANTS["answers of an execution swapped"].plant(monkeypatch)
     failure = examine(FREE).failure
     assert failure.how == "in random groups"
-    assert failure.wrong.request in failure.company
+    assert failure.mismatch.request in failure.failed_group
     (pair,) = failure.smallest
     assert len(pair) == 2
     assert failure.left.request in pair
@@ -113,8 +118,8 @@ def test_an_execution_that_fails_only_in_company_is_a_failure(examine, monkeypat
 
     Mutant((FREE,), Executor, "execute", refuses_company).plant(monkeypatch)
     failure = examine(FREE).failure
-    assert failure.wrong.request is None
-    assert "launch(es) failed, and were executed again in parts" in failure.wrong.text
+    assert failure.mismatch.request is None
+    assert "launch(es) failed, and were executed again in parts" in failure.mismatch.text
     assert [len(group) for group in failure.smallest] == [2]
 
 
@@ -124,7 +129,7 @@ def test_what_takes_the_runtime_down_is_a_failure(examine, monkeypatch):
 
     Mutant((FREE,), RequestBatch, "results", raises).plant(monkeypatch)
     report = examine(FREE)
-    assert report.failure.wrong.text == "found KeyError ''token'' for all, expected answers"
+    assert report.failure.mismatch.text == "found KeyError ''token'' for all, expected answers"
 
 
 def test_a_graph_that_fails_on_a_request_by_itself_needs_other_ranges(examine):
@@ -162,7 +167,7 @@ def test_padding_gets_the_highest_value_of_the_range(examine):
 def test_padding_of_nan_needs_a_graph_that_selects(examine):
     report = examine(IMAGES, padding="nan")  # this one multiplies by its mask
     assert report.pads == {"image": "nan"}
-    assert "found nan" in str(report.failure.wrong)
+    assert "found nan" in str(report.failure.mismatch)
 
 
 def test_padding_can_be_kept_and_then_hides_a_graph_that_ignores_its_mask(examine):
@@ -176,3 +181,117 @@ def test_inputs_are_only_padded_otherwise_where_the_graph_knows_padding(examine)
     assert not examine(OPTIONAL, rounds=1).pads  # its mask is an input like others
     assert not examine(DOUBLED, rounds=1).pads
     assert examine(TOKENS, rounds=1).pads == {"input_ids": "9"}
+
+
+FAILURE = Failure(
+    round=1,
+    how="in random groups",
+    requests=[
+        "1 row(s), tokens 4",
+        "2 row(s), tokens 2",
+        "1 row(s), tokens 9",
+        "3 row(s), tokens 1",
+    ],
+    mismatch=Mismatch(2, "output 'y': 1 of 4 element(s) differ"),
+    groups=[[1, 2, 3], [0]],
+    smallest=[[2, 3]],
+    left=Mismatch(2, "output 'y': 2 of 4 element(s) differ"),
+)
+REPORT = Report(
+    model="encoder",
+    seed=7,
+    rounds=2,
+    requests=8,
+    executions=21,
+    shared=5,
+    pads={"input_ids": "9"},
+    failure=FAILURE,
+)
+
+
+def test_a_failure_shows_its_execution_and_the_least_that_fails():
+    assert not REPORT.passed
+    assert (
+        str(REPORT)
+        == """\
+encoder: 2 round(s) of seed 7, 8 request(s) in 21 launches, 5 of them shared
+padding of 'input_ids' poisoned with 9
+FAILED
+round 1, requests executed in random groups:
+  request 2: output 'y': 1 of 4 element(s) differ
+its launch:
+    request 1: 2 row(s), tokens 2
+    request 2: 1 row(s), tokens 9
+    request 3: 3 row(s), tokens 1
+the least that fails:
+    request 2: 1 row(s), tokens 9
+    request 3: 3 row(s), tokens 1
+  request 2: output 'y': 2 of 4 element(s) differ"""
+    )
+
+
+def test_several_executions_are_told_apart():
+    lines = replace(FAILURE, smallest=[[0], [2, 3]]).lines()
+    assert lines[lines.index("the least that fails, 2 launches:") :] == [
+        "the least that fails, 2 launches:",
+        "  launch 1",
+        "    request 0: 1 row(s), tokens 4",
+        "  launch 2",
+        "    request 2: 1 row(s), tokens 9",
+        "    request 3: 3 row(s), tokens 1",
+        "  request 2: output 'y': 2 of 4 element(s) differ",
+    ]
+
+
+def test_a_failure_that_does_not_come_again_shows_no_least():
+    lines = replace(FAILURE, smallest=None, left=None).lines()
+    assert lines[-1] == "executed once more, the same launches give no wrong answer"
+
+
+def test_a_failure_of_no_single_answer_shows_no_execution():
+    failure = replace(FAILURE, mismatch=Mismatch(None, "1 launch(es) failed"))
+    assert failure.lines()[:3] == [
+        "round 1, requests executed in random groups:",
+        "  1 launch(es) failed",
+        "the least that fails:",
+    ]
+
+
+def test_a_pass_says_what_was_tried():
+    report = replace(REPORT, failure=None, shared=0, pads={})
+    assert report.passed
+    assert report.lines() == [
+        "encoder: 2 round(s) of seed 7, 8 request(s) in 21 launches, 0 of them shared",
+        "no two requests shared a launch, so nothing is shown of company",
+        "passed: every answer is that of the request by itself",
+    ]
+
+
+MEMBERS = st.integers(0, 9)
+GROUPS = st.permutations(range(10)).flatmap(
+    lambda order: st.lists(st.integers(1, 9), max_size=4).map(
+        lambda cuts: [
+            order[start:end]
+            for start, end in zip([0, *sorted(set(cuts))], [*sorted(set(cuts)), 10], strict=True)
+        ]
+    )
+)
+
+
+@given(GROUPS, st.frozensets(MEMBERS, min_size=1, max_size=3))
+def test_what_is_left_are_the_members_that_fail_wherever_they_are(groups, culprits):
+    left = smallest_failing(groups, lambda less: culprits <= set(chain.from_iterable(less)))
+    assert sorted(chain.from_iterable(left)) == sorted(culprits)
+    assert all(any(set(group) <= set(own) for own in groups) for group in left)
+
+
+@given(GROUPS, MEMBERS, MEMBERS)
+def test_members_that_only_fail_together_stay_together(groups, one, other):
+    def fails(less):
+        return any({one, other} <= set(group) for group in less)
+
+    left = smallest_failing(groups, fails)
+    if fails(groups):
+        assert [set(group) for group in left] == [{one, other}]
+    else:
+        assert left is None

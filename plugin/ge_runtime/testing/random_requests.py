@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ge_runtime.batching.gears import Gears
 from ge_runtime.config import RuntimeConfig
@@ -19,14 +20,12 @@ from ge_runtime.errors import RuntimeFault
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Tensors, TensorSpec
 from ge_runtime.testing.elements import poison_of, random_elements, range_of
-from ge_runtime.testing.extent import Extent
 
 MOST_REQUESTS: Final = 10
 """Of a request batch."""
 
 ENOUGH_ELEMENTS: Final = 4096
-"""A request batch padded to its largest sizes is no larger, save where two rows at the limits
-are."""
+"""A batch padded to its largest sizes is no larger, save where two rows at the limits are."""
 
 _BOUND: Final = 0.3
 """How often a size is one of the bounds."""
@@ -34,25 +33,66 @@ _TRIES: Final = 20
 """Of a shape that the model takes; then a row at the limits, which every model takes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
-    """One random request."""
+@dataclass(frozen=True, slots=True)
+class RequestExtent:
+    """The rows of a request, the sizes of its tensors, and how far its rows reach."""
 
-    extent: Extent
+    rows: int
+    sizes: Mapping[str, int]
+    """Axis: its size in the request's tensors."""
+    ends: Mapping[str, Sequence[int]]
+    """Every axis: where the data of each row ends."""
+
+    def ends_of(self, row: int) -> dict[str, int]:
+        """Axis: where the data of this row ends."""
+        return {axis: ends[row] for axis, ends in self.ends.items()}
+
+    def inside(self, spec: TensorSpec) -> NDArray[np.bool_]:
+        """Where a tensor holds data: broadcasts with its [rows, *dims]."""
+        result = np.ones((self.rows, *[1] * len(spec.dims)), np.bool_)
+        for at, dim in enumerate(spec.dims, start=1):
+            if not isinstance(dim, int):
+                places = np.arange(_dim_size(dim, self.sizes))
+                ends = np.array([_dim_size(dim, self.ends_of(row)) for row in range(self.rows)])
+                along = [1] * result.ndim
+                along[at] = -1
+                column = ends.reshape(-1, *[1] * len(spec.dims))
+                result = result & (places.reshape(along) < column)
+        return result
+
+    def __str__(self) -> str:
+        words = [f"{self.rows} row(s)", *(f"{axis} {size}" for axis, size in self.sizes.items())]
+        words += [
+            f"rows end at {axis} {', '.join(map(str, ends))}"
+            for axis, ends in self.ends.items()
+            if any(end < self.sizes[axis] for end in ends)
+        ]
+        return ", ".join(words)
+
+
+def _dim_size(dim: str | Relation, sizes: Mapping[str, int]) -> int:
+    return sizes[dim] if isinstance(dim, str) else dim.size(sizes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RandomRequest:
+    """A request of random sizes, lengths and elements."""
+
+    extent: RequestExtent
     given: Tensors
     """What the runtime gets: optional inputs may be missing, past each row's end is poison."""
-    whole: Tensors
+    complete: Tensors
     """The same data with all inputs there, [rows, *dims] even where requests have no rows."""
     originals: Tensors
     """The request as it came: `given`, unless tensors were prepared from it."""
 
     def __str__(self) -> str:
-        missing = ", ".join(sorted(self.whole.keys() - self.given.keys()))
+        missing = ", ".join(sorted(self.complete.keys() - self.given.keys()))
         return f"{self.extent}, without {missing}" if missing else str(self.extent)
 
 
-class Drawer:
-    """Draws batches of requests of one model."""
+class RequestGenerator:
+    """Draws request batches of one model."""
 
     def __init__(
         self, config: RuntimeConfig, gears: Gears, ranges: Mapping[str, tuple[float, float]]
@@ -77,9 +117,9 @@ class Drawer:
         self._bounds[ROWS] = _bounds(config.rows, (gear.rows for gear in gears.every()))
         self._most = max(ENOUGH_ELEMENTS, 2 * self._elements(config.limits))
 
-    def batch(self, rng: np.random.Generator) -> list[Drawn]:
+    def request_batch(self, rng: np.random.Generator) -> list[RandomRequest]:
         """At least one request."""
-        batch: list[Drawn] = []
+        batch: list[RandomRequest] = []
         rows, largest = 0, dict.fromkeys(self._config.limits, 1)
         for _ in range(rng.integers(2, MOST_REQUESTS + 1)):
             own_rows, sizes = self._shape(rng)
@@ -95,7 +135,7 @@ class Drawer:
         return max(math.prod(sizes[axis] for axis in spec.axes) for spec in sources)
 
     def _shape(self, rng: np.random.Generator) -> tuple[int, dict[str, int]]:
-        """Rows and sizes of one request, of at most half of a request batch's elements."""
+        """Rows and sizes of one request, of at most half of a batch's elements."""
         limits = self._config.limits
         for _ in range(_TRIES):
             sizes = {axis: self._size(rng, axis, limit) for axis, limit in limits.items()}
@@ -116,34 +156,36 @@ class Drawer:
         fits = config.oversize == "fallback" or self._gears.fit(rows, sizes) is not None
         return fits and all(relation.size(sizes) >= 1 for relation in relations)
 
-    def _request(self, rng: np.random.Generator, rows: int, sizes: dict[str, int]) -> Drawn:
+    def _request(self, rng: np.random.Generator, rows: int, sizes: dict[str, int]) -> RandomRequest:
         config = self._config
         missing = {name for name in config.defaults if rng.random() < 0.5}
         ends = {axis: [size] * rows for axis, size in sizes.items()}
         for axis, name in config.axis_lengths.items():
             if name not in missing:
-                ends[axis] = [_end(rng, sizes[axis]) for _ in range(rows)]
+                ends[axis] = [_random_end(rng, sizes[axis]) for _ in range(rows)]
         axis_of = {name: axis for axis, name in config.axis_lengths.items()}
-        extent = Extent(rows, sizes, ends)
+        extent = RequestExtent(rows, sizes, ends)
         given: dict[str, Array] = {}
-        whole: dict[str, Array] = {}
+        complete: dict[str, Array] = {}
         for spec in config.sources:
             name = spec.name
-            shape = (rows, *_known(rng, spec.shape(sizes)))
+            shape = (rows, *_random_dims(rng, spec.shape(sizes)))
             if name in axis_of:
                 lengths = np.array(ends[axis_of[name]], spec.dtype.numpy)
-                whole[name] = np.broadcast_to(lengths.reshape(rows, *[1] * len(spec.dims)), shape)
+                complete[name] = np.broadcast_to(
+                    lengths.reshape(rows, *[1] * len(spec.dims)), shape
+                )
             elif name in missing:
                 element = spec.dtype.scalar(config.defaults[name])
-                whole[name] = np.full(shape, element, spec.dtype.numpy)
+                complete[name] = np.full(shape, element, spec.dtype.numpy)
             else:
-                whole[name] = random_elements(rng, spec.dtype, shape, self.ranges[name])
+                complete[name] = random_elements(rng, spec.dtype, shape, self.ranges[name])
             if name not in missing:
-                given[name] = _poisoned(whole[name], spec, extent)
+                given[name] = _poisoned(complete[name], spec, extent)
         if not config.batched:
             given = {name: tensor[0] for name, tensor in given.items()}
         originals = self._originals(rng, rows) if config.prepared else given
-        return Drawn(extent, given, whole, originals)
+        return RandomRequest(extent, given, complete, originals)
 
     def _originals(self, rng: np.random.Generator, rows: int) -> dict[str, Array]:
         """What outputs that are inputs are taken from, where the graph gets prepared tensors."""
@@ -151,7 +193,7 @@ class Drawer:
         passed = set(self._config.passthrough.values())
         return {
             spec.name: random_elements(
-                rng, spec.dtype, (*lead, *_known(rng, spec.dims)), range_of(spec, None)
+                rng, spec.dtype, (*lead, *_random_dims(rng, spec.dims)), range_of(spec, None)
             )
             for spec in self._config.inputs
             if spec.name in passed
@@ -163,19 +205,19 @@ def _bounds(limit: int, gears: Iterable[int]) -> list[int]:
     return sorted(size for size in near if 1 <= size <= limit)
 
 
-def _end(rng: np.random.Generator, size: int) -> int:
+def _random_end(rng: np.random.Generator, size: int) -> int:
     """Where a row's data ends: at an edge of the tensor more often than not."""
     choice = rng.random()
     return size if choice < 0.4 else 1 if choice < 0.6 else int(rng.integers(1, size + 1))
 
 
-def _known(rng: np.random.Generator, dims: Sequence[object]) -> tuple[int, ...]:
+def _random_dims(rng: np.random.Generator, dims: Sequence[object]) -> tuple[int, ...]:
     """The dims with a random size for each that is UNKNOWN."""
     sizes = (dim if isinstance(dim, int) else UNKNOWN for dim in dims)
     return tuple(int(rng.integers(1, 5)) if size == UNKNOWN else size for size in sizes)
 
 
-def _poisoned(data: Array, spec: TensorSpec, extent: Extent) -> Array:
+def _poisoned(data: Array, spec: TensorSpec, extent: RequestExtent) -> Array:
     """The tensor with poison where it holds no data."""
     if spec.dtype is DType.BYTES or UNKNOWN in spec.dims:
         return data

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.testing.steering import MOST_TOGETHER, alone, at_random, exactly
+from ge_runtime.testing.model_under_test import MAX_GROUP, alone, at_random, exactly
 
 
 def anything(members):
@@ -21,7 +21,7 @@ def test_random_groups_hold_each_request_once_and_what_may_share(count, seed):
 
     groups = at_random(rng)(count, fits)
     assert sorted(chain.from_iterable(groups)) == list(range(count))
-    assert all(fits(group) and len(group) <= MOST_TOGETHER for group in groups)
+    assert all(fits(group) and len(group) <= MAX_GROUP for group in groups)
 
 
 def test_random_groups_share_and_differ():

@@ -20,8 +20,8 @@ from ge_runtime.batching.admission import Admission
 from ge_runtime.batching.gears import Gears
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.specs import DType
-from ge_runtime.testing.drawing import ENOUGH_ELEMENTS, Drawer
 from ge_runtime.testing.elements import poison_of
+from ge_runtime.testing.random_requests import ENOUGH_ELEMENTS, RequestGenerator
 
 MODELS = [
     FREE,
@@ -37,20 +37,24 @@ MODELS = [
 ]
 
 
-def drawer_of(model, ranges=None):
+def generator_of(model, ranges=None):
     config = parse(model.config)
     gears = Gears(list(config.limits), config.limits, config.rows, config.gears)
-    return config, gears, Drawer(config, gears, ranges or {})
+    return config, gears, RequestGenerator(config, gears, ranges or {})
 
 
-def drawn_from(model, batches=100, ranges=None):
-    drawer = drawer_of(model, ranges)[2]
-    return [drawn for seed in range(batches) for drawn in drawer.batch(np.random.default_rng(seed))]
+def requests_from(model, batches=100, ranges=None):
+    generator = generator_of(model, ranges)[2]
+    return [
+        request
+        for seed in range(batches)
+        for request in generator.request_batch(np.random.default_rng(seed))
+    ]
 
 
 @given(st.sampled_from(MODELS), st.integers(0, 999))
 def test_every_request_is_one_that_the_model_takes(model, seed):
-    config, gears, drawer = drawer_of(model)
+    config, gears, generator = generator_of(model)
     admission = Admission(
         config.sources,
         config.limits,
@@ -61,57 +65,57 @@ def test_every_request_is_one_that_the_model_takes(model, seed):
         gears=gears,
         gear_keys=tuple(config.gears),
     )
-    batch = drawer.batch(np.random.default_rng(seed))
+    batch = generator.request_batch(np.random.default_rng(seed))
     assert batch
-    for drawn in batch:
-        block, extent = admission.admit(drawn.given), drawn.extent
+    for request in batch:
+        block, extent = admission.admit(request.given), request.extent
         assert (block.rows, block.sizes) == (extent.rows, extent.sizes)
         assert all(extent.ends[axis] == ends for axis, ends in block.lengths.items())
 
 
 def test_equal_seeds_draw_equal_requests():
-    first, second = drawn_from(OPTIONAL, 5), drawn_from(OPTIONAL, 5)
-    assert [str(drawn) for drawn in first] == [str(drawn) for drawn in second]
+    first, second = requests_from(OPTIONAL, 5), requests_from(OPTIONAL, 5)
+    assert [str(request) for request in first] == [str(request) for request in second]
     for one, other in zip(first, second, strict=True):
         np.testing.assert_equal(one.given, other.given)
 
 
 def test_sizes_lie_at_limits_and_at_gears_and_in_between():
-    batch = drawn_from(GEARED)
-    sizes = {drawn.extent.sizes["tokens"] for drawn in batch}
+    batch = requests_from(GEARED)
+    sizes = {request.extent.sizes["tokens"] for request in batch}
     assert sizes >= {1, 2, 3, 4, 5, 15, 16, 17, 31, 32}
     assert len(sizes) > 20
-    assert {drawn.extent.rows for drawn in batch} == {1, 2, 3, 4, 5, 6, 7, 8}
+    assert {request.extent.rows for request in batch} == {1, 2, 3, 4, 5, 6, 7, 8}
 
 
 def test_most_sizes_are_small():
-    sizes = [drawn.extent.sizes["tokens"] for drawn in drawn_from(FREE)]
+    sizes = [request.extent.sizes["tokens"] for request in requests_from(FREE)]
     assert np.median(sizes) < 10
 
 
-def test_a_batch_in_one_batch_stays_affordable():
+def test_a_window_in_one_batch_stays_affordable():
     limits = {"limit.tokens": "512"}
     model = type(FREE)(FREE.graph, {**FREE.config, "max_batch_size": 64})
     model.config["parameters"] = {
         **FREE.config["parameters"],
         **{key: {"string_value": text} for key, text in limits.items()},
     }
-    drawer = drawer_of(model)[2]
+    generator = generator_of(model)[2]
     largest = 0
     for seed in range(100):
-        batch = drawer.batch(np.random.default_rng(seed))
-        rows = sum(drawn.extent.rows for drawn in batch)
-        largest = max(largest, rows * max(drawn.extent.sizes["tokens"] for drawn in batch))
+        batch = generator.request_batch(np.random.default_rng(seed))
+        rows = sum(request.extent.rows for request in batch)
+        largest = max(largest, rows * max(request.extent.sizes["tokens"] for request in batch))
     assert ENOUGH_ELEMENTS / 2 < largest <= ENOUGH_ELEMENTS
 
 
 def test_rows_end_anywhere_and_behind_them_is_poison():
-    batch = drawn_from(FREE, ranges={"input_ids": (3, 9)})
+    batch = requests_from(FREE, ranges={"input_ids": (3, 9)})
     shorter = 0
-    for drawn in batch:
-        lengths = drawn.given["lengths"].ravel()
-        assert drawn.extent.ends["tokens"] == lengths.tolist()
-        for row, length in zip(drawn.given["input_ids"], lengths, strict=True):
+    for request in batch:
+        lengths = request.given["lengths"].ravel()
+        assert request.extent.ends["tokens"] == lengths.tolist()
+        for row, length in zip(request.given["input_ids"], lengths, strict=True):
             assert ((row[:length] >= 3) & (row[:length] < 9)).all()
             assert (row[length:] == poison_of(DType.INT64)).all()
             shorter += length < len(row)
@@ -119,38 +123,38 @@ def test_rows_end_anywhere_and_behind_them_is_poison():
 
 
 def test_without_lengths_all_is_data():
-    for drawn in drawn_from(GEARED_IMAGES):
-        assert np.isfinite(drawn.given["image"]).all()
+    for request in requests_from(GEARED_IMAGES):
+        assert np.isfinite(request.given["image"]).all()
 
 
 def test_optional_inputs_are_missing_at_times_and_rows_without_lengths_are_full():
-    batch = drawn_from(OPTIONAL)
-    missing = {frozenset(drawn.whole.keys() - drawn.given.keys()) for drawn in batch}
+    batch = requests_from(OPTIONAL)
+    missing = {frozenset(request.complete.keys() - request.given.keys()) for request in batch}
     assert len(missing) == 4  # none, either, both
-    for drawn in batch:
-        sizes = np.full(drawn.extent.rows, drawn.extent.sizes["tokens"])
-        if "lengths" not in drawn.given:
-            assert (drawn.whole["lengths"].ravel() == sizes).all()
-            assert "rows end" not in str(drawn)
-        if "attention_mask" not in drawn.given:
-            assert (drawn.whole["attention_mask"] == 1).all()
-            assert "without attention_mask" in str(drawn)
+    for request in batch:
+        sizes = np.full(request.extent.rows, request.extent.sizes["tokens"])
+        if "lengths" not in request.given:
+            assert (request.complete["lengths"].ravel() == sizes).all()
+            assert "rows end" not in str(request)
+        if "attention_mask" not in request.given:
+            assert (request.complete["attention_mask"] == 1).all()
+            assert "without attention_mask" in str(request)
 
 
 def test_tensors_are_prepared_from_originals():
-    for drawn in drawn_from(PREPARED, 5):
-        assert drawn.given.keys() == {"input_ids", "lengths"}
-        assert drawn.originals.keys() == {"text"}
+    for request in requests_from(PREPARED, 5):
+        assert request.given.keys() == {"input_ids", "lengths"}
+        assert request.originals.keys() == {"text"}
 
 
 def test_requests_have_no_rows_where_the_model_has_none():
-    for drawn in drawn_from(ROWLESS, 5):
-        assert drawn.given["input_ids"].shape == tuple(drawn.extent.sizes.values())
+    for request in requests_from(ROWLESS, 5):
+        assert request.given["input_ids"].shape == tuple(request.extent.sizes.values())
 
 
 def test_a_range_of_no_input_is_refused():
     with pytest.raises(RuntimeFault) as raised:
-        drawer_of(FREE, {"ids": (0, 1)})
+        generator_of(FREE, {"ids": (0, 1)})
     assert str(raised.value) == (
         "range of 'ids': found no such input, expected: input_ids, lengths"
     )

@@ -1,4 +1,4 @@
-"""A second implementation of what a request's answer is, as plain as can be.
+"""What a request's answer is by a second implementation, and whether another answer agrees with it.
 
 The graph is executed on one request by itself, at the gear that it has alone. Its inputs are laid
 out row by row, straight from the words of the configuration, and its results are cut the same way:
@@ -16,9 +16,12 @@ import numpy as np
 
 from ge_runtime.assembly import Assembly
 from ge_runtime.batching.gears import Gear
-from ge_runtime.config import BatchInput, BatchInputKind
+from ge_runtime.config import BatchInput, BatchInputKind, RuntimeConfig
+from ge_runtime.errors import RuntimeFault
+from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import UNKNOWN, Array, TensorSpec
-from ge_runtime.testing.drawing import Drawn
+from ge_runtime.testing.elements import compare
+from ge_runtime.testing.random_requests import RandomRequest
 
 _COUNTS: Final = (
     BatchInputKind.ELEMENT_COUNT,
@@ -29,7 +32,7 @@ _COUNTS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class GearBatch:
     """One request as a batch of the size that its gear has."""
 
     gear: Gear
@@ -55,45 +58,49 @@ class Reference:
             for name in batch_input.targets
         }
 
-    def answer(self, drawn: Drawn) -> dict[str, Array]:
+    def answer(self, request: RandomRequest) -> dict[str, Array]:
         """The outputs by name, [rows, *dims], or [*dims] if requests have no batch dimension.
 
         Raises EngineFault if the graph fails.
         """
-        batch, whole = self._batch(drawn)
+        batch, complete = self._batch(request)
         feeds = [feed.spec for feed in self._contract.feeds]
-        inputs = {spec.name: self._bare(self._input(spec, whole, batch)) for spec in feeds}
+        inputs = {spec.name: self._bare(self._input(spec, complete, batch)) for spec in feeds}
         outputs = self._contract.outputs
         results = self._engine.run(
             inputs, {spec.name: self._planned(spec, batch) for spec in outputs}
         )
-        answers = {spec.name: self._own(spec, results[spec.name], drawn, batch) for spec in outputs}
+        answers = {
+            spec.name: self._own(spec, results[spec.name], request, batch) for spec in outputs
+        }
         return {name: self._bare(answer) for name, answer in answers.items()}
 
-    def _batch(self, drawn: Drawn) -> tuple[Batch, dict[str, Array]]:
+    def _batch(self, request: RandomRequest) -> tuple[GearBatch, dict[str, Array]]:
         """The request's batch and tensors; the gear is filled with copies of its last row.
 
         A copy is as valid as the row itself, so nothing needs to be known of padding rows.
         """
-        extent = drawn.extent
+        extent = request.extent
         rows = extent.rows
         gear = self._gears.fit(rows, extent.sizes) or Gear(rows, extent.sizes)
         taken = [*range(rows), *[rows - 1] * (gear.rows - rows)]
-        whole = {
-            name: tensor[taken] for name, tensor in drawn.whole.items() if name in self._sources
+        complete = {
+            name: tensor[taken]
+            for name, tensor in request.complete.items()
+            if name in self._sources
         }
         ends = tuple(extent.ends_of(row) for row in taken)
         more = (range(row, row + 1) for row in range(rows, gear.rows))
-        return Batch(gear, ends, (range(rows), *more)), whole
+        return GearBatch(gear, ends, (range(rows), *more)), complete
 
-    def _input(self, spec: TensorSpec, whole: Mapping[str, Array], batch: Batch) -> Array:
+    def _input(self, spec: TensorSpec, complete: Mapping[str, Array], batch: GearBatch) -> Array:
         """One graph input, with a dimension for rows unless it is packed."""
         config, name, dtype = self._config, spec.name, spec.dtype.numpy
         ends = batch.ends
         if name in self._sources:
             length_input = name in config.axis_lengths.values()
             pad = config.pads.get(name, 1 if length_input else 0)
-            return self._filled(spec, whole[name], batch, spec.dtype.scalar(pad))
+            return self._filled(spec, complete[name], batch, spec.dtype.scalar(pad))
         if name in config.masks:
             ones = np.ones((len(ends), *spec.shape(batch.gear.extents)), dtype)
             return self._filled(spec, ones, batch, dtype.type(0))
@@ -108,7 +115,7 @@ class Reference:
             return np.array([sum(lengths[:row]) for row in range(len(ends) + 1)], dtype)
         return self._described(self._batch_inputs[name], batch).astype(dtype)
 
-    def _filled(self, spec: TensorSpec, tensor: Array, batch: Batch, pad: np.generic) -> Array:
+    def _filled(self, spec: TensorSpec, tensor: Array, batch: GearBatch, pad: np.generic) -> Array:
         """The tensor's data, row by row, in a batch full of padding; packed rows end to end."""
         rows = []
         for data, ends in zip(tensor, batch.ends, strict=True):
@@ -118,7 +125,7 @@ class Reference:
             rows.append(row[: ends[spec.axes[0]]] if self._packs(spec) else row)
         return np.concatenate(rows) if self._packs(spec) else np.stack(rows)
 
-    def _described(self, told: BatchInput, batch: Batch) -> Array:
+    def _described(self, told: BatchInput, batch: GearBatch) -> Array:
         """What Triton's `batch_input` asks for."""
         source = self._sources[told.source]
         shapes = [source.shape(ends) for ends in batch.ends]
@@ -134,7 +141,7 @@ class Reference:
         zero = told.kind is BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO
         return np.array(sums if zero else sums[1:])
 
-    def _planned(self, spec: TensorSpec, batch: Batch) -> Array | None:
+    def _planned(self, spec: TensorSpec, batch: GearBatch) -> Array | None:
         """Memory for a result, None if only the execution tells its size."""
         if UNKNOWN in spec.dims:
             return None
@@ -144,9 +151,11 @@ class Reference:
             shape = (sum(ends[spec.axes[0]] for ends in batch.ends), *dims[1:])
         return self._bare(np.zeros(shape, spec.dtype.numpy))
 
-    def _own(self, spec: TensorSpec, result: Array, drawn: Drawn, batch: Batch) -> Array:
+    def _own(
+        self, spec: TensorSpec, result: Array, request: RandomRequest, batch: GearBatch
+    ) -> Array:
         """The request's part of a result: [rows, *dims] at its own sizes."""
-        extent = drawn.extent
+        extent = request.extent
         shape = spec.shape(extent.sizes)
         corner = tuple(slice(None if size == UNKNOWN else size) for size in shape)
         if not self._packs(spec):
@@ -166,3 +175,68 @@ class Reference:
     def _bare(self, array: Array) -> Array:
         """Without rows where the graph has no batch dimension."""
         return array if self._config.batched else array[0]
+
+
+class AnswerChecker:
+    """Compares answers of one model with the expected ones. Immutable."""
+
+    def __init__(self, config: RuntimeConfig, tolerance: float | None) -> None:
+        """tolerance: of floats, in place of `elements.TOLERANCES`."""
+        self._config = config
+        self._tolerance = tolerance
+        self._specs = {spec.name: spec for spec in config.outputs}
+        inputs = {spec.name: spec.dtype for spec in config.inputs}
+        self._passed = {name: inputs[source] for name, source in config.passthrough.items()}
+
+    def mismatch(
+        self,
+        request: RandomRequest,
+        answer: Answer,
+        expected: Mapping[str, Array],
+        *,
+        data_only: bool,
+    ) -> str | None:
+        """What is wrong with the answer to `request`, None if nothing is.
+
+        expected: the outputs of the graph. data_only: what lies past the ends of rows may differ.
+        """
+        if isinstance(answer, RuntimeFault):
+            kind = type(answer).__name__
+            return f"found {kind} '{answer}', expected an answer: by itself the request has one"
+        passed = {name: request.originals[own] for name, own in self._config.passthrough.items()}
+        wanted = {**expected, **passed}
+        if sorted(answer) != sorted(wanted):
+            return f"found outputs {', '.join(answer)}, expected {', '.join(wanted)}"
+        for name, own in wanted.items():
+            found = answer[name]
+            if (found.dtype, found.shape) != (own.dtype, own.shape):
+                text = (
+                    f"found {found.dtype}{list(found.shape)}, expected {own.dtype}{list(own.shape)}"
+                )
+            elif name in expected:
+                text = self._unlike(self._specs[name], request, found, own, data_only=data_only)
+            else:
+                text = str(compare(self._passed[name], found, own) or "")
+            if text:
+                return f"output '{name}': {text}"
+        return None
+
+    def _unlike(
+        self,
+        spec: TensorSpec,
+        request: RandomRequest,
+        found: Array,
+        expected: Array,
+        *,
+        data_only: bool,
+    ) -> str:
+        """How a graph's output differs from the expected one; empty if it does not."""
+        inside = request.extent.inside(spec)
+        inside = inside if self._config.batched else inside[0]
+        overall = compare(spec.dtype, found, expected, tolerance=self._tolerance)
+        within = overall and compare(
+            spec.dtype, found, expected, tolerance=self._tolerance, where=inside
+        )
+        if overall is None or (data_only and within is None):
+            return ""
+        return str(within or f"{overall}; all of them past the ends of rows")

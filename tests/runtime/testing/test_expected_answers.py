@@ -8,10 +8,9 @@ from runtime.support.configs import model_config, tensor
 from runtime.support.graphs import onnx_model
 
 from ge_runtime.engines.onnx import OnnxEngine
-from ge_runtime.testing.drawing import Drawer
-from ge_runtime.testing.reference import Reference
-from ge_runtime.testing.steering import alone
-from ge_runtime.testing.subject import Subject
+from ge_runtime.testing.expected_answers import Reference
+from ge_runtime.testing.model_under_test import ModelUnderTest, alone
+from ge_runtime.testing.random_requests import RequestGenerator
 
 KINDS = {
     "BATCH_ELEMENT_COUNT": ["n"],
@@ -61,7 +60,7 @@ def opened(tmp_path, parameters, *, lead=("batch",)):
             for kind in KINDS
         ],
     )
-    return Subject.opened(tmp_path, config)
+    return ModelUnderTest.opened(tmp_path, config)
 
 
 @pytest.mark.parametrize(
@@ -83,17 +82,17 @@ def test_inputs_of_a_request_by_itself_are_those_of_the_runtime(
         return run(engine, inputs, outputs)
 
     monkeypatch.setattr(OnnxEngine, "run", recording)
-    with opened(tmp_path, parameters, lead=lead) as subject:
-        reference = Reference(subject.parts)
-        drawer = Drawer(subject.parts.config, subject.parts.gears, {})
+    with opened(tmp_path, parameters, lead=lead) as model:
+        reference = Reference(model.parts)
+        generator = RequestGenerator(model.parts.config, model.parts.gears, {})
         for seed in range(15):
-            batch = drawer.batch(np.random.default_rng(seed))
+            batch = generator.request_batch(np.random.default_rng(seed))
             taken.clear()
-            answers = subject.run(batch, alone, 0xFF).answers
+            answers = model.run(batch, alone, 0xFF).answers
             by_runtime = taken[: len(batch)]
             taken.clear()
-            for drawn, answer in zip(batch, answers, strict=True):
-                np.testing.assert_equal(answer, reference.answer(drawn))
+            for request, answer in zip(batch, answers, strict=True):
+                np.testing.assert_equal(answer, reference.answer(request))
             for own, other in zip(by_runtime, taken, strict=True):
                 assert own.keys() == other.keys()
                 for name in own:

@@ -1,0 +1,250 @@
+"""A model opened by a test, which decides which requests share an execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from ge_runtime.assembly import Assembly, assemble
+from ge_runtime.batching.gears import Gears
+from ge_runtime.batching.partition import Execution
+from ge_runtime.clock import SystemClock
+from ge_runtime.config import RuntimeConfig
+from ge_runtime.errors import RequestFault
+from ge_runtime.runtime import Runtime
+from ge_runtime.scheduling.request_batch import Answer, Partitioner
+from ge_runtime.specs import DType, TensorSpec
+from ge_runtime.testing.random_requests import RandomRequest
+
+_SETTINGS: Final = {
+    # Executions so dear that all that can share one does; and nothing depends on the clock.
+    "cost": "launch_us=1000000, element_ns=1, element2_ns=0",
+    "warmup": "none",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutcome:
+    """What became of one request batch."""
+
+    answers: Sequence[Answer]
+    """Of all requests in order; none if the runtime raised."""
+    groups: Groups
+    """The requests of each execution, in order; those that were refused are in none."""
+    failures: int
+    """Executions that failed, and were executed again in parts."""
+    raised: Exception | None = None
+    """What the runtime raised for all of the batch."""
+
+
+class ModelUnderTest:
+    """An open model. For one thread."""
+
+    def __init__(self, parts: Assembly, runtime: Runtime, forced: ForcedPartitioner) -> None:
+        self.parts = parts
+        self._runtime = runtime
+        self._forced = forced
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls,
+        version_dir: Path,
+        model_config: Mapping[str, object],
+        *,
+        derived: Collection[str] = (),
+        parameters: Mapping[str, str] | None = None,
+    ) -> Iterator[ModelUnderTest]:
+        """The model in `version_dir`, for the length of a `with`.
+
+        parameters: in place of those that `model_config` has. What requests are made of here is
+        not recorded in the model's histogram. Raises what `Runtime.open` raises.
+        """
+        given = model_config.get("parameters")
+        entries = dict(given) if isinstance(given, Mapping) else {}
+        for key, text in {**_SETTINGS, **(parameters or {})}.items():
+            entries[key] = {"string_value": text}
+        name = f"{model_config.get('name', 'model')}_conformance"
+        parts = assemble(
+            version_dir,
+            {**model_config, "parameters": entries},
+            instance_name=name,
+            derived=derived,
+        )
+        forced = ForcedPartitioner(parts.partitioner, parts.gears, parts.config.rows)
+        parts = replace(parts, partitioner=forced, config=replace(parts.config, histogram=None))
+        runtime = Runtime(name, version_dir, parts, SystemClock())
+        try:
+            yield cls(parts, runtime, forced)
+        finally:
+            runtime.close()
+
+    def run(
+        self, batch: Sequence[RandomRequest], choice: GroupChooser | None, poison: int
+    ) -> BatchOutcome:
+        """The answers to a request batch, grouped by `choice`; None: by the model itself.
+
+        poison: the byte that memory is filled with before each execution.
+        """
+        for executor in self.parts.executors:
+            executor.poison(poison)
+        self._forced.choice = choice
+        self._forced.groups = []
+        before = self._runtime.counts()
+        try:
+            answers = self._infer(batch)
+        except Exception as error:  # of any kind: it takes down all of the batch
+            return BatchOutcome([], self._forced.groups, 0, raised=error)
+        failures = self._runtime.counts().since(before).isolations
+        sound = [i for i, answer in enumerate(answers) if not isinstance(answer, RequestFault)]
+        planned = self._forced.groups
+        groups = [[sound[place] for place in group] for group in planned]
+        # While the answers are held: memory that is used again too early shows.
+        self._forced.choice = None
+        self._infer(batch[:1])
+        return BatchOutcome(answers, groups, failures)
+
+    def _infer(self, batch: Sequence[RandomRequest]) -> list[Answer]:
+        return self._runtime.infer(
+            [request.given for request in batch], originals=[request.originals for request in batch]
+        )
+
+
+# -- groups: which requests share an execution ---------------------------------------------------
+
+Groups: TypeAlias = Sequence[Sequence[int]]
+"""Places in a request batch, by execution; each in one."""
+
+GroupChooser: TypeAlias = "Callable[[int, Callable[[Sequence[int]], bool]], Groups]"
+"""The groups of a batch of so many requests, made of what may share an execution."""
+
+MAX_GROUP: Final = 8
+"""Requests in an execution that was chosen at random."""
+
+
+class ForcedPartitioner:
+    """A `Partitioner` whose groups a choice makes. For one thread."""
+
+    def __init__(self, partitioner: Partitioner, gears: Gears, capacity: int) -> None:
+        """partitioner: the model's own. capacity: the most rows of an execution."""
+        self._partitioner = partitioner
+        self._gears = gears
+        self._capacity = capacity
+        self.choice: GroupChooser | None = None
+        """None: the model's own partitioner decides."""
+        self.groups: Groups = ()
+        """Of the last batch, in order of execution."""
+
+    def plan(
+        self,
+        rows: Sequence[int],
+        sizes: Mapping[str, Sequence[int]],
+        *,
+        now: float = 0.0,
+        deadlines: Sequence[float] | None = None,
+    ) -> list[Execution]:
+
+        def fits(members: Sequence[int]) -> bool:
+            total = sum(rows[member] for member in members)
+            largest = {axis: max(own[member] for member in members) for axis, own in sizes.items()}
+            return total <= self._capacity and self._gears.fit(total, largest) is not None
+
+        if self.choice is None:
+            executions = self._partitioner.plan(rows, sizes, now=now, deadlines=deadlines)
+        else:
+            groups = self.choice(len(rows), fits)
+            executions = [self._partitioner.execution_of(group, rows, sizes) for group in groups]
+        self.groups = [execution.members for execution in executions]
+        return executions
+
+    def execution_of(
+        self, members: Sequence[int], rows: Sequence[int], sizes: Mapping[str, Sequence[int]]
+    ) -> Execution:
+        return self._partitioner.execution_of(members, rows, sizes)
+
+
+def alone(count: int, fits: Callable[[Sequence[int]], bool]) -> Groups:
+    """GroupChooser: each request in an execution of its own."""
+    return [[place] for place in range(count)]
+
+
+def at_random(rng: np.random.Generator) -> GroupChooser:
+    """GroupChooser: random groups in random order."""
+
+    def choose(count: int, fits: Callable[[Sequence[int]], bool]) -> Groups:
+        left = rng.permutation(count).tolist()
+        groups = []
+        while left:
+            group, most = [left.pop()], rng.integers(2, MAX_GROUP + 1)
+            while left and len(group) < most and fits([*group, left[-1]]):
+                group.append(left.pop())
+            groups.append(group)
+        return groups
+
+    return choose
+
+
+def exactly(groups: Groups) -> GroupChooser:
+    """GroupChooser: these groups."""
+    return lambda count, fits: groups
+
+
+# -- padding that an answer must not show ----------------------------------------------------------
+
+Padding: TypeAlias = Literal["poison", "nan", "keep"]
+"""The highest value of an input's range; NaN for floats; what the configuration says."""
+
+PADDINGS: Final[tuple[Padding, ...]] = get_args(Padding)
+
+
+def poisoned_pads(
+    parts: Assembly, ranges: Mapping[str, tuple[float, float]], padding: Padding
+) -> dict[str, str]:
+    """Input: the value, as config.pbtxt writes it, that its padding is to have instead.
+
+    Of inputs along whose axes the graph is told what is padding; others it takes for data.
+    ranges: of the values of every input, high excluded for integers.
+    """
+    config = parts.config
+    if padding == "keep":
+        return {}
+    told = _axes_told(parts)
+    taken = {feed.spec.name for feed in parts.contract.feeds} - {*config.axis_lengths.values()}
+    return {
+        spec.name: _pad_value(spec, config, ranges[spec.name], padding)
+        for spec in config.sources
+        if spec.name in taken
+        and spec.axes
+        and told.issuperset(spec.axes)
+        and spec.dtype is not DType.BOOL
+    }
+
+
+def _axes_told(parts: Assembly) -> set[str]:
+    """The axes along which the graph is told how far rows reach."""
+    config = parts.config
+    fed = {feed.spec.name for feed in parts.contract.feeds}
+    described = {batch_input.source for batch_input in config.batch_inputs}
+    return {
+        *chain.from_iterable(config.masks.values()),
+        *config.lengths.values(),
+        *config.offsets.values(),
+        *(axis for axis, name in config.axis_lengths.items() if name in fed),
+        *(axis for spec in config.sources if spec.name in described for axis in spec.axes),
+    }
+
+
+def _pad_value(
+    spec: TensorSpec, config: RuntimeConfig, within: tuple[float, float], padding: Padding
+) -> str:
+    low, high = within
+    if not spec.dtype.is_integer:
+        return "nan" if padding == "nan" else repr(high)
+    highest = int(high) - 1
+    return str(int(low) if config.pads.get(spec.name, 0) == highest else highest)
