@@ -1,19 +1,28 @@
-"""The arguments of the command line, in Triton's spelling and by subject. Only their grammar."""
+"""The options of the command line, in Triton's spelling: one table, and what reads their values.
+
+After it the options of tritonserver for what this server does not have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from reference_server import argument_values as values
-from reference_server import (
-    backend_config,
-    cache_config,
-    metrics_config,
-    other_flags,
-    trace_config,
+from reference_server import TRITON_VERSION, __version__
+from reference_server.config_options import (
+    DEPRECATED_TRACE_OPTIONS,
+    backend_setting,
+    cache_setting,
+    deprecated_trace_setting,
+    metrics_setting,
+    nearest,
+    trace_setting,
+    warn,
 )
-from reference_server.command_parser import CommandParser
+from reference_server.frontends.forwarding import HeaderForwarding
 from reference_server.options import BACKEND_DIRECTORY, Compression, ControlMode, GrpcOptions
 
 _Add = Callable[..., object]
@@ -24,7 +33,13 @@ def parser() -> CommandParser:
     made = CommandParser(
         prog="reference_server",
         description="Serve a Triton model repository of Python models and ensembles.",
-        epilog=other_flags.DESCRIBED,
+        epilog=_EPILOG,
+    )
+    made.add_argument(
+        "--version",
+        action="version",
+        version=f"reference-server {__version__} (tritonserver {TRITON_VERSION})",
+        help="show the versions of this server and of the tritonserver it stands in for",
     )
     for title, add_options in (
         ("models", _add_models),
@@ -36,74 +51,104 @@ def parser() -> CommandParser:
         ("execution", _add_execution),
     ):
         add_options(made.add_argument_group(title).add_argument)
-    other_flags.add(made)
+    _add_others(made)
     return made
 
 
-# ------------------------------------------------------------------------------------- subjects
+_WITHOUT_VALUE = re.compile(r"argument (\S+): expected one argument")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Ends a bad start as tritonserver does, with code 1, but tells no more than what is wrong."""
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The values of all options. Exits if there is something that is none."""
+        given, strange = self.parse_known_args(arguments)
+        if strange:
+            self.error(self._described(strange[0]))
+        return given
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with the reason, and where all options are told."""
+        text = _WITHOUT_VALUE.sub(r"option '\1' requires an argument", message)
+        text = text.removeprefix("argument ").removeprefix("Error: ")
+        self.exit(1, f"Error: {text}\nsee --help for all options\n")
+
+    def _described(self, argument: str) -> str:
+        if not argument.startswith("-"):
+            return f"Unexpected argument: {argument}"
+        name = argument.partition("=")[0]
+        return f"unrecognized option '{argument}'{nearest(name, self._option_string_actions)}"
+
+
+# -------------------------------------------------------------------------------------- the table
+
+# fmt: off
+
+def _add_switch(add: _Add, name: str, meaning: str, *, default: bool) -> None:
+    add(name, type=boolean, default=default, metavar="BOOL",
+        help=f"{meaning} ({str(default).lower()})")
+
+
+def _add_restriction(add: _Add, name: str, protocol: str) -> None:
+    add(name, action="append", default=[], metavar="APIS:KEY=VALUE",
+        help=f"demand this header of {protocol} requests of these categories")
 
 
 def _add_models(add: _Add) -> None:
     add("--model-repository", "--model-store", action="append", type=Path, metavar="DIR",
-        help="a model repository; may be given several times (required)")  # fmt: skip
+        help="a model repository; may be given several times (required)")
     add("--model-control-mode", type=str.lower, choices=[mode.value for mode in ControlMode],
         default="none", help="none: load all at start; poll: follow the files; "
-        "explicit: load what clients ask for (none)")  # fmt: skip
+        "explicit: load what clients ask for (none)")
     add("--load-model", action="append", default=[], metavar="NAME",
-        help="load this model at the start, in mode explicit; * alone: all of them")  # fmt: skip
-    add("--repository-poll-secs", type=values.within(1, 2**31 - 1), default=15, metavar="SECONDS",
-        help="how often the files are looked at in mode poll (15)")  # fmt: skip
-    add("--model-load-thread-count", type=values.within(1, 1024), default=4, metavar="N",
-        help="models loaded side by side at start (4)")  # fmt: skip
-    add("--model-load-retry-count", type=values.within(0, 2**31 - 1), default=0, metavar="N",
-        help="how often a version that failed to load is tried again at once (0)")  # fmt: skip
+        help="load this model at the start, in mode explicit; * alone: all of them")
+    add("--repository-poll-secs", type=within(1, 2**31 - 1), default=15, metavar="SECONDS",
+        help="how often the files are looked at in mode poll (15)")
+    add("--model-load-thread-count", type=within(1, 1024), default=4, metavar="N",
+        help="models loaded side by side at start (4)")
+    add("--model-load-retry-count", type=within(0, 2**31 - 1), default=0, metavar="N",
+        help="how often a version that failed to load is tried again at once (0)")
     add("--disable-auto-complete-config", action="store_true",
-        help="do not ask models to complete their configuration")  # fmt: skip
+        help="do not ask models to complete their configuration")
     add("--model-config-name", default="", metavar="NAME",
-        help="prefer a model's configs/NAME.pbtxt to its config.pbtxt")  # fmt: skip
+        help="prefer a model's configs/NAME.pbtxt to its config.pbtxt")
 
 
 def _add_start_and_end(add: _Add) -> None:
     add("--id", default="triton", help="the server's name in its metadata (default: triton)")
-    add("--exit-on-error", type=values.boolean, default=True, metavar="BOOL",
-        help="end when a model cannot be loaded at start (true)")  # fmt: skip
-    add("--strict-readiness", type=values.boolean, default=True, metavar="BOOL",
-        help="be ready only if every model is (true)")  # fmt: skip
-    add("--exit-timeout-secs", type=values.seconds, default=30.0, metavar="SECONDS",
-        help="how long requests in flight and models may take at exit (30)")  # fmt: skip
+    _add_switch(add, "--exit-on-error", "end when a model cannot be loaded at start", default=True)
+    _add_switch(add, "--strict-readiness", "be ready only if every model is", default=True)
+    add("--exit-timeout-secs", type=seconds, default=30.0, metavar="SECONDS",
+        help="how long requests in flight and models may take at exit (30)")
 
 
 def _add_http(add: _Add) -> None:
-    add("--allow-http", type=values.boolean, default=True, metavar="BOOL", help="serve HTTP (true)")
+    _add_switch(add, "--allow-http", "serve HTTP", default=True)
     add("--http-address", default="0.0.0.0", metavar="ADDRESS", help="address of HTTP (0.0.0.0)")
-    add("--http-port", type=values.within(1, 65535), default=8000, metavar="PORT",
-        help="port of HTTP (8000)")  # fmt: skip
-    add("--reuse-http-port", type=values.boolean, default=False, metavar="BOOL",
-        help="let several servers listen on the same HTTP port (false)")  # fmt: skip
-    add("--http-max-input-size", type=values.within(1, 2**63 - 1), metavar="BYTES",
-        help="refuse larger request bodies (any size)")  # fmt: skip
-    add("--http-header-forward-pattern", type=values.pattern, default="", metavar="PATTERN",
-        help="headers whose names match become parameters of infer requests")  # fmt: skip
-    _add_restriction(add, "http-restricted-api", "HTTP")
-
-
-def _add_restriction(add: _Add, option: str, front: str) -> None:
-    add(f"--{option}", action="append", default=[], metavar="APIS:KEY=VALUE",
-        help=f"demand this header of {front} requests of these categories")  # fmt: skip
+    add("--http-port", type=within(1, 65535), default=8000, metavar="PORT",
+        help="port of HTTP (8000)")
+    _add_switch(add, "--reuse-http-port", "let several servers listen on the same HTTP port",
+        default=False)
+    add("--http-max-input-size", type=within(1, 2**63 - 1), metavar="BYTES",
+        help="refuse larger request bodies (any size)")
+    add("--http-header-forward-pattern", type=pattern, default="", metavar="PATTERN",
+        help="headers whose names match become parameters of infer requests")
+    _add_restriction(add, "--http-restricted-api", "HTTP")
 
 
 def _add_grpc(add: _Add) -> None:
     defaults = GrpcOptions()
-    add("--allow-grpc", type=values.boolean, default=True, metavar="BOOL", help="serve gRPC (true)")
+    _add_switch(add, "--allow-grpc", "serve gRPC", default=True)
     add("--grpc-address", default=defaults.address, metavar="ADDRESS",
-        help="address of gRPC (0.0.0.0)")  # fmt: skip
-    add("--grpc-port", type=values.within(1, 65535), default=defaults.port, metavar="PORT",
-        help="port of gRPC (8001)")  # fmt: skip
-    add("--reuse-grpc-port", type=values.boolean, default=False, metavar="BOOL",
-        help="let several servers listen on the same gRPC port (false)")  # fmt: skip
+        help="address of gRPC (0.0.0.0)")
+    add("--grpc-port", type=within(1, 65535), default=defaults.port, metavar="PORT",
+        help="port of gRPC (8001)")
+    _add_switch(add, "--reuse-grpc-port", "let several servers listen on the same gRPC port",
+        default=False)
     add("--grpc-infer-response-compression-level", default="none",
         choices=[level.name.lower() for level in Compression],
-        help="how hard responses are compressed for clients that take it (none)")  # fmt: skip
+        help="how hard responses are compressed for clients that take it (none)")
     for name, default, meaning in (
         ("keepalive-time", defaults.keepalive_time_ms, "ms without traffic before a ping"),
         ("keepalive-timeout", defaults.keepalive_timeout_ms, "ms that a ping's answer may take"),
@@ -115,20 +160,19 @@ def _add_grpc(add: _Add) -> None:
          "pings that may come too early; 0 is any number"),
         ("max-connection-age", 0, "ms that a connection may last; 0 is for ever"),
         ("max-connection-age-grace", 0, "ms that its last calls may take; 0 is for ever"),
-    ):  # fmt: skip
-        add(f"--grpc-{name}", type=values.within(0, 2**31 - 1), default=default, metavar="N",
-            help=f"{meaning} ({default})")  # fmt: skip
-    add("--grpc-keepalive-permit-without-calls", type=values.boolean, default=False, metavar="BOOL",
-        help="ping connections without calls, too (false)")  # fmt: skip
-    add("--grpc-header-forward-pattern", type=values.pattern, default="", metavar="PATTERN",
-        help="metadata whose names match become parameters of infer requests")  # fmt: skip
-    _add_restriction(add, "grpc-restricted-protocol", "gRPC")
+    ):
+        add(f"--grpc-{name}", type=within(0, 2**31 - 1), default=default, metavar="N",
+            help=f"{meaning} ({default})")
+    _add_switch(add, "--grpc-keepalive-permit-without-calls", "ping connections without calls, too",
+        default=False)
+    add("--grpc-header-forward-pattern", type=pattern, default="", metavar="PATTERN",
+        help="metadata whose names match become parameters of infer requests")
+    _add_restriction(add, "--grpc-restricted-protocol", "gRPC")
     for name, meaning in (
         ("use-ssl", "speak TLS"),
         ("use-ssl-mutual", "speak TLS, to clients that show a certificate"),
     ):
-        add(f"--grpc-{name}", type=values.boolean, default=False, metavar="BOOL",
-            help=f"{meaning} (false)")  # fmt: skip
+        _add_switch(add, f"--grpc-{name}", meaning, default=False)
     for name, meaning in (
         ("server-cert", "the server's certificates, in PEM"),
         ("server-key", "the key of the first of them, in PEM"),
@@ -138,50 +182,199 @@ def _add_grpc(add: _Add) -> None:
 
 
 def _add_metrics(add: _Add) -> None:
-    add("--allow-metrics", type=values.boolean, default=True, metavar="BOOL",
-        help="serve metrics (true)")  # fmt: skip
+    _add_switch(add, "--allow-metrics", "serve metrics", default=True)
     add("--metrics-address", metavar="ADDRESS", help="address of the metrics (that of HTTP)")
-    add("--metrics-port", type=values.within(1, 65535), default=8002, metavar="PORT",
-        help="port of the metrics (8002)")  # fmt: skip
-    add("--metrics-interval-ms", type=values.milliseconds, default=2000, metavar="MS",
-        help="how old the machine's metrics may become (2000)")  # fmt: skip
-    add("--allow-cpu-metrics", type=values.boolean, default=True, metavar="BOOL",
-        help="tell of CPU and memory in the metrics (true)")  # fmt: skip
-    add("--metrics-config", action="append", default=[], type=metrics_config.setting,
+    add("--metrics-port", type=within(1, 65535), default=8002, metavar="PORT",
+        help="port of the metrics (8002)")
+    add("--metrics-interval-ms", type=milliseconds, default=2000, metavar="MS",
+        help="how old the machine's metrics may become (2000)")
+    _add_switch(add, "--allow-cpu-metrics", "tell of CPU and memory in the metrics", default=True)
+    add("--metrics-config", action="append", default=[], type=metrics_setting,
         metavar="SETTING=VALUE", help="counter_latencies=false, summary_latencies=true or "
-        "summary_quantiles=QUANTILE:ERROR,...; may be given several times")  # fmt: skip
+        "summary_quantiles=QUANTILE:ERROR,...; may be given several times")
 
 
 def _add_log_and_trace(add: _Add) -> None:
-    add(
-        "--log-verbose",
-        type=values.number,
-        default=0,
-        metavar="LEVEL",
-        help="verbosity; 0 is off (0)",
-    )
+    add("--log-verbose", type=number, default=0, metavar="LEVEL", help="verbosity; 0 is off (0)")
     for level in ("info", "warning", "error"):
-        add(f"--log-{level}", type=values.boolean, default=True, metavar="BOOL",
-            help=f"log at level {level} (true)")  # fmt: skip
+        _add_switch(add, f"--log-{level}", f"log at level {level}", default=True)
     add("--log-format", choices=("default", "ISO8601"), default="default", help="of log lines")
     add("--log-file", default="", metavar="FILE", help="log here instead of stderr")
-    add("--trace-config", action="append", default=[], type=trace_config.setting,
+    add("--trace-config", action="append", default=[], type=trace_setting,
         metavar="SETTING=VALUE", help="level=OFF|TIMESTAMPS|TENSORS, rate=N, count=N, "
-        "triton,file=FILE or triton,log-frequency=N; may be given several times")  # fmt: skip
+        "triton,file=FILE or triton,log-frequency=N; may be given several times")
 
 
 def _add_execution(add: _Add) -> None:
-    add("--backend-config", action="append", default=[], type=backend_config.setting,
+    add("--backend-config", action="append", default=[], type=backend_setting,
         metavar="BACKEND,SETTING=VALUE", help="python,host=process: run models in processes of "
-        "their own; the documentation lists the others; may be given several times")  # fmt: skip
+        "their own; the documentation lists the others; may be given several times")
     add("--backend-directory", type=Path, default=BACKEND_DIRECTORY, metavar="DIR",
-        help=f"where Python-based backends lie ({BACKEND_DIRECTORY})")  # fmt: skip
-    add("--cache-config", action="append", default=[], type=cache_config.setting,
+        help=f"where Python-based backends lie ({BACKEND_DIRECTORY})")
+    add("--cache-config", action="append", default=[], type=cache_setting,
         metavar="CACHE,SETTING=VALUE", help="local,size=BYTES: keep responses of models with "
-        "response_cache { enable: true } in so many bytes (no cache)")  # fmt: skip
-    add("--response-cache-byte-size", type=values.number, metavar="BYTES",
-        help="deprecated: what --cache-config=local,size=BYTES is")  # fmt: skip
+        "response_cache { enable: true } in so many bytes (no cache)")
+    add("--response-cache-byte-size", type=number, metavar="BYTES",
+        help="deprecated: what --cache-config=local,size=BYTES is")
     add("--rate-limit", choices=("off", "execution_count"), default="off", help="execution_count: "
-        "executions wait for the resources that their instances need (off)")  # fmt: skip
+        "executions wait for the resources that their instances need (off)")
     add("--rate-limit-resource", action="append", default=[], metavar="NAME:COUNT[:DEVICE]",
-        help="how much there is of a resource (what the neediest instance needs)")  # fmt: skip
+        help="how much there is of a resource (what the neediest instance needs)")
+
+# fmt: on
+
+# ------------------------------------------------------------------------------ readers of values
+
+_BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+
+
+def boolean(text: str) -> bool:
+    """One of Triton's words for true and false."""
+    value = _BOOLEANS.get(text.lower())
+    if value is None:
+        raise argparse.ArgumentTypeError(
+            f"invalid value for bool option: {text}, expected true or false"
+        )
+    return value
+
+
+def number(text: str) -> int:
+    """Any whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise _invalid(text, "a whole number") from None
+
+
+def seconds(text: str) -> float:
+    """A number of seconds, whole or not."""
+    try:
+        return float(text)
+    except ValueError:
+        raise _invalid(text, "a number of seconds") from None
+
+
+def milliseconds(text: str) -> int:
+    """A number of milliseconds, without its fraction."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 2**63:
+        raise _invalid(text, "a number of milliseconds")
+    return int(value)
+
+
+def within(low: int, high: int) -> Callable[[str], int]:
+    """What reads whole numbers from `low` to `high`."""
+
+    def parse_number(text: str) -> int:
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise _invalid(text, f"{low} to {high}")
+        return int(text)
+
+    return parse_number
+
+
+def _invalid(text: str, expected: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"Invalid option value. Got {text}, expected {expected}")
+
+
+def pattern(text: str) -> str:
+    """A regular expression that header names are matched with."""
+    try:
+        HeaderForwarding(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def switched_off(text: str) -> bool:
+    """False, for a switch of something that is not here."""
+    if boolean(text):
+        raise argparse.ArgumentTypeError("not served by the reference server, expected false")
+    return False
+
+
+# -------------------------------------------------------------------- options of what is not here
+
+#: What only tunes or switches off what is not here: accepted with a warning.
+WITHOUT_EFFECT: Mapping[str, Callable[[str], object]] = {
+    "allow-gpu-metrics": boolean,
+    "buffer-manager-thread-count": number,
+    "cache-directory": str,
+    "cuda-memory-pool-byte-size": str,
+    "cuda-virtual-address-size": str,
+    "enable-peer-access": boolean,
+    "grpc-infer-allocation-pool-size": number,
+    "host-policy": str,
+    "http-thread-count": number,
+    "min-supported-compute-capability": str,
+    "model-load-gpu-limit": str,
+    "pinned-memory-pool-byte-size": number,
+    "repoagent-directory": str,
+    "sagemaker-port": number,
+    "sagemaker-safe-port-range": str,
+    "sagemaker-thread-count": number,
+    "vertex-ai-default-model": str,
+    "vertex-ai-port": number,
+    "vertex-ai-thread-count": number,
+}
+#: What would change answers, or open a port: it may be switched off, which changes nothing.
+NOT_SERVED = ("allow-sagemaker", "allow-vertex-ai", "model-namespacing")
+
+_EPILOG = (
+    "Accepted, though there is nothing here that they could change: "
+    + ", ".join(f"--{name}" for name in WITHOUT_EFFECT)
+    + ". Only false is accepted for: "
+    + ", ".join(f"--{name}" for name in NOT_SERVED)
+    + ". Deprecated as in Triton: --strict-model-config, --response-cache-byte-size, "
+    + ", ".join(f"--{name}" for name in DEPRECATED_TRACE_OPTIONS)
+    + "."
+)
+
+
+def _add_others(parser: argparse.ArgumentParser) -> None:
+    """The options of Triton that are not shown: of what is not here, and deprecated ones."""
+    for name, parse in WITHOUT_EFFECT.items():
+        parser.add_argument(f"--{name}", metavar="VALUE", help=argparse.SUPPRESS, type=parse)
+    for name in NOT_SERVED:
+        parser.add_argument(f"--{name}", metavar="BOOL", help=argparse.SUPPRESS, type=switched_off)
+    parser.add_argument(
+        "--strict-model-config", metavar="BOOL", help=argparse.SUPPRESS, type=_strict
+    )
+    for name, (key, form) in DEPRECATED_TRACE_OPTIONS.items():
+        parser.add_argument(
+            f"--{name}",
+            metavar="VALUE",
+            help=argparse.SUPPRESS,
+            action="append",
+            default=[],
+            type=deprecated_trace_setting(name, key, form),
+        )
+
+
+def ignored(given: argparse.Namespace) -> list[str]:
+    """Those of the options given that change nothing."""
+    return [
+        f"--{name}" for name in WITHOUT_EFFECT if getattr(given, name.replace("-", "_")) is not None
+    ]
+
+
+def auto_completes(given: argparse.Namespace) -> bool:
+    """Whether models complete their configurations: if neither name of the option forbids it."""
+    forbidden: bool = given.disable_auto_complete_config
+    if forbidden and given.strict_model_config is False:
+        warn(
+            "Overriding deprecated '--strict-model-config' from False to True in favor of "
+            "'--disable-auto-complete-config'!"
+        )
+    return not (forbidden or given.strict_model_config)
+
+
+def _strict(text: str) -> bool:
+    warn(
+        "'--strict-model-config' has been deprecated! Please use "
+        "'--disable-auto-complete-config' instead."
+    )
+    return boolean(text)

@@ -13,15 +13,8 @@ except ImportError:  # no uvloop on this platform: the same server, slower
     from asyncio import run as _run
 
 from reference_server import arguments as command_line
-from reference_server import (
-    backend_config,
-    cache_config,
-    metrics_config,
-    other_flags,
-    trace_config,
-    unknown_settings,
-)
-from reference_server.command_parser import CommandParser
+from reference_server import config_options
+from reference_server.arguments import CommandParser
 from reference_server.core.errors import ServerError
 from reference_server.observability import logs, printing
 from reference_server.options import (
@@ -85,13 +78,14 @@ def _cache_bytes(parser: CommandParser, given: argparse.Namespace) -> int | None
                 "provided. Please provide one or the other."
             )
         equivalent = f"local,size={given.response_cache_byte_size}"
-        print(
-            "Warning: '--response-cache-byte-size' has been deprecated! Please use "
-            f"'--cache-config={equivalent}' instead.",
-            file=sys.stderr,
+        config_options.warn(
+            "'--response-cache-byte-size' has been deprecated! Please use "
+            f"'--cache-config={equivalent}' instead."
         )
-        settings = [cache_config.setting(equivalent)]
-    return cache_config.byte_size(settings, given.cache_directory or cache_config.DIRECTORY)
+        settings = [config_options.cache_setting(equivalent)]
+    return config_options.cache_byte_size(
+        settings, given.cache_directory or config_options.CACHE_DIRECTORY
+    )
 
 
 def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
@@ -124,7 +118,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         given.metrics_port,
         given.metrics_interval_ms,
         given.allow_cpu_metrics,
-        metrics_config.latencies(given.metrics_config),
+        config_options.latency_metrics(given.metrics_config),
     )
     if (
         given.allow_http
@@ -149,10 +143,10 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
             given.log_format == "ISO8601",
             given.log_file,
         ),
-        trace=trace_config.options(other_flags.trace_settings(given)),
+        trace=config_options.trace_options(config_options.trace_settings(given)),
         exit_on_error=given.exit_on_error,
         strict_readiness=given.strict_readiness,
-        auto_complete_config=other_flags.auto_completes(given),
+        auto_complete_config=command_line.auto_completes(given),
         control_mode=ControlMode(given.model_control_mode),
         startup_models=tuple(dict.fromkeys(given.load_model)),
         poll_s=given.repository_poll_secs,
@@ -161,7 +155,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         rate_limit=RateLimit(limits) if given.rate_limit == "execution_count" else None,
         exit_timeout_s=given.exit_timeout_secs,
         response_cache_bytes=_cache_bytes(parser, given),
-        python_backend=backend_config.of_python(given.backend_config),
+        python_backend=config_options.python_backend(given.backend_config),
         backend_directory=given.backend_directory,
         model_config_name=given.model_config_name,
     )
@@ -169,13 +163,10 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
 
 
 def _warnings(given: argparse.Namespace) -> list[str]:
-    ignored = other_flags.ignored(given)
+    ignored = command_line.ignored(given)
     return [
         *([f"no effect in the reference server: {', '.join(ignored)}"] if ignored else []),
-        *unknown_settings.of_backends(given.backend_config),
-        *unknown_settings.of_metrics(given.metrics_config),
-        *unknown_settings.of_tracing(given.trace_config),
-        *unknown_settings.of_cache(given.cache_config),
+        *config_options.warnings(given),
     ]
 
 

@@ -9,7 +9,7 @@ the fixtures `triton_model` and `triton_repository` do the same, and close what 
 """
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.testing.frontends import HttpReply
+from reference_server.testing.clients import HttpReply
 from reference_server.testing.model import Model, Response, ResponseStream
 from reference_server.testing.repository import (
     ModelRepository,

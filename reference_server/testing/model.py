@@ -23,7 +23,7 @@ from reference_server.core.statistics import Snapshot
 from reference_server.core.tensor import Tensor
 from reference_server.frontends.grpc.inference import REFUSES_DECOUPLED
 from reference_server.gateway.gateway import Gateway
-from reference_server.testing.loop import call_on
+from reference_server.testing.clients import call_on
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

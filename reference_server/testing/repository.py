@@ -23,8 +23,7 @@ from reference_server.options import (
 )
 from reference_server.repository.overview import IndexEntry
 from reference_server.server import Server
-from reference_server.testing.frontends import GrpcClient, HttpClient, HttpReply
-from reference_server.testing.loop import running_loop
+from reference_server.testing.clients import GrpcClient, HttpClient, HttpReply, running_loop
 from reference_server.testing.model import Model
 from reference_server.testing.stubs import Stub, StubbedModels
 

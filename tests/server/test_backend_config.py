@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_server import backend_config
+from reference_server import config_options
 from reference_server.cli import parse
 
 
@@ -44,5 +44,5 @@ def test_what_cannot_be_read_ends_the_start(capsys, text, refusal):
 
 
 def test_a_setting_of_all_backends_is_none_of_python():
-    assert backend_config.setting("a=b") == ("", "a", "b")
-    assert backend_config.of_python([("", "a", "b")]) == {}
+    assert config_options.backend_setting("a=b") == ("", "a", "b")
+    assert config_options.python_backend([("", "a", "b")]) == {}

@@ -4,12 +4,14 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from reference_server import cache_config
+from reference_server import config_options
 from reference_server.core.errors import ServerError
 
 
 def byte_size(*texts):
-    return cache_config.byte_size([cache_config.setting(text) for text in texts], "/caches")
+    return config_options.cache_byte_size(
+        [config_options.cache_setting(text) for text in texts], "/caches"
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,7 @@ def test_settings_say_how_large_the_cache_is(texts, expected):
 @pytest.mark.parametrize("text", ["local", "", ",size=1", "size=1"])
 def test_a_setting_names_its_cache(text):
     with pytest.raises(ArgumentTypeError) as raised:
-        cache_config.setting(text)
+        config_options.cache_setting(text)
     assert str(raised.value) == (
         "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. "
         f"Got {text}"
@@ -42,7 +44,7 @@ def test_a_setting_names_its_cache(text):
 @pytest.mark.parametrize("text", ["local,size", "local,size=", "local,=5"])
 def test_a_setting_has_a_value(text):
     with pytest.raises(ArgumentTypeError) as raised:
-        cache_config.setting(text)
+        config_options.cache_setting(text)
     assert str(raised.value) == (
         f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {text}"
     )

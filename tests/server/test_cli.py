@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from server.support.model_folders import BROKEN, VECTOR, write_model
 
-from reference_server import cli
+from reference_server import __version__, cli
 from reference_server.options import (
     Compression,
     ControlMode,
@@ -414,6 +414,13 @@ def test_help_names_every_option(capsys):
     shown = capsys.readouterr().out
     for name in ("--http-port", "--host-policy", "--allow-sagemaker", "--trace-rate"):
         assert name in shown
+
+
+def test_version_names_this_server_and_the_tritonserver_it_stands_in_for(capsys):
+    with pytest.raises(SystemExit) as exited:
+        cli.main(["--version"])
+    assert exited.value.code == 0
+    assert capsys.readouterr().out == f"reference-server {__version__} (tritonserver 2.51.0)\n"
 
 
 PRINTING = """

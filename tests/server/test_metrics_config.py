@@ -4,12 +4,12 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from reference_server import metrics_config
+from reference_server import config_options
 from reference_server.options import DEFAULT_QUANTILES, LatencyMetrics, Quantile
 
 
 def latencies(*texts):
-    return metrics_config.latencies([metrics_config.setting(text) for text in texts])
+    return config_options.latency_metrics([config_options.metrics_setting(text) for text in texts])
 
 
 @pytest.mark.parametrize(
@@ -49,5 +49,5 @@ def test_quantiles_that_cannot_be_read_are_left_out(text, expected):
 @pytest.mark.parametrize("text", ["", "a", "a=", "=b", "local,a=b", ",a=b"])
 def test_a_setting_has_a_name_and_a_value(text):
     with pytest.raises(ArgumentTypeError) as raised:
-        metrics_config.setting(text)
+        config_options.metrics_setting(text)
     assert str(raised.value) == (f"--metrics-config option format is <setting>=<value>. Got {text}")

@@ -4,12 +4,12 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from reference_server import trace_config
+from reference_server import config_options
 from reference_server.options import TraceOptions
 
 
 def options(*texts):
-    return trace_config.options([trace_config.setting(text) for text in texts])
+    return config_options.trace_options([config_options.trace_setting(text) for text in texts])
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_settings_are_joined(texts, expected):
 )
 def test_what_cannot_be_is_refused(text, said):
     with pytest.raises(ArgumentTypeError) as caught:
-        trace_config.setting(text)
+        config_options.trace_setting(text)
     assert said in str(caught.value)

@@ -1,15 +1,20 @@
-"""Clients of both frontends without a port: bytes of HTTP and messages of gRPC, same handlers."""
+"""Clients of both frontends without a port, and the event loop that the frontends live on.
+
+Bytes of HTTP and messages of gRPC go to the handlers that a server has, too.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -177,3 +182,34 @@ class _Call:
             self.ended.set_result(self._messages)
         else:
             self.ended.set_exception(error)
+
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop that runs until the block is left."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="loop", daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], T]) -> T:
+    """What `call` returns, or raises, on the loop's thread. Blocks; from any other thread."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    loop.call_soon_threadsafe(run)
+    return done.result()
