@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping
 
-from reference_server.core.clock import Clock, SystemClock
+from reference_server.core.ports import Clock, SystemClock
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.frontends.aside import Aside
 from reference_server.frontends.forwarding import HeaderForwarding

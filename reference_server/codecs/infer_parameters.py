@@ -5,7 +5,7 @@ from __future__ import annotations
 from reference_server.codecs import rapid_json
 from reference_server.codecs.infer_options import OutputForm
 from reference_server.codecs.rapid_json_reader import JsonValue
-from reference_server.core import correlation
+from reference_server.core import request
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.request import InferRequest, Parameter, SequenceFlag
 
@@ -56,4 +56,4 @@ def _read_correlation_id(parameters: dict[str, JsonValue]) -> int | str:
     if type(value) is int and value >= 0:
         return value
     text = rapid_json.parse_member(parameters, "sequence_id", rapid_json.as_string)
-    return correlation.string_id(text)
+    return request.string_id(text)

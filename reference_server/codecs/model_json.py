@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import orjson
 
 from reference_server.core.metadata import ModelMetadata, ServerMetadata, Signature, TensorConfig
-from reference_server.core.statistics import Duration, Snapshot
+from reference_server.core.telemetry import Duration, Snapshot
 
 JsonObject = dict[str, object]
 

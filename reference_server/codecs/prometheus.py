@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from reference_server.core.metrics import Distribution, Family, Labels, Quantiles
+from reference_server.core.telemetry import Distribution, Family, Labels, Quantiles
 
 CONTENT_TYPE = b"text/plain; charset=utf-8"
 

@@ -18,7 +18,7 @@ from tritonclient.grpc.service_pb2 import (
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
 from reference_server.codecs.proto_spans import read_span
 from reference_server.codecs.proto_wire import ReceivedRequest
-from reference_server.core import byte_strings, correlation, dtypes
+from reference_server.core import byte_strings, dtypes, request
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
@@ -124,7 +124,7 @@ def _read_correlation_id(value: InferParameter) -> int | str:
         return number % _UINT64
     if kind != "string_param":
         raise _wrong_kind("sequence_id", "int64_param or string_param.")
-    return correlation.string_id(value.string_param)
+    return request.string_id(value.string_param)
 
 
 def _read_priority(value: InferParameter) -> int:

@@ -20,7 +20,7 @@ from tritonclient.grpc.service_pb2 import (
 from reference_server.core.errors import invalid_arg
 from reference_server.core.metadata import ModelMetadata, ServerMetadata, Signature, TensorConfig
 from reference_server.core.request import LATEST
-from reference_server.core.statistics import Duration, Snapshot
+from reference_server.core.telemetry import Duration, Snapshot
 
 #: A version is read as C reads numbers: what leads the text counts. Twenty digits are too many.
 _LEADING_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]{1,20})")

@@ -9,7 +9,7 @@ from tritonclient.grpc.service_pb2 import (
     SystemSharedMemoryStatusResponse,
 )
 
-from reference_server.core.shared_memory import CudaRegion, SystemRegion
+from reference_server.core.metadata import CudaRegion, SystemRegion
 
 
 def system_status(regions: Sequence[SystemRegion]) -> SystemSharedMemoryStatusResponse:

@@ -11,7 +11,7 @@ from reference_server.codecs import rapid_json
 from reference_server.codecs.json_numbers import encode_string
 from reference_server.codecs.rapid_json_reader import JsonValue
 from reference_server.core.errors import invalid_arg
-from reference_server.core.shared_memory import CudaRegion, SystemRegion
+from reference_server.core.metadata import CudaRegion, SystemRegion
 
 _HANDLE_BYTES = 64
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]+")

@@ -27,7 +27,7 @@ from reference_server.config import (
     schema,
 )
 from reference_server.core.errors import invalid_arg, unsupported
-from reference_server.core.metrics import is_label_name
+from reference_server.core.telemetry import is_label_name
 
 _OTHER_ENVIRONMENT = "EXECUTION_ENV_PATH"
 _INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"

@@ -6,6 +6,8 @@ Which HTTP status or gRPC code a code becomes is decided in the frontends, nowhe
 from __future__ import annotations
 
 import enum
+import logging
+from types import TracebackType
 
 
 class Code(enum.Enum):
@@ -71,3 +73,32 @@ def unavailable(message: str) -> ServerError:
 def unsupported(message: str) -> ServerError:
     """The request asks for something that this server, or this model, does not do."""
     return ServerError(Code.UNSUPPORTED, message)
+
+
+log = logging.getLogger(__name__)
+
+
+class Contained:
+    """`with` it, exceptions are logged under `what`, and execution goes on behind the block.
+
+    Not BaseExceptions. To be made once and used by any number of threads.
+    """
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        log.error("%s", self._what, exc_info=error)
+        return True

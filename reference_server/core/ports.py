@@ -1,14 +1,36 @@
-"""What low rooms ask of others: the protocols that the composition root fills in."""
+"""Time as a parameter: whoever decides by time is given one of these."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from reference_server.core.metrics import MetricKind
+from reference_server.core.telemetry import MetricKind
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, Timing
-from reference_server.core.statistics import FailureReason
+from reference_server.core.telemetry import FailureReason
+
+
+class Clock(Protocol):
+    """Monotonic and wall-clock readings."""
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since some fixed moment; never goes back."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    monotonic_ns = staticmethod(time.monotonic_ns)
+
+    @staticmethod
+    def wall_ms() -> int:
+        """Milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
 
 
 class OpenInstance(Protocol):

@@ -3,13 +3,55 @@
 from __future__ import annotations
 
 import enum
+import logging
+import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reference_server.core.cancellation import Cancellation
+from reference_server.core.errors import Contained
+from reference_server.core.errors import unsupported
 from reference_server.core.response import InferResponse, Timing
 from reference_server.core.tensor import Tensor
+
+_lock = threading.Lock()  # one for all: only a cancellation and the few who watch need it
+
+
+class Cancellation:
+    """Set once, never reset. Any thread."""
+
+    __slots__ = ("_watchers", "is_cancelled")
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        self._watchers: list[Callable[[], None]] | None = None
+
+    def cancel(self) -> None:
+        """Tell everyone that the result is not wanted any more. Runs what watches, once."""
+        with _lock:
+            if self.is_cancelled:
+                return
+            self.is_cancelled = True
+            watchers, self._watchers = self._watchers, None
+        for watcher in watchers or ():
+            watcher()
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` when it is cancelled: now, if it is; on the thread that cancels."""
+        with _lock:
+            if not self.is_cancelled:
+                if self._watchers is None:
+                    self._watchers = []
+                self._watchers.append(watcher)
+                return
+        watcher()
+
+    def unwatch(self, watcher: Callable[[], None]) -> None:
+        """Forget `watcher`, if it has not been called."""
+        with _lock:
+            if self._watchers is not None and watcher in self._watchers:
+                self._watchers.remove(watcher)
+
 
 Parameter = bool | int | float | str
 LATEST = -1
@@ -98,3 +140,45 @@ class InferRequest:
     def label(self) -> str:
         """How texts about this request begin: `[request id: <id>]`, as Triton prints it."""
         return f"[request id: {self.id or '<id_unknown>'}]"
+
+
+log = logging.getLogger(__name__)
+
+#: Neither a defect of a trace nor a full disk costs the answer.
+TRACING = Contained("what became of a request was not traced")
+
+
+def deliver(sink: ResponseSink, response: InferResponse) -> None:
+    """Send `response` to `sink`. Any thread; an exception of the sink is logged and ends here.
+
+    So a defect of whoever takes an answer ends neither an instance nor the answers of others.
+    """
+    try:
+        sink.send(response)
+    except Exception:
+        name, version = response.model_name, response.model_version
+        log.exception("a response of %s version %d to '%s' was lost", name, version, response.id)
+
+
+def answer(request: InferRequest, response: InferResponse) -> None:
+    """The same for the only response to a request that no instance has executed.
+
+    Ends its trace, if it has one.
+    """
+    if request.trace is not None:
+        with TRACING:
+            request.trace.answered(response.outputs)
+    deliver(request.sink, response)
+
+
+_LARGEST = 128
+
+
+def string_id(text: str) -> str:
+    """`text` as the id of a sequence; what is no text in it stands as lone surrogates.
+
+    Raises ServerError UNSUPPORTED if it has more than 128 bytes; Triton's text says characters.
+    """
+    if len(text.encode("utf-8", "surrogateescape")) > _LARGEST:
+        raise unsupported(f"string correlation ID cannot be longer than {_LARGEST} characters")
+    return text

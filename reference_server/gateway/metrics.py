@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reference_server.core.metrics import Family
+from reference_server.core.telemetry import Family
 from reference_server.observability import cache_metrics, host_metrics, model_metrics
 from reference_server.observability.host_metrics import HostMetrics
 from reference_server.observability.metrics import MetricRegistry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from reference_server.core.errors import invalid_arg
-from reference_server.core.shared_memory import CudaRegion, SystemRegion
+from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.shared_memory.cuda import CudaMemory, CudaPython, Driver
 from reference_server.shared_memory.manager import RegionLease, RegionManager
 from reference_server.shared_memory.region import SystemMemory

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from reference_server.core.clock import Clock
+from reference_server.core.ports import Clock
 from reference_server.core.errors import invalid_arg, unsupported
 from reference_server.core.numerals import leading_integer
 from reference_server.core.request import RequestTrace

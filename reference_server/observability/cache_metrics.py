@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reference_server.core.metrics import FamilyHead, MetricKind, Sample
-from reference_server.core.statistics import CacheReading
+from reference_server.core.telemetry import FamilyHead, MetricKind, Sample
+from reference_server.core.telemetry import CacheReading
 
 _NS_PER_US = 1000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from reference_server.core.clock import Clock
-from reference_server.core.metrics import FamilyHead, MetricKind, Sample
+from reference_server.core.ports import Clock
+from reference_server.core.telemetry import FamilyHead, MetricKind, Sample
 
 _BYTES_PER_KIB = 1024
 # Words of /proc/stat: behind `cpu` stand user, nice, system, idle, iowait, irq, softirq and steal.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from reference_server.core.clock import Clock
-from reference_server.core.metrics import FamilyHead, MetricKind, Quantiles
+from reference_server.core.ports import Clock
+from reference_server.core.telemetry import FamilyHead, MetricKind, Quantiles
 from reference_server.core.response import Timing
 from reference_server.observability.quantiles import Summary
 from reference_server.options import Quantile

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from reference_server.core.errors import invalid_arg
-from reference_server.core.metrics import (
+from reference_server.core.telemetry import (
     Family,
     FamilyHead,
     Labels,

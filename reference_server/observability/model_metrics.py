@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from reference_server.core.metrics import FamilyHead, Labels, MetricKind, Quantiles, Sample
-from reference_server.core.statistics import FailureReason, Snapshot
+from reference_server.core.telemetry import FamilyHead, Labels, MetricKind, Quantiles, Sample
+from reference_server.core.telemetry import FailureReason, Snapshot
 from reference_server.observability import latencies
 
 _NS_PER_US = 1000

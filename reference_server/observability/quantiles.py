@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from reference_server.core.clock import Clock
-from reference_server.core.metrics import Quantiles
+from reference_server.core.ports import Clock
+from reference_server.core.telemetry import Quantiles
 from reference_server.options import Quantile
 
 _BUFFERED = 512

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import ClassVar
 
 from reference_server.core.errors import ServerError, invalid_arg, unsupported
-from reference_server.core.metrics import Distribution, MetricKind
+from reference_server.core.telemetry import Distribution, MetricKind
 
 
 class Series:

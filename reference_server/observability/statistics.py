@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from reference_server.core.clock import Clock
-from reference_server.core.metrics import Quantiles
+from reference_server.core.ports import Clock
+from reference_server.core.telemetry import Quantiles
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, Timing
-from reference_server.core.statistics import BatchStatistics, FailureReason, Snapshot
+from reference_server.core.telemetry import BatchStatistics, FailureReason, Snapshot
 from reference_server.observability.latencies import LatencySummaries
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from reference_server.core import byte_strings
 from reference_server.core.byte_strings import element_bytes
-from reference_server.core.clock import Clock
+from reference_server.core.ports import Clock
 from reference_server.core.dtypes import DataType
 from reference_server.core.request import InferRequest
 from reference_server.core.tensor import Tensor

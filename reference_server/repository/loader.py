@@ -13,7 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from reference_server.backends.hosts import PythonHosts
 from reference_server.config import check, check_cache, complete, pbtxt, render, schema
 from reference_server.config.schema import ModelConfig
-from reference_server.core.clock import Clock
+from reference_server.core.ports import Clock
 from reference_server.core.errors import internal, not_found
 from reference_server.core.health import Health
 from reference_server.core.ports import Metrics, Scheduler

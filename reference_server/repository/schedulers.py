@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reference_server.config.schema import ModelConfig
-from reference_server.core.clock import Clock
+from reference_server.core.ports import Clock
 from reference_server.core.ports import Dispatch, ModelInstance
 from reference_server.core.request import InferRequest
 from reference_server.observability.statistics import ModelStatistics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from reference_server.core.clock import Clock
+from reference_server.core.ports import Clock
 
 
 class Alarm:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 
-from reference_server.core.clock import Clock
-from reference_server.core.defects import Contained
-from reference_server.core.delivery import answer
+from reference_server.core.ports import Clock
+from reference_server.core.errors import Contained
+from reference_server.core.request import answer
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import CacheRecorder, Scheduler
 from reference_server.core.request import InferRequest, ResponseSink

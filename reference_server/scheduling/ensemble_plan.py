@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reference_server.core.clock import Clock
+from reference_server.core.ports import Clock
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.ports import Dispatch, EnsembleRecorder
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from reference_server.core.clock import Clock
-from reference_server.core.defects import Contained
-from reference_server.core.delivery import answer, deliver
+from reference_server.core.ports import Clock
+from reference_server.core.errors import Contained
+from reference_server.core.request import answer, deliver
 from reference_server.core.errors import Code, ServerError, internal
 from reference_server.core.ports import OpenInstance, Recorder
 from reference_server.core.response import InferResponse, Timing
-from reference_server.core.statistics import FailureReason
+from reference_server.core.telemetry import FailureReason
 from reference_server.scheduling.traced import TracedSink, traced_sink
 from reference_server.scheduling.work import Batch, Refusal
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
-from reference_server.core.clock import Clock
+from reference_server.core.ports import Clock
 from reference_server.core.ports import ModelInstance, Recorder
 from reference_server.core.request import InferRequest
 from reference_server.observability import printing

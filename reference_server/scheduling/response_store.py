@@ -7,9 +7,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
-from reference_server.core.clock import Clock
+from reference_server.core.ports import Clock
 from reference_server.core.request import InferRequest
-from reference_server.core.statistics import CacheReading
+from reference_server.core.telemetry import CacheReading
 from reference_server.core.tensor import Tensor
 
 Outputs = tuple[Tensor, ...]

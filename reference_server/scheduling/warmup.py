@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reference_server.config.warmup import WarmupSample
-from reference_server.core.clock import Clock
+from reference_server.core.ports import Clock
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import ModelInstance, OpenInstance

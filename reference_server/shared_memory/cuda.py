@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from reference_server.core.errors import internal, invalid_arg
-from reference_server.core.shared_memory import CudaRegion
+from reference_server.core.metadata import CudaRegion
 
 #: The length of a `cudaIpcMemHandle_t`.
 HANDLE_BYTES = 64

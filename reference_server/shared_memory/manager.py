@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from reference_server.core.errors import Code, ServerError, internal, invalid_arg, not_found
-from reference_server.core.shared_memory import CudaRegion, SystemRegion
+from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.shared_memory.region import Extent, Memory
 
 _R = TypeVar("_R", SystemRegion, CudaRegion)

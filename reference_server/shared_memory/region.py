@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from reference_server.core.errors import internal, invalid_arg
-from reference_server.core.shared_memory import SystemRegion
+from reference_server.core.metadata import SystemRegion
 
 _OBJECTS = Path("/dev/shm")
 #: From here on a mapping of their own is cheaper for the bytes of an input than a copy (measured).

@@ -20,7 +20,7 @@ from reference_server.backends.instances import InstanceSpec
 from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.config import render
 from reference_server.core import dtypes
-from reference_server.core.clock import SystemClock
+from reference_server.core.ports import SystemClock
 from reference_server.core.request import InferRequest
 from reference_server.core.tensor import Tensor
 from reference_server.observability.metrics import MetricRegistry

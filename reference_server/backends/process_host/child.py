@@ -32,7 +32,7 @@ from reference_server.backends.process_host.proxies import (
     RpcClient,
 )
 from reference_server.backends.python_host import inline
-from reference_server.core.clock import SystemClock
+from reference_server.core.ports import SystemClock
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest
 

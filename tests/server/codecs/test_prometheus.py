@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_server.codecs.prometheus import encode
-from reference_server.core.metrics import (
+from reference_server.core.telemetry import (
     Distribution,
     Family,
     FamilyHead,

@@ -9,7 +9,7 @@ from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.metadata import ModelMetadata, Signature, TensorConfig
 from reference_server.core.request import LATEST
-from reference_server.core.statistics import BatchStatistics, Duration, Snapshot
+from reference_server.core.telemetry import BatchStatistics, Duration, Snapshot
 
 STOL = (
     "failed to get model version from specified version string '{}' (details: stol), version "

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reference_server.codecs import region_json
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.shared_memory import CudaRegion, SystemRegion
+from reference_server.core.metadata import CudaRegion, SystemRegion
 
 HANDLE = bytes(range(100, 164))
 B64 = base64.b64encode(HANDLE).decode()

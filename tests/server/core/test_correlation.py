@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_server.core.correlation import string_id
+from reference_server.core.request import string_id
 from reference_server.core.errors import Code, ServerError
 
 

@@ -5,8 +5,8 @@ from server.support.frontend import Shelf, served
 from server.support.model_folders import VECTOR
 from server.support.requests import a_request
 
-from reference_server.core.metrics import MetricKind
-from reference_server.core.statistics import FailureReason
+from reference_server.core.telemetry import MetricKind
+from reference_server.core.telemetry import FailureReason
 from reference_server.gateway.metrics import MetricsGateway, new_registry
 from reference_server.observability.host_metrics import HostMetrics
 

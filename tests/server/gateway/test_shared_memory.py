@@ -4,7 +4,7 @@ import pytest
 from server.support.regions import object_file, shared_object
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.shared_memory import SystemRegion
+from reference_server.core.metadata import SystemRegion
 from reference_server.gateway.shared_memory import SharedMemory
 
 

@@ -1,7 +1,7 @@
 """The metrics of the response cache out of its counters."""
 
-from reference_server.core.metrics import Sample
-from reference_server.core.statistics import CacheReading
+from reference_server.core.telemetry import Sample
+from reference_server.core.telemetry import CacheReading
 from reference_server.observability.cache_metrics import HEADS, samples
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from server.support.model_folders import write_ensemble, write_model
 
-from reference_server.core.statistics import Snapshot
+from reference_server.core.telemetry import Snapshot
 from reference_server.testing import ModelRepository, open_repository
 
 CONFIG = """

@@ -4,7 +4,7 @@ import pytest
 from server.support.clock import ManualClock
 from server.support.requests import a_request
 
-from reference_server.core.metrics import Quantiles
+from reference_server.core.telemetry import Quantiles
 from reference_server.core.response import Execution, Timing
 from reference_server.observability.latencies import HEADS, LatencySummaries
 from reference_server.observability.statistics import ModelStatistics

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_server.core.errors import ServerError
-from reference_server.core.metrics import FamilyHead, MetricKind, Sample
+from reference_server.core.telemetry import FamilyHead, MetricKind, Sample
 from reference_server.observability.metrics import MetricRegistry
 from reference_server.observability.series import Histogram
 

@@ -1,7 +1,7 @@
 """The metrics of models out of their statistics."""
 
-from reference_server.core.metrics import Quantiles, Sample
-from reference_server.core.statistics import Duration, FailureReason, Snapshot
+from reference_server.core.telemetry import Quantiles, Sample
+from reference_server.core.telemetry import Duration, FailureReason, Snapshot
 from reference_server.observability.model_metrics import HEADS, ModelReading, samples
 
 SNAPSHOT = Snapshot(

@@ -5,7 +5,7 @@ from server.support.clock import ManualClock
 from server.support.requests import a_request
 
 from reference_server.core.response import Execution, Timing
-from reference_server.core.statistics import Duration, FailureReason
+from reference_server.core.telemetry import Duration, FailureReason
 from reference_server.observability.statistics import ModelStatistics
 
 

@@ -11,10 +11,10 @@ from server.support.ensembles import Bench, failure, values
 from server.support.requests import PATIENCE_S, BrokenSink, array_tensor
 from server.support.traces import NotedTrace
 
-from reference_server.core.cancellation import Cancellation
+from reference_server.core.request import Cancellation
 from reference_server.core.errors import Code, invalid_arg
 from reference_server.core.response import InferResponse, Timing
-from reference_server.core.statistics import FailureReason
+from reference_server.core.telemetry import FailureReason
 
 CHAIN = ensemble(step("a", {"X": "I"}, {"Y": "mid"}), step("b", {"X": "mid"}, {"Y": "O"}))
 FORK = ensemble(step("a", {"X": "I"}, {"Y": "O"}), step("b", {"X": "I"}, {"Y": "P"}), outputs="OP")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.shared_memory import CudaRegion
+from reference_server.core.metadata import CudaRegion
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.shared_memory.cuda import CudaMemory, CudaPython, DriverError
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from server.support.regions import shared_object
 
 from reference_server.core.errors import Code, ServerError, invalid_arg
-from reference_server.core.shared_memory import CudaRegion, SystemRegion
+from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.shared_memory.manager import RegionManager
 from reference_server.shared_memory.region import SystemMemory
 

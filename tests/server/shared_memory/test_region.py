@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from server.support.regions import object_file, shared_object
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.shared_memory import SystemRegion
+from reference_server.core.metadata import SystemRegion
 from reference_server.shared_memory import region as module
 from reference_server.shared_memory.region import SystemMemory
 

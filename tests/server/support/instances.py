@@ -10,7 +10,7 @@ from server.support.requests import PATIENCE_S
 
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, InferResponse, Timing
-from reference_server.core.statistics import FailureReason
+from reference_server.core.telemetry import FailureReason
 
 
 class ScriptedInstance:

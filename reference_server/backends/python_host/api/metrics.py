@@ -23,7 +23,7 @@ from reference_server.backends.python_host.api.native import (
     incompatible_constructor,
     incompatible_function,
 )
-from reference_server.core import metrics as core
+from reference_server.core import telemetry as core
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.ports import MetricFamilyHold, Metrics, MetricSeries
 
