@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Mapping
 
-from reference_server.core.ports import Clock, SystemClock
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.frontends.aside import Aside
 from reference_server.frontends.forwarding import HeaderForwarding
@@ -37,8 +36,8 @@ from reference_server.gateway.control import RepositoryControl
 from reference_server.gateway.gateway import Gateway
 from reference_server.gateway.metrics import MetricsGateway, new_registry
 from reference_server.gateway.shared_memory import SharedMemory
-from reference_server.observability import tables
-from reference_server.observability.host_metrics import HostMetrics
+from reference_server.observability.logs import model_table, terminal_width
+from reference_server.observability.server_metrics import HostMetrics
 from reference_server.options import (
     ControlMode,
     GrpcOptions,
@@ -111,8 +110,8 @@ class Server:
         loaded = await asyncio.to_thread(self.load, loop)
         listeners: dict[str, Listener] = {}
         try:
-            width = None if self._options.log.file else tables.terminal_width(sys.stderr)
-            log.info("%s", tables.models(self._rows(), width), extra={"verbatim": True})
+            width = None if self._options.log.file else terminal_width(sys.stderr)
+            log.info("%s", model_table(self._rows(), width), extra={"verbatim": True})
             if self._options.exit_on_error and not loaded:
                 raise internal("failed to load all models")
             # Metrics first: whoever finds the server ready finds them too.

@@ -9,8 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reference_server.core.errors import Contained
-from reference_server.core.errors import unsupported
+from reference_server.core.errors import Contained, unsupported
 from reference_server.core.response import InferResponse, Timing
 from reference_server.core.tensor import Tensor
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import reference_server
-from reference_server.core.ports import Clock
 from reference_server.core.errors import invalid_arg
 from reference_server.core.health import Question
 from reference_server.core.metadata import ModelMetadata, ServerMetadata
+from reference_server.core.ports import Clock
 from reference_server.core.request import LATEST
 from reference_server.core.telemetry import Snapshot
 from reference_server.gateway.logging import LogSettings

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from reference_server.core.telemetry import Family
-from reference_server.observability import cache_metrics, host_metrics, model_metrics
-from reference_server.observability.host_metrics import HostMetrics
-from reference_server.observability.metrics import MetricRegistry
-from reference_server.observability.model_metrics import ModelReading
+from reference_server.observability.metric_registry import MetricRegistry
+from reference_server.observability.server_metrics import (
+    CACHE_FAMILIES,
+    HOST_FAMILIES,
+    MODEL_FAMILIES,
+    HostMetrics,
+    ModelReading,
+    cache_samples,
+    model_samples,
+)
 from reference_server.options import LatencyMetrics
 from reference_server.repository.manager import Repository
 from reference_server.repository.served import ServedModel
@@ -15,7 +21,7 @@ from reference_server.scheduling.response_store import ResponseCache
 
 def new_registry() -> MetricRegistry:
     """A registry that knows the server's own families, so that no model's can contradict them."""
-    return MetricRegistry((*model_metrics.HEADS, *host_metrics.HEADS, *cache_metrics.HEADS))
+    return MetricRegistry((*MODEL_FAMILIES, *HOST_FAMILIES, *CACHE_FAMILIES))
 
 
 class MetricsGateway:
@@ -39,10 +45,10 @@ class MetricsGateway:
         """All metrics as they are now: those of the models, the machine, and the models' own."""
         readings = map(_reading, self._repository.all())
         counters = self._latencies.counters
-        cache = {} if self._cache is None else cache_metrics.samples(self._cache.reading())
+        cache = {} if self._cache is None else cache_samples(self._cache.reading())
         return self._registry.read(
             {
-                **model_metrics.samples(readings, counters=counters),
+                **model_samples(readings, counters=counters),
                 **self._host.samples(),
                 **cache,
             }

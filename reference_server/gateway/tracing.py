@@ -10,12 +10,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from reference_server.core.ports import Clock
 from reference_server.core.errors import invalid_arg, unsupported
 from reference_server.core.numerals import leading_integer
+from reference_server.core.ports import Clock
 from reference_server.core.request import RequestTrace
-from reference_server.observability.trace_file import TraceFile
-from reference_server.observability.tracing import TraceLevel, Tracer
+from reference_server.observability.tracing import TraceFile, TraceLevel, Tracer
 from reference_server.options import TraceOptions
 
 #: New values of a setting; None clears it, so that it follows the server's, or the command line's.

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from reference_server.config.schema import ModelConfig
-from reference_server.core.ports import Clock
 from reference_server.core.errors import Code, ServerError, internal, unavailable
+from reference_server.core.ports import Clock
 from reference_server.core.request import LATEST, InferRequest, ResponseSink
 from reference_server.core.response import InferResponse
 from reference_server.repository.overrides import Override

@@ -8,10 +8,9 @@ from reference_server.backends.hosts import PythonHosts
 from reference_server.backends.instances import InstanceSpec, with_reshaped_outputs
 from reference_server.config.scheduling import InstanceConfig
 from reference_server.config.schema import ModelConfig
-from reference_server.core.ports import Clock
 from reference_server.core.health import Health
-from reference_server.core.ports import ModelInstance
-from reference_server.observability.statistics import ModelStatistics
+from reference_server.core.ports import Clock, ModelInstance
+from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.calls import Calls
 from reference_server.scheduling.execution import Executor
 from reference_server.scheduling.waits import Crew, Member

@@ -13,13 +13,12 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from reference_server.backends.hosts import PythonHosts
 from reference_server.config import check, check_cache, complete, pbtxt, render, schema
 from reference_server.config.schema import ModelConfig
-from reference_server.core.ports import Clock
 from reference_server.core.errors import internal, not_found
 from reference_server.core.health import Health
-from reference_server.core.ports import Metrics, Scheduler
+from reference_server.core.ports import Clock, Metrics, Scheduler
 from reference_server.core.rules import RequestRules
-from reference_server.observability.latencies import LatencySummaries
-from reference_server.observability.statistics import ModelStatistics
+from reference_server.observability.latency_summaries import LatencySummaries
+from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.options import BACKEND_DIRECTORY, Quantile
 from reference_server.repository import code, schedulers
 from reference_server.repository.calls import Calls

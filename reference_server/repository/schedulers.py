@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reference_server.config.schema import ModelConfig
-from reference_server.core.ports import Clock
-from reference_server.core.ports import Dispatch, ModelInstance
+from reference_server.core.ports import Clock, Dispatch, ModelInstance
 from reference_server.core.request import InferRequest
-from reference_server.observability.statistics import ModelStatistics
+from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.initial_states import read_initial_states
 from reference_server.repository.served import ServedModel
 from reference_server.scheduling.batcher import DynamicBatcher

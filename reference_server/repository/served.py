@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reference_server.config.schema import ModelConfig
-from reference_server.core.request import answer
 from reference_server.core.errors import BackendError
 from reference_server.core.health import Health
 from reference_server.core.ports import Scheduler
-from reference_server.core.request import InferRequest
+from reference_server.core.request import InferRequest, answer
 from reference_server.core.response import InferResponse
 from reference_server.core.rules import RequestRules
 from reference_server.core.telemetry import FailureReason
-from reference_server.observability.statistics import ModelStatistics
+from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.overrides import FileDirectory
 from reference_server.scheduling.waits import Crew
 

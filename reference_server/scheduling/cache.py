@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 
-from reference_server.core.ports import Clock
 from reference_server.core.errors import Contained
-from reference_server.core.request import answer
 from reference_server.core.metadata import Signature
-from reference_server.core.ports import CacheRecorder, Scheduler
-from reference_server.core.request import InferRequest, ResponseSink
+from reference_server.core.ports import CacheRecorder, Clock, Scheduler
+from reference_server.core.request import InferRequest, ResponseSink, answer
 from reference_server.core.response import InferResponse
 from reference_server.scheduling.execution import COUNTING
 from reference_server.scheduling.response_store import NotStored, ResponseCache, key_of

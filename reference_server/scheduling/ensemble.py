@@ -6,10 +6,9 @@ import threading
 from collections.abc import Sequence
 
 from reference_server.config.schema import ModelConfig
-from reference_server.core.ports import Clock
-from reference_server.core.rules import OutputLayouts, ShowingSink
-from reference_server.core.ports import Dispatch, EnsembleRecorder
+from reference_server.core.ports import Clock, Dispatch, EnsembleRecorder
 from reference_server.core.request import InferRequest
+from reference_server.core.rules import OutputLayouts, ShowingSink
 from reference_server.scheduling.ensemble_graph import EnsembleGraph
 from reference_server.scheduling.ensemble_plan import EnsemblePlan
 from reference_server.scheduling.ensemble_run import Run

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reference_server.core.ports import Clock
 from reference_server.core.errors import ServerError, invalid_arg
-from reference_server.core.ports import Dispatch, EnsembleRecorder
+from reference_server.core.ports import Clock, Dispatch, EnsembleRecorder
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor

@@ -12,9 +12,8 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 
-from reference_server.core.request import answer, deliver
 from reference_server.core.errors import Code, ServerError, internal
-from reference_server.core.request import InferRequest
+from reference_server.core.request import InferRequest, answer, deliver
 from reference_server.core.response import InferResponse, Timing
 from reference_server.core.telemetry import FailureReason
 from reference_server.core.tensor import Tensor

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from reference_server.core.ports import Clock
-from reference_server.core.errors import Contained
+from reference_server.core.errors import Code, Contained, ServerError, internal
+from reference_server.core.ports import Clock, OpenInstance, Recorder
 from reference_server.core.request import answer, deliver
-from reference_server.core.errors import Code, ServerError, internal
-from reference_server.core.ports import OpenInstance, Recorder
 from reference_server.core.response import InferResponse, Timing
 from reference_server.core.telemetry import FailureReason
 from reference_server.scheduling.traced import TracedSink, traced_sink

@@ -13,8 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
-from reference_server.core.ports import Clock
-from reference_server.core.ports import ModelInstance, Recorder
+from reference_server.core.ports import Clock, ModelInstance, Recorder
 from reference_server.core.request import InferRequest
 from reference_server.observability import printing
 from reference_server.scheduling.alarm import Alarm

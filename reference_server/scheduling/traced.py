@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from reference_server.core.ports import Clock
-from reference_server.core.request import TRACING
-from reference_server.core.request import InferRequest, RequestTrace
+from reference_server.core.request import TRACING, InferRequest, RequestTrace
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
 

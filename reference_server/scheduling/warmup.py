@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reference_server.config.warmup import WarmupSample
-from reference_server.core.ports import Clock
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
-from reference_server.core.ports import ModelInstance, OpenInstance
+from reference_server.core.ports import Clock, ModelInstance, OpenInstance
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, InferResponse
 from reference_server.core.rules import RequestRules

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reference_server.core import dtypes
-from reference_server.core.ports import SystemClock
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, unsupported
 from reference_server.core.metadata import Signature
+from reference_server.core.ports import SystemClock
 from reference_server.core.request import LATEST, InferRequest, Parameter, SequenceFlag
 from reference_server.core.response import InferResponse
 from reference_server.core.telemetry import Snapshot

@@ -23,7 +23,7 @@ from reference_server.core import dtypes
 from reference_server.core.ports import SystemClock
 from reference_server.core.request import InferRequest
 from reference_server.core.tensor import Tensor
-from reference_server.observability.metrics import MetricRegistry
+from reference_server.observability.metric_registry import MetricRegistry
 
 STEPS = ("tokenizer", "text_encoder", "text_classifier")
 FUSED = "text_pipeline_fused"

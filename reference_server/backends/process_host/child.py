@@ -32,8 +32,8 @@ from reference_server.backends.process_host.proxies import (
     RpcClient,
 )
 from reference_server.backends.python_host import inline
-from reference_server.core.ports import SystemClock
 from reference_server.core.errors import Code, ServerError
+from reference_server.core.ports import SystemClock
 from reference_server.core.request import InferRequest
 
 log = logging.getLogger(__name__)

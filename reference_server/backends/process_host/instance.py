@@ -25,10 +25,9 @@ from reference_server.core.clock import Clock
 from reference_server.backends.process_host.services import Services
 from reference_server.backends.python_host.inline import InstanceSpec
 from reference_server.backends.readiness import Readiness
-from reference_server.core.ports import Clock
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
-from reference_server.core.ports import Metrics, ModelCalls, OpenInstance
+from reference_server.core.ports import Clock, Metrics, ModelCalls, OpenInstance
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, InferResponse
 

@@ -10,9 +10,14 @@ from typing import Any
 from reference_server.backends.instances import InstanceSpec
 from reference_server.backends.process_host.connection import Connection
 from reference_server.core import dtypes
-from reference_server.core.request import Cancellation
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.request import InferRequest, RequestTrace, ResponseSink, SequenceFlag
+from reference_server.core.request import (
+    Cancellation,
+    InferRequest,
+    RequestTrace,
+    ResponseSink,
+    SequenceFlag,
+)
 from reference_server.core.response import Execution, InferResponse
 from reference_server.core.tensor import Tensor
 

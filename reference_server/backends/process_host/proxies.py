@@ -11,11 +11,10 @@ from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler
 from reference_server.core.cancellation import Cancellation
 from reference_server.backends.process_host.link import Handler, Link
-from reference_server.core.request import Cancellation
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.telemetry import MetricKind
-from reference_server.core.request import InferRequest
+from reference_server.core.request import Cancellation, InferRequest
 from reference_server.core.response import InferResponse
+from reference_server.core.telemetry import MetricKind
 from reference_server.core.tensor import Tensor
 
 

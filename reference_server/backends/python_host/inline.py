@@ -33,10 +33,9 @@ from reference_server.backends.python_host.outcome import ResponseSenders
 from reference_server.core.clock import Clock
 from reference_server.backends.python_host.senders import Senders
 from reference_server.backends.readiness import LIMIT_S, Readiness
-from reference_server.core.ports import Clock
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
-from reference_server.core.ports import Metrics, ModelCalls
+from reference_server.core.ports import Clock, Metrics, ModelCalls
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution
 from reference_server.observability import printing

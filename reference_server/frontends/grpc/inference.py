@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from reference_server.codecs import proto_infer, proto_response, proto_wire
 from reference_server.codecs.proto_wire import Data, ReceivedRequest
-from reference_server.core.ports import Clock
 from reference_server.core.errors import ServerError, unsupported
+from reference_server.core.ports import Clock
 from reference_server.core.response import InferResponse
 from reference_server.frontends.forwarding import HeaderForwarding
 from reference_server.frontends.grpc.calls import Call, Method, described

@@ -9,10 +9,9 @@ from reference_server.codecs import proto_models, proto_response
 from reference_server.codecs.infer_options import ResponseForm
 from reference_server.codecs.proto_memo import RequestMemo
 from reference_server.codecs.proto_wire import Data, Parts, ReceivedRequest
-from reference_server.core.request import Cancellation
-from reference_server.core.ports import Clock
 from reference_server.core.errors import ServerError
-from reference_server.core.request import RequestTrace
+from reference_server.core.ports import Clock
+from reference_server.core.request import Cancellation, RequestTrace
 from reference_server.core.response import InferResponse
 from reference_server.frontends.forwarding import HeaderForwarding
 from reference_server.frontends.grpc.calls import Call, described

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Mapping
 
 from reference_server.codecs import generate
-from reference_server.core.ports import Clock
 from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.ports import Clock
 from reference_server.core.request import RequestTrace
 from reference_server.core.response import InferResponse
 from reference_server.frontends.http import errors

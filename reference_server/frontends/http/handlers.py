@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from reference_server.codecs import compression, infer_request, infer_response, model_json
 from reference_server.codecs.infer_options import ResponseForm
-from reference_server.core.ports import Clock
 from reference_server.core.errors import Code, ServerError, internal, unsupported
+from reference_server.core.ports import Clock
 from reference_server.core.request import RequestTrace
 from reference_server.core.response import InferResponse
 from reference_server.frontends.aside import Aside

@@ -18,7 +18,7 @@ from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
-from reference_server.observability.metrics import MetricRegistry
+from reference_server.observability.metric_registry import MetricRegistry
 
 FAILED = "Failed to process the request(s) for model 'm_0_0', message: "
 

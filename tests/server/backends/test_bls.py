@@ -12,8 +12,8 @@ from reference_server.backends.python_host.api.bls import BlsResponses, Response
 from reference_server.core.cancellation import Cancellation
 from reference_server.backends.python_host.api.calls import Replies
 from reference_server.backends.python_host.api.iterator import ResponseIterator
-from reference_server.core.request import Cancellation
 from reference_server.core.errors import not_found
+from reference_server.core.request import Cancellation
 from reference_server.core.response import InferResponse
 
 

@@ -16,7 +16,7 @@ from reference_server.backends.python_host.api.metrics import (
     bound_family,
 )
 from reference_server.core.errors import ServerError
-from reference_server.observability.metrics import MetricRegistry
+from reference_server.observability.metric_registry import MetricRegistry
 
 TritonModelException = outside.TritonModelException
 SERVER = "Failed to process the request for model 'm_0', message: "

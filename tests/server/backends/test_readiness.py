@@ -13,9 +13,9 @@ from reference_server.backends.python_host.api.server_access import NO_CALLS
 from reference_server.core.clock import SystemClock
 from reference_server.backends.python_host.api.calls import NO_CALLS
 from reference_server.backends.readiness import Readiness
-from reference_server.core.ports import SystemClock
 from reference_server.core.health import Health
-from reference_server.observability.metrics import MetricRegistry
+from reference_server.core.ports import SystemClock
+from reference_server.observability.metric_registry import MetricRegistry
 
 #: Says what stands in place of the braces; executes while a file is away.
 TELLING = """

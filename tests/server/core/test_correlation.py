@@ -2,8 +2,8 @@
 
 import pytest
 
-from reference_server.core.request import string_id
 from reference_server.core.errors import Code, ServerError
+from reference_server.core.request import string_id
 
 
 @pytest.mark.parametrize("text", ["", "a" * 128, "ä" * 64, "\udc9f" * 128])

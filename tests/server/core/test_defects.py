@@ -4,9 +4,8 @@ import pytest
 from server.support.requests import Answers, BrokenSink, a_request
 from server.support.traces import NotedTrace
 
-from reference_server.core.errors import Contained
+from reference_server.core.errors import Contained, internal
 from reference_server.core.request import answer, deliver
-from reference_server.core.errors import internal
 from reference_server.core.response import InferResponse
 
 RESPONSE = InferResponse("m", 3, "q")

@@ -5,10 +5,9 @@ from server.support.frontend import Shelf, served
 from server.support.model_folders import VECTOR
 from server.support.requests import a_request
 
-from reference_server.core.telemetry import MetricKind
-from reference_server.core.telemetry import FailureReason
+from reference_server.core.telemetry import FailureReason, MetricKind
 from reference_server.gateway.metrics import MetricsGateway, new_registry
-from reference_server.observability.host_metrics import HostMetrics
+from reference_server.observability.server_metrics import HostMetrics
 
 
 def series(registry, *models):

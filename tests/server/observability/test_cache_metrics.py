@@ -1,14 +1,13 @@
 """The metrics of the response cache out of its counters."""
 
-from reference_server.core.telemetry import Sample
-from reference_server.core.telemetry import CacheReading
-from reference_server.observability.cache_metrics import HEADS, samples
+from reference_server.core.telemetry import CacheReading, Sample
+from reference_server.observability.server_metrics import CACHE_FAMILIES, cache_samples
 
 
 def test_each_family_shows_its_counter():
     reading = CacheReading(0.25, 3, 5, 7, 2, lookup_ns=12_999, insertion_ns=4_001_000)
-    found = samples(reading)
-    assert list(found) == [head.name for head in HEADS]
+    found = cache_samples(reading)
+    assert list(found) == [head.name for head in CACHE_FAMILIES]
     assert found == {
         "nv_cache_util": [Sample((), 0.25)],
         "nv_cache_num_entries": [Sample((), 3)],

@@ -3,7 +3,7 @@
 import pytest
 from server.support.clock import SECOND_NS, ManualClock
 
-from reference_server.observability.host_metrics import HEADS, HostMetrics
+from reference_server.observability.server_metrics import HOST_FAMILIES, HostMetrics
 
 
 @pytest.fixture
@@ -71,5 +71,5 @@ def test_this_machine_tells(clock):
     host = HostMetrics(clock, 0)
     if (host._proc / "stat").exists():
         read = values(host)
-        assert set(read) == {head.name for head in HEADS}
+        assert set(read) == {head.name for head in HOST_FAMILIES}
         assert 0 < read["nv_cpu_memory_used_bytes"] < read["nv_cpu_memory_total_bytes"]

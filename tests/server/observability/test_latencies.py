@@ -4,10 +4,10 @@ import pytest
 from server.support.clock import ManualClock
 from server.support.requests import a_request
 
-from reference_server.core.telemetry import Quantiles
 from reference_server.core.response import Execution, Timing
-from reference_server.observability.latencies import HEADS, LatencySummaries
-from reference_server.observability.statistics import ModelStatistics
+from reference_server.core.telemetry import Quantiles
+from reference_server.observability.latency_summaries import LATENCY_FAMILIES, LatencySummaries
+from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.options import Quantile
 
 MEDIAN = [Quantile(0.5, 0.01)]
@@ -39,7 +39,7 @@ def arrived(rows=1):
     ],
 )
 def test_models_with_the_cache_have_others(cached, others):
-    always = {head.name for head in HEADS[1:5]}
+    always = {head.name for head in LATENCY_FAMILIES[1:5]}
     assert statistics(cached=cached).summaries().keys() == always | others
 
 

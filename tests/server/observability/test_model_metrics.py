@@ -1,8 +1,11 @@
 """The metrics of models out of their statistics."""
 
-from reference_server.core.telemetry import Quantiles, Sample
-from reference_server.core.telemetry import Duration, FailureReason, Snapshot
-from reference_server.observability.model_metrics import HEADS, ModelReading, samples
+from reference_server.core.telemetry import Duration, FailureReason, Quantiles, Sample, Snapshot
+from reference_server.observability.server_metrics import (
+    MODEL_FAMILIES,
+    ModelReading,
+    model_samples,
+)
 
 SNAPSHOT = Snapshot(
     "m",
@@ -23,7 +26,7 @@ SNAPSHOT = Snapshot(
 
 def values(name, *, tags=()):
     """The series of one family, of a model with these statistics."""
-    found = samples([ModelReading(SNAPSHOT, 5, tags)])
+    found = model_samples([ModelReading(SNAPSHOT, 5, tags)])
     return {sample.labels: sample.value for sample in found[f"nv_inference_{name}"]}
 
 
@@ -33,7 +36,7 @@ MODEL = (("model", "m"), ("version", "3"))
 def test_each_family_shows_its_statistic():
     assert {
         name.removeprefix("nv_inference_"): [sample.value for sample in found]
-        for name, found in samples([ModelReading(SNAPSHOT, 5, ())]).items()
+        for name, found in model_samples([ModelReading(SNAPSHOT, 5, ())]).items()
         if found
     } == {
         "request_success": [10],
@@ -50,7 +53,7 @@ def test_each_family_shows_its_statistic():
 
 
 def test_models_that_ask_for_the_cache_have_series_of_it():
-    found = samples([ModelReading(SNAPSHOT, 5, (), cached=True)])
+    found = model_samples([ModelReading(SNAPSHOT, 5, (), cached=True)])
     assert {name: found[f"nv_cache_{name}_per_model"][0].value for name in CACHE} == {
         "num_hits": 6,
         "hit_duration": 7000,
@@ -63,7 +66,7 @@ CACHE = ("num_hits", "hit_duration", "num_misses", "miss_duration")
 
 
 def test_without_counters_counts_stay_where_they_were_and_durations_are_gone():
-    found = samples([ModelReading(SNAPSHOT, 5, (), cached=True)], counters=False)
+    found = model_samples([ModelReading(SNAPSHOT, 5, (), cached=True)], counters=False)
     assert {
         name.removeprefix("nv_inference_"): [sample.value for sample in series]
         for name, series in found.items()
@@ -80,11 +83,11 @@ def test_without_counters_counts_stay_where_they_were_and_durations_are_gone():
 def test_summaries_are_shown_in_their_families():
     quantiles = Quantiles(1, 2, ((0.5, 2),))
     reading = ModelReading(SNAPSHOT, 5, (), summaries={"nv_inference_queue_summary_us": quantiles})
-    assert samples([reading])["nv_inference_queue_summary_us"] == [Sample(MODEL, quantiles)]
+    assert model_samples([reading])["nv_inference_queue_summary_us"] == [Sample(MODEL, quantiles)]
 
 
 def test_the_families_stand_in_tritons_order():
-    assert [head.name.removeprefix("nv_") for head in HEADS] == [
+    assert [head.name.removeprefix("nv_") for head in MODEL_FAMILIES] == [
         "inference_request_success",
         "inference_request_failure",
         "inference_count",
@@ -120,4 +123,4 @@ def test_tags_are_labels_with_an_underscore():
 
 
 def test_without_models_there_are_families_without_series():
-    assert samples([]) == {head.name: [] for head in HEADS}
+    assert model_samples([]) == {head.name: [] for head in MODEL_FAMILIES}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from server.support.clock import ManualClock
 
 from reference_server.core.telemetry import Quantiles
-from reference_server.observability.quantiles import QuantileSketch, Summary
+from reference_server.observability.latency_summaries import QuantileSketch, Summary
 from reference_server.options import DEFAULT_QUANTILES, Quantile
 
 

@@ -9,7 +9,7 @@ import termios
 
 import pytest
 
-from reference_server.observability import tables
+from reference_server.observability.logs import model_table, terminal_width
 
 SHORT = """\
 +-------+---------+--------+
@@ -36,16 +36,16 @@ EMPTY = """\
 
 
 def test_columns_are_as_wide_as_what_stands_in_them():
-    assert tables.models([("vec", "1", "READY"), ("vec", "10", "READY")]) == SHORT
+    assert model_table([("vec", "1", "READY"), ("vec", "10", "READY")]) == SHORT
 
 
 def test_a_status_of_several_lines_takes_several_rows():
     rows = [("m", "1", "UNAVAILABLE: Internal:\n\nAt:\n"), ("n", "-", "READY")]
-    assert tables.models(rows) == TALL
+    assert model_table(rows) == TALL
 
 
 def test_no_models():
-    assert tables.models([]) == EMPTY
+    assert model_table([]) == EMPTY
 
 
 LONG = (
@@ -65,32 +65,32 @@ IN_A_TERMINAL = """\
 
 
 def test_a_long_status_is_wrapped_between_words_to_fit_the_terminal():
-    assert tables.models([("m", "1", LONG)], width=52) == IN_A_TERMINAL
+    assert model_table([("m", "1", LONG)], width=52) == IN_A_TERMINAL
 
 
 def test_a_terminal_that_is_too_narrow_leaves_the_status_some_room():
-    assert tables.models([("m", "1", LONG)], width=10) == IN_A_TERMINAL
+    assert model_table([("m", "1", LONG)], width=10) == IN_A_TERMINAL
 
 
 @pytest.mark.parametrize("width", [70, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width):
     rows = [("m" * 20, "1", "x" * 500 + " " + "y " * 90), ("n", "12", LONG)]
-    lines = tables.models(rows, width).splitlines()
+    lines = model_table(rows, width).splitlines()
     assert {len(line) for line in lines} == {len(lines[0])}
     assert len(lines[0]) <= width
 
 
 def test_words_stay_whole_where_there_is_no_terminal():
     path = "/folder" * 30
-    assert f"| {path} |" in tables.models([("m", "1", path)])
+    assert f"| {path} |" in model_table([("m", "1", path)])
 
 
 def test_a_terminal_has_a_width_and_other_files_have_none(tmp_path):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 77, 0, 0))
     with os.fdopen(theirs, "w") as terminal, os.fdopen(ours, "rb"):
-        assert tables.terminal_width(terminal) == 77
-    assert tables.terminal_width(terminal) is None
-    assert tables.terminal_width(io.StringIO()) is None
+        assert terminal_width(terminal) == 77
+    assert terminal_width(terminal) is None
+    assert terminal_width(io.StringIO()) is None
     with (tmp_path / "log").open("w") as file:
-        assert tables.terminal_width(file) is None
+        assert terminal_width(file) is None

@@ -10,8 +10,7 @@ from server.support.requests import a_request, array_tensor, raw_tensor
 
 from reference_server.core.dtypes import DataType
 from reference_server.core.tensor import Tensor
-from reference_server.observability.trace_file import TraceFile
-from reference_server.observability.tracing import TraceLevel, Tracer
+from reference_server.observability.tracing import TraceFile, TraceLevel, Tracer
 
 BOTH = TraceLevel.TIMESTAMPS | TraceLevel.TENSORS
 

@@ -3,7 +3,7 @@
 import pytest
 from server.support.clock import ManualClock
 
-from reference_server.observability.metrics import MetricRegistry
+from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
 

@@ -16,7 +16,7 @@ from server.support.requests import PATIENCE_S, Answers, a_request, array_tensor
 from support.waiting import until
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.observability.metrics import MetricRegistry
+from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
 from reference_server.repository.overrides import Override

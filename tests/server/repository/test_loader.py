@@ -10,7 +10,7 @@ from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.health import Health
-from reference_server.observability.metrics import MetricRegistry
+from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.scan import ModelFolder
 from reference_server.scheduling.ensemble import EnsembleScheduler

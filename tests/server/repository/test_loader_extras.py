@@ -7,7 +7,7 @@ from server.support.model_folders import VECTOR, write_model
 from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.core.errors import ServerError
-from reference_server.observability.metrics import MetricRegistry
+from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.options import DEFAULT_QUANTILES
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.scan import ModelFolder

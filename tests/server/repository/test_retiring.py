@@ -10,7 +10,7 @@ from server.support.configs import ensemble, step
 from server.support.model_folders import VECTOR, write_ensemble, write_model
 from server.support.requests import PATIENCE_S, Answers, a_request, array_tensor
 
-from reference_server.observability.metrics import MetricRegistry
+from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
 

@@ -11,8 +11,8 @@ from server.support.ensembles import Bench, failure, values
 from server.support.requests import PATIENCE_S, BrokenSink, array_tensor
 from server.support.traces import NotedTrace
 
-from reference_server.core.request import Cancellation
 from reference_server.core.errors import Code, invalid_arg
+from reference_server.core.request import Cancellation
 from reference_server.core.response import InferResponse, Timing
 from reference_server.core.telemetry import FailureReason
 

@@ -15,8 +15,8 @@ from reference_server.config.scheduling import (
     QueuePolicy,
     Resource,
 )
-from reference_server.core.request import Cancellation
 from reference_server.core.errors import Code, ServerError, internal, not_found
+from reference_server.core.request import Cancellation
 from reference_server.core.telemetry import FailureReason
 from reference_server.scheduling.batcher import DynamicBatcher
 from reference_server.scheduling.instances import InstanceScheduler

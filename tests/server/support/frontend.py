@@ -17,7 +17,7 @@ from reference_server.frontends.http import generate, settings, shared_memory
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.gateway.gateway import Gateway
 from reference_server.gateway.shared_memory import SharedMemory
-from reference_server.observability.statistics import ModelStatistics
+from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.options import ServerOptions
 from reference_server.repository.served import ServedModel
 

@@ -15,9 +15,8 @@ from reference_server.core.clock import SystemClock
 from reference_server.backends.process_host.backoff import Backoff
 from reference_server.backends.process_host.instance import ProcessInstance, Supervision
 from reference_server.backends.python_host.api.calls import NO_CALLS
-from reference_server.core.ports import SystemClock
-from reference_server.core.ports import ModelCalls, OpenInstance
-from reference_server.observability.metrics import MetricRegistry
+from reference_server.core.ports import ModelCalls, OpenInstance, SystemClock
+from reference_server.observability.metric_registry import MetricRegistry
 
 
 def soon() -> Backoff:

@@ -17,10 +17,9 @@ from reference_server.core.clock import SystemClock
 from reference_server.backends.process_host.link import Handler, Link
 from reference_server.backends.process_host.process import Attendant, ChildProcess
 from reference_server.backends.python_host.api.calls import NO_CALLS
-from reference_server.core.ports import SystemClock
 from reference_server.core.health import Health
-from reference_server.core.ports import ModelCalls
-from reference_server.observability.metrics import MetricRegistry
+from reference_server.core.ports import ModelCalls, SystemClock
+from reference_server.observability.metric_registry import MetricRegistry
 
 #: What objects of the test before may still tell, and nobody wants to know.
 _BELATED = ("release", "forget")

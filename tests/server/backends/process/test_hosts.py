@@ -11,10 +11,10 @@ from reference_server.backends.hosts import PythonHosts
 from reference_server.backends.process_host.instance import ProcessInstance
 from reference_server.backends.python_host.api.server_access import NO_CALLS
 from reference_server.backends.python_host.inline import InlineInstance
-from reference_server.core.ports import SystemClock
 from reference_server.core.errors import ServerError
 from reference_server.core.health import Health
-from reference_server.observability.metrics import MetricRegistry
+from reference_server.core.ports import SystemClock
+from reference_server.observability.metric_registry import MetricRegistry
 
 COMPLETES = """
     import os

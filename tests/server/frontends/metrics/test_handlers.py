@@ -8,7 +8,7 @@ from server.support.model_folders import VECTOR
 
 from reference_server.frontends.metrics.handlers import MetricsHandlers
 from reference_server.gateway.metrics import MetricsGateway, new_registry
-from reference_server.observability.host_metrics import HostMetrics
+from reference_server.observability.server_metrics import HostMetrics
 
 
 @pytest.fixture

@@ -10,11 +10,10 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from reference_server.core.ports import Clock
-from reference_server.core.telemetry import Quantiles
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, Timing
-from reference_server.core.telemetry import BatchStatistics, FailureReason, Snapshot
-from reference_server.observability.latencies import LatencySummaries
+from reference_server.core.telemetry import BatchStatistics, FailureReason, Quantiles, Snapshot
+from reference_server.observability.latency_summaries import LatencySummaries
 
 
 class ModelStatistics:

@@ -6,7 +6,7 @@ from server.support.requests import a_request
 
 from reference_server.core.response import Execution, Timing
 from reference_server.core.telemetry import Duration, FailureReason
-from reference_server.observability.statistics import ModelStatistics
+from reference_server.observability.model_statistics import ModelStatistics
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from reference_server.core.errors import ServerError
 from reference_server.core.telemetry import FamilyHead, MetricKind, Sample
-from reference_server.observability.metrics import MetricRegistry
-from reference_server.observability.series import Histogram
+from reference_server.observability.metric_registry import Histogram, MetricRegistry
 
 COUNTER, GAUGE, HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 BUILT_IN = FamilyHead("nv_count", "built in", COUNTER)
