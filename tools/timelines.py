@@ -20,7 +20,7 @@ mpl.use("agg")  # to files alone
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from reference_server.config.scheduling import DynamicBatching, QueuePolicy
+from reference_server.config.scheduler_settings import DynamicBatching, QueuePolicy
 from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
 from reference_server.scheduling.batcher import DynamicBatcher

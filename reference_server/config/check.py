@@ -13,19 +13,19 @@ from tritonclient.grpc.model_config_pb2 import (
     BatchOutput,
     DataType,
     ModelInput,
+    ModelInstanceGroup,
     ModelOutput,
 )
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server.config import (
-    check_batching,
-    check_cache,
-    check_ensembles,
-    check_groups,
-    check_sequences,
-    platforms,
-    schema,
+from reference_server.config.check_scheduling import (
+    check_dynamic_batching,
+    check_ensemble,
+    check_sequence_batching,
+    check_sequence_inputs,
 )
+from reference_server.config.complete import backend_of_platform
+from reference_server.config.pbtxt import datatype
 from reference_server.core.errors import invalid_arg, unsupported
 from reference_server.core.telemetry import is_label_name
 
@@ -52,17 +52,17 @@ def check_polled(config: ConfigProto) -> None:
         )
     if config.max_batch_size < 0:
         raise invalid_arg(f"'max_batch_size' must be non-negative value for {name}")
-    check_batching.check_polled(config)
+    check_dynamic_batching(config)
     if config.platform == "ensemble":
-        check_ensembles.check_polled(config)
+        check_ensemble(config)
     elif config.HasField("ensemble_scheduling"):
         raise invalid_arg(
             f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble"
         )
     elif not config.backend:
-        platforms.backend_of_platform(config.platform, name)
-    check_cache.check_response_cache(config)
-    check_sequences.check_polled(config)
+        backend_of_platform(config.platform, name)
+    check_response_cache(config)
+    check_sequence_batching(config)
 
 
 def check_directory(config: ConfigProto, directory_name: str) -> None:
@@ -88,7 +88,7 @@ def check_given(config: ConfigProto) -> None:
     name = config.name
     if config.platform == "ensemble":
         return
-    check_groups.check_given(config)
+    _check_groups(config)
     for made in config.batch_input:
         if made.data_type == DataType.TYPE_INVALID:
             raise invalid_arg("unexpected batch input data type 'TYPE_INVALID'")
@@ -114,14 +114,14 @@ def check_loaded(config: ConfigProto) -> None:
                 "underscores, and not begin with an underscore"
             )
     if config.platform != "ensemble":
-        check_sequences.check_loaded(config)
+        check_sequence_inputs(config)
 
 
 def _check_tensor(kind: str, entry: ModelInput | ModelOutput, config: ConfigProto) -> None:
     model = config.name
     if not entry.name:
         raise invalid_arg(f"model {kind} must specify 'name' for {model}")
-    if schema.datatype(entry.data_type) is None:
+    if datatype(entry.data_type) is None:
         raise invalid_arg(f"model {kind} '{entry.name}' must specify 'data_type' for {model}")
     if not entry.dims:
         raise invalid_arg(f"model {kind} '{entry.name}' must specify 'dims' for {model}")
@@ -214,3 +214,42 @@ def _check_known(what: str, names: Iterable[str], known: Collection[str], model:
     for name in names:
         if name not in known:
             raise invalid_arg(f"unknown {what} name '{name}' for {model}")
+
+
+def _check_groups(config: ConfigProto) -> None:
+    """Raise ServerError for a group that cannot be served."""
+    for group in config.instance_group:
+        what = f"instance group {group.name} of model {config.name}"
+        kind = ModelInstanceGroup.Kind.Name(group.kind)
+        if group.kind != ModelInstanceGroup.KIND_GPU:
+            if group.gpus:
+                raise invalid_arg(f"{what} has kind {kind} but specifies one or more GPUs")
+        elif not group.gpus:
+            raise invalid_arg(f"{what} has kind KIND_GPU but no GPUs are available")
+        else:
+            raise invalid_arg(
+                f"{what} specifies invalid or unsupported gpu id {group.gpus[0]}. GPUs with at "
+                "least the minimum required CUDA compute compatibility of 6.000000 are: "
+            )
+        if group.profile:
+            raise invalid_arg(
+                f"{what} and platform {config.platform}specifies profile field which is only "
+                "supported for TensorRT models"
+            )
+
+
+def check_response_cache(config: ConfigProto) -> None:
+    """Raise ServerError if the model asks for the response cache, and its answers do not fit."""
+    if not config.response_cache.enable:
+        return
+    if config.HasField("sequence_batching"):
+        raise _no_cache(config.name, "sequence batching scheduler")
+    if config.model_transaction_policy.decoupled:
+        raise _no_cache(config.name, "'decoupled' transaction policy")
+
+
+def _no_cache(model: str, reason: str) -> Exception:
+    return invalid_arg(
+        f"Response Cache does not currently support model {model} with {reason}. "
+        "Please disable the response cache."
+    )

@@ -9,7 +9,9 @@ from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
-from reference_server.config import platforms, sequences
+from reference_server.core.errors import invalid_arg
+
+_DEFAULT_IDLE_US = 1_000_000
 
 
 def complete(config: ConfigProto, model_directory: Path) -> None:
@@ -24,14 +26,14 @@ def complete(config: ConfigProto, model_directory: Path) -> None:
             step.model_namespace = ""  # there are none: names are looked up in all repositories
         return
     if not config.backend and not config.platform:
-        config.backend = platforms.backend_of_files(model_directory)
+        config.backend = backend_of_files(model_directory)
         if not config.backend and "." in config.name:
             config.backend = config.name.rpartition(".")[2]
             config.default_model_filename = (
                 config.default_model_filename or f"model.{config.backend}"
             )
     if not config.default_model_filename and config.backend == "python":
-        config.default_model_filename = platforms.PYTHON_FILE
+        config.default_model_filename = PYTHON_FILE
     for field in ("input_pinned_memory", "output_pinned_memory"):
         if not config.optimization.HasField(field):
             getattr(config.optimization, field).enable = True
@@ -55,7 +57,21 @@ def complete_schedulers(config: ConfigProto) -> None:
         batching = config.dynamic_batching
         if not batching.preferred_batch_size and config.max_batch_size > 0:
             batching.preferred_batch_size.append(config.max_batch_size)
-    sequences.complete(config)
+    _complete_sequences(config)
+
+
+def _complete_sequences(config: ConfigProto) -> None:
+    """Fill in what Triton does; a model without sequences is left alone."""
+    if not config.HasField("sequence_batching"):
+        return
+    batching = config.sequence_batching
+    batching.max_sequence_idle_microseconds = (
+        batching.max_sequence_idle_microseconds or _DEFAULT_IDLE_US
+    )
+    if batching.HasField("oldest") and config.max_batch_size > 0:
+        sizes = batching.oldest.preferred_batch_size
+        if not sizes:
+            sizes.append(config.max_batch_size)
 
 
 def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool:
@@ -82,3 +98,41 @@ def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool
         config.model_transaction_policy.CopyFrom(parsed.model_transaction_policy)
     complete_schedulers(config)
     return True
+
+
+PYTHON_FILE = "model.py"
+
+_BACKENDS = {
+    "onnxruntime_onnx": "onnxruntime",
+    "pytorch_libtorch": "pytorch",
+    "tensorflow_graphdef": "tensorflow",
+    "tensorflow_savedmodel": "tensorflow",
+    "tensorrt_plan": "tensorrt",
+}
+#: In the order in which Triton looks for them.
+_FILES = (
+    ("model.savedmodel", "tensorflow"),
+    ("model.graphdef", "tensorflow"),
+    ("model.plan", "tensorrt"),
+    ("model.onnx", "onnxruntime"),
+    ("model.xml", "openvino"),
+    ("model.pt", "pytorch"),
+    (PYTHON_FILE, "python"),
+)
+
+
+def backend_of_files(model_directory: Path) -> str:
+    """The backend that the files in the version folders are for; "" if none is known."""
+    present = {path.name for path in model_directory.glob("*/model.*")}
+    for name, backend in _FILES:
+        if name in present:
+            return backend
+    return ""
+
+
+def backend_of_platform(platform: str, model: str) -> str:
+    """The backend that `platform` is served by. Raises ServerError for one that is none."""
+    backend = _BACKENDS.get(platform)
+    if backend is None:
+        raise invalid_arg(f"unexpected platform type '{platform}' for {model}")
+    return backend

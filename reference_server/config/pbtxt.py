@@ -7,8 +7,11 @@ import re
 from pathlib import Path
 
 from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import DataType as DataTypeProto
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
+from reference_server.core import dtypes
+from reference_server.core.dtypes import DataType
 from reference_server.core.errors import internal
 
 FILE_NAME = "config.pbtxt"
@@ -41,6 +44,18 @@ def read(path: Path) -> ConfigProto:
             f"failed to read text proto from {path}: {error}{_suggestion(str(error))}"
         ) from error
     return config
+
+
+def datatype(number: int) -> DataType | None:
+    """The data type of a schema enum value; None for TYPE_INVALID."""
+    return dtypes.BY_CONFIG_NAME.get(DataTypeProto.Name(number))
+
+
+def known_datatype(number: int) -> DataType:
+    """The same in a checked configuration."""
+    found = datatype(number)
+    assert found is not None, "check refuses TYPE_INVALID"
+    return found
 
 
 def _suggestion(reason: str) -> str:

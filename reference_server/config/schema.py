@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tritonclient.grpc.model_config_pb2 import DataType as DataTypeProto
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
-from tritonclient.grpc.model_config_pb2 import ModelInput, ModelOutput
+from tritonclient.grpc.model_config_pb2 import ModelInput, ModelOutput, ModelWarmup
 
-from reference_server.config import render, scheduling, sequences, warmup
-from reference_server.config.scheduling import DynamicBatching, InstanceConfig
-from reference_server.config.warmup import WarmupSample
-from reference_server.core import dtypes
+from reference_server.config import render
+from reference_server.config.pbtxt import datatype, known_datatype
+from reference_server.config.scheduler_settings import (
+    DynamicBatching,
+    InstanceConfig,
+    SequenceBatching,
+    read_instances,
+    read_sequence_batching,
+)
 from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import Dims, Signature, TensorConfig
 
@@ -59,7 +64,7 @@ class ModelConfig:
     version_policy: VersionPolicy
     instances: tuple[InstanceConfig, ...]
     dynamic_batching: DynamicBatching | None
-    sequence_batching: sequences.SequenceBatching | None
+    sequence_batching: SequenceBatching | None
     ensemble: tuple[EnsembleStep, ...]
     max_inflight_requests: int
     decoupled: bool
@@ -109,11 +114,11 @@ class ModelConfig:
             backend=config.backend,
             model_filename=config.default_model_filename,
             version_policy=version_policy(config),
-            instances=scheduling.instances(config),
+            instances=read_instances(config),
             dynamic_batching=DynamicBatching.from_proto(config.dynamic_batching)
             if config.HasField("dynamic_batching")
             else None,
-            sequence_batching=sequences.read(config),
+            sequence_batching=read_sequence_batching(config),
             ensemble=tuple(
                 EnsembleStep(
                     step.model_name, step.model_version, dict(step.input_map), dict(step.output_map)
@@ -124,7 +129,7 @@ class ModelConfig:
             decoupled=config.model_transaction_policy.decoupled,
             metric_tags=tuple(sorted(config.metric_tags.items())),
             caches_responses=config.response_cache.enable,
-            warmup=warmup.samples(config),
+            warmup=warmup_samples(config),
             json=render.as_json(config),
             proto=config.SerializeToString(deterministic=True),
             execution_host=execution_host(config),
@@ -137,17 +142,6 @@ def execution_host(config: ConfigProto) -> str:
     return config.parameters[name].string_value if name in config.parameters else ""
 
 
-def datatype(number: int) -> DataType | None:
-    """The data type of a schema enum value; None for TYPE_INVALID."""
-    return dtypes.BY_CONFIG_NAME.get(DataTypeProto.Name(number))
-
-
-def _datatype(number: int) -> DataType:
-    found = datatype(number)
-    assert found is not None, "check() refuses TYPE_INVALID"
-    return found
-
-
 def _reshape(entry: ModelInput | ModelOutput) -> Dims | None:
     return tuple(entry.reshape.shape) if entry.HasField("reshape") else None
 
@@ -155,7 +149,7 @@ def _reshape(entry: ModelInput | ModelOutput) -> Dims | None:
 def _input(entry: ModelInput) -> TensorConfig:
     return TensorConfig(
         entry.name,
-        _datatype(entry.data_type),
+        known_datatype(entry.data_type),
         tuple(entry.dims),
         _reshape(entry),
         ragged=entry.allow_ragged_batch,
@@ -166,7 +160,7 @@ def _input(entry: ModelInput) -> TensorConfig:
 def _output(entry: ModelOutput) -> TensorConfig:
     return TensorConfig(
         entry.name,
-        _datatype(entry.data_type),
+        known_datatype(entry.data_type),
         tuple(entry.dims),
         _reshape(entry),
         labels_file=entry.label_filename,
@@ -181,3 +175,60 @@ def version_policy(config: ConfigProto) -> VersionPolicy:
     if policy.HasField("latest"):
         return VersionPolicy(latest=policy.latest.num_versions)
     return VersionPolicy()
+
+
+class Filling(enum.Enum):
+    """Where the elements of a sample's input come from; the value is the field that says so."""
+
+    ZEROS = "zero_data"
+    RANDOM = "random_data"
+    FILE = "input_data_file"
+    NOTHING = None
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupInput:
+    """One input: `dims` without the batch dimension, `file` below the model's folder `warmup`.
+
+    `datatype` is None where the configuration names none.
+    """
+
+    name: str
+    datatype: DataType | None
+    dims: Dims
+    filling: Filling
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupSample:
+    """A batch of `batch_size` equal requests of one row each, executed `count` times."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: tuple[WarmupInput, ...]
+
+
+def warmup_samples(config: ConfigProto) -> tuple[WarmupSample, ...]:
+    """The samples of a configuration, without those that Triton skips: of no batch size."""
+    return tuple(
+        WarmupSample(
+            sample.name,
+            sample.batch_size,
+            max(1, sample.count),
+            tuple(_warmup_input(name, sample.inputs[name]) for name in sorted(sample.inputs)),
+        )
+        for sample in config.model_warmup
+        if sample.batch_size
+    )
+
+
+def _warmup_input(name: str, given: ModelWarmup.Input) -> WarmupInput:
+    return WarmupInput(
+        name,
+        datatype(given.data_type),
+        tuple(given.dims),
+        Filling(given.WhichOneof("input_data_type")),
+        given.input_data_file,
+    )

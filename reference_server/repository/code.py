@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server.config import platforms
+from reference_server.config.complete import PYTHON_FILE, backend_of_platform
 from reference_server.core.errors import invalid_arg
 
 _PYTHON = "python"
@@ -25,9 +25,9 @@ def locate(config: ConfigProto, version_folder: Path, backend_directory: Path) -
     """
     if config.platform == "ensemble":
         return None
-    backend = config.backend or platforms.backend_of_platform(config.platform, config.name)
-    file = backend_directory / backend / platforms.PYTHON_FILE
-    if config.runtime == platforms.PYTHON_FILE:
+    backend = config.backend or backend_of_platform(config.platform, config.name)
+    file = backend_directory / backend / PYTHON_FILE
+    if config.runtime == PYTHON_FILE:
         if not file.is_file():
             raise invalid_arg(
                 f"unable to find Python backend based backend library '{config.runtime}' for "
@@ -47,5 +47,5 @@ def locate(config: ConfigProto, version_folder: Path, backend_directory: Path) -
             f"unable to find backend library for backend '{backend}', "
             "try specifying runtime on the model configuration."
         )
-    config.runtime = platforms.PYTHON_FILE
+    config.runtime = PYTHON_FILE
     return file

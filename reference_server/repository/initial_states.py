@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from pathlib import Path
 
-from reference_server.config.sequences import SequenceBatching, SequenceState
+from reference_server.config.scheduler_settings import SequenceBatching, SequenceState
 from reference_server.core import byte_strings
 from reference_server.core.errors import internal, invalid_arg
 

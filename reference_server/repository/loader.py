@@ -11,7 +11,7 @@ from types import MappingProxyType
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.backends.hosts import PythonHosts
-from reference_server.config import check, check_cache, complete, pbtxt, render, schema
+from reference_server.config import check, complete, pbtxt, render, schema
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import internal, not_found
 from reference_server.core.health import Health
@@ -115,7 +115,7 @@ class ModelLoader:
             proto.model_transaction_policy.decoupled = any(
                 model.config.decoupled for model in steps
             )
-        check_cache.check_response_cache(proto)
+        check.check_response_cache(proto)
         config = ModelConfig.from_proto(proto)
         if model_file is not None and not config.is_python:
             config = replace(config, model_filename=str(model_file.absolute()))

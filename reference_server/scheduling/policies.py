@@ -7,7 +7,7 @@ import itertools
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 
-from reference_server.config.scheduling import DynamicBatching, QueuePolicy
+from reference_server.config.scheduler_settings import DynamicBatching, QueuePolicy
 from reference_server.core.errors import unavailable
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.work import Refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reference_server.config.scheduling import DynamicBatching
+from reference_server.config.scheduler_settings import DynamicBatching
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.forming import BatchSizes, Forming
 from reference_server.scheduling.policies import PriorityQueue

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from reference_server.config.scheduling import InstanceConfig
+from reference_server.config.scheduler_settings import InstanceConfig
 from reference_server.core.errors import invalid_arg
 
 #: How much there is of a resource, by its name and whether it is the whole server's.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from reference_server.config.warmup import WarmupSample
+from reference_server.config.schema import WarmupSample
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import Clock, ModelInstance, OpenInstance

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reference_server.config.warmup import Filling, WarmupInput
+from reference_server.config.schema import Filling, WarmupInput
 from reference_server.core import byte_strings
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import internal, invalid_arg

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from reference_server.config.scheduler_settings import Direct, SequenceBatching
 from reference_server.config.schema import ModelConfig
-from reference_server.config.sequences import Direct, SequenceBatching
 from reference_server.scheduling.batcher import DynamicBatcher
 from reference_server.scheduling.sequence.direct import DirectSequences
 from reference_server.scheduling.sequence.inputs import AddedInputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reference_server.config.sequences import Direct
+from reference_server.config.scheduler_settings import Direct
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.sequence.inputs import AddedInputs
 from reference_server.scheduling.sequence.lines import Line, Slot

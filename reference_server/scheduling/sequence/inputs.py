@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from reference_server.config.sequences import (
+from reference_server.config.scheduler_settings import (
     ControlKind,
     SequenceBatching,
     SequenceControl,

@@ -3,7 +3,7 @@
 import pytest
 from server.support.configs import proto
 
-from reference_server.config import check_cache
+from reference_server.config.check import check_response_cache
 from reference_server.core.errors import ServerError
 
 CACHED = 'name: "m" response_cache { enable: true } '
@@ -18,7 +18,7 @@ CACHED = 'name: "m" response_cache { enable: true } '
 )
 def test_some_models_cannot_be_cached(text, reason):
     with pytest.raises(ServerError) as raised:
-        check_cache.check_response_cache(proto(CACHED + text))
+        check_response_cache(proto(CACHED + text))
     assert raised.value.described() == (
         f"Invalid argument: Response Cache does not currently support model m with {reason}. "
         "Please disable the response cache."
@@ -35,4 +35,4 @@ def test_some_models_cannot_be_cached(text, reason):
     ],
 )
 def test_others_can_or_do_not_ask_for_it(text):
-    check_cache.check_response_cache(proto(text))
+    check_response_cache(proto(text))

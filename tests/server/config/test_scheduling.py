@@ -2,7 +2,7 @@
 
 from server.support.configs import model_config
 
-from reference_server.config.scheduling import (
+from reference_server.config.scheduler_settings import (
     DynamicBatching,
     InstanceConfig,
     QueuePolicy,

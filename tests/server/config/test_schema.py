@@ -3,7 +3,7 @@
 import pytest
 from server.support.configs import completed, ensemble, model_config, proto, step
 
-from reference_server.config import schema
+from reference_server.config import pbtxt
 from reference_server.config.schema import DynamicBatching, EnsembleStep
 from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import TensorConfig
@@ -82,7 +82,7 @@ def test_full_dims_have_the_batch_in_front(max_batch_size, shown):
 
 
 def test_no_data_type_is_none():
-    assert schema.datatype(proto('input { name: "X" }').input[0].data_type) is None
+    assert pbtxt.datatype(proto('input { name: "X" }').input[0].data_type) is None
 
 
 def test_a_configuration_is_a_value():

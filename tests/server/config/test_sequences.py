@@ -3,8 +3,8 @@
 import pytest
 from server.support.configs import completed, model_config
 
-from reference_server.config.check_sequences import check_loaded, check_polled
-from reference_server.config.sequences import ControlKind, Direct, Oldest
+from reference_server.config.check_scheduling import check_sequence_batching, check_sequence_inputs
+from reference_server.config.scheduler_settings import ControlKind, Direct, Oldest
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 
@@ -160,16 +160,16 @@ LOADED = {
 @pytest.mark.parametrize(("batching", "message"), POLLED.values(), ids=POLLED)
 def test_refused_when_polled(batching, message):
     with pytest.raises(ServerError) as caught:
-        check_polled(completed(config(batching)))
+        check_sequence_batching(completed(config(batching)))
     assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, message)
 
 
 @pytest.mark.parametrize(("batching", "message"), LOADED.values(), ids=LOADED)
 def test_refused_when_loaded(batching, message):
     message_config = completed(config(batching))
-    check_polled(message_config)
+    check_sequence_batching(message_config)
     with pytest.raises(ServerError) as caught:
-        check_loaded(message_config)
+        check_sequence_inputs(message_config)
     assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, message)
 
 
@@ -186,8 +186,8 @@ def test_refused_when_loaded(batching, message):
 )
 def test_accepted(batching):
     message = completed(config(batching))
-    check_polled(message)
-    check_loaded(message)
+    check_sequence_batching(message)
+    check_sequence_inputs(message)
 
 
 def test_what_is_left_out_is_filled_in():

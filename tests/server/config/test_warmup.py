@@ -2,7 +2,7 @@
 
 from server.support.configs import proto
 
-from reference_server.config.warmup import Filling, WarmupInput, WarmupSample, samples
+from reference_server.config.schema import Filling, WarmupInput, WarmupSample, warmup_samples
 from reference_server.core.dtypes import DataType
 
 
@@ -17,7 +17,7 @@ def test_samples_are_read():
           inputs { key: "Y" value { data_type: TYPE_FP32 } }
         }
     """
-    assert samples(proto(text)) == (
+    assert warmup_samples(proto(text)) == (
         WarmupSample(
             "a",
             2,
@@ -40,4 +40,4 @@ def test_samples_are_read():
 
 
 def test_a_sample_of_no_batch_size_is_left_out():
-    assert samples(proto('model_warmup { name: "a" count: 3 }')) == ()
+    assert warmup_samples(proto('model_warmup { name: "a" count: 3 }')) == ()

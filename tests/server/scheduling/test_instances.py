@@ -9,7 +9,7 @@ from server.support.instances import NotedOutcomes, ScriptedInstance
 from server.support.requests import PATIENCE_S, Answers, BrokenSink, a_request
 from server.support.traces import NotedTrace
 
-from reference_server.config.scheduling import (
+from reference_server.config.scheduler_settings import (
     DynamicBatching,
     InstanceConfig,
     QueuePolicy,

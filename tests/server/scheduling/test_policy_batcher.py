@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from server.support.requests import a_request
 
-from reference_server.config.scheduling import DynamicBatching, QueuePolicy
+from reference_server.config.scheduler_settings import DynamicBatching, QueuePolicy
 from reference_server.core.errors import Code, ServerError
 from reference_server.scheduling.policy_batcher import PolicyBatcher
 

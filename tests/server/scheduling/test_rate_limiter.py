@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from reference_server.config.scheduling import InstanceConfig, Resource
+from reference_server.config.scheduler_settings import InstanceConfig, Resource
 from reference_server.core.errors import Code, ServerError
 from reference_server.scheduling.rate_limiter import Ledger, RateLimiter
 

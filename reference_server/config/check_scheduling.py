@@ -1,13 +1,124 @@
-"""The rules for models that serve sequences, with Triton's texts."""
+"""The rules for the dynamic batcher, with Triton's texts."""
 
 from __future__ import annotations
 
 from tritonclient.grpc.model_config_pb2 import DataType as DataTypeProto
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
-from tritonclient.grpc.model_config_pb2 import ModelSequenceBatching
+from tritonclient.grpc.model_config_pb2 import (
+    ModelDynamicBatching,
+    ModelQueuePolicy,
+    ModelSequenceBatching,
+)
 
-from reference_server.config.sequences import FALSE_TRUE
+from reference_server.config.scheduler_settings import FALSE_TRUE
 from reference_server.core.errors import ServerError, invalid_arg
+
+
+def check_dynamic_batching(config: ConfigProto) -> None:
+    """Raise ServerError if what `dynamic_batching` says is wrong."""
+    batching = config.dynamic_batching
+    for size in batching.preferred_batch_size:
+        if size <= 0:
+            raise invalid_arg(f"dynamic batching preferred size must be positive for {config.name}")
+        if size > config.max_batch_size:
+            raise invalid_arg(
+                f"dynamic batching preferred size must be <= max batch size for {config.name}"
+            )
+    if batching.priority_levels:
+        _check_levels(batching, config.name)
+    if batching.preserve_ordering:
+        _check_ordering(batching, config.name)
+
+
+def _check_levels(batching: ModelDynamicBatching, model: str) -> None:
+    levels = batching.priority_levels
+    if not 1 <= batching.default_priority_level <= levels:
+        raise invalid_arg(f"default priority level must be in range [1, {levels}] for {model}")
+    for level in batching.priority_queue_policy:
+        if not 1 <= level <= levels:
+            raise invalid_arg(
+                f"priority queue policy must have priority level in range [1, {levels}] for {model}"
+            )
+
+
+def _check_ordering(batching: ModelDynamicBatching, model: str) -> None:
+    if batching.priority_levels > 1:
+        raise invalid_arg(
+            f"Only one priority level is allowed when 'preserve_ordering' is true for {model}"
+        )
+    for policy in (batching.default_queue_policy, *batching.priority_queue_policy.values()):
+        delays = policy.timeout_action == ModelQueuePolicy.DELAY
+        if delays and policy.default_timeout_microseconds:
+            raise invalid_arg(
+                "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is "
+                f"true for {model}"
+            )
+
+
+def check_ensemble(config: ConfigProto) -> None:
+    """Raise ServerError if an ensemble's configuration is wrong, whatever its models are like."""
+    name = config.name
+    if config.backend:
+        raise invalid_arg(
+            f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type"
+        )
+    if not config.HasField("ensemble_scheduling"):
+        raise invalid_arg(
+            f"ensemble scheduling must be set for ensemble {name} whose platform is ensemble"
+        )
+    for field, words in (("optimization", "optimization"), ("instance_group", "instance group")):
+        if field in (found.name for found, _ in config.ListFields()):
+            raise invalid_arg(f"{words} should not be specified for ensemble '{name}'")
+    if config.model_warmup:
+        raise invalid_arg(f"model_warmup can not be specified for ensemble '{name}'")
+    steps = config.ensemble_scheduling.step
+    if not steps:
+        raise invalid_arg(f"must specify 'step' for ensemble '{name}'")
+    read: set[str] = set()
+    written = {entry.name for entry in config.input}
+    for index, step in enumerate(steps):
+        for field in ("model_name", "input_map", "output_map"):
+            if not getattr(step, field):
+                raise invalid_arg(f"must specify '{field}' in step {index} of ensemble '{name}'")
+        read.update(step.input_map.values())
+        for tensor in step.output_map.values():
+            if tensor in written:
+                raise invalid_arg(
+                    f"ensemble tensor '{tensor}' can appear in an output map only once "
+                    f"for ensemble '{name}' step {index}"
+                )
+            written.add(tensor)
+    for kind, entries, known in (("input", config.input, read), ("output", config.output, written)):
+        for entry in entries:
+            if entry.name not in known:
+                raise invalid_arg(
+                    f"ensemble {kind} '{entry.name}' for ensemble {name}' is not used"
+                )
+    _check_connected(config)
+
+
+def _check_connected(config: ConfigProto) -> None:
+    """Every output must come from the ensemble's inputs, step by step, and every tensor serve."""
+    connected = {entry.name for entry in config.input}
+    steps = config.ensemble_scheduling.step
+    waiting = list(steps)
+    while ready := [step for step in waiting if connected.issuperset(step.input_map.values())]:
+        connected.update(tensor for step in ready for tensor in step.output_map.values())
+        waiting = [step for step in waiting if step not in ready]
+    for entry in config.output:
+        for step in waiting:
+            if entry.name in step.output_map.values():
+                missing = min(set(step.input_map.values()) - connected)
+                raise invalid_arg(
+                    f"output '{entry.name}' for ensemble '{config.name}' is not written: at least "
+                    f"one of its depending tensors, '{missing}', is not connected"
+                )
+    read = {tensor for step in steps for tensor in step.input_map.values()}
+    written = {tensor for step in steps for tensor in step.output_map.values()}
+    unused = written - read - {entry.name for entry in config.output}
+    for tensor in sorted(unused | ((read | written) - connected)):
+        raise invalid_arg(f"ensemble tensor '{tensor}' is unused in ensemble '{config.name}'")
+
 
 _CORRELATION = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
 #: In the order in which Triton looks at them.
@@ -20,7 +131,7 @@ _KINDS = (
 _CORRELATION_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
 
 
-def check_polled(config: ConfigProto) -> None:
+def check_sequence_batching(config: ConfigProto) -> None:
     """Raise ServerError if the configuration alone is wrong."""
     batching = config.sequence_batching
     name = config.name
@@ -113,7 +224,7 @@ def _check_correlation_type(control: ModelSequenceBatching.Control, model: str) 
         )
 
 
-def check_loaded(config: ConfigProto) -> None:
+def check_sequence_inputs(config: ConfigProto) -> None:
     """Raise ServerError if the model, as it completed its configuration, cannot be served."""
     batching = config.sequence_batching
     # Where Triton loads the rest and then reads or overwrites the wrong memory, this refuses.
