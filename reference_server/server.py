@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping
 
+from reference_server.core.ports import Clock, SystemClock
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.frontends.aside import Aside
 from reference_server.frontends.forwarding import HeaderForwarding
@@ -50,7 +51,7 @@ from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
 from reference_server.repository.watch import Watch
 from reference_server.scheduling.rate_limiter import RateLimiter
-from reference_server.scheduling.response_store import ResponseCache
+from reference_server.scheduling.response_cache import ResponseCache
 from reference_server.shutdown import ExitTimeout, Listener, shut_down
 
 log = logging.getLogger(__name__)

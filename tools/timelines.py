@@ -23,10 +23,10 @@ from matplotlib.axes import Axes
 from reference_server.config.scheduler_settings import DynamicBatching, QueuePolicy
 from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
-from reference_server.scheduling.batcher import DynamicBatcher
-from reference_server.scheduling.ordering import OrderedQueue
+from reference_server.scheduling.dynamic_batcher import DynamicBatcher
 from reference_server.scheduling.policy_batcher import PolicyBatcher
-from reference_server.scheduling.work import WorkQueue
+from reference_server.scheduling.response_order import OrderedQueue
+from reference_server.scheduling.work_queue import WorkQueue
 
 _MS = 1_000_000
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from reference_server.config.schema import EnsembleStep, ModelConfig
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Dims, Signature, TensorConfig
-from reference_server.scheduling.ensemble_graph import EnsembleGraph
+from reference_server.scheduling.ensemble_plan import EnsembleGraph
 
 FindConfig = Callable[[str, int], ModelConfig]
 

@@ -15,8 +15,8 @@ from reference_server.core.health import Health
 from reference_server.core.ports import Clock, ModelInstance
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.calls import Calls
+from reference_server.scheduling.deadlocks import Crew, Member
 from reference_server.scheduling.execution import Executor
-from reference_server.scheduling.waits import Crew, Member
 from reference_server.scheduling.warmup import WarmedInstance, Warmup
 
 

@@ -26,10 +26,9 @@ from reference_server.repository.instances import InstanceMaker
 from reference_server.repository.labels import labels_of
 from reference_server.repository.scan import ModelFolder
 from reference_server.repository.served import ServedModel
-from reference_server.scheduling.cache import CachingScheduler
+from reference_server.scheduling.deadlocks import Crew
 from reference_server.scheduling.rate_limiter import RateLimiter
-from reference_server.scheduling.response_store import ResponseCache
-from reference_server.scheduling.waits import Crew
+from reference_server.scheduling.response_cache import CachingScheduler, ResponseCache
 
 #: A loaded model by name and version. Raises ServerError if there is none.
 Find = Callable[[str, int], ServedModel]

@@ -11,14 +11,14 @@ from reference_server.core.request import InferRequest
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.initial_states import read_initial_states
 from reference_server.repository.served import ServedModel
-from reference_server.scheduling.batcher import DynamicBatcher
+from reference_server.scheduling.dynamic_batcher import DynamicBatcher
 from reference_server.scheduling.ensemble import EnsembleScheduler
-from reference_server.scheduling.instances import InstanceScheduler
-from reference_server.scheduling.ordering import OrderedQueue
+from reference_server.scheduling.instance_scheduler import InstanceScheduler
 from reference_server.scheduling.policy_batcher import PolicyBatcher
 from reference_server.scheduling.rate_limiter import RateLimiter
-from reference_server.scheduling.sequence.build import sequence_queue
-from reference_server.scheduling.work import Fifo, WorkQueue
+from reference_server.scheduling.response_order import OrderedQueue
+from reference_server.scheduling.sequence.strategies import sequence_queue
+from reference_server.scheduling.work_queue import Fifo, WorkQueue
 
 
 def ensemble_scheduler(

@@ -16,7 +16,7 @@ from reference_server.core.rules import RequestRules
 from reference_server.core.telemetry import FailureReason
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.overrides import FileDirectory
-from reference_server.scheduling.waits import Crew
+from reference_server.scheduling.deadlocks import Crew
 
 
 class State(enum.Enum):

@@ -1,19 +1,247 @@
-"""The shell that runs an ensemble: each step is a request of its own, sent when it is ready."""
+"""One request on its way through the steps of an ensemble.
+
+Tensors go from step to step by reference. A step is started by the thread that brought the answer
+it waited for; nothing waits. What a decoupled step answers with begins a flow of its own, so that
+the tensors of its answers do not mix.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 
 from reference_server.config.schema import ModelConfig
+from reference_server.core.errors import Code, ServerError, internal
 from reference_server.core.ports import Clock, Dispatch, EnsembleRecorder
-from reference_server.core.request import InferRequest
+from reference_server.core.request import InferRequest, answer, deliver
+from reference_server.core.response import InferResponse, Timing
 from reference_server.core.rules import OutputLayouts, ShowingSink
-from reference_server.scheduling.ensemble_graph import EnsembleGraph
-from reference_server.scheduling.ensemble_plan import EnsemblePlan
-from reference_server.scheduling.ensemble_run import Run
-from reference_server.scheduling.ensemble_shapes import Fitting
-from reference_server.scheduling.work import stopped
+from reference_server.core.telemetry import FailureReason
+from reference_server.core.tensor import Tensor
+from reference_server.scheduling.ensemble_plan import EnsembleGraph, EnsemblePlan, Fitting
+from reference_server.scheduling.execution import COUNTING
+from reference_server.scheduling.work_queue import CANCELLED, stopped
+
+log = logging.getLogger(__name__)
+
+
+class _Flow:
+    """The tensors that belong together: of the request, or of one answer of a decoupled step."""
+
+    __slots__ = ("finished", "stage", "started", "tensors")
+
+    def __init__(self, stage: int, tensors: dict[str, Tensor]) -> None:
+        self.stage = stage
+        self.tensors = tensors
+        self.started: set[int] = set()
+        self.finished: set[int] = set()
+
+
+#: A step to be sent: with the tensors of which flow, and its number.
+_Start = tuple[_Flow, int]
+
+
+class Run:
+    """One request; answers it, and calls `finished` after the last answer. Any thread."""
+
+    def __init__(
+        self, plan: EnsemblePlan, request: InferRequest, finished: Callable[[], None]
+    ) -> None:
+        self._plan = plan
+        self._request = request
+        self._finished = finished
+        self._needed = plan.graph.stages(request.requested_outputs)
+        self._lock = threading.Lock()
+        self._running = 0  # steps that have not had their last answer, or wait for their turn
+        self._in_flight: Counter[int] = Counter()
+        self._held_back: deque[_Start] = deque()
+        self._timings: list[Timing] = []
+        self._began_ns = 0
+        self._has_answered = False
+        self._is_over = False
+        self._has_failed = False
+        self._failed_alone = False
+        self._outbox: deque[InferResponse] = deque()
+        self._is_sending = False
+
+    def start(self) -> None:
+        """Send the first steps."""
+        self._began_ns = self._plan.clock.monotonic_ns()
+        with self._lock:
+            starts = self._advance(_Flow(0, dict(self._request.inputs)))
+        self._act(starts)
+
+    def step_answered(self, flow: _Flow, index: int, response: InferResponse) -> None:
+        """A step of `flow` has answered: keep its tensors and go on."""
+        if response.error is not None:
+            self._fail(response.error, ended=int(response.final))
+            return
+        starts: list[_Start] = []
+        with self._lock:
+            if self._is_over:
+                return
+            if response.timing is not None:
+                self._timings.append(response.timing)
+            if response.final:
+                self._running -= 1
+                starts = self._let_go(index)
+            reached = None if response.empty else self._arrived(flow, index, response)
+            starts += self._advance(reached)
+        self._act(starts)
+
+    def step_timed(self, timing: Timing) -> None:
+        """A step whose answers do not tell it took so long; maybe after the last answer."""
+        with self._lock:
+            if not self._is_over:
+                self._timings.append(timing)
+                return
+            if self._has_failed:
+                return
+        self._plan.recorder.took_longer(self._request, timing)
+        if self._request.timed is not None:
+            self._request.timed(timing)
+
+    def _arrived(self, flow: _Flow, index: int, response: InferResponse) -> _Flow:
+        """Put the tensors of an answer where they belong."""
+        graph = self._plan.graph
+        if index in graph.decoupled:
+            flow = _Flow(flow.stage + 1, {})
+        outputs = graph.steps[index].outputs
+        for tensor in response.outputs:
+            name = outputs.get(tensor.name)
+            if name is not None:
+                flow.tensors[name] = tensor.renamed(name)
+        flow.finished.add(index)
+        return flow
+
+    def _advance(self, flow: _Flow | None) -> list[_Start]:
+        """What can start now that `flow` has come further; answers with it if it is complete."""
+        plan, starts, is_complete = self._plan, [], False
+        if flow is not None:
+            needed = self._needed[flow.stage]
+            ready = plan.graph.ready(needed, flow.started, flow.finished)
+            flow.started.update(ready)
+            self._running += len(ready)
+            starts = [(flow, index) for index in ready if self._may_start(flow, index)]
+            is_complete = flow.stage == plan.graph.last_stage and needed <= flow.finished
+        self._is_over = not self._running
+        if flow is not None and is_complete:
+            self._has_answered = True
+            self._outbox.append(plan.answer(self._request, flow.tensors, final=self._is_over))
+        elif self._is_over:
+            ending = plan.ending(self._request, has_answered=self._has_answered)
+            self._has_failed = ending.error is not None
+            self._outbox.append(ending)
+        return starts
+
+    def _may_start(self, flow: _Flow, index: int) -> bool:
+        """Whether the step is not held back for others of its kind; then it counts as sent."""
+        if not self._plan.max_inflight:
+            return True
+        if self._in_flight[index] < self._plan.max_inflight:
+            self._in_flight[index] += 1
+            return True
+        self._held_back.append((flow, index))
+        return False
+
+    def _let_go(self, index: int) -> list[_Start]:
+        """The oldest step that waited for one of `index` to end, in its place."""
+        for start in self._held_back:
+            if start[1] == index:
+                self._held_back.remove(start)
+                return [start]
+        if self._plan.max_inflight:
+            self._in_flight[index] -= 1
+        return []
+
+    def _act(self, starts: list[_Start]) -> None:
+        """Send what is to be sent, to the client and to the steps. Not under the lock."""
+        self._send_answers()
+        for number, (flow, index) in enumerate(starts):
+            not_sent = len(starts) - number
+            if self._request.cancellation.is_cancelled:
+                self._fail(CANCELLED, not_sent)
+                return
+            sink = _StepSink(self, flow, index)
+            try:
+                self._dispatch(self._plan.step_request(self._request, index, flow.tensors, sink))
+            except ServerError as error:
+                self._fail(error, not_sent)
+                return
+            except Exception as error:  # a defect of ours must not leave the client waiting
+                log.exception("ensemble %s", self._plan.name)
+                self._fail(internal(f"{type(error).__name__}: {error}"), not_sent)
+                return
+
+    def _dispatch(self, step: InferRequest) -> None:
+        step.timed = self.step_timed
+        if self._request.trace is not None:
+            step.trace = self._request.trace.child()
+        try:
+            self._plan.dispatch(step)
+        except BaseException:
+            if step.trace is not None:
+                step.trace.close()
+            raise
+
+    def _fail(self, error: ServerError, ended: int) -> None:
+        """Answer with a step's error, unless the request has its last answer already.
+
+        `ended` of the steps that run are not on their way any more, or never were.
+        """
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = self._has_failed = True
+            self._failed_alone = self._running - ended == len(self._held_back)
+            self._held_back.clear()
+            self._outbox.append(self._plan.failure(self._request, error))
+        self._send_answers()
+
+    def _send_answers(self) -> None:
+        """Send what is in the outbox, in order: who finds another at it leaves it to him."""
+        while True:
+            with self._lock:
+                if self._is_sending or not self._outbox:
+                    return
+                self._is_sending = True
+                response = self._outbox.popleft()
+            with COUNTING:
+                self._count(response)
+            if response.final:
+                answer(self._request, response)
+                self._finished()
+            else:
+                deliver(self._request.sink, response)
+            with self._lock:
+                self._is_sending = False
+
+    def _count(self, response: InferResponse) -> None:
+        request, recorder = self._request, self._plan.recorder
+        if response.error is not None:
+            cancelled = response.error.code is Code.CANCELLED
+            recorder.refused(request, FailureReason.CANCELED if cancelled else FailureReason.OTHER)
+            if self._failed_alone and not cancelled:
+                # Triton counts it twice, unless another step is on its way.
+                recorder.refused(request, FailureReason.OTHER)
+        elif response.final:
+            response.timing = recorder.composed(request, self._began_ns, self._timings)
+
+
+class _StepSink:
+    """Takes a step's answers back to its run."""
+
+    __slots__ = ("_flow", "_index", "_run")
+
+    def __init__(self, run: Run, flow: _Flow, index: int) -> None:
+        self._run = run
+        self._flow = flow
+        self._index = index
+
+    def send(self, response: InferResponse) -> None:
+        self._run.step_answered(self._flow, self._index, response)
 
 
 class EnsembleScheduler:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from reference_server.core.cancellation import Cancellation
+from reference_server.core.request import Cancellation
 from reference_server.frontends.http import errors
 from reference_server.frontends.http.heads import Header
 

@@ -9,8 +9,8 @@ from server.backends.kit import Ticks, executing, instance, model_file, request
 from server.support.instances import NotedOutcomes
 from server.support.requests import Answers
 
-from reference_server.scheduling.instances import InstanceScheduler
-from reference_server.scheduling.work import Fifo
+from reference_server.scheduling.instance_scheduler import InstanceScheduler
+from reference_server.scheduling.work_queue import Fifo
 
 ARRAYS = "arrays = [r.inputs()[0].as_numpy() for r in requests]"
 RETURNS = "return [pb_utils.InferenceResponse([]) for _ in requests]"

@@ -17,7 +17,7 @@ from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.calls import Calls
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
-from reference_server.scheduling.waits import Crew, Member
+from reference_server.scheduling.deadlocks import Crew, Member
 
 #: Asks the model `asked`, in as many threads as IN has numbers.
 ASKS = """

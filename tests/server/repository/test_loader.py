@@ -14,7 +14,7 @@ from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.scan import ModelFolder
 from reference_server.scheduling.ensemble import EnsembleScheduler
-from reference_server.scheduling.instances import InstanceScheduler
+from reference_server.scheduling.instance_scheduler import InstanceScheduler
 
 LABELLED = """
     input { name: "X" data_type: TYPE_FP32 dims: [-1] }

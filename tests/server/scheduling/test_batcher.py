@@ -10,8 +10,8 @@ from server.support.clock import SECOND_NS
 from server.support.requests import a_request
 
 from reference_server.core.errors import Code
-from reference_server.scheduling.batcher import DynamicBatcher
-from reference_server.scheduling.work import Fifo
+from reference_server.scheduling.dynamic_batcher import DynamicBatcher
+from reference_server.scheduling.work_queue import Fifo
 
 # ------------------------------------------------------------------------ sequences, virtual time
 

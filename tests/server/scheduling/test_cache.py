@@ -11,8 +11,7 @@ from reference_server.core.errors import invalid_arg, unavailable
 from reference_server.core.response import InferResponse, Timing
 from reference_server.core.telemetry import Duration
 from reference_server.observability.model_statistics import ModelStatistics
-from reference_server.scheduling.cache import CachingScheduler
-from reference_server.scheduling.response_store import ResponseCache
+from reference_server.scheduling.response_cache import CachingScheduler, ResponseCache
 
 SIGNATURE = signature({"X": (DataType.FP32, [1])}, {"Y": (DataType.FP32, [1])})
 

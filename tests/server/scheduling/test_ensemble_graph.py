@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_server.config.schema import EnsembleStep
-from reference_server.scheduling.ensemble_graph import EnsembleGraph
+from reference_server.scheduling.ensemble_plan import EnsembleGraph
 
 
 def step(reads, writes):

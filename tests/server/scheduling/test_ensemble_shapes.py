@@ -7,7 +7,7 @@ from server.support.requests import signature
 
 from reference_server.config.schema import EnsembleStep
 from reference_server.core.dtypes import DataType
-from reference_server.scheduling.ensemble_shapes import Fitting
+from reference_server.scheduling.ensemble_plan import Fitting
 
 
 def a_model(dims, max_batch_size):

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_server.config.schema import EnsembleStep
-from reference_server.scheduling.ensemble_graph import EnsembleGraph
+from reference_server.scheduling.ensemble_plan import EnsembleGraph
 
 
 def step(reads, writes):

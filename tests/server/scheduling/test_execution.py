@@ -9,7 +9,7 @@ from server.support.traces import NotedTrace
 from reference_server.core.errors import Code, ServerError, internal
 from reference_server.core.response import Execution, InferResponse
 from reference_server.scheduling.execution import Executor
-from reference_server.scheduling.work import Refusal
+from reference_server.scheduling.work_queue import Refusal
 
 GONE = ServerError(Code.CANCELLED, "gone")
 

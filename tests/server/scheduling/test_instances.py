@@ -18,11 +18,11 @@ from reference_server.config.scheduler_settings import (
 from reference_server.core.errors import Code, ServerError, internal, not_found
 from reference_server.core.request import Cancellation
 from reference_server.core.telemetry import FailureReason
-from reference_server.scheduling.batcher import DynamicBatcher
-from reference_server.scheduling.instances import InstanceScheduler
+from reference_server.scheduling.dynamic_batcher import DynamicBatcher
+from reference_server.scheduling.instance_scheduler import InstanceScheduler
 from reference_server.scheduling.policy_batcher import PolicyBatcher
 from reference_server.scheduling.rate_limiter import RateLimiter
-from reference_server.scheduling.work import Fifo
+from reference_server.scheduling.work_queue import Fifo
 
 MS = 1_000_000
 

@@ -11,7 +11,7 @@ from server.support.requests import a_request, array_tensor, raw_tensor
 
 from reference_server.core.dtypes import DataType
 from reference_server.core.tensor import Tensor
-from reference_server.scheduling.response_store import (
+from reference_server.scheduling.response_cache import (
     OUTPUT_OVERHEAD_BYTES,
     LeastRecentlyUsed,
     NotStored,

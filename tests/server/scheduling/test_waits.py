@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from server.support.requests import NullSink
 
 from reference_server.core.request import InferRequest
-from reference_server.scheduling.waits import Crew, Member, Waits
+from reference_server.scheduling.deadlocks import Crew, Member, Waits
 
 
 def request(*, begun=False):

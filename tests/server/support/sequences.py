@@ -11,8 +11,8 @@ from server.support.requests import Answers, a_request, array_tensor
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest, SequenceFlag
 from reference_server.core.response import InferResponse
-from reference_server.scheduling.sequence.build import sequence_queue
-from reference_server.scheduling.work import Batch
+from reference_server.scheduling.sequence.strategies import sequence_queue
+from reference_server.scheduling.work_queue import Batch
 
 FLAGS = {
     "": SequenceFlag.NONE,

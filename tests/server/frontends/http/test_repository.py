@@ -4,6 +4,7 @@ import pytest
 from server.support.frontend import gateway
 from server.support.http import Client, HandCrankedLoop, get, post
 
+from reference_server.core.ports import SystemClock
 from reference_server.core.errors import invalid_arg
 from reference_server.frontends.http import repository
 from reference_server.frontends.http.handlers import HttpHandlers

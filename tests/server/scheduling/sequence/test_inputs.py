@@ -10,8 +10,8 @@ from server.support.traces import NotedTrace
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import internal
 from reference_server.core.response import InferResponse
+from reference_server.scheduling.execution import TracedSink
 from reference_server.scheduling.sequence.inputs import correlation_value
-from reference_server.scheduling.traced import TracedSink
 
 CONTROLS = """
     control_input { name: "S" control { kind: CONTROL_SEQUENCE_START int32_false_true: [-5, 7] } }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from reference_server.core.request import InferRequest, ResponseSink, deliver
 from reference_server.core.response import InferResponse
-from reference_server.scheduling.work import Batch, Refusal, WorkQueue
+from reference_server.scheduling.work_queue import Batch, Refusal, WorkQueue
 
 
 class ResponseOrder:

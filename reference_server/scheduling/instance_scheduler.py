@@ -1,14 +1,10 @@
-"""The shell around a WorkQueue: one thread per instance, each taking what the queue decides.
-
-A request is handed to an idle instance by the thread that submits it; a busy instance takes its
-next batch itself. Nothing polls: an alarm rings when the queue names a time.
-"""
+"""Rings at a time: what a scheduler needs besides the threads of its instances."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
@@ -16,10 +12,64 @@ from typing import NamedTuple
 from reference_server.core.ports import Clock, ModelInstance, Recorder
 from reference_server.core.request import InferRequest
 from reference_server.observability import printing
-from reference_server.scheduling.alarm import Alarm
 from reference_server.scheduling.execution import Executor
 from reference_server.scheduling.rate_limiter import RateLimiter, Share
-from reference_server.scheduling.work import Batch, Refusal, WorkQueue, stopped
+from reference_server.scheduling.work_queue import Batch, Refusal, WorkQueue, stopped
+
+
+class Alarm:
+    """Calls `ring` when a time has come, on a thread of its own.
+
+    The thread begins with the first time that is set, so who never sets one has none. Any thread.
+    """
+
+    def __init__(self, name: str, clock: Clock, ring: Callable[[], None]) -> None:
+        self._name = name
+        self._clock = clock
+        self._ring = ring
+        self._changed = threading.Condition()
+        self._at: int | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def set(self, at_ns: int) -> None:
+        """Ring at `at_ns` of the monotonic clock; of several times set, the earliest counts.
+
+        It then is forgotten: whoever still waits for a later one sets it again when it rings.
+        """
+        with self._changed:
+            if self._closed or (self._at is not None and self._at <= at_ns):
+                return
+            self._at = at_ns
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Ring no more; waits for the end of a ring that has begun."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._wait():
+            self._ring()
+
+    def _wait(self) -> bool:
+        """Return at the time that is set, whichever that is by then; False at the end."""
+        with self._changed:
+            while not self._closed:
+                if self._at is None:
+                    self._changed.wait()
+                elif (left_ns := self._at - self._clock.monotonic_ns()) > 0:
+                    self._changed.wait(left_ns / 1e9)
+                else:
+                    self._at = None
+                    return True
+        return False
 
 
 class _Plan(NamedTuple):

@@ -1,0 +1,224 @@
+"""The direct strategy: each sequence has its own row in the batches of one instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from reference_server.config.scheduler_settings import Direct, SequenceBatching
+from reference_server.config.schema import ModelConfig
+from reference_server.core.request import InferRequest
+from reference_server.scheduling.dynamic_batcher import DynamicBatcher
+from reference_server.scheduling.sequence.inputs import AddedInputs
+from reference_server.scheduling.sequence.slots import Line, Roster, Slot
+from reference_server.scheduling.work_queue import Batch, Refusal, WorkQueue
+
+
+class DirectSequences:
+    """A WorkQueue that gives an instance at most one request for each of its slots.
+
+    A batch reaches up to the highest slot with a waiting request; null requests are where a slot
+    below has none, or one of other shapes than the first.
+    """
+
+    def __init__(self, roster: Roster, settings: Direct, inputs: AddedInputs) -> None:
+        self._roster = roster
+        self._inputs = inputs
+        self._delay_ns = settings.max_queue_delay_us * 1000
+        self._utilization = settings.minimum_slot_utilization
+        self._batches: dict[int, list[tuple[Line, InferRequest]]] = {}  # by busy instance
+
+    def offer(self, request: InferRequest, now_ns: int) -> None:
+        """Take a request. Raises ServerError INVALID_ARG if it has no place in a sequence."""
+        self._roster.enter(request, now_ns)
+
+    def take(self, instance: int, now_ns: int) -> Batch | None:
+        """The next request of each sequence on that instance, or None to wait for more."""
+        self._roster.expire(now_ns)
+        slots = self._roster.slots[instance]
+        for slot in slots:
+            while slot.line is not None and slot.line.is_cancelled:
+                self._roster.cancel(slot.line)
+        ready = _ready(slots)
+        if not ready or self._waits_until(instance, ready) > now_ns:
+            return None
+        given: dict[int, InferRequest] = {}
+        executed: list[tuple[Line, InferRequest]] = []
+        for number, line in ready.items():
+            request = self._roster.next_of(line)
+            self._inputs.add(line, request)
+            given[number] = request
+            executed.append((line, request))
+        self._batches[instance] = executed
+        like = executed[0][1]
+        return [
+            given[number] if number in given else self._inputs.null(like)
+            for number in range(max(given) + 1)
+        ]
+
+    def _waits_until(self, instance: int, ready: dict[int, Line]) -> int:
+        """When a batch of these would start if nothing else came."""
+        full = len(ready) / len(self._roster.slots[instance]) >= self._utilization
+        if not self._delay_ns or full:
+            return 0
+        return min(line.waiting[0].queued_ns for line in ready.values()) + self._delay_ns
+
+    def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
+        """Take back those that want to be executed again; they go on in their sequence's slot."""
+        wanted = {id(request) for request in again}
+        for line, request in self._batches.pop(instance):
+            self._roster.executed(line, request, again=id(request) in wanted, now_ns=now_ns)
+
+    def refused(self, now_ns: int) -> Sequence[Refusal]:
+        """Those whose time in the backlog is over, and the sequences that were cancelled."""
+        self._roster.expire(now_ns)
+        return self._roster.take_refused()
+
+    def next_deadline_ns(self) -> int | None:
+        """When a delay ends for an instance that is free, or a slot for who waits for one."""
+        times = [
+            self._waits_until(instance, ready)
+            for instance, slots in enumerate(self._roster.slots)
+            if self._delay_ns and instance not in self._batches and (ready := _ready(slots))
+        ]
+        slot_ns = self._roster.next_deadline_ns()
+        return min(times if slot_ns is None else [*times, slot_ns], default=None)
+
+    def flush(self) -> None:
+        """Wait for nothing: neither for company, nor for the rest of a sequence."""
+        self._delay_ns = 0
+        self._roster.flush()
+
+    def __len__(self) -> int:
+        return self._roster.waiting
+
+
+def _ready(slots: Sequence[Slot]) -> dict[int, Line]:
+    """The sequences, by slot, whose next request can join the first one's batch."""
+    waiting = {
+        slot.number: slot.line for slot in slots if slot.line is not None and slot.line.waiting
+    }
+    keys = {number: line.waiting[0].batch_key for number, line in waiting.items()}
+    first = next(iter(keys.values()), None)
+    return {number: line for number, line in waiting.items() if keys[number] == first}
+
+
+class OldestSequences:
+    """A WorkQueue with a batcher for each instance, which has one request of a slot at a time.
+
+    Which instance executes a sequence is decided when it gets its slot.
+    """
+
+    def __init__(
+        self, roster: Roster, inputs: AddedInputs, make_batcher: Callable[[], WorkQueue]
+    ) -> None:
+        self._roster = roster
+        self._inputs = inputs
+        self._batchers = [make_batcher() for _ in roster.slots]
+        self._given: dict[int, tuple[Slot, Line]] = {}  # by identity, until it is executed
+        self._occupied: set[Slot] = set()  # those of which a request is with the batcher
+        self._busy: set[int] = set()
+
+    def offer(self, request: InferRequest, now_ns: int) -> None:
+        """Take a request. Raises ServerError INVALID_ARG if it has no place in a sequence."""
+        line = self._roster.enter(request, now_ns)
+        if line.slot is not None:
+            self._forward(line.slot, now_ns)
+
+    def _forward(self, slot: Slot, now_ns: int) -> None:
+        """Let the batcher have the next request of a slot, if it has none of it."""
+        while slot.line is not None and slot.line.is_cancelled:
+            self._roster.cancel(slot.line)
+        line = slot.line
+        if line is None or not line.waiting or slot in self._occupied:
+            return
+        request = self._roster.next_of(line)
+        self._inputs.add(line, request)
+        self._given[id(request)] = slot, line
+        self._occupied.add(slot)
+        self._batchers[slot.instance].offer(request, now_ns)
+
+    def _look(self, now_ns: int) -> None:
+        """End what has expired, and forward from the slots that others have got by that."""
+        self._roster.expire(now_ns)
+        while changed := self._roster.take_changed():
+            for slot in changed:
+                self._forward(slot, now_ns)
+
+    def take(self, instance: int, now_ns: int) -> Batch | None:
+        """The next batch of that instance's sequences, or None to wait for more."""
+        self._look(now_ns)
+        batch = self._batchers[instance].take(instance, now_ns)
+        if batch:
+            self._busy.add(instance)
+        return batch
+
+    def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
+        """Their sequences go on; those in `again` with the same request."""
+        self._busy.discard(instance)
+        self._batchers[instance].finished(instance, batch, [], now_ns)
+        wanted = {id(request) for request in again}
+        for request in batch:
+            self._executed(request, again=id(request) in wanted, now_ns=now_ns)
+
+    def _executed(self, request: InferRequest, *, again: bool, now_ns: int) -> None:
+        slot, line = self._given.pop(id(request))
+        self._occupied.discard(slot)
+        self._roster.executed(line, request, again=again, now_ns=now_ns)
+        self._forward(slot, now_ns)
+
+    def refused(self, now_ns: int) -> Sequence[Refusal]:
+        """Those whose time in the backlog is over, and who was cancelled."""
+        self._look(now_ns)
+        refused: list[Refusal] = []
+        for batcher in self._batchers:
+            for refusal in batcher.refused(now_ns):
+                refused.append(refusal)
+                self._executed(refusal.request, again=False, now_ns=now_ns)
+        return [*refused, *self._roster.take_refused()]
+
+    def next_deadline_ns(self) -> int | None:
+        """When a delay ends for an instance that is free, or a slot for who waits for one."""
+        times = [
+            self._roster.next_deadline_ns(),
+            *(
+                batcher.next_deadline_ns()
+                for instance, batcher in enumerate(self._batchers)
+                if instance not in self._busy
+            ),
+        ]
+        return min((time for time in times if time is not None), default=None)
+
+    def flush(self) -> None:
+        """Wait for nothing: neither for company, nor for the rest of a sequence."""
+        self._roster.flush()
+        for batcher in self._batchers:
+            batcher.flush()
+
+    def __len__(self) -> int:
+        return self._roster.waiting + sum(map(len, self._batchers))
+
+
+def sequence_queue(
+    config: ModelConfig, batching: SequenceBatching, initial: Mapping[str, bytes]
+) -> WorkQueue:
+    """The queue for the instances of that model; `initial` are the states' first bytes."""
+    signature, strategy = config.signature, batching.strategy
+    rows = max(1, signature.max_batch_size)
+    slots = rows if isinstance(strategy, Direct) else strategy.max_candidates or rows
+    roster = Roster(
+        config.name,
+        len(config.instance_names),
+        slots,
+        batching.max_idle_us * 1000,
+        iterative=batching.iterative,
+    )
+    inputs = AddedInputs(
+        batching,
+        batches=signature.batches,
+        initial=initial,
+        shown=frozenset(output.name for output in signature.outputs),
+    )
+    if isinstance(strategy, Direct):
+        return DirectSequences(roster, strategy, inputs)
+    sizes, delay_ns = strategy.preferred_batch_sizes, strategy.max_queue_delay_us * 1000
+    return OldestSequences(roster, inputs, lambda: DynamicBatcher(rows, sizes, delay_ns))
