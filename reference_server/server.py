@@ -13,8 +13,8 @@ import sys
 import threading
 from collections.abc import Mapping
 
-from reference_server.core.ports import Clock, SystemClock
 from reference_server.core.errors import internal, invalid_arg
+from reference_server.core.ports import Clock, SystemClock
 from reference_server.frontends.aside import Aside
 from reference_server.frontends.forwarding import HeaderForwarding
 from reference_server.frontends.grpc import inference as grpc_inference
@@ -49,7 +49,7 @@ from reference_server.options import (
 )
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
-from reference_server.repository.watch import Watch
+from reference_server.repository.polling import RepositoryWatch
 from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.response_cache import ResponseCache
 from reference_server.shutdown import ExitTimeout, Listener, shut_down
@@ -95,7 +95,7 @@ class Server:
         )
         self.gateway = Gateway(self.repository, options, self._clock)
         self.control = RepositoryControl(self.repository, options.control_mode)
-        self._watch = Watch(self.repository, options.poll_s)
+        self._watch = RepositoryWatch(self.repository.load_all, options.poll_s)
         self._shared_memory = SharedMemory()
         self._stopping = asyncio.Event()
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from reference_server.core.errors import internal, invalid_arg, unavailable, unsupported
 from reference_server.core.request import Parameter
 from reference_server.options import ControlMode
-from reference_server.repository.calls import NOT_EXPLICIT
+from reference_server.repository.bls import NOT_EXPLICIT
 from reference_server.repository.manager import Repository
-from reference_server.repository.overrides import Override
-from reference_server.repository.overview import IndexEntry
+from reference_server.repository.model_folders import Override
+from reference_server.repository.versions import IndexEntry
 
 _CONFIG = "config"
 _FILE = "file:"

@@ -19,7 +19,7 @@ from reference_server.gateway.tracing import TraceSettings
 from reference_server.observability import logs
 from reference_server.options import ServerOptions
 from reference_server.repository.manager import Repository
-from reference_server.repository.served import ServedModel
+from reference_server.repository.versions import ServedModel
 
 #: The protocol extensions that this server speaks, as its metadata reports them.
 EXTENSIONS = (

@@ -15,7 +15,7 @@ from reference_server.observability.server_metrics import (
 )
 from reference_server.options import LatencyMetrics
 from reference_server.repository.manager import Repository
-from reference_server.repository.served import ServedModel
+from reference_server.repository.versions import ServedModel
 from reference_server.scheduling.response_cache import ResponseCache
 
 

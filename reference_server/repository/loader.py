@@ -20,12 +20,15 @@ from reference_server.core.rules import RequestRules
 from reference_server.observability.latency_summaries import LatencySummaries
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.options import BACKEND_DIRECTORY, Quantile
-from reference_server.repository import code, schedulers
-from reference_server.repository.calls import Calls
-from reference_server.repository.instances import InstanceMaker
-from reference_server.repository.labels import labels_of
-from reference_server.repository.scan import ModelFolder
-from reference_server.repository.served import ServedModel
+from reference_server.repository.bls import Calls
+from reference_server.repository.model_files import labels_of, locate_code
+from reference_server.repository.model_folders import ModelFolder
+from reference_server.repository.schedulers import (
+    InstanceMaker,
+    ensemble_scheduler,
+    instance_scheduler,
+)
+from reference_server.repository.versions import ServedModel
 from reference_server.scheduling.deadlocks import Crew
 from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.response_cache import CachingScheduler, ResponseCache
@@ -140,7 +143,7 @@ class ModelLoader:
 
     def _find_out(self, proto: ConfigProto, folder: ModelFolder, version: int) -> Path | None:
         """Let the model complete and check `proto`; returns the file of its code, if it has one."""
-        model_file = code.locate(proto, folder.path / str(version), self._backend_directory)
+        model_file = locate_code(proto, folder.path / str(version), self._backend_directory)
         check.check_given(proto)
         if model_file is not None and self._auto_completes:
             adopted = complete.adopt_auto_completed(
@@ -176,12 +179,10 @@ class ModelLoader:
     ) -> Scheduler:
         scheduler: Scheduler
         if crew is None:
-            scheduler = schedulers.ensemble_scheduler(
-                config, version, steps, statistics, self._clock
-            )
+            scheduler = ensemble_scheduler(config, version, steps, statistics, self._clock)
         else:
             instances = self._instances.make(config, version, folder, statistics, crew, health)
-            running = schedulers.instance_scheduler(
+            running = instance_scheduler(
                 config, version, folder, instances, statistics, self._clock, self._limiter
             )
             running.open()

@@ -13,17 +13,20 @@ from pathlib import Path
 
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.request import LATEST
-from reference_server.repository import overview
-from reference_server.repository.book import Book
-from reference_server.repository.dependencies import DependencyGraph
+from reference_server.repository.draining import Retirement
+from reference_server.repository.ensembles import DependencyGraph
 from reference_server.repository.loader import ModelLoader
-from reference_server.repository.loading import Loading
-from reference_server.repository.overrides import FileDirectory, Override
-from reference_server.repository.overview import IndexEntry
-from reference_server.repository.plans import Outcome, Plan, PlanLoader
+from reference_server.repository.loading import Loading, Outcome, Plan, PlanLoader
+from reference_server.repository.model_folders import FileDirectory, Override
 from reference_server.repository.polling import Findings, Polled, Poller
-from reference_server.repository.retiring import Retirement
-from reference_server.repository.served import ServedModel, VersionStatus
+from reference_server.repository.versions import (
+    Book,
+    IndexEntry,
+    ServedModel,
+    VersionStatus,
+    index_entries,
+    version_statuses,
+)
 
 log = logging.getLogger(__name__)
 
@@ -259,11 +262,11 @@ class Repository:
         """
         folders = self._poller.directories()
         errors = self._failures() if tells_failures else {}
-        return overview.index(folders, self._book, errors, ready_only=ready_only)
+        return index_entries(folders, self._book, errors, ready_only=ready_only)
 
     def statuses(self) -> list[VersionStatus]:
         """What became of each model version that was to be loaded, by name, then version."""
-        return overview.statuses(self._book, self._failures())
+        return version_statuses(self._book, self._failures())
 
     def _failures(self) -> dict[str, ServerError]:
         """The errors of models whose newest load failed."""

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.core.errors import ServerError, invalid_arg
-from reference_server.repository import overrides, scan
-from reference_server.repository.dependencies import Steps
+from reference_server.repository.ensembles import Steps
 from reference_server.repository.loader import ModelLoader
-from reference_server.repository.overrides import FileDirectory, Override
-from reference_server.repository.scan import ModelFolder, Stamp
+from reference_server.repository.model_folders import (
+    FileDirectory,
+    ModelFolder,
+    Override,
+    Stamp,
+    find_folder,
+    folder_stamp,
+    model_directories,
+    parse_config_override,
+)
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +86,11 @@ class Poller:
 
     def names(self) -> list[str]:
         """The models that a start without names loads. Raises ServerError."""
-        return [name for name in scan.directories(self._repositories) if not name.startswith(".")]
+        return [name for name in model_directories(self._repositories) if not name.startswith(".")]
 
     def directories(self) -> dict[str, list[Path]]:
         """All folders by their names. Raises ServerError if a repository is missing."""
-        return scan.directories(self._repositories)
+        return model_directories(self._repositories)
 
     def poll(
         self,
@@ -135,8 +143,8 @@ class Poller:
         if files is not None:
             folder, stamp = ModelFolder(name, files.path, files), None
         else:
-            folder = scan.locate(self._repositories, name)
-            stamp = scan.stamp(folder.path)
+            folder = find_folder(self._repositories, name)
+            stamp = folder_stamp(folder.path)
         if override is None or override.config is None:
             if override is not None and override.files:
                 raise invalid_arg(
@@ -146,7 +154,7 @@ class Poller:
                 return known
             config = self._loader.read_config(folder)
         else:
-            config = self._loader.complete(folder, overrides.parse_config(override.config))
+            config = self._loader.complete(folder, parse_config_override(override.config))
         return Polled(folder, config, stamp, explicit)
 
 
@@ -155,3 +163,33 @@ def _without_instances(config: ConfigProto) -> ConfigProto:
     bare.CopyFrom(config)
     bare.ClearField("instance_group")
     return bare
+
+
+class RepositoryWatch:
+    """Calls `load_all` of a repository every `interval_s` seconds, on a thread of its own."""
+
+    def __init__(self, load_all: Callable[[], object], interval_s: float) -> None:
+        self._load_all = load_all
+        self._interval_s = interval_s
+        self._stopping = threading.Event()
+        # A daemon: a model that never finishes loading must not keep the process.
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first look is after one interval."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more, and wait for the look that is being taken. Harmless if never started."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_s):
+            try:
+                self._load_all()
+            except ServerError as error:
+                log.error("failed to poll the repository: %s", error.described())
+            except Exception:  # a defect of ours must not end the watching
+                log.exception("failed to poll the repository")

@@ -21,7 +21,7 @@ from reference_server.options import (
     MetricsOptions,
     ServerOptions,
 )
-from reference_server.repository.overview import IndexEntry
+from reference_server.repository.versions import IndexEntry
 from reference_server.server import Server
 from reference_server.testing.clients import GrpcClient, HttpClient, HttpReply, running_loop
 from reference_server.testing.model import Model

@@ -15,8 +15,8 @@ from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.request import LATEST, InferRequest
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
-from reference_server.repository.calls import AskedModel, Models
-from reference_server.repository.overrides import Override
+from reference_server.repository.bls import AskedModel, Models
+from reference_server.repository.model_folders import Override
 from reference_server.testing.model import tensor_of
 
 #: Outputs by name.

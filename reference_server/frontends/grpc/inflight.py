@@ -18,7 +18,7 @@ from reference_server.frontends.grpc.calls import Call, described
 from reference_server.frontends.mailbox import Mailbox
 from reference_server.gateway.gateway import Gateway
 from reference_server.gateway.shared_memory import RegionLease, SharedMemory
-from reference_server.repository.served import ServedModel
+from reference_server.repository.versions import ServedModel
 
 
 class Inferences:

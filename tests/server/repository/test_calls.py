@@ -14,7 +14,7 @@ from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest
 from reference_server.core.tensor import Tensor
 from reference_server.observability.metric_registry import MetricRegistry
-from reference_server.repository.calls import Calls
+from reference_server.repository.bls import Calls
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
 from reference_server.scheduling.deadlocks import Crew, Member

@@ -4,7 +4,7 @@ import pytest
 from server.support.configs import proto
 
 from reference_server.core.errors import ServerError
-from reference_server.repository.code import locate
+from reference_server.repository.model_files import locate_code
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def backends(tmp_path):
 
 def found(text, backends):
     config = proto(f'name: "m" {text}')
-    return locate(config, backends / "m" / "1", backends), config.runtime
+    return locate_code(config, backends / "m" / "1", backends), config.runtime
 
 
 @pytest.mark.parametrize("runtime", ["", 'runtime: "libtriton_python.so"'])

@@ -19,8 +19,8 @@ from reference_server.core.errors import Code, ServerError
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
-from reference_server.repository.overrides import Override
-from reference_server.repository.served import State
+from reference_server.repository.model_folders import Override
+from reference_server.repository.versions import State
 
 CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "O"}))
 CONFIG = """{"backend": "python",

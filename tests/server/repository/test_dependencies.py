@@ -3,7 +3,7 @@
 import pytest
 
 from reference_server.core.errors import Code
-from reference_server.repository.dependencies import DependencyGraph
+from reference_server.repository.ensembles import DependencyGraph
 
 
 def graph(steps, explicit=()):

@@ -4,7 +4,7 @@ import pytest
 from server.support.configs import ensemble, model_config, step
 
 from reference_server.core.errors import Code, ServerError, not_found
-from reference_server.repository.ensembles import check_ensemble
+from reference_server.repository.ensembles import check_composing_models
 
 # ------------------------------------------------------------------------------------------- fit
 
@@ -96,7 +96,7 @@ BAT = step("bat", {"X": "I"}, {"Y": "O"})
     ],
 )
 def test_what_fits(config):
-    check_ensemble(config, find)
+    check_composing_models(config, find)
 
 
 UNFIT = {
@@ -184,5 +184,5 @@ UNFIT = {
 @pytest.mark.parametrize(("config", "said"), UNFIT.values(), ids=UNFIT)
 def test_what_does_not_fit(config, said):
     with pytest.raises(ServerError) as caught:
-        check_ensemble(config, find)
+        check_composing_models(config, find)
     assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, said)

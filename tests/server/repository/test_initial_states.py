@@ -4,7 +4,7 @@ import pytest
 from server.support.configs import model_config
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.repository.initial_states import read_initial_states
+from reference_server.repository.model_files import read_initial_states
 
 STATE = """
     sequence_batching { state {

@@ -15,7 +15,7 @@ from server.support.model_folders import (
 from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.repository.served import State
+from reference_server.repository.versions import State
 
 CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "mid"}), step("m", {"X": "mid"}, {"Y": "O"}))
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_server.core.errors import ServerError
-from reference_server.repository.overrides import FileDirectory, parse_config
+from reference_server.repository.model_folders import FileDirectory, parse_config_override
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_the_last_holder_removes_it(temporary):
     ['{"max_batch_size": 4}', '{"maxBatchSize": 4}', '{"max_batch_size": "4"}'],
 )
 def test_a_config_is_read_as_protobuf_reads_json(text):
-    assert parse_config(text).max_batch_size == 4
+    assert parse_config_override(text).max_batch_size == 4
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_a_config_is_read_as_protobuf_reads_json(text):
 )
 def test_another_config_is_refused(text):
     with pytest.raises(ServerError, match="Invalid config override: "):
-        parse_config(text)
+        parse_config_override(text)

@@ -8,7 +8,13 @@ from server.support.configs import completed
 
 from reference_server.config import schema
 from reference_server.core.errors import Code, ServerError
-from reference_server.repository.scan import ModelFolder, directories, locate, stamp, wanted
+from reference_server.repository.model_folders import (
+    ModelFolder,
+    find_folder,
+    folder_stamp,
+    model_directories,
+    wanted_versions,
+)
 
 
 def folders(root, *names):
@@ -20,12 +26,12 @@ def folders(root, *names):
 def test_folders_are_listed_by_name(tmp_path):
     folders(tmp_path, "b", "a", ".git")
     (tmp_path / "README.md").touch()
-    assert list(directories([tmp_path])) == [".git", "a", "b"]
+    assert list(model_directories([tmp_path])) == [".git", "a", "b"]
 
 
 def test_repositories_are_joined(tmp_path):
     one, two = folders(tmp_path / "one", "b", "c"), folders(tmp_path / "two", "a", "c")
-    assert directories([one, two]) == {
+    assert model_directories([one, two]) == {
         "a": [two / "a"],
         "b": [one / "b"],
         "c": [one / "c", two / "c"],
@@ -34,14 +40,14 @@ def test_repositories_are_joined(tmp_path):
 
 def test_a_missing_repository_is_an_error(tmp_path):
     with pytest.raises(ServerError) as caught:
-        directories([tmp_path, tmp_path / "no"])
+        model_directories([tmp_path, tmp_path / "no"])
     assert caught.value.code is Code.INTERNAL
     assert caught.value.message == f"failed to stat file {tmp_path / 'no'}"
 
 
 def test_a_model_is_located_in_any_repository(tmp_path):
     one, two = folders(tmp_path / "one", "b"), folders(tmp_path / "two", "a")
-    assert locate([one, two], "a") == ModelFolder("a", two / "a")
+    assert find_folder([one, two], "a") == ModelFolder("a", two / "a")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +57,7 @@ def test_a_model_is_located_in_any_repository(tmp_path):
 def test_a_model_that_is_not_there_once_is_not_located(tmp_path, name, said):
     one, two = folders(tmp_path / "one", "m"), folders(tmp_path / "two", "m")
     with pytest.raises(ServerError, match=said):
-        locate([one, two], name)
+        find_folder([one, two], name)
 
 
 def write_at(path, text, at_s):
@@ -73,13 +79,13 @@ def test_a_stamp_tells_what_links_lead_to(tmp_path, folder):
     write_at(tmp_path / "elsewhere" / "model.py", "x", 100)
     (folder / "3").symlink_to(tmp_path / "elsewhere")
     (folder / "1" / "back").symlink_to(folder)
-    before = stamp(folder)
+    before = folder_stamp(folder)
     write_at(tmp_path / "elsewhere" / "model.py", "x", 200)
-    assert stamp(folder).adds_to(before)
+    assert folder_stamp(folder).adds_to(before)
 
 
 def test_a_stamp_stays_while_nothing_changes(folder):
-    assert stamp(folder) == stamp(folder)
+    assert folder_stamp(folder) == folder_stamp(folder)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +102,10 @@ def test_a_stamp_stays_while_nothing_changes(folder):
     ids=["config", "touched", "longer", "older", "new", "new in the folder", "version gone"],
 )
 def test_a_stamp_tells_changed_files(folder, change, adds):
-    before = stamp(folder)
+    before = folder_stamp(folder)
     os.utime(folder, (100, 100))
     change(folder)
-    after = stamp(folder)
+    after = folder_stamp(folder)
     assert after != before
     assert after.adds_to(before) is adds
 
@@ -140,10 +146,10 @@ def test_a_file_is_no_version(tmp_path):
 )
 def test_the_policy_decides(policy, versions):
     config = completed(f"version_policy {{ {policy} }}" if policy else "")
-    assert wanted(schema.version_policy(config), (1, 3, 10)) == versions
+    assert wanted_versions(schema.version_policy(config), (1, 3, 10)) == versions
 
 
 @pytest.mark.parametrize("policy", ["latest { num_versions: 1 }", "all { }"])
 def test_of_nothing_nothing_is_wanted(policy):
     config = completed(f"version_policy {{ {policy} }}")
-    assert wanted(schema.version_policy(config), ()) == ()
+    assert wanted_versions(schema.version_policy(config), ()) == ()

@@ -5,7 +5,7 @@ import threading
 from server.support.requests import PATIENCE_S
 
 from reference_server.core.errors import internal
-from reference_server.repository.watch import Watch
+from reference_server.repository.polling import RepositoryWatch
 
 
 class Looked:
@@ -26,7 +26,7 @@ class Looked:
 
 def test_looks_go_on_whatever_happens(caplog):
     repository = Looked()
-    watch = Watch(repository, 0)
+    watch = RepositoryWatch(repository.load_all, 0)
     watch.start()
     assert repository.enough.wait(PATIENCE_S)
     watch.stop()
@@ -37,4 +37,4 @@ def test_looks_go_on_whatever_happens(caplog):
 
 
 def test_one_that_was_never_started_can_be_stopped():
-    Watch(Looked(), 1).stop()
+    RepositoryWatch(Looked().load_all, 1).stop()

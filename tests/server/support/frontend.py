@@ -19,7 +19,7 @@ from reference_server.gateway.gateway import Gateway
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.options import ServerOptions
-from reference_server.repository.served import ServedModel
+from reference_server.repository.versions import ServedModel
 
 Answer = Callable[[InferRequest], InferResponse]
 

@@ -14,7 +14,7 @@ from reference_server.core.response import InferResponse
 from reference_server.frontends.aside import Aside
 from reference_server.frontends.grpc import inference, methods, settings, shared_memory
 from reference_server.gateway.shared_memory import SharedMemory
-from reference_server.repository.served import ServedModel
+from reference_server.repository.versions import ServedModel
 
 SERVICE = "/inference.GRPCInferenceService/"
 

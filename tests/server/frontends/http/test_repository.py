@@ -4,13 +4,12 @@ import pytest
 from server.support.frontend import gateway
 from server.support.http import Client, HandCrankedLoop, get, post
 
-from reference_server.core.ports import SystemClock
 from reference_server.core.errors import invalid_arg
+from reference_server.core.ports import SystemClock
 from reference_server.frontends.http import repository
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.gateway.shared_memory import SharedMemory
-from reference_server.repository.overview import IndexEntry
-from reference_server.repository.served import State
+from reference_server.repository.versions import IndexEntry, State
 
 
 class Here:

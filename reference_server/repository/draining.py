@@ -6,8 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from reference_server.repository.book import Book
-from reference_server.repository.served import ServedModel
+from reference_server.repository.versions import Book, ServedModel
 
 log = logging.getLogger(__name__)
 

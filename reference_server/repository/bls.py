@@ -11,7 +11,7 @@ from reference_server.core.errors import Code, ServerError, internal, unavailabl
 from reference_server.core.ports import Clock
 from reference_server.core.request import LATEST, InferRequest, ResponseSink
 from reference_server.core.response import InferResponse
-from reference_server.repository.overrides import Override
+from reference_server.repository.model_folders import Override
 from reference_server.scheduling.deadlocks import Crew, Member, Waits
 
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"

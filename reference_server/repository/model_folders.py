@@ -1,17 +1,96 @@
-"""What lies in the model repositories: model folders, their version folders, and what changed."""
+"""What a load request puts in place of the repository: a configuration, and files.
+
+Files are written below a directory of their own, never outside of it, which lives for as long as
+a model that was loaded from it.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
+import tempfile
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.config.pbtxt import FILE_NAME
 from reference_server.config.schema import VersionPolicy
 from reference_server.core.errors import internal, invalid_arg
-from reference_server.repository.overrides import FileDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """`config` is JSON that replaces config.pbtxt; `files` replace all of the model's folder.
+
+    `files` maps paths within the folder to contents.
+    """
+
+    config: str | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class FileDirectory:
+    """A model's folder made of given files alone; removed when its last holder lets go.
+
+    Made with one holder. Any thread.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        """Write `files`. Raises ServerError if a path leads out, or nowhere."""
+        self.path = Path(tempfile.mkdtemp(prefix="folder"))
+        self._lock = threading.Lock()
+        self._holders = 1
+        try:
+            for name, content in files.items():
+                target = _inside(self.path, name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+        except OSError as error:
+            self.release()
+            raise internal(f"failed to write the files of a load request: {error}") from error
+        except BaseException:
+            self.release()
+            raise
+
+    def hold(self) -> None:
+        """Keep the directory until `release`."""
+        with self._lock:
+            self._holders += 1
+
+    def release(self) -> None:
+        """Let go; the last to do so removes the directory."""
+        with self._lock:
+            self._holders -= 1
+            left = self._holders
+        if not left:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _inside(directory: Path, name: str) -> Path:
+    """The path of the file `name` below `directory`. Raises ServerError if it is none."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if not parts or name.endswith("/") or ".." in parts or "\0" in name:
+        raise invalid_arg(f"'{name}' names no file within the model's directory")
+    return directory.joinpath(*parts)
+
+
+def parse_config_override(text: str) -> ConfigProto:
+    """The configuration in the JSON `text`. Raises ServerError with Triton's text."""
+    config = ConfigProto()
+    try:
+        if not isinstance(json.loads(text), dict):
+            raise TypeError("Root element must be a message.")
+        json_format.Parse(text, config)
+    except (json_format.Error, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise invalid_arg(f"Invalid config override: {error}") from error
+    return config
+
 
 #: Triton reads a folder's name as a number and takes what leads it: `3x` is version 3. A name with
 #: a zero in front is none, unless the zero is all of it.
@@ -59,7 +138,7 @@ class Stamp:
         return any(before.entries.get(path) != entry for path, entry in self.entries.items())
 
 
-def stamp(folder: Path) -> Stamp:
+def folder_stamp(folder: Path) -> Stamp:
     """The state of the files in `folder` now, also of those that links lead to.
 
     Files that vanish meanwhile do not count.
@@ -88,7 +167,7 @@ def stamp(folder: Path) -> Stamp:
     return Stamp(config_ns, folder_ns, entries)
 
 
-def directories(repositories: Sequence[Path]) -> dict[str, list[Path]]:
+def model_directories(repositories: Sequence[Path]) -> dict[str, list[Path]]:
     """The folders of each name, by name, hidden ones too; more than one make it ambiguous.
 
     Raises ServerError if a repository is missing.
@@ -103,7 +182,7 @@ def directories(repositories: Sequence[Path]) -> dict[str, list[Path]]:
     return dict(sorted(found.items()))
 
 
-def locate(repositories: Sequence[Path], name: str) -> ModelFolder:
+def find_folder(repositories: Sequence[Path], name: str) -> ModelFolder:
     """The folder of the model `name`. Raises ServerError if there is none, or more than one."""
     found = [path for repository in repositories if (path := repository / name).is_dir()]
     if not found:
@@ -113,7 +192,7 @@ def locate(repositories: Sequence[Path], name: str) -> ModelFolder:
     return ModelFolder(name, found[0])
 
 
-def wanted(policy: VersionPolicy, present: Sequence[int]) -> tuple[int, ...]:
+def wanted_versions(policy: VersionPolicy, present: Sequence[int]) -> tuple[int, ...]:
     """The versions among `present` (ascending) that `policy` serves, ascending."""
     if policy.specific is not None:
         return tuple(version for version in present if version in policy.specific)

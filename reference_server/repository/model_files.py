@@ -1,0 +1,144 @@
+"""Where the Python code of a model lies: in its own folder, or in that of a Python-based backend.
+
+A Python-based backend is a folder below the backend directory, named like the backend, with a
+`model.py` in it. The models that name it bring their artifacts and no code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
+
+from reference_server.config.complete import PYTHON_FILE, backend_of_platform
+from reference_server.config.scheduler_settings import SequenceBatching, SequenceState
+from reference_server.config.schema import ModelConfig
+from reference_server.core import byte_strings
+from reference_server.core.errors import internal, invalid_arg
+from reference_server.repository.versions import ServedModel
+
+_PYTHON = "python"
+_LIBRARY = "libtriton_python.so"
+
+
+def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Path) -> Path | None:
+    """The file with the class TritonPythonModel; None for an ensemble.
+
+    Of a Python-based backend the runtime is named in `config`, as Triton does. Raises ServerError
+    if nothing here can run the model.
+    """
+    if config.platform == "ensemble":
+        return None
+    backend = config.backend or backend_of_platform(config.platform, config.name)
+    file = backend_directory / backend / PYTHON_FILE
+    if config.runtime == PYTHON_FILE:
+        if not file.is_file():
+            raise invalid_arg(
+                f"unable to find Python backend based backend library '{config.runtime}' for "
+                f"model '{config.name}', searched: '{file}'"
+            )
+        return file
+    if config.runtime and (backend, config.runtime) != (_PYTHON, _LIBRARY):
+        places = (version_folder, version_folder.parent, backend_directory / backend)
+        raise invalid_arg(
+            f"unable to find backend library '{config.runtime}' for model '{config.name}', "
+            "searched: " + "".join(f"'{place}' " for place in places)
+        )
+    if backend == _PYTHON:
+        return version_folder / str(config.default_model_filename)
+    if not file.is_file():
+        raise invalid_arg(
+            f"unable to find backend library for backend '{backend}', "
+            "try specifying runtime on the model configuration."
+        )
+    config.runtime = PYTHON_FILE
+    return file
+
+
+Labels = Mapping[str, tuple[str, ...]]
+
+
+def labels_of(config: ModelConfig, folder: Path, steps: Sequence[ServedModel]) -> Labels:
+    """The labels by output; `steps` are the models of an ensemble, in its order.
+
+    Raises ServerError if a file cannot be read.
+    """
+    return {**_labels_of_steps(config, steps), **_read_labels(config, folder)}
+
+
+def _labels_of_steps(
+    config: ModelConfig, steps: Sequence[ServedModel]
+) -> dict[str, tuple[str, ...]]:
+    """Those of an ensemble's outputs, as the models have them that make these outputs."""
+    labels: dict[str, tuple[str, ...]] = {}
+    for step, model in zip(config.ensemble, steps, strict=True):
+        labels.update(
+            {
+                step.outputs[name]: lines
+                for name, lines in model.labels.items()
+                if name in step.outputs
+            }
+        )
+    return labels
+
+
+def _read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:
+    labels: dict[str, tuple[str, ...]] = {}
+    for output in config.signature.outputs:
+        if output.labels_file:
+            path = folder / output.labels_file
+            try:
+                # Not splitlines: Triton ends a label at a line feed and nowhere else.
+                labels[output.name] = tuple(path.read_bytes().decode().split("\n"))
+            except FileNotFoundError as error:
+                raise internal(
+                    f"failed to open text file for read {path}: No such file or directory"
+                ) from error
+            except (OSError, UnicodeDecodeError) as error:
+                raise invalid_arg(f"failed to read label file {path}: {error}") from error
+    return labels
+
+
+INITIAL_STATE_FOLDER = "initial_state"
+
+
+def read_initial_states(batching: SequenceBatching, model_folder: Path) -> dict[str, bytes]:
+    """The wire form of each state that begins with a file's content, by input name.
+
+    Bytes beyond those needed are left out. Raises ServerError if a file is missing or too short.
+    """
+    return {
+        state.input_name: _read_initial_state(
+            state, model_folder / INITIAL_STATE_FOLDER / state.initial_file
+        )
+        for state in batching.states
+        if state.initial_file is not None
+    }
+
+
+def _read_initial_state(state: SequenceState, path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise internal(f"failed to open text file for read {path}: {error.strerror}") from error
+    elements = prod(state.initial_dims)
+    if state.datatype.is_bytes:
+        try:
+            strings = byte_strings.split(memoryview(data))
+        except byte_strings.Malformed as error:
+            raise invalid_arg(f"initial_state file {path} is not a list of strings") from error
+        if len(strings) != elements:
+            raise invalid_arg(
+                f"initial_state setting expects {elements} strings, but the data provided from "
+                f"{path.name} has {len(strings)}."
+            )
+        return data
+    size = elements * state.datatype.byte_size
+    if len(data) < size:
+        raise invalid_arg(  # the real text has no blank there either
+            f"initial_state setting expects {size} bytes, but the data provided from "
+            f"{path.name}only has {len(data)} bytes."
+        )
+    return data[:size]

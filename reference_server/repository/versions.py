@@ -1,0 +1,251 @@
+"""A model version that is loaded, and the words for what became of one."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from reference_server.config.schema import ModelConfig
+from reference_server.core.errors import BackendError, ServerError, not_found, unavailable
+from reference_server.core.health import Health
+from reference_server.core.ports import Scheduler
+from reference_server.core.request import LATEST, InferRequest, answer
+from reference_server.core.response import InferResponse
+from reference_server.core.rules import RequestRules
+from reference_server.core.telemetry import FailureReason
+from reference_server.observability.model_statistics import ModelStatistics
+from reference_server.repository.model_folders import DUPLICATE, FileDirectory
+from reference_server.scheduling.deadlocks import Crew
+
+
+class State(enum.Enum):
+    """The life of a model version, in the words of the repository index."""
+
+    READY = "READY"
+    UNAVAILABLE = "UNAVAILABLE"
+    LOADING = "LOADING"
+    UNLOADING = "UNLOADING"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedModel:
+    """One loaded version: everything that a request needs to run. Any thread.
+
+    `labels` are the lines of the label files, by output. `order` grows with each model that is
+    loaded: an ensemble's is greater than those of its steps. `files` is the directory that is kept
+    for the model, if a load request brought its files. `crew` are its instances, if it has any.
+    """
+
+    config: ModelConfig
+    version: int
+    rules: RequestRules
+    scheduler: Scheduler
+    statistics: ModelStatistics
+    labels: Mapping[str, tuple[str, ...]]
+    order: int = 0
+    files: FileDirectory | None = None
+    health: Health = field(default_factory=Health)
+    crew: Crew | None = None
+
+    def infer(self, request: InferRequest) -> None:
+        """Check `request` and schedule it; its sink will be answered.
+
+        Raises ServerError if it is refused, and then its sink hears nothing.
+        """
+        try:
+            self.rules.admit(request)
+        except BackendError as error:
+            ensemble = self.config.is_ensemble
+            reason = FailureReason.OTHER if ensemble else FailureReason.BACKEND
+            self.statistics.refused(request, reason)
+            name = self.config.name
+            answer(request, InferResponse(name, self.version, request.id, error=error))
+            return
+        if request.trace is not None:
+            request.trace.accepted(self.config.name, self.version, request)
+        self.scheduler.submit(request)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStatus:
+    """What the start-up table says of one version; `reason` is empty when it is ready."""
+
+    model: str
+    version: int | None
+    state: State
+    reason: str = ""
+
+
+UNLOADED = "unloaded"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRecord:
+    """What is known of one version. `served` is there while it is ready or unloading."""
+
+    version: int
+    state: State
+    reason: str = ""
+    served: ServedModel | None = None
+
+    @property
+    def shown(self) -> tuple[State, str]:
+        """The state and the reason that are told: one that is ailing is not ready."""
+        if self.state is State.READY and self.served is not None and self.served.health.reason:
+            return State.UNAVAILABLE, self.served.health.reason
+        return self.state, self.reason
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the version is as it was asked to be: ready, or unloaded on request."""
+        state, reason = self.shown
+        return state is State.READY or reason == UNLOADED
+
+
+class Book:
+    """The records of all versions of all models. Any thread; finding takes no lock.
+
+    A model may be entered without a version: one for which none could be chosen.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Inner dicts are replaced, never changed, so that readers see one or the other.
+        self._records: dict[str, dict[int, VersionRecord]] = {}
+        self._latest: dict[str, ServedModel] = {}
+
+    def enter(self, name: str, records: Iterable[VersionRecord] = ()) -> None:
+        """Note `records` of the model in place of what was known of these versions."""
+        with self._lock:
+            known = self._records.get(name, {})
+            self._replace(name, {**known, **{record.version: record for record in records}})
+
+    def unloaded(self, served: ServedModel) -> None:
+        """Note that `served` is finalized, unless another model has taken its place."""
+        name, version = served.config.name, served.version
+        with self._lock:
+            known = self._records.get(name, {})
+            record = known.get(version)
+            if record is not None and record.served is served:
+                gone = VersionRecord(version, State.UNAVAILABLE, UNLOADED)
+                self._replace(name, {**known, version: gone})
+
+    def _replace(self, name: str, records: dict[int, VersionRecord]) -> None:
+        self._records[name] = dict(sorted(records.items()))
+        ready = _ready(self._records[name])
+        if ready:
+            self._latest[name] = ready[-1]
+        else:
+            self._latest.pop(name, None)
+
+    def find(self, name: str, version: int = LATEST) -> ServedModel:
+        """The served model; LATEST is its greatest version.
+
+        Raises ServerError: NOT_FOUND, or UNAVAILABLE for a version that is known and not ready.
+        """
+        if version == LATEST:
+            served = self._latest.get(name)
+            if served is not None:
+                return served
+        records = self._records.get(name)
+        if records is None:
+            raise not_found(f"Request for unknown model: '{name}' is not found")
+        if version == LATEST:
+            raise not_found(f"Request for unknown model: '{name}' has no available versions")
+        record = records.get(version)
+        if record is None:
+            raise not_found(f"Request for unknown model: '{name}' version {version} is not found")
+        if record.state is not State.READY or record.served is None:
+            raise unavailable(
+                f"Request for unknown model: '{name}' version {version} is not at ready state"
+            )
+        return record.served
+
+    def names(self) -> list[str]:
+        """The models that have an entry."""
+        return sorted(self._records)
+
+    def records(self, name: str) -> list[VersionRecord] | None:
+        """The records of a model's versions, ascending; None if it has no entry."""
+        records = self._records.get(name)
+        return None if records is None else list(records.values())
+
+    def ready(self, name: str) -> list[ServedModel]:
+        """The versions of a model that are served, ascending."""
+        return _ready(self._records.get(name, {}))
+
+    @property
+    def is_settled(self) -> bool:
+        """True if each model has a version, and each version is ready or unloaded on request."""
+        with self._lock:
+            entries = list(self._records.values())
+        return all(
+            records and all(record.is_settled for record in records.values()) for records in entries
+        )
+
+
+def _ready(records: dict[int, VersionRecord]) -> list[ServedModel]:
+    return [
+        record.served
+        for record in records.values()
+        if record.state is State.READY and record.served is not None
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One row of the repository index; what is None is not known."""
+
+    name: str
+    version: int | None = None
+    state: State | None = None
+    reason: str = ""
+
+
+def index_entries(
+    folders: Mapping[str, Sequence[Path]],
+    book: Book,
+    errors: Mapping[str, ServerError],
+    *,
+    ready_only: bool,
+) -> list[IndexEntry]:
+    """The rows of all `folders`, by name, then version.
+
+    `errors` are of models whose newest load failed: versions that serve on all the same are ready,
+    and their reason tells why they are not what lies in the folder.
+    """
+    entries: list[IndexEntry] = []
+    for name, paths in folders.items():
+        records = book.records(name)
+        if len(paths) > 1:
+            entries.append(IndexEntry(name, state=State.UNAVAILABLE, reason=DUPLICATE))
+        elif records is None:
+            if not ready_only:
+                entries.append(IndexEntry(name))
+        else:
+            for record in records:
+                state, reason = record.shown
+                if state is State.READY and not reason and name in errors:
+                    reason = f"serves as before, a newer load failed: {errors[name].described()}"
+                if state is State.READY or not ready_only:
+                    entries.append(IndexEntry(name, record.version, state, reason))
+    return entries
+
+
+def version_statuses(book: Book, errors: Mapping[str, ServerError]) -> list[VersionStatus]:
+    """What became of each model version, by name, then version; `errors` are of models."""
+    found: list[VersionStatus] = []
+    for name in sorted({*book.names(), *errors}):
+        records = book.records(name)
+        if records:
+            found += [
+                VersionStatus(name, record.version, record.state, record.reason)
+                for record in records
+            ]
+        elif name in errors:
+            reason = errors[name].described()
+            found.append(VersionStatus(name, None, State.UNAVAILABLE, reason))
+    return found
