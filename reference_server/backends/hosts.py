@@ -17,13 +17,9 @@ from reference_server.backends.process_host.instance import (
 )
 from reference_server.backends.python_host import inline
 from reference_server.backends.python_host.inline import InlineInstance
-from reference_server.core.clock import Clock
 from reference_server.core.errors import ServerError, invalid_arg, unsupported
-from reference_server.backends.python_host.inline import InlineInstance, InstanceSpec
-from reference_server.core.errors import unsupported
 from reference_server.core.health import Health
 from reference_server.core.numerals import leading_integer
-from reference_server.core.ports import Metrics, ModelCalls, ModelInstance, OpenInstance
 from reference_server.core.ports import Clock, Metrics, ModelCalls, ModelInstance, OpenInstance
 from reference_server.observability import printing
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reference_server.backends.hosts import PythonHosts
-from reference_server.backends.python_host.inline import InstanceSpec
-from reference_server.backends.reshape import with_reshaped_outputs
+from reference_server.backends.instances import InstanceSpec, with_reshaped_outputs
 from reference_server.config.scheduler_settings import InstanceConfig
 from reference_server.config.schema import ModelConfig
 from reference_server.core.health import Health

@@ -21,10 +21,6 @@ from reference_server.backends.process_host.connection import Connection, Handle
 from reference_server.backends.process_host.dispatcher import CallDispatcher, write_record
 from reference_server.backends.process_host.in_flight import InFlightRequests
 from reference_server.backends.process_host.process import ChildProcess, ProcessEnded, ProcessSlow
-from reference_server.core.clock import Clock
-from reference_server.backends.process_host.services import Services
-from reference_server.backends.python_host.inline import InstanceSpec
-from reference_server.backends.readiness import Readiness
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Metrics, ModelCalls, OpenInstance

@@ -9,8 +9,6 @@ from typing import Any
 
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler
-from reference_server.core.cancellation import Cancellation
-from reference_server.backends.process_host.link import Handler, Link
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import Cancellation, InferRequest
 from reference_server.core.response import InferResponse

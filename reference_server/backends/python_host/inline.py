@@ -30,9 +30,6 @@ from reference_server.backends.python_host.coroutines import CoroutineRunner
 from reference_server.backends.python_host.model_code import describe, load
 from reference_server.backends.python_host.modules import ModelModules
 from reference_server.backends.python_host.outcome import ResponseSenders
-from reference_server.core.clock import Clock
-from reference_server.backends.python_host.senders import Senders
-from reference_server.backends.readiness import LIMIT_S, Readiness
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Metrics, ModelCalls

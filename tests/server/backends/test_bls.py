@@ -9,9 +9,6 @@ from server.backends.kit import answer, executing, request
 from server.support.requests import array_tensor
 
 from reference_server.backends.python_host.api.bls import BlsResponses, ResponseIterator
-from reference_server.core.cancellation import Cancellation
-from reference_server.backends.python_host.api.calls import Replies
-from reference_server.backends.python_host.api.iterator import ResponseIterator
 from reference_server.core.errors import not_found
 from reference_server.core.request import Cancellation
 from reference_server.core.response import InferResponse

@@ -10,9 +10,6 @@ from server.support.requests import PATIENCE_S
 from reference_server.backends.hosts import PythonHosts
 from reference_server.backends.instances import Readiness
 from reference_server.backends.python_host.api.server_access import NO_CALLS
-from reference_server.core.clock import SystemClock
-from reference_server.backends.python_host.api.calls import NO_CALLS
-from reference_server.backends.readiness import Readiness
 from reference_server.core.health import Health
 from reference_server.core.ports import SystemClock
 from reference_server.observability.metric_registry import MetricRegistry

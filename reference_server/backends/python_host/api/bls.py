@@ -27,10 +27,10 @@ from reference_server.backends.python_host.api.response import (
 from reference_server.backends.python_host.api.server_access import ServerAccess
 from reference_server.backends.python_host.api.tensor import MemoryType, PreferredMemory, Tensor
 from reference_server.core import tensor as core
-from reference_server.core.cancellation import Cancellation
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.request import (
     LATEST,
+    Cancellation,
     InferRequest,
     Parameter,
     RequestTrace,

@@ -17,9 +17,8 @@ from reference_server.backends.python_host.api.native import (
     incompatible_function,
 )
 from reference_server.backends.python_host.api.tensor import Tensor, first_named
-from reference_server.core.delivery import deliver
 from reference_server.core.errors import ServerError
-from reference_server.core.request import InferRequest, Parameter, ResponseSink
+from reference_server.core.request import InferRequest, Parameter, ResponseSink, deliver
 from reference_server.core.response import InferResponse
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1

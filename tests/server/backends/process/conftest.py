@@ -11,10 +11,6 @@ from server.backends.process.watching import WatchedHealth, await_threads
 
 from reference_server.backends.process_host.instance import Backoff, ProcessInstance, Supervision
 from reference_server.backends.python_host.api.server_access import NO_CALLS
-from reference_server.core.clock import SystemClock
-from reference_server.backends.process_host.backoff import Backoff
-from reference_server.backends.process_host.instance import ProcessInstance, Supervision
-from reference_server.backends.python_host.api.calls import NO_CALLS
 from reference_server.core.ports import ModelCalls, OpenInstance, SystemClock
 from reference_server.observability.metric_registry import MetricRegistry
 

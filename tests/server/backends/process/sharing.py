@@ -13,10 +13,6 @@ from reference_server.backends.process_host.connection import Connection, Handle
 from reference_server.backends.process_host.instance import ProcessInstance, Supervision
 from reference_server.backends.process_host.process import ChildProcess, Dispatcher
 from reference_server.backends.python_host.api.server_access import NO_CALLS
-from reference_server.core.clock import SystemClock
-from reference_server.backends.process_host.link import Handler, Link
-from reference_server.backends.process_host.process import Attendant, ChildProcess
-from reference_server.backends.python_host.api.calls import NO_CALLS
 from reference_server.core.health import Health
 from reference_server.core.ports import ModelCalls, SystemClock
 from reference_server.observability.metric_registry import MetricRegistry
