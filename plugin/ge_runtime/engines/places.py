@@ -111,7 +111,7 @@ class HostPlace:
 class CardPlace:
     """See Place: an Ascend card, whose engines work on copies in its own memory.
 
-    Models of one lane share its workspace and take turns; see `ascend.lanes`.
+    Models of one lane share its workspace and take turns; see `ascend.stream_executor`.
     """
 
     kind: Final = CardMemory.kind
