@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ascend.md").read_text()
 RUNTIME = Path(ge_runtime.__file__).parent
 PYACL = RUNTIME / "ascend" / "pyacl.py"
-DOCTOR = RUNTIME / "cli" / "doctor" / "imports.py"
+DOCTOR = RUNTIME / "cli" / "doctor" / "trials.py"
 SIMULATOR = Path(ascend_simulator.__file__).parent
 TESTS = ROOT / "tests" / "simulator"
 

@@ -2,15 +2,9 @@
 
 from dataclasses import replace
 
-from ge_runtime.cli.doctor.machine import (
-    Cann,
-    DeviceFile,
-    Machine,
-    Model,
-    Outcome,
-    SharedMemory,
-    Trial,
-)
+from ge_runtime.cli.doctor.machine import Cann, DeviceFile, Machine, SharedMemory
+from ge_runtime.cli.doctor.serving_checks import Model
+from ge_runtime.cli.doctor.trials import Outcome, Trial
 
 ABSENT = Trial(Outcome.ABSENT)
 CUDA = "CUDAExecutionProvider, CPUExecutionProvider"

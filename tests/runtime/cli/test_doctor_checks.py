@@ -24,8 +24,9 @@ from runtime.cli.machines import (
 
 from ge_runtime.cli.doctor import examine, required_by
 from ge_runtime.cli.doctor.findings import NEEDS, State, faults_of
-from ge_runtime.cli.doctor.machine import Cann, DeviceFile, Outcome, SharedMemory, Trial
-from ge_runtime.cli.doctor.versions import TORCH_NPU as TABLE
+from ge_runtime.cli.doctor.machine import Cann, DeviceFile, SharedMemory
+from ge_runtime.cli.doctor.package_checks import CANN_OF_TORCH_NPU as TABLE
+from ge_runtime.cli.doctor.trials import Outcome, Trial
 
 ALL = frozenset(NEEDS)
 MISSING, WRONG, UNKNOWN = State.MISSING, State.WRONG, State.UNKNOWN

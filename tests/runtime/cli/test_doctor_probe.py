@@ -8,9 +8,8 @@ import pytest
 from runtime.support.ascend import ENVIRONMENT
 from runtime.support.fakes import FAKES
 
-from ge_runtime.cli.doctor.imports import run, try_import
-from ge_runtime.cli.doctor.machine import Cann, Outcome, Trial
-from ge_runtime.cli.doctor.probe import read_machine
+from ge_runtime.cli.doctor.machine import Cann, read_machine
+from ge_runtime.cli.doctor.trials import Outcome, Trial, run_command, try_import
 
 # As `cat` shows it on a machine with CANN 8.0.0.
 VERSION_CFG = """# version: 1.0
@@ -34,7 +33,7 @@ def write(file: Path, text: str = "") -> Path:
 @pytest.fixture(autouse=True)
 def no_trials(monkeypatch):
     """Reading files does not wait for imports."""
-    monkeypatch.setattr("ge_runtime.cli.doctor.probe.MODULES", ())
+    monkeypatch.setattr("ge_runtime.cli.doctor.machine.TRIED_MODULES", ())
 
 
 @pytest.fixture
@@ -322,7 +321,7 @@ def test_what_a_hanging_command_started_is_ended_with_it(tmp_path):
     os.mkfifo(held)
     reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
     script = f"exec 3> {held}; (sleep 30; echo late >&3) & wait"
-    assert run(["sh", "-c", script], timeout_s=0.5)[0].outcome is Outcome.HUNG
+    assert run_command(["sh", "-c", script], timeout_s=0.5)[0].outcome is Outcome.HUNG
     os.set_blocking(reader, True)
     assert os.read(reader, 9) == b""  # nobody is left who could write
     os.close(reader)
@@ -336,7 +335,7 @@ def test_the_engines_here_say_what_they_are():
 
 def test_a_command_that_cannot_be_run_failed(tmp_path):
     file = write(tmp_path / "npu-smi")
-    trial, printed = run([str(file)])
+    trial, printed = run_command([str(file)])
     assert (trial.outcome, printed) == (Outcome.FAILED, "")
     assert "Permission denied" in trial.error
 
@@ -344,7 +343,7 @@ def test_a_command_that_cannot_be_run_failed(tmp_path):
 def test_a_commands_last_line_is_its_error(tmp_path):
     script = write(tmp_path / "npu-smi", "#!/bin/sh\necho first\necho it is broken\nexit 1\n")
     script.chmod(0o755)
-    assert run([str(script)])[0] == Trial(Outcome.FAILED, error="it is broken")
+    assert run_command([str(script)])[0] == Trial(Outcome.FAILED, error="it is broken")
 
 
 def test_gpus_are_those_of_nvidia_smi(root, tmp_path, monkeypatch):

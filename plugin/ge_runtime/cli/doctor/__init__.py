@@ -9,25 +9,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ge_runtime.cli.arguments import new_command
-from ge_runtime.cli.doctor.ascend import check_driver
-from ge_runtime.cli.doctor.cann import (
+from ge_runtime.cli.doctor.ascend_checks import (
     check_cann,
     check_compiler,
+    check_driver,
     check_simulator,
     is_simulated,
 )
-from ge_runtime.cli.doctor.findings import NEEDS, REQUIRABLE, Finding, faults_of, judged
-from ge_runtime.cli.doctor.host import check_nvidia, check_service, check_shared_memory
-from ge_runtime.cli.doctor.machine import Machine, Model
-from ge_runtime.cli.doctor.packages import (
+from ge_runtime.cli.doctor.findings import (
+    NEEDS,
+    REQUIRABLE,
+    Finding,
+    as_json,
+    faults_of,
+    judge,
+    report_lines,
+)
+from ge_runtime.cli.doctor.machine import Machine, read_machine
+from ge_runtime.cli.doctor.package_checks import (
     check_engines,
     check_ge_py,
     check_python,
     check_torch_npu,
 )
-from ge_runtime.cli.doctor.probe import read_machine
-from ge_runtime.cli.doctor.report import as_json, lines
-from ge_runtime.cli.doctor.repository import check_models, read_models
+from ge_runtime.cli.doctor.serving_checks import (
+    Model,
+    check_models,
+    check_nvidia,
+    check_service,
+    check_shared_memory,
+    read_models,
+)
 
 if TYPE_CHECKING:
     from ge_runtime.cli.arguments import Subparsers
@@ -95,7 +107,7 @@ def _run(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(as_json(findings, required, faults), indent=2))
     else:
-        print("\n".join(lines(findings, required, faults)))
+        print("\n".join(report_lines(findings, required, faults)))
     return UNFIT if faults else 0
 
 
@@ -112,8 +124,8 @@ def examine(machine: Machine, models: Sequence[Model], required: frozenset[str])
         *check_python(machine),
         *check_engines(machine),
         *check_models(models),
-        *check_shared_memory(machine, models),
-        *check_service(machine),
+        check_shared_memory(machine, models),
+        check_service(machine),
         *([] if simulated else check_driver(machine)),
         *(check_simulator(machine) if simulated else check_cann(machine)),
         *check_compiler(machine),
@@ -121,4 +133,4 @@ def examine(machine: Machine, models: Sequence[Model], required: frozenset[str])
         *(check_ge_py(machine) if "ge_session" in required else []),
         *check_nvidia(machine),
     ]
-    return judged(findings, required)
+    return judge(findings, required)

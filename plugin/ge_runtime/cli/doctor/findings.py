@@ -1,11 +1,16 @@
-"""What a check says of a machine, and what counts of it."""
+"""What checks find of a machine, what of it counts, and how it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import groupby
 from typing import Final
+
+from ge_runtime.memory.table import aligned
 
 REQUIRABLE: Final = ("cpu", "cuda", "npu", "service")
 """What one can ask a machine for."""
@@ -47,7 +52,7 @@ class Finding:
     """It matters to these, of NEEDS; to nothing that serves, if there are none."""
 
 
-def judged(findings: Iterable[Finding], required: frozenset[str]) -> list[Finding]:
+def judge(findings: Iterable[Finding], required: frozenset[str]) -> list[Finding]:
     """The same findings; those that are missing and that nothing required needs say so."""
     return [
         replace(each, state=State.NOT_NEEDED)
@@ -60,3 +65,69 @@ def judged(findings: Iterable[Finding], required: frozenset[str]) -> list[Findin
 def faults_of(findings: Iterable[Finding], required: frozenset[str]) -> list[Finding]:
     """Those that are missing or wrong where something required needs them."""
     return [each for each in findings if each.state in FAULTS and each.needs & required]
+
+
+_WIDTH: Final = 100
+_COMMAND: Final = re.compile("`[^`]*`")
+_GLUE: Final = "\0"
+_MOST: Final = 60
+"""Characters of a thing that was found, in the table; `--json` and cures have all of it."""
+
+
+def report_lines(
+    findings: Sequence[Finding], required: frozenset[str], faults: Sequence[Finding]
+) -> list[str]:
+    """All of it for people: a table of each group, then what to do."""
+    rows = aligned([(each.what, each.state.value, _short(each.found)) for each in findings], "<<<")
+    shown: list[str] = []
+    for group, members in groupby(zip(findings, rows, strict=True), key=lambda pair: pair[0].group):
+        shown += [*([""] if shown else []), group, *(f"  {row}" for _, row in members)]
+    cures = [each for each in findings if each.state in (*FAULTS, State.UNKNOWN)]
+    if cures:
+        shown += ["", "What to do"]
+        for each in cures:
+            shown += _cure(each, counts=each in faults)
+    names = ", ".join(sorted(required))
+    verdict = "nothing stands" if not faults else f"{len(faults)} of these stand"
+    verdict += "s" * (len(faults) == 1)
+    return [*shown, "", f"Required: {names}; {verdict} in the way."]
+
+
+def as_json(
+    findings: Sequence[Finding], required: frozenset[str], faults: Sequence[Finding]
+) -> dict[str, object]:
+    """The same for programs."""
+    return {
+        "required": sorted(required),
+        "fit": not faults,
+        "findings": [
+            {
+                "group": each.group,
+                "what": each.what,
+                "state": each.state.value,
+                "found": each.found,
+                "expected": each.expected,
+                "cure": each.cure,
+                "needed_by": sorted(each.needs),
+                "stands_in_the_way": each in faults,
+            }
+            for each in findings
+        ],
+    }
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
+
+
+def _cure(finding: Finding, *, counts: bool) -> list[str]:
+    """counts: whether it stands in the way."""
+    mark = "!" if counts else "-"
+    head = f"{finding.group}, {finding.what}: found {finding.found}, expected {finding.expected}"
+    wrap = textwrap.TextWrapper(_WIDTH, break_long_words=False, break_on_hyphens=False)
+    wrap.initial_indent, wrap.subsequent_indent = f"  {mark} ", "    "
+    told = wrap.wrap(head)
+    wrap.initial_indent = "    "
+    # A command stays on one line, however long, as it is to be pasted.
+    whole = _COMMAND.sub(lambda command: command[0].replace(" ", _GLUE), finding.cure)
+    return [*told, *(line.replace(_GLUE, " ") for line in wrap.wrap(whole))]

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ge_runtime.ascend.atc import Atc
 from ge_runtime.cli.arguments import new_command, whole
-from ge_runtime.cli.doctor.imports import try_import
-from ge_runtime.cli.doctor.machine import Outcome
+from ge_runtime.cli.doctor.trials import Outcome, try_import
 from ge_runtime.cli.settle.processes import Running
 from ge_runtime.cli.settle.questions import QUESTIONS, Question
 from ge_runtime.cli.settle.report import Result, as_json, heading, lines

@@ -1,15 +1,21 @@
-"""Checks of Python, NumPy and the engines' packages."""
+"""Checks of Python, NumPy and the engines' packages, and which torch_npu fits which CANN.
+
+Source of the table: "Ascend Auxiliary Software" in the README of github.com/Ascend/pytorch, from
+January to August 2026.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Final
 
 from ge_runtime.cli.doctor.findings import ANY, Finding, State
-from ge_runtime.cli.doctor.machine import Machine, Outcome, Trial
-from ge_runtime.cli.doctor.versions import TORCH_NPU, Range, numbers
+from ge_runtime.cli.doctor.machine import Machine
+from ge_runtime.cli.doctor.trials import Outcome, Trial
 
-PYTHON: Final = "Python"
-ENGINES: Final = "Engines"
+PYTHON_GROUP: Final = "Python"
+ENGINES_GROUP: Final = "Engines"
 TORCH_NPU_GROUP: Final = "torch_npu"
 _TORCH: Final = frozenset({"torch"})
 _TORCH_NPU: Final = frozenset({"torch_npu"})
@@ -17,9 +23,53 @@ _GE_SESSION: Final = frozenset({"ge_session"})
 
 _OR_BUILD: Final = "or build a model.om, which needs none of it: `ge-runtime build`"
 
-_PYTHON: Final = Range((3, 10))
-_NUMPY: Final = Range((1, 26), (2,))
-_ONNXRUNTIME: Final = Range((1, 18))
+CANN_OF_TORCH_NPU: Final = {
+    "2.12.0": "9.1.0",
+    "2.11.0": "9.1.0",
+    "2.10.0.post4": "9.1.0",
+    "2.9.0.post6": "9.1.0",
+    "2.7.1.post8": "9.1.0",
+    "2.10.0": "9.0.0",
+    "2.9.0.post2": "9.0.0",
+    "2.8.0.post4": "9.0.0",
+    "2.7.1.post4": "9.0.0",
+    "2.9.0": "8.5.0",
+    "2.8.0.post2": "8.5.0",
+    "2.7.1.post2": "8.5.0",
+    "2.8.0": "8.3.RC1",
+    "2.7.1": "8.3.RC1",
+}
+"""Version of torch_npu: the CANN that it is made for. The newest first."""
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with: (8, 3) of 8.3.RC1, (2, 9, 0) of 2.9.0.post6."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRange:
+    """Versions from `least` to `most`, both included with all that begin with them."""
+
+    least: tuple[int, ...]
+    most: tuple[int, ...] | None = None
+
+    def __contains__(self, version: tuple[int, ...]) -> bool:
+        low = version[: len(self.least)] >= self.least
+        return low and (self.most is None or version[: len(self.most)] <= self.most)
+
+    def __str__(self) -> str:
+        least = ".".join(map(str, self.least))
+        if self.most is None:
+            return f"at least {least}"
+        most = ".".join(map(str, self.most))
+        return f"{least}.x" if most == least else f"{least} to {most}.x"
+
+
+_PYTHON: Final = VersionRange((3, 10))
+_NUMPY: Final = VersionRange((1, 26), (2,))
+_ONNXRUNTIME: Final = VersionRange((1, 18))
 
 
 def check_python(machine: Machine) -> list[Finding]:
@@ -29,8 +79,8 @@ def check_python(machine: Machine) -> list[Finding]:
     cure = "" if right else "give ge_runtime a newer Python"
     state = State.OK if right else State.WRONG
     return [
-        Finding(PYTHON, "Python", state, version, str(_PYTHON), cure, ANY),
-        _package(machine, PYTHON, "numpy", _NUMPY, ANY, "pip install 'numpy>=1.26,<3'"),
+        Finding(PYTHON_GROUP, "Python", state, version, str(_PYTHON), cure, ANY),
+        _package(machine, PYTHON_GROUP, "numpy", _NUMPY, ANY, "pip install 'numpy>=1.26,<3'"),
     ]
 
 
@@ -39,7 +89,7 @@ def check_engines(machine: Machine) -> list[Finding]:
     return [
         _package(
             machine,
-            ENGINES,
+            ENGINES_GROUP,
             "onnxruntime",
             _ONNXRUNTIME,
             frozenset({"cpu"}),
@@ -54,7 +104,7 @@ def check_torch_npu(machine: Machine) -> list[Finding]:
     version = machine.packages.get("torch-npu")
     torch = machine.packages.get("torch")
     if version is None:
-        base = ".".join(map(str, numbers(torch or "")))
+        base = ".".join(map(str, version_numbers(torch or "")))
         cure = f"`pip install torch_npu=={base}`" if base else "`pip install torch_npu`"
         expected = "torch_npu, for torch on Ascend"
         return [
@@ -87,7 +137,12 @@ def check_ge_py(machine: Machine) -> list[Finding]:
 
 
 def _package(
-    machine: Machine, group: str, package: str, range_: Range, needs: frozenset[str], pip: str
+    machine: Machine,
+    group: str,
+    package: str,
+    range_: VersionRange,
+    needs: frozenset[str],
+    pip: str,
 ) -> Finding:
     """A package that must be of some version and can be imported."""
     trial = machine.imports[package]
@@ -110,7 +165,7 @@ def _package(
         cure = f"`{pip}` if models fail"
         found = "importable, of no known version"
         return Finding(group, package, State.UNKNOWN, found, expected, cure, needs)
-    right = numbers(version) in range_
+    right = version_numbers(version) in range_
     state, cure = (State.OK, "") if right else (State.WRONG, f"`{pip}`")
     return Finding(group, package, state, version, expected, cure, needs)
 
@@ -120,9 +175,9 @@ def _torch(machine: Machine) -> Finding:
     expected = "torch, for model.pt2"
     if trial.outcome is Outcome.ABSENT:
         cure = "`pip install 'ge-runtime[torch]'`"
-        return Finding(ENGINES, "torch", State.MISSING, "none", expected, cure, _TORCH)
+        return Finding(ENGINES_GROUP, "torch", State.MISSING, "none", expected, cure, _TORCH)
     if trial.outcome is Outcome.DONE:
-        return Finding(ENGINES, "torch", State.OK, version, expected, needs=_TORCH)
+        return Finding(ENGINES_GROUP, "torch", State.OK, version, expected, needs=_TORCH)
     cure = "`pip install 'ge-runtime[torch]' --force-reinstall`"
     autoload = machine.environment.get("TORCH_DEVICE_BACKEND_AUTOLOAD")
     if "torch-npu" in machine.packages and autoload != "0":
@@ -130,7 +185,7 @@ def _torch(machine: Machine) -> Finding:
             "torch imports torch_npu by itself: make that work, or `export "
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0` where there is no CANN"
         )
-    return Finding(ENGINES, "torch", State.WRONG, _failed(trial), expected, cure, _TORCH)
+    return Finding(ENGINES_GROUP, "torch", State.WRONG, _failed(trial), expected, cure, _TORCH)
 
 
 def _imported(trial: Trial, version: str) -> Finding:
@@ -144,8 +199,8 @@ def _imported(trial: Trial, version: str) -> Finding:
 
 def _fits_torch(version: str, torch: str) -> Finding:
     found, expected = f"torch_npu {version}, torch {torch}", "the same release of both"
-    what, base = "fits torch", ".".join(map(str, numbers(version)))
-    if numbers(version)[:3] == numbers(torch)[:3]:
+    what, base = "fits torch", ".".join(map(str, version_numbers(version)))
+    if version_numbers(version)[:3] == version_numbers(torch)[:3]:
         return Finding(TORCH_NPU_GROUP, what, State.OK, found, expected, needs=_TORCH_NPU)
     cure = f"`pip install torch=={base}`"
     return Finding(TORCH_NPU_GROUP, what, State.WRONG, found, expected, cure, _TORCH_NPU)
@@ -164,7 +219,7 @@ def _cuda_beside(machine: Machine, torch: str) -> Finding:
 
 def _fits_cann(version: str, cann: str) -> Finding:
     found, what = f"torch_npu {version}, CANN {cann}", "fits CANN"
-    made_for = TORCH_NPU.get(version)
+    made_for = CANN_OF_TORCH_NPU.get(version)
     if made_for is None:
         expected = "a torch_npu of the table in github.com/Ascend/pytorch"
         cure = "look this version up in that table; doctor does not know it"
@@ -172,15 +227,17 @@ def _fits_cann(version: str, cann: str) -> Finding:
     expected = f"CANN {made_for} for torch_npu {version}"
     if made_for.lower() == cann.lower():
         return Finding(TORCH_NPU_GROUP, what, State.OK, found, expected, needs=_TORCH_NPU)
-    if numbers(made_for)[:2] == numbers(cann)[:2]:  # e.g. 8.5.0 and 8.5.1
+    if version_numbers(made_for)[:2] == version_numbers(cann)[:2]:  # e.g. 8.5.0 and 8.5.1
         cure = f"install CANN {made_for} if models fail: the table has no other patch of it"
         return Finding(TORCH_NPU_GROUP, what, State.UNKNOWN, found, expected, cure, _TORCH_NPU)
-    others = [each for each, its in TORCH_NPU.items() if its.lower() == cann.lower()]
-    others.sort(key=lambda each: numbers(each) != numbers(version))  # torch may stay, if it can
+    others = [each for each, its in CANN_OF_TORCH_NPU.items() if its.lower() == cann.lower()]
+    others.sort(
+        key=lambda each: version_numbers(each) != version_numbers(version)
+    )  # torch may stay, if it can
     cure = f"install CANN {made_for}"
     if others:
-        torch = ".".join(map(str, numbers(others[0])))
-        other = f" torch=={torch}" if numbers(others[0]) != numbers(version) else ""
+        torch = ".".join(map(str, version_numbers(others[0])))
+        other = f" torch=={torch}" if version_numbers(others[0]) != version_numbers(version) else ""
         cure = f"`pip install torch_npu=={others[0]}{other}`"
     return Finding(TORCH_NPU_GROUP, what, State.WRONG, found, expected, cure, _TORCH_NPU)
 

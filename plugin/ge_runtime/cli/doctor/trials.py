@@ -6,9 +6,10 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
-from ge_runtime.cli.doctor.machine import Outcome, Trial
 from ge_runtime.cli.processes import Program
 
 TIMEOUT_S: Final = 60.0
@@ -54,7 +55,7 @@ modules = {name: importlib.import_module(each) for name, each in GE_PY_MODULES.i
 facts = {"file": str(module.__file__), "lacking": ", ".join(missing_names(modules))}
 """,
 }
-MODULES: Final = tuple(_QUESTIONS)
+TRIED_MODULES: Final = tuple(_QUESTIONS)
 
 _EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
 """How Python begins the line that names one."""
@@ -80,7 +81,7 @@ os._exit(0)  # how libraries end is their own affair
 def try_import(module: str, timeout_s: float = TIMEOUT_S) -> Trial:
     """Import one of MODULES in a new process, and ask it what there is to know."""
     command = [sys.executable, "-c", _PROGRAM, module, _QUESTIONS[module]]
-    trial, printed = run(command, timeout_s)
+    trial, printed = run_command(command, timeout_s)
     if trial.outcome is not Outcome.DONE:
         return trial
     told = [line for line in printed.splitlines() if line.startswith(_MARK)]
@@ -90,7 +91,7 @@ def try_import(module: str, timeout_s: float = TIMEOUT_S) -> Trial:
     return Trial(Outcome.ABSENT) if facts is None else Trial(Outcome.DONE, facts)
 
 
-def run(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> tuple[Trial, str]:
+def run_command(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> tuple[Trial, str]:
     """Run a command to its end; what became of it, and what it printed."""
     try:
         ended = Program(command).result(timeout_s)
@@ -109,3 +110,28 @@ def run(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> tuple[Trial, st
     errors = [line for line in complaint if _EXCEPTION.match(line)] or complaint
     last = errors[-1].strip() if errors else f"exit code {ended.code}"
     return Trial(Outcome.FAILED, error=last), ended.printed
+
+
+class Outcome(Enum):
+    """How it ended when a module was imported, or a command was run, in a process of its own."""
+
+    DONE = "done"
+    ABSENT = "absent"
+    """There is no such module or command."""
+    FAILED = "failed"
+    """An exception, or an exit code other than 0."""
+    DIED = "died"
+    """Of a signal, as when a shared library crashes."""
+    HUNG = "hung"
+    """It was ended when its time was up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One such process."""
+
+    outcome: Outcome
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What it found out, if it is DONE."""
+    error: str = ""
+    """The line of what it complained of that says most, otherwise."""

@@ -1,0 +1,241 @@
+"""Checks of what serving takes: a repository's models, shared memory, the service, NVIDIA."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ge_runtime.cli.doctor.findings import ANY, Finding, State
+from ge_runtime.cli.doctor.machine import Machine
+from ge_runtime.cli.doctor.trials import Outcome, Trial, run_command
+from ge_runtime.cli.model_config import read_model_config
+from ge_runtime.config import ConfigErrors
+from ge_runtime.config.execution_settings import kind_of, read_devices
+from ge_runtime.config.triton_config import Parameters, read_instances
+from ge_runtime.engines.artifact import SUFFIXES
+from ge_runtime.errors import RuntimeFault
+from ge_runtime.memory.table import in_units
+
+MODELS_GROUP: Final = "Models"
+SHARED_MEMORY_GROUP: Final = "Shared memory"
+SERVICE_GROUP: Final = "Device service"
+NVIDIA_GROUP: Final = "NVIDIA"
+_CUDA: Final = frozenset({"cuda"})
+_SERVICE: Final = frozenset({"service"})
+_CUDA_PROVIDER: Final = "CUDAExecutionProvider"
+_INSTALL: Final = "pip install 'onnxruntime-gpu[cuda,cudnn]'"
+
+_REGION_BYTES: Final = 2**20
+"""Of shared memory that Triton gives each instance of a Python model at first
+(`--backend-config=python,shm-default-byte-size`)."""
+_INSPECT_TIMEOUT_S: Final = 300.0
+"""Large graphs take a while to open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of the repository whose graph ge_runtime executes."""
+
+    name: str
+    needs: frozenset[str]
+    """Of `findings.NEEDS`."""
+    instances: int
+    engines: int
+    """Of all instances, one for each device."""
+    inspected: Trial
+    """`ge-runtime inspect`; its facts are `engine`, and `io_bytes` of one engine."""
+
+
+def read_models(repository: Path) -> list[Model]:
+    """The models in it that have a graph, each inspected in a process of its own.
+
+    Raises RuntimeFault if no folder of it is a model's, and ConfigFault or OSError for a
+    config.pbtxt that cannot be read.
+    """
+    folders = sorted(file.parent for file in repository.glob("*/config.pbtxt"))
+    if not folders:
+        own = (repository / "config.pbtxt").is_file()
+        hint = f"; it is a model: {repository.parent} may be meant" if own else ""
+        expected = "expected folders with a config.pbtxt"
+        raise RuntimeFault(f"{repository}: found no model, {expected}{hint}")
+    return [_read_model(folder) for folder in folders if _artifacts(folder)]
+
+
+def check_models(models: Sequence[Model]) -> list[Finding]:
+    """Whether each model's graph can be opened and agrees with its config.pbtxt."""
+    return [_check_model(model) for model in models]
+
+
+def _check_model(model: Model) -> Finding:
+    trial, expected = model.inspected, "a graph that opens and agrees with config.pbtxt"
+    if trial.outcome is Outcome.DONE:
+        found = f"{trial.facts['engine']}, needs {', '.join(sorted(model.needs))}"
+        return Finding(MODELS_GROUP, model.name, State.OK, found, expected, needs=model.needs)
+    cure = f"`ge-runtime inspect` its folder: {model.name}"
+    found = trial.error.removeprefix("ge-runtime: ").removeprefix("- ")
+    return Finding(MODELS_GROUP, model.name, State.WRONG, found, expected, cure, model.needs)
+
+
+def _artifacts(folder: Path) -> set[str]:
+    """The suffixes of the graphs in its version folders."""
+    files = (file for file in folder.glob("*/*") if file.parent.name.isdecimal())
+    return {file.suffix for file in files} & {*SUFFIXES.values()}
+
+
+def _read_model(folder: Path) -> Model:
+    config = read_model_config(folder)
+    faults = ConfigErrors(folder.name)  # what is faulty is told by `inspect`
+    parameters = Parameters.read(config, faults)
+    devices = read_devices(parameters, faults)
+    instances = read_instances(config, faults)
+    return Model(
+        name=folder.name,
+        needs=frozenset(_needs(parameters.settings, devices, _artifacts(folder))),
+        instances=instances,
+        engines=instances * len(devices),
+        inspected=_inspect(folder),
+    )
+
+
+def _needs(settings: Mapping[str, str], devices: Sequence[str], artifacts: set[str]) -> set[str]:
+    needs = set(map(kind_of, devices))
+    if settings.get("engine") == "torch" or artifacts == {SUFFIXES["torch"]}:
+        needs.add("torch_npu" if "npu" in needs else "torch")
+        needs.discard("cpu")
+    if settings.get("engine") == "ge_session" or artifacts == {SUFFIXES["ge_session"]}:
+        needs.add("ge_session")
+    if settings.get("placement") == "service":
+        needs.add("service")
+    return needs
+
+
+def _inspect(folder: Path) -> Trial:
+    command = [sys.executable, "-m", "ge_runtime.cli", "inspect", str(folder), "--format", "json"]
+    trial, printed = run_command(command, _INSPECT_TIMEOUT_S)
+    lines = printed.splitlines()
+    if trial.outcome is Outcome.DIED or "{" not in lines:
+        return trial
+    # Libraries may print, too: ASCEND_SLOG_PRINT_TO_STDOUT=1 has CANN's logs before and after.
+    shown = json.loads("\n".join(lines[lines.index("{") : _last_index(lines, "}") + 1]))
+    if shown["faults"]:
+        return Trial(Outcome.FAILED, error="; ".join(shown["faults"]))
+    memory = shown["memory"]
+    io_bytes = memory["inputs_bytes"] + memory["answer_slots"] * memory["answers_bytes"]
+    return Trial(
+        Outcome.DONE,
+        {
+            "engine": ", ".join(sorted({each["engine"] for each in shown["engines"]})),
+            "io_bytes": str(io_bytes),
+        },
+    )
+
+
+def _last_index(lines: Sequence[str], line: str) -> int:
+    return len(lines) - 1 - lines[::-1].index(line)
+
+
+def check_nvidia(machine: Machine) -> list[Finding]:
+    """The driver, its GPUs, and the engines that can use them."""
+    return [_nvidia_driver(machine), _gpus(machine), _engine(machine)]
+
+
+def _needed_bytes(models: Sequence[Model]) -> int:
+    """Of shared memory, by all instances of the models: their regions, inputs and answers."""
+    return sum(
+        model.instances * _REGION_BYTES
+        + model.engines * int(model.inspected.facts.get("io_bytes", 0))
+        for model in models
+    )
+
+
+def check_shared_memory(machine: Machine, models: Sequence[Model]) -> Finding:
+    """Whether tensors have room on their way between the server and its models' processes."""
+    needed, memory = _needed_bytes(models), machine.shared_memory
+    engines = sum(model.engines for model in models)
+    expected = f"{_bytes(needed)} for inputs and answers of {engines} engine(s)"
+    size = f"{_gibibytes(needed)}g"
+    cure = (
+        f"`docker run --shm-size={size}`; on a host, as root, `mount -o remount,size={size} "
+        "/dev/shm`"
+    )
+    if memory is None:
+        return Finding(SHARED_MEMORY_GROUP, "/dev/shm", State.MISSING, "none", expected, cure, ANY)
+    found = f"{_bytes(memory.free_bytes)} free of {_bytes(memory.total_bytes)}"
+    if models:
+        found += f", {_bytes(needed)} needed"
+    if memory.free_bytes < needed or not memory.free_bytes:
+        return Finding(SHARED_MEMORY_GROUP, "/dev/shm", State.WRONG, found, expected, cure, ANY)
+    return Finding(SHARED_MEMORY_GROUP, "/dev/shm", State.OK, found, expected, needs=ANY)
+
+
+def check_service(machine: Machine) -> Finding:
+    """Whether a process that owns a device can be found."""
+    folder, what = machine.service_folder, "runtime folder"
+    expected = f"{folder}, this user's alone, or room to make it"
+    if not machine.service_fault:
+        return Finding(SERVICE_GROUP, what, State.OK, folder, expected, needs=_SERVICE)
+    cure = "`export XDG_RUNTIME_DIR=$(mktemp -d)` before the server starts: a folder of this user's"
+    return Finding(
+        SERVICE_GROUP, what, State.WRONG, machine.service_fault, expected, cure, _SERVICE
+    )
+
+
+def _nvidia_driver(machine: Machine) -> Finding:
+    expected = "/proc/driver/nvidia/version"
+    if machine.nvidia_driver is None:
+        cure = "install NVIDIA's driver on the host; `docker run --gpus all`"
+        return Finding(NVIDIA_GROUP, "driver", State.MISSING, "none", expected, cure, _CUDA)
+    if not machine.nvidia_driver:
+        found, cure = "of no known version", "`nvidia-smi` names it"
+        return Finding(NVIDIA_GROUP, "driver", State.UNKNOWN, found, expected, cure, _CUDA)
+    return Finding(NVIDIA_GROUP, "driver", State.OK, machine.nvidia_driver, expected, needs=_CUDA)
+
+
+def _gpus(machine: Machine) -> Finding:
+    trial, expected = machine.nvidia_smi, "at least one in `nvidia-smi`"
+    if trial.outcome is Outcome.DONE and trial.facts:
+        found = "; ".join(f"{number}: {gpu}" for number, gpu in trial.facts.items())
+        return Finding(NVIDIA_GROUP, "GPUs", State.OK, found, expected, needs=_CUDA)
+    if trial.outcome in (Outcome.DONE, Outcome.ABSENT):
+        found = "none" if trial.outcome is Outcome.DONE else "no nvidia-smi"
+        cure = "`docker run --gpus all` with NVIDIA's container toolkit"
+        return Finding(NVIDIA_GROUP, "GPUs", State.MISSING, found, expected, cure, _CUDA)
+    cure = "the driver is not well: load its module again, or restart the host"
+    return Finding(NVIDIA_GROUP, "GPUs", State.WRONG, trial.error, expected, cure, _CUDA)
+
+
+def _engine(machine: Machine) -> Finding:
+    """Either of two will do: ONNX Runtime's CUDA provider, or a torch built for CUDA."""
+    onnxruntime, torch = machine.imports["onnxruntime"].facts, machine.imports["torch"].facts
+    expected = f"ONNX Runtime's {_CUDA_PROVIDER}, or torch for CUDA"
+    both = [each for each in ("onnxruntime", "onnxruntime-gpu") if each in machine.packages]
+    if len(both) > 1:
+        found = " beside ".join(f"{each} {machine.packages[each]}" for each in both)
+        cure = f"`pip uninstall -y {' '.join(both)}; {_INSTALL}`: both are one package to Python"
+        return Finding(NVIDIA_GROUP, "engine", State.WRONG, found, "one of the two", cure, _CUDA)
+    offered = _CUDA_PROVIDER in onnxruntime.get("providers", "").split(", ")
+    if offered and "cuda_error" not in onnxruntime:
+        return Finding(NVIDIA_GROUP, "engine", State.OK, _CUDA_PROVIDER, expected, needs=_CUDA)
+    if torch.get("cuda") and torch["cuda_devices"] != "0":
+        found = f"torch for CUDA {torch['cuda']}"
+        return Finding(NVIDIA_GROUP, "engine", State.OK, found, expected, needs=_CUDA)
+    if offered:
+        cure = f"`{_INSTALL}`, or install CUDA and cuDNN of the releases that it is built for"
+        return Finding(
+            NVIDIA_GROUP, "engine", State.WRONG, onnxruntime["cuda_error"], expected, cure, _CUDA
+        )
+    cure = f"`pip uninstall -y onnxruntime; {_INSTALL}`: both are one package to Python"
+    return Finding(NVIDIA_GROUP, "engine", State.MISSING, "none", expected, cure, _CUDA)
+
+
+def _bytes(nbytes: int) -> str:
+    return in_units(nbytes) or f"{nbytes} bytes"
+
+
+def _gibibytes(nbytes: int) -> int:
+    """Whole GiB with room for what request batches need beyond one; at least one."""
+    return 1 + -(-nbytes // 2**30)
