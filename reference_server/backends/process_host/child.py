@@ -123,9 +123,9 @@ class _Child:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         server = RpcClient(connection)
-        self._metrics = MetricsProxy(connection, server)
+        self._metrics = MetricsProxy(server)
         self._requests = ReceivedRequests(connection)
-        self._calls = ModelCallsProxy(connection, server, self._requests)
+        self._calls = ModelCallsProxy(server, self._requests)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._instance: inline.InlineInstance
         self._handlers: dict[str, Handler] = {

@@ -1,4 +1,4 @@
-"""What the server does for a model's process: its calls, its metrics, its log lines."""
+"""The server's side of a model's process: its BLS requests, model control, metrics, log lines."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ class CallDispatcher:
             "move": self._move,
             "value": lambda number: self._series[number].value(),
         }
+        # Loading takes as long as a model does, and may need this very process to answer meanwhile:
+        # each of these gets a thread, not the one that receives.
         self._blocking: Mapping[str, Callable[..., Any]] = {
             "load": self._load,
             "unload": lambda name, dependents: calls.unload(name, unload_dependents=dependents),
@@ -69,7 +71,7 @@ class CallDispatcher:
         }
 
     def end(self) -> None:
-        """The process is gone: nobody wants the answers to what it has asked."""
+        # Nobody wants the responses to its BLS requests any more.
         for request in list(self._bls_requests.values()):
             request.cancellation.cancel()
 
@@ -95,7 +97,7 @@ class CallDispatcher:
         else:
             self._connection.send("result", number, result)
 
-    # --------------------------------------------------------------------------- other models
+    # ------------------------------------------------------------------------ BLS and models
 
     def _infer(
         self, number: int, packed: messages.Packed, halted: list[int] | None, traced: int | None
@@ -109,6 +111,7 @@ class CallDispatcher:
             if halted is None:
                 self._calls.infer(request)
             else:
+                # By number, since the requests themselves are this side's.
                 waiting = [found for n in halted if (found := self._in_flight(n)) is not None]
                 self._calls.infer(request, waiting)
         except ServerError:
@@ -117,8 +120,8 @@ class CallDispatcher:
                 request.trace.close()
             raise
 
-    def answered(self, number: int, response: InferResponse) -> None:
-        """A model has answered what the process asked. Any thread."""
+    def responded(self, number: int, response: InferResponse) -> None:
+        """A model has responded to a BLS request of the process. Any thread."""
         if response.final:
             self._bls_requests.pop(number, None)
         self._connection.send("answer", number, messages.pack_response(self._connection, response))
@@ -154,14 +157,14 @@ class CallDispatcher:
 
 
 class _Sink:
-    """Where the answers go that a process waits for."""
+    """Where the responses to a BLS request go."""
 
-    def __init__(self, services: CallDispatcher, number: int) -> None:
-        self._services = services
+    def __init__(self, dispatcher: CallDispatcher, number: int) -> None:
+        self._dispatcher = dispatcher
         self._number = number
 
     def send(self, response: InferResponse) -> None:
-        self._services.answered(self._number, response)
+        self._dispatcher.responded(self._number, response)
 
 
 def write_record(name: str, level: int, path: str, line: int, text: str, created: float) -> None:

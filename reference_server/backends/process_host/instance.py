@@ -146,8 +146,9 @@ class ProcessInstance:
         try:
             packed = messages.pack_requests(child.connection, requests)
             child.connection.send("execute", numbers.start, packed)
+            # Only now: a cancellation must not overtake its request.
             self._in_flight.watch(numbers)
-            execution: Execution = child.answer(limit_s)
+            execution: Execution = child.result(limit_s)
         except ProcessEnded:
             return self._unfinished(child, numbers, requests, self._unhealthy())
         except ProcessSlow:
@@ -169,7 +170,7 @@ class ProcessInstance:
             if execution.responses[place] is not None or place in execution.rescheduled
         )
         self._in_flight.executed(child)
-        if child.is_gone:
+        if child.is_gone:  # `_ended` left alone what this thread was executing
             self._fail_late(child)
         return execution
 
@@ -184,7 +185,7 @@ class ProcessInstance:
             starting.kill()
         if child is not None:
             try:
-                child.ask("close")
+                child.run("close")
             except (ProcessEnded, ServerError) as error:
                 log.error("%s could not be finalized: %s", self.name, error)
             child.exit()
@@ -202,9 +203,9 @@ class ProcessInstance:
             self._starting = child
             closing = self._closing
         try:
-            if closing:
+            if closing:  # `close` came before this process stood in `_starting`
                 child.kill()
-            tells_readiness = child.ask("open", messages.pack_spec(self._spec))
+            tells_readiness = child.run("open", messages.pack_spec(self._spec))
             if prepare is not None:
                 prepare(_Started(self.name, partial(self._execute, child)))
         except ProcessEnded as error:
@@ -217,7 +218,7 @@ class ProcessInstance:
             with self._changed:
                 self._starting = None
         with self._changed:
-            if child.is_gone:
+            if child.is_gone:  # `_ended` took it for one that was still starting
                 raise self._unhealthy()
             self._child = child
             self._backoff.started(self._clock.monotonic_ns())
@@ -362,7 +363,7 @@ def auto_complete_in_process(
     child = ChildProcess(model_name, _LogDispatcher)
     child.start()
     try:
-        text = child.ask("complete", str(model_file), model_name, json.dumps(config))
+        text = child.run("complete", str(model_file), model_name, json.dumps(config))
     except ProcessEnded as error:
         raise internal(
             f"Stub process '{model_name}' {error} while it completed the configuration."

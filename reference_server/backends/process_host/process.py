@@ -52,7 +52,7 @@ class ChildProcess:
     """A process that does one job after the other.
 
     `new_dispatcher` makes what takes the messages that come by themselves. `ended` is called once
-    with how it ended, after the last message and before whoever waits for an answer hears of it.
+    with how it ended, after the last message and before whoever waits for a result hears of it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ChildProcess:
         self._name = name
         self._new_dispatcher = new_dispatcher
         self._tell_end = ended
-        self._answers: queue.SimpleQueue[tuple[Any] | ServerError | ProcessEnded] = (
+        self._results: queue.SimpleQueue[tuple[Any] | ServerError | ProcessEnded] = (
             queue.SimpleQueue()
         )
         self._readiness: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -86,24 +86,24 @@ class ChildProcess:
         if self._failure is not None:
             raise self._failure
 
-    def ask(self, *job: Any) -> Any:  # noqa: ANN401 - JSON's values
+    def run(self, *job: Any) -> Any:  # noqa: ANN401 - JSON's values
         """What a job gives; one at a time. Blocks. Raises ServerError or ProcessEnded."""
         self.connection.send(*job)
-        return self.answer()
+        return self.result()
 
-    def answer(self, timeout_s: float | None = None) -> Any:  # noqa: ANN401 - JSON's values
+    def result(self, timeout_s: float | None = None) -> Any:  # noqa: ANN401 - JSON's values
         """What the job gives that was sent. Blocks.
 
         Raises ServerError if it failed, ProcessEnded, and ProcessSlow after `timeout_s`, which
         leaves the process to be killed.
         """
         try:
-            answer = self._answers.get(timeout=timeout_s)
+            result = self._results.get(timeout=timeout_s)
         except queue.Empty:
             raise ProcessSlow from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer[0]
+        if isinstance(result, Exception):
+            raise result
+        return result[0]
 
     def is_ready(self) -> bool:
         """What its model says of itself; False if it is gone. Beside any job, one at a time.
@@ -153,6 +153,7 @@ class ChildProcess:
             "readiness": self._readiness.put,
         }
         self.connection.run({**dispatcher.handlers, **own})
+        # What it printed last often says why it ended: that comes out before its end is told.
         self._process.wait()
         self._printed.wait()
         how = _described(self._process.returncode)
@@ -163,7 +164,7 @@ class ChildProcess:
             self._tell_end(how)
         finally:  # whatever a sink does, nobody is left waiting
             self._readiness.put(False)
-            self._answers.put(ProcessEnded(how))
+            self._results.put(ProcessEnded(how))
 
     def _start(self) -> None:
         """Start it, and what copies its output. Raises OSError, and then leaves nothing open."""
@@ -171,10 +172,8 @@ class ChildProcess:
             ours, theirs = socket.socketpair()
             kept.callback(ours.close)
             given.callback(theirs.close)
-            to_child, from_child = (
-                _closed_with(given, memory.create()),
-                _closed_with(given, memory.create()),
-            )
+            to_child = _closed_with(given, memory.create())
+            from_child = _closed_with(given, memory.create())
             (out, childs_out), (err, childs_err) = os.pipe(), os.pipe()
             for descriptor in (out, err):
                 _closed_with(kept, descriptor)
@@ -213,14 +212,14 @@ class ChildProcess:
         self.connection.shut()
 
     def _done(self, outcome: Any) -> None:  # noqa: ANN401 - JSON's values
-        self._answers.put((outcome,))
+        self._results.put((outcome,))
 
     def _executed(self, packed: messages.Packed) -> None:
         # Here, since whoever waits may look when the process and its memory are gone.
-        self._answers.put((messages.unpack_execution(self.connection, packed),))
+        self._results.put((messages.unpack_execution(self.connection, packed),))
 
     def _failed(self, code: str, text: str) -> None:
-        self._answers.put(ServerError(Code[code], text))
+        self._results.put(ServerError(Code[code], text))
 
 
 def _closed_with(stack: contextlib.ExitStack, descriptor: int) -> int:

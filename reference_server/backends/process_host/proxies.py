@@ -23,16 +23,16 @@ class RpcClient:
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._numbers = itertools.count()
         self._waiting: dict[int, queue.SimpleQueue[ServerError | tuple[Any]]] = {}
         self.handlers: Mapping[str, Handler] = {"result": self._result, "refused": self._refused}
 
-    def ask(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - JSON's values
+    def call(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - JSON's values
         """What `method` of the server's side returns. Blocks; raises ServerError."""
         number = next(self._numbers)
         answer = self._waiting[number] = queue.SimpleQueue()
-        self._connection.send("call", number, method, *arguments)
+        self.connection.send("call", number, method, *arguments)
         outcome = answer.get()
         if isinstance(outcome, ServerError):
             raise outcome
@@ -46,12 +46,10 @@ class RpcClient:
 
 
 class ModelCallsProxy:
-    """ModelCalls over the connection. The answers come on the thread that receives."""
+    """ModelCalls over the connection. Responses come on the thread that receives."""
 
-    def __init__(
-        self, connection: Connection, server: RpcClient, requests: ReceivedRequests
-    ) -> None:
-        self._connection = connection
+    def __init__(self, server: RpcClient, requests: ReceivedRequests) -> None:
+        self._connection = server.connection
         self._server = server
         self._requests = requests
         self._numbers = itertools.count()
@@ -60,14 +58,14 @@ class ModelCallsProxy:
 
     def is_decoupled(self, name: str, version: int) -> bool:
         """Whether the loaded model answers as often as it likes."""
-        return bool(self._server.ask("is_decoupled", name, version))
+        return bool(self._server.call("is_decoupled", name, version))
 
     def is_ready(self, name: str, version: int) -> bool:
         """Whether that version, or with -1 the latest, can be asked."""
-        return bool(self._server.ask("is_ready", name, version))
+        return bool(self._server.call("is_ready", name, version))
 
     def infer(self, request: InferRequest, halted: Sequence[InferRequest] | None = None) -> None:
-        """Send a request the way a client's goes; does not wait for its answers."""
+        """Send a request the way a client's goes; does not wait for its responses."""
         number = next(self._numbers)
 
         def cancel() -> None:
@@ -80,7 +78,7 @@ class ModelCallsProxy:
             numbers = None if halted is None else self._requests.numbers_of(halted)
             trace = request.trace
             traced = trace.number if isinstance(trace, TraceProxy) else None
-            self._server.ask("infer", number, packed, numbers, traced)
+            self._server.call("infer", number, packed, numbers, traced)
         except ServerError:
             del self._bls_requests[number]
             request.cancellation.unwatch(cancel)
@@ -91,11 +89,11 @@ class ModelCallsProxy:
     def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load a model. Blocks."""
         put = {path: self._connection.put(memoryview(content)) for path, content in files.items()}
-        self._server.ask("load", name, config, put)
+        self._server.call("load", name, config, put)
 
     def unload(self, name: str, *, unload_dependents: bool) -> None:
         """Begin to unload a model."""
-        self._server.ask("unload", name, unload_dependents)
+        self._server.call("unload", name, unload_dependents)
 
     def _answered(self, number: int, packed: messages.Packed) -> None:
         request, cancel = self._bls_requests[number]
@@ -109,63 +107,61 @@ class ModelCallsProxy:
 class MetricsProxy:
     """Metrics over the connection."""
 
-    def __init__(self, connection: Connection, server: RpcClient) -> None:
-        self._connection = connection
+    def __init__(self, server: RpcClient) -> None:
         self._server = server
 
     def hold(self, name: str, description: str, kind: MetricKind) -> MetricFamilyProxy:
         """A hold on the family of that name. Raises ServerError."""
-        number = self._server.ask("hold", name, description, kind.name)
-        return MetricFamilyProxy(self._connection, self._server, number)
+        number = self._server.call("hold", name, description, kind.name)
+        return MetricFamilyProxy(self._server, number)
 
 
 class MetricFamilyProxy:
     """A MetricFamilyHold over the connection."""
 
-    def __init__(self, connection: Connection, server: RpcClient, number: int) -> None:
-        self._connection = connection
+    def __init__(self, server: RpcClient, number: int) -> None:
         self._server = server
         self._number = number
         self.is_held = True
 
     def series(self, labels: Mapping[str, str], bounds: Sequence[float]) -> MetricSeriesProxy:
         """The family's series with these labels. Raises ServerError."""
-        number = self._server.ask("series", self._number, dict(labels), list(bounds))
-        return MetricSeriesProxy(self._connection, self._server, number)
+        number = self._server.call("series", self._number, dict(labels), list(bounds))
+        return MetricSeriesProxy(self._server, number)
 
     def release(self) -> None:
-        """Let go of the series. Takes no lock: the garbage collector calls it."""
+        """Let go of the series."""
         self.is_held = False
-        self._connection.send_later("release", self._number)
+        # Not `send`, which takes a lock: the garbage collector calls this.
+        self._server.connection.send_later("release", self._number)
 
 
 class MetricSeriesProxy:
     """A MetricSeries over the connection."""
 
-    def __init__(self, connection: Connection, server: RpcClient, number: int) -> None:
-        self._connection = connection
+    def __init__(self, server: RpcClient, number: int) -> None:
         self._server = server
         self._number = number
 
     def increment(self, amount: float) -> None:
         """Add `amount`."""
-        self._server.ask("move", self._number, "increment", amount)
+        self._server.call("move", self._number, "increment", amount)
 
     def set(self, value: float) -> None:
         """Replace the value."""
-        self._server.ask("move", self._number, "set", value)
+        self._server.call("move", self._number, "set", value)
 
     def observe(self, value: float) -> None:
         """Count one value of a distribution."""
-        self._server.ask("move", self._number, "observe", value)
+        self._server.call("move", self._number, "observe", value)
 
     def value(self) -> float:
         """The value now."""
-        value: float = self._server.ask("value", self._number)
+        value: float = self._server.call("value", self._number)
         return value
 
     def __del__(self) -> None:
-        self._connection.send_later("forget", self._number)
+        self._server.connection.send_later("forget", self._number)  # takes no lock
 
 
 class ReceivedRequests:
