@@ -31,7 +31,7 @@ _SCRATCH_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """A reply; the names of `headers` may be asked for in any case. `raw` is all of its bytes."""
+    """A reply; the names of `headers` may be written in any case. `raw` is all of its bytes."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -44,7 +44,7 @@ class HttpReply:
 
 
 class HttpClient:
-    """Asks `handle`, each time over a connection of its own. Any thread but the loop's."""
+    """Sends requests to `handle`, each over a connection of its own. Any thread but the loop's."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class HttpClient:
         self._loop = loop
         self._max_body = max_body
 
-    def ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+    def request(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
         """The reply to one request, whose length is told unless `headers` do. Blocks."""
         fields = {"Content-Length": str(len(body))} if body or method == "POST" else {}
         fields.update(headers)

@@ -1,4 +1,4 @@
-"""One model, asked as a client asks it, but with arrays."""
+"""One model, called as a client calls it, but with arrays."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _Came = Response | ServerError | None
 
 
 class Model:
-    """A model by its name: whichever is loaded under it when it is asked. Any thread."""
+    """A model by its name: whichever is loaded under it when it is called. Any thread."""
 
     def __init__(
         self, gateway: Gateway, loop: asyncio.AbstractEventLoop, name: str, version: int = LATEST
@@ -111,7 +111,7 @@ class Model:
     def infer(self, inputs: Inputs, **options: Unpack[Options]) -> Response:
         """The answer to one request. Raises ServerError with the text and code of Triton."""
         __tracebackhide__ = True
-        return self._ask([inputs], options, decoupled=False)[0].single()
+        return self._submit([inputs], options, decoupled=False)[0].single()
 
     def infer_many(self, requests: Sequence[Inputs], **options: Unpack[Options]) -> list[Response]:
         """The answers to requests that are submitted together, in their order.
@@ -121,12 +121,12 @@ class Model:
         ServerError.
         """
         __tracebackhide__ = True
-        streams = self._ask(requests, options, decoupled=False)
+        streams = self._submit(requests, options, decoupled=False)
         return [stream.single() for stream in streams]
 
     def stream(self, inputs: Inputs, **options: Unpack[Options]) -> ResponseStream:
         """The answers to one request, which is sent now: any number from a decoupled model."""
-        return self._ask([inputs], options, decoupled=True)[0]
+        return self._submit([inputs], options, decoupled=True)[0]
 
     def statistics(self) -> Snapshot:
         """The counters of the version. Raises ServerError if it is not loaded."""
@@ -137,8 +137,8 @@ class Model:
         config: dict[str, Any] = json.loads(self._gateway.model_config(self.name, self.version))
         return config
 
-    def _ask(
-        self, asked: Sequence[Inputs], options: Options, *, decoupled: bool
+    def _submit(
+        self, requests: Sequence[Inputs], options: Options, *, decoupled: bool
     ) -> list[ResponseStream]:
         """Find the model and submit the requests in one callback, as the frontends do."""
         sequence = SequenceFlag.NONE
@@ -152,7 +152,7 @@ class Model:
             if served.config.decoupled and not decoupled:
                 raise unsupported(REFUSES_DECOUPLED)
             streams: list[ResponseStream] = []
-            for inputs in asked:
+            for inputs in requests:
                 sink = _Sink()
                 request = InferRequest(
                     self.name,

@@ -55,11 +55,11 @@ class ModelRepository:
         return Model(self._server.gateway, self._loop, name, version)
 
     def stub(self, name: str, answer: Stub) -> None:
-        """Let `answer` stand for the model `name` where models ask it; clients do not see it.
+        """Let `answer` stand for the model `name` where models call it; clients do not see it.
 
         `answer` gives outputs for inputs, `lambda inputs: {"Y": inputs["X"] * 2}`, or raises what
-        the asking model is to be told. A generator function is a decoupled model. It is called by
-        the thread that asks, also if there is a model of that name.
+        the calling model is to be told. A generator function is a decoupled model. It is called by
+        the thread that calls, also if there is a model of that name.
         """
         self._stubs.add(name, answer)
 
@@ -82,7 +82,7 @@ class ModelRepository:
 
     def metrics(self) -> str:
         """The page of the metrics port, with the models' own metrics."""
-        return self._metrics.ask("GET", "/metrics", b"", {}).body.decode()
+        return self._metrics.request("GET", "/metrics", b"", {}).body.decode()
 
     def http(
         self,
@@ -92,7 +92,7 @@ class ModelRepository:
         headers: Mapping[str, str] | None = None,
     ) -> HttpReply:
         """The reply to one HTTP request, such as `POST /v2/models/bert/infer`. Blocks."""
-        return self._http.ask(method, path, body, headers or {})
+        return self._http.request(method, path, body, headers or {})
 
     def http_raw(self, data: bytes) -> bytes:
         """All that an HTTP connection answers to these bytes. Blocks."""

@@ -1,4 +1,4 @@
-"""Stand-ins for models that the model under test asks and that are not there."""
+"""Stand-ins for models that the model under test calls by BLS and that are not there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Stub = Callable[[Mapping[str, npt.NDArray[Any]]], Outputs | Iterator[Outputs]]
 
 
 class StubbedModels:
-    """The models that others can ask: stubs, and behind them those that are loaded. Any thread."""
+    """The models that others can call: stubs, and behind them those that are loaded. Any thread."""
 
     def __init__(self, loaded: Models) -> None:
         self._loaded = loaded
@@ -51,7 +51,7 @@ class StubbedModels:
 
 
 class StubModel:
-    """One stub; an AskedModel that answers at once, on the thread that asks."""
+    """One stub; an AskedModel that answers at once, on the thread that calls."""
 
     crew = None
 
