@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ge_runtime.ascend.installation import apply_pythonpath
+from ge_runtime import components
 from ge_runtime.batching.admission import Admission
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
@@ -17,12 +17,12 @@ from ge_runtime.batching.overflow import most_rows
 from ge_runtime.batching.partition import BatchPartitioner
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, find_artifacts
+from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
 from ge_runtime.engines.base import Engine, Limited, Remote
 from ge_runtime.engines.compiled import with_compiled_gears
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.footprint import Footprint, answer_slots
 from ge_runtime.engines.gearing import Gearing
-from ge_runtime.engines.places import Place, place_for
 from ge_runtime.errors import ConfigFault, OutOfMemory, PlanFault, shown
 from ge_runtime.memory.arena import Arena
 from ge_runtime.memory.plan import Plan
@@ -31,7 +31,6 @@ from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.executor import BatchRules, Executor
 from ge_runtime.scheduling.request_batch import Partitioner
 from ge_runtime.scheduling.warmup import warm_up
-from ge_runtime.service.client import ServicePlace
 from ge_runtime.workspace.registry import PROCESS_POOLS, Membership
 
 
@@ -46,7 +45,7 @@ class Assembly:
     partitioner: Partitioner
     executors: tuple[Executor, ...]
     """One per device that config.pbtxt names."""
-    places: tuple[Place, ...]
+    backends: tuple[DeviceBackend, ...]
     """Where the executors' engines run, one for each."""
     plan: Plan
     """Of each executor."""
@@ -69,13 +68,12 @@ def assemble(
     """
     cores = _cores()
     config = RuntimeConfig.parse(model_config, cores=cores, derived=derived)
-    if config.device_kind == "npu":
-        apply_pythonpath()
+    components.prepare(config.device_kind)
     artifacts = find_artifacts(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )
     with ExitStack() as opened:  # closed again if anything below fails
-        places, engines = _open(config, artifacts, instance_name, opened)
+        backends, engines = _open(config, artifacts, instance_name, opened)
         if engines[0].shapes is not None:
             files = shown(*(artifact.path for artifact in artifacts))
             config = with_compiled_gears(config, engines[0].shapes, files)
@@ -88,16 +86,16 @@ def assemble(
         rules = BatchRules.of(config, contract)
         admission = _admission(config, gearing)
         executors = tuple(
-            _executor(engine, place, contract, rules, gearing, footprint, plan)
-            for engine, place in zip(engines, places, strict=True)
+            _executor(engine, backend, contract, rules, gearing, footprint, plan)
+            for engine, backend in zip(engines, backends, strict=True)
         )
         cost, costs = warm_up(executors, config, gearing.gears, rules.terms)
-        for place in places:
-            place.freeze()
+        for backend in backends:
+            backend.freeze()
         opened.pop_all()
     report = (
         *(f"engine {artifact.engine}, because {artifact.reason}" for artifact in artifacts),
-        _where(config, places, cores),
+        _where(config, backends, cores),
         *gearing.report,
         "memory planned:",
         *(f"  {line}" for line in plan.table() if line),
@@ -111,7 +109,7 @@ def assemble(
         admission=admission,
         partitioner=_partitioner(config, gearing.gears, cost),
         executors=executors,
-        places=tuple(places),
+        backends=tuple(backends),
         plan=plan,
         pool=pool,
         histogram=gearing.histogram,
@@ -121,37 +119,38 @@ def assemble(
 
 def _open(
     config: RuntimeConfig, artifacts: Sequence[Artifact], instance_name: str, opened: ExitStack
-) -> tuple[list[Place], list[Engine]]:
-    """A place and an engine there for each of the devices, which `opened` closes."""
-    places: list[Place] = []
+) -> tuple[list[DeviceBackend], list[Engine]]:
+    """A backend and an engine there for each of the devices, which `opened` closes."""
+    backends: list[DeviceBackend] = []
     engines: list[Engine] = []
     asked = [spec.name for spec in config.outputs]
     for device in config.devices:
-        lane = config.devices[: len(places)].count(device)
-        place = _place(device, lane, artifacts[0].engine, config, instance_name)
-        opened.callback(place.close)
+        executor = config.devices[: len(backends)].count(device)
+        backend = _backend(device, executor, artifacts[0].engine, config, instance_name)
+        opened.callback(backend.close)
         try:
-            engine = place.open(artifacts, threads=config.intra_op_threads, outputs=asked)
+            engine = backend.open(artifacts, threads=config.intra_op_threads, outputs=asked)
         except OutOfMemory as fault:
             raise PlanFault(f"the graph does not fit: {fault}") from fault
         opened.callback(engine.close)
-        places.append(place)
+        backends.append(backend)
         engines.append(engine)
-    return places, engines
+    return backends, engines
 
 
-def _place(device: str, lane: int, engine: str, config: RuntimeConfig, instance_name: str) -> Place:
-    """lane: how many of the model's places are on the same device before it."""
-    if config.service_share is None:
-        return place_for(
-            device,
-            lane=lane,
-            workspace_bytes=config.workspace_pool_bytes,
-            engine=engine,
-            options=config.ge_options,
-        )
-    weight, priority = config.service_share.weight, config.service_share.priority
-    return ServicePlace(device, instance_name, weight=weight, priority=priority)
+def _backend(
+    device: str, executor: int, engine: str, config: RuntimeConfig, instance_name: str
+) -> DeviceBackend:
+    """executor: how many of the model's backends are on the same device before it."""
+    share = config.service_share
+    if share is None:
+        settings = DeviceSettings(executor, config.workspace_pool_bytes, config.ge_options)
+        return open_backend(device, settings, engine=engine)
+    service_backend = components.load(components.PLACEMENTS["service"])
+    backend: DeviceBackend = service_backend(
+        device, instance_name, weight=share.weight, priority=share.priority
+    )
+    return backend
 
 
 def _limits(engine: Engine, config: RuntimeConfig, gears: Gears) -> Sequence[str]:
@@ -168,11 +167,11 @@ def _limits(engine: Engine, config: RuntimeConfig, gears: Gears) -> Sequence[str
     return engine.unplanned
 
 
-def _where(config: RuntimeConfig, places: Sequence[Place], cores: int) -> str:
+def _where(config: RuntimeConfig, backends: Sequence[DeviceBackend], cores: int) -> str:
     """What executes, for people."""
     if config.device_kind == "cpu":
         return f"{config.intra_op_threads} intra-op thread(s) on {cores} core(s)"
-    return ", ".join(f"{place.name} is {place.hardware}" for place in places)
+    return ", ".join(f"{backend.name} is {backend.hardware}" for backend in backends)
 
 
 def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
@@ -217,15 +216,15 @@ def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membersh
 
 def _executor(
     engine: Engine,
-    place: Place,
+    backend: DeviceBackend,
     contract: Contract,
     rules: BatchRules,
     gearing: Gearing,
     footprint: Footprint,
     plan: Plan,
 ) -> Executor:
-    """The engine with its memory at the place. Raises PlanFault if it cannot be had."""
-    memory = place.memory
+    """The engine with memory of its backend. Raises PlanFault if it cannot be had."""
+    memory = backend.memory
     try:
         engine.bind([footprint.shapes(gear) for gear in gearing.planned], memory)
         inputs = memory.allocate("inputs", plan.inputs_bytes)

@@ -13,7 +13,6 @@ from ge_runtime.assembly import Assembly, assemble
 from ge_runtime.batching.admission import Block
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.engines.places import books_of
 from ge_runtime.errors import (
     GearOverflow,
     RequestFault,
@@ -161,8 +160,8 @@ class Runtime:
             "total_bytes": plan.total_bytes,
             "allocations_after_freeze": sum(
                 memory.allocations_after_freeze
-                for place in parts.places
-                for memory in books_of(place)
+                for backend in parts.backends
+                for memory in backend.memories
             ),
         }
         if parts.pool is not None:
@@ -175,9 +174,9 @@ class Runtime:
         """What is planned per device, in the form of Triton's model statistics."""
         plan, usage = self._parts.plan, []
         pinned = plan.io_bytes if plan.device_io_bytes else 0
-        for place in self._parts.places:
-            own, device = plan.total_bytes - pinned, int(place.name.partition(":")[2] or 0)
-            usage.append({"type": place.kind.upper(), "id": device, "byte_size": own})
+        for backend in self._parts.backends:
+            own, device = plan.total_bytes - pinned, int(backend.name.partition(":")[2] or 0)
+            usage.append({"type": backend.kind.upper(), "id": device, "byte_size": own})
             if pinned:
                 usage.append({"type": "CPU_PINNED", "id": device, "byte_size": pinned})
         return usage
@@ -195,8 +194,8 @@ class Runtime:
         self._dispatcher.close()
         for executor in self._parts.executors:
             executor.close()
-        for place in self._parts.places:
-            place.close()
+        for backend in self._parts.backends:
+            backend.close()
         if self._parts.pool is not None:
             self._parts.pool.leave()
         if self.config.histogram is not None:

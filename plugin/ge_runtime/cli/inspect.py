@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Final
 from ge_runtime.cli.arguments import add_model, new_command
 from ge_runtime.cli.inspection import Inspection
 from ge_runtime.cli.model_config import ensure_model, read_model_config, read_runtime_config
+from ge_runtime.components import suffixes
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.engines.artifact import SUFFIXES, find_artifact, find_artifacts
+from ge_runtime.engines.artifact import find_artifact, find_artifacts
+from ge_runtime.engines.backend import DeviceSettings, open_backend
 from ge_runtime.engines.base import Signature
 from ge_runtime.engines.compiled import with_compiled_gears
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.footprint import Footprint, answer_slots
 from ge_runtime.engines.gearing import Gearing
-from ge_runtime.engines.places import place_for
 from ge_runtime.errors import ArtifactFault, ConfigFault, shown
 from ge_runtime.memory.plan import Plan
 
@@ -85,7 +86,7 @@ def inspect(folder: Path, version: int | None = None) -> Inspection:
     """
     ensure_model(folder)
     version_dir = version_folder(folder, version)
-    if not any(entry.suffix in SUFFIXES.values() for entry in version_dir.iterdir()):
+    if not any(entry.suffix in suffixes().values() for entry in version_dir.iterdir()):
         find_artifact(version_dir, "auto")  # raises, before faults that only graphs can have
     config = read_runtime_config(folder)
     artifacts = find_artifacts(
@@ -93,14 +94,13 @@ def inspect(folder: Path, version: int | None = None) -> Inspection:
     )
     names = [spec.name for spec in config.outputs]
     with ExitStack() as opened:
-        place = place_for(
+        backend = open_backend(
             config.devices[0],
-            workspace_bytes=config.workspace_pool_bytes,
+            DeviceSettings(0, config.workspace_pool_bytes, config.ge_options),
             engine=artifacts[0].engine,
-            options=config.ge_options,
         )
-        opened.callback(place.close)
-        engine = place.open(artifacts, threads=config.intra_op_threads, outputs=names)
+        opened.callback(backend.close)
+        engine = backend.open(artifacts, threads=config.intra_op_threads, outputs=names)
         opened.callback(engine.close)
         config = config_for(folder, config, engine.signature)
         if engine.shapes is not None:
@@ -124,7 +124,7 @@ def inspect(folder: Path, version: int | None = None) -> Inspection:
             gearing,
             plan,
             faults,
-            place.hardware,
+            backend.hardware,
         )
 
 

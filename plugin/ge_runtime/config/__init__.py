@@ -3,7 +3,7 @@
 Nothing here opens a file or looks at the machine.
 """
 
-from ge_runtime.config.execution_settings import DEVICES, ENGINES, kind_of
+from ge_runtime.config.execution_settings import DEVICES, kind_of
 from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
 from ge_runtime.config.npu_ge import ATC_FLAGS, GE_LEVELS, GRAPH_LEVEL, SESSION_LEVEL
 from ge_runtime.config.runtime_config import RuntimeConfig
@@ -12,7 +12,6 @@ from ge_runtime.config.triton_config import ConfigErrors
 __all__ = [
     "ATC_FLAGS",
     "DEVICES",
-    "ENGINES",
     "GE_LEVELS",
     "GRAPH_LEVEL",
     "SESSION_LEVEL",

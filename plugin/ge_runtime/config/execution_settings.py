@@ -1,6 +1,7 @@
 """Parameters of the whole model: engine, devices, threads, stages, costs, and the device service.
 
-- `engine`: `auto` (default), `onnxruntime`, `torch`, `om` or `ge_session`.
+- `engine`: `auto` (default), `onnxruntime`, `torch`, `om`, `ge_session`, or one that another
+  package registers.
 - `intra_op_threads`: threads that one execution may use. Default: the cores of the process shared
   by all instances and their devices, at least 1.
 - `devices`: one engine and one executor each, e.g. `cpu, cpu` or `cuda:0, cuda:1`. Default `cpu`.
@@ -36,22 +37,17 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
+from ge_runtime import components
 from ge_runtime.config.npu_ge import NPU, read_device_ids
 from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_whole, split_names
 
-ENGINES: Final = ("auto", "onnxruntime", "torch", "om", "ge_session")
 DEVICES: Final = ("cpu", "cuda:0", "npu:0")
 """For people: of GPUs and cards there are others, such as npu:1."""
 
 
 _CARD: Final = re.compile(r"(cuda|npu):\d+", re.ASCII)
-_KINDS: Final = ("cpu", "cuda", NPU)
-_ENGINES_ON: Final = {
-    "cpu": ("onnxruntime", "torch"),
-    "cuda": ("onnxruntime", "torch"),
-    NPU: ("om", "torch", "ge_session"),
-}
-"""Kind of device: the engines that execute there."""
+_EXAMPLES: Final = {"cpu": "cpu", "cuda": "GPUs, e.g. cuda:0", NPU: "cards, e.g. npu:0"}
+"""Kind of device: how a text names some of it."""
 
 _STAGE_NAME: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 _COSTS: Final = {"launch_us": 1e-6, "element_ns": 1e-9, "element2_ns": 1e-9}
@@ -59,17 +55,17 @@ _COSTS: Final = {"launch_us": 1e-6, "element_ns": 1e-9, "element2_ns": 1e-9}
 
 
 def read_engine(parameters: Parameters, devices: Sequence[str], errors: ConfigErrors) -> str:
-    """One of ENGINES, which the devices can execute."""
+    """The name of an engine that the devices can execute, or "auto"."""
     engine = parameters.settings.get("engine", "auto")
-    if engine not in ENGINES:
-        errors.add_unknown("parameter 'engine'", "engine", engine, ENGINES)
-    elif engine != "auto" and not any(
-        engine in _ENGINES_ON.get(kind_of(each), ()) for each in devices
+    entries = [entry for entry in components.engine_entries() if entry.name == engine]
+    if engine != "auto" and not entries:
+        known = ("auto", *components.engine_names())
+        errors.add_unknown("parameter 'engine'", "engine", engine, known)
+    elif engine != "auto" and {entry.device_kind for entry in entries}.isdisjoint(
+        map(kind_of, devices)
     ):
-        needed = "cpu, or GPUs, e.g. cuda:0"
-        if engine not in _ENGINES_ON["cpu"]:
-            needed = "cards, e.g. npu:0"
         found = f"engine {engine} for devices {', '.join(devices)}"
+        needed = ", or ".join(_EXAMPLES[entry.device_kind] for entry in entries)
         errors.add("parameter 'engine'", found, f"devices: {needed}")
     return engine
 
@@ -83,7 +79,7 @@ def read_devices(parameters: Parameters, errors: ConfigErrors) -> tuple[str, ...
         if device not in DEVICES and not _CARD.fullmatch(device):
             errors.add_unknown("parameter 'devices'", "device", device, DEVICES)
     kinds = sorted({kind_of(device) for device in devices})
-    if len(kinds) > 1 and all(kind in _KINDS for kind in kinds):
+    if len(kinds) > 1 and all(kind in components.DEVICES for kind in kinds):
         errors.add("parameter 'devices'", " and ".join(kinds), "devices of one kind")
     return devices
 

@@ -50,7 +50,7 @@ class RuntimeConfig:
 
     model: str
     engine: str
-    """One of ENGINES."""
+    """The name of an engine, or "auto"."""
     max_batch_size: int
     """0: requests have no batch dimension."""
     rows: int

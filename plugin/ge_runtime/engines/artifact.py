@@ -6,53 +6,9 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
+from ge_runtime.components import DEVICES, Requirement, engines_on
 from ge_runtime.errors import ArtifactFault
-
-ENGINES: Final[Mapping[str, Mapping[str, str]]] = {
-    "cpu": {"onnxruntime": ".onnx", "torch": ".pt2"},
-    "cuda": {"onnxruntime": ".onnx", "torch": ".pt2"},
-    "npu": {"om": ".om", "torch": ".pt2", "ge_session": ".air"},
-}
-"""Kind of device: its engines and their artifacts' suffix, the preferred one first.
-
-onnxruntime leads: it is a fraction of torch's size and writes results where they are planned. On an
-Ascend card om leads: of it alone all memory is planned before a byte is allocated.
-"""
-
-SUFFIXES: Final = {name: suffix for own in ENGINES.values() for name, suffix in own.items()}
-"""Engine: its artifacts' suffix."""
-
-_PACKAGES: Final = {
-    ("cuda", "onnxruntime"): "onnxruntime-gpu",
-    ("cuda", "torch"): "torch for CUDA",
-    ("npu", "om"): "acl",
-    ("npu", "torch"): "torch_npu",
-    ("npu", "ge_session"): "ge",
-}
-"""Kind of device and engine: what it needs, where that is not a package of the engine's name."""
-
-_LIBRARIES: Final = {
-    "onnxruntime-gpu": ("onnxruntime", "capi/libonnxruntime_providers_cuda.so"),
-    "torch for CUDA": ("torch", "lib/libtorch_cuda.so"),
-}
-"""What is needed: the package that Python imports for it, and the file in it that others lack."""
-
-_SET_ENV: Final = "source /usr/local/Ascend/cann/set_env.sh"
-_INSTALL: Final = {
-    "acl": _SET_ENV,
-    "ge": _SET_ENV,
-    "onnxruntime-gpu": "pip uninstall -y onnxruntime; pip install 'onnxruntime-gpu[cuda,cudnn]'",
-    "torch for CUDA": "pip uninstall -y torch; pip install torch",
-}
-"""Package: what has it installed, where that is not `pip install` of its name."""
-
-_MERITS: Final = {"om": "all its memory is planned"}
-"""Engine: why it is preferred, where that is told."""
-
-_BUILD: Final = {"cpu": "make models", "cuda": "make models", "npu": "ge-runtime build"}
-"""Kind of device: what builds its artifacts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +20,13 @@ class Artifact:
     reason: str
 
 
-def is_installed(package: str) -> bool:
+def is_installed(requirement: Requirement) -> bool:
     """Whether Python finds the package, or what is needed of one. Does not import it."""
-    module, file = _LIBRARIES.get(package, (package, ""))
-    spec = importlib.util.find_spec(module)
-    if spec is None or not file:
+    spec = importlib.util.find_spec(requirement.module or requirement.name)
+    if spec is None or not requirement.file:
         return spec is not None
-    return any((Path(folder) / file).is_file() for folder in spec.submodule_search_locations or ())
+    folders = map(Path, spec.submodule_search_locations or ())
+    return any((folder / requirement.file).is_file() for folder in folders)
 
 
 def only_graph(artifacts: Sequence[Artifact], place: str) -> Artifact:
@@ -91,7 +47,7 @@ def find_artifacts(
     version_dir: Path,
     engine: str,
     stages: Sequence[str] = (),
-    installed: Callable[[str], bool] = is_installed,
+    installed: Callable[[Requirement], bool] = is_installed,
     *,
     device_kind: str = "cpu",
 ) -> tuple[Artifact, ...]:
@@ -116,7 +72,7 @@ def find_artifacts(
 def find_artifact(
     version_dir: Path,
     engine: str,
-    installed: Callable[[str], bool] = is_installed,
+    installed: Callable[[Requirement], bool] = is_installed,
     *,
     stem: str = "model",
     device_kind: str = "cpu",
@@ -126,36 +82,33 @@ def find_artifact(
     installed: whether Python finds a package.
     Raises ArtifactFault with the folder, what was looked for, what is there, and the cure.
     """
-    wanted = {
-        name: stem + SUFFIXES[name]
-        for name in ([engine] if engine in SUFFIXES else ENGINES[device_kind])
-    }
-    packages = {name: _PACKAGES.get((device_kind, name), name) for name in wanted}
+    engines = engines_on(device_kind)
+    if engine != "auto":
+        engines = {engine: engines[engine]}
+    wanted = {name: stem + entry.suffix for name, entry in engines.items()}
     there = [name for name in wanted if (version_dir / wanted[name]).is_file()]
-    usable = [name for name in there if installed(packages[name])]
+    usable = [name for name in there if installed(engines[name].requires)]
     if not there:
         raise ArtifactFault(_nothing_there(version_dir, wanted, stem, device_kind))
     if not usable:
-        lacking = " or ".join(packages[name] for name in there)
-        package = packages[there[0]]
-        cure = _INSTALL.get(package, f"pip install {package}")
+        lacking = " or ".join(engines[name].requires.name for name in there)
         raise ArtifactFault(
             f"{version_dir}: found {' and '.join(wanted[name] for name in there)}, but "
-            f"{lacking} is not installed; run `{cure}`"
+            f"{lacking} is not installed; run `{engines[there[0]].requires.cure}`"
         )
-    chosen = usable[0]
-    why = f": {_MERITS[chosen]}" if chosen in _MERITS else ""
-    reason = f"{wanted[chosen]} is there and {packages[chosen]} is installed"
+    chosen = engines[usable[0]]
+    why = f": {chosen.preferred_because}" if chosen.preferred_because else ""
+    reason = f"{wanted[chosen.name]} is there and {chosen.requires.name} is installed"
     for name, file in wanted.items():
         if name in usable[1:]:
-            reason += f"; {file} would do too, but {chosen} is preferred{why}"
-        elif name != chosen:
-            lacks = f"is there, but {packages[name]} is not installed"
+            reason += f"; {file} would do too, but {chosen.name} is preferred{why}"
+        elif name != chosen.name:
+            lacks = f"is there, but {engines[name].requires.name} is not installed"
             lack = lacks if name in there else "is not there"
             reason += f"; {file} {lack}"
-    if engine == chosen:
+    if engine == chosen.name:
         reason += "; config.pbtxt asks for it"
-    return Artifact(version_dir / wanted[chosen], chosen, reason)
+    return Artifact(version_dir / wanted[chosen.name], chosen.name, reason)
 
 
 def _told(entry: Path) -> str:
@@ -184,4 +137,4 @@ def _cure(names: Sequence[str], wanted: Mapping[str, str], stem: str, device_kin
     graphs = [name for name in names if Path(name).suffix in suffixes]
     if graphs and stem == "model":
         return f"rename {graphs[0]}, if that is the graph"
-    return f"`{_BUILD[device_kind]}` builds the artifacts"
+    return f"`{DEVICES[device_kind].build}` builds the artifacts"

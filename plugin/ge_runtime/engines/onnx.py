@@ -76,8 +76,11 @@ class OnnxEngine:
         self._path = path
 
     @classmethod
-    def open(cls, path: Path, threads: int) -> OnnxEngine:
-        """The graph in `path`, run by at most `threads` threads. Raises ArtifactFault."""
+    def open(cls, path: Path, threads: int, outputs: Sequence[str] = ()) -> OnnxEngine:
+        """The graph in `path`, run by at most `threads` threads. Raises ArtifactFault.
+
+        outputs: not needed, as the graph's outputs have names.
+        """
         session = open_session(path, threads, ["CPUExecutionProvider"])
         return cls(session, signature_of(path, session), path)
 

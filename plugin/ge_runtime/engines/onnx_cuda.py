@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import io
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from threading import Lock
@@ -74,7 +74,12 @@ class OnnxCudaEngine(OnnxEngine):
 
     @classmethod
     def open_on(
-        cls, gpu: Gpu, path: Path, threads: int, workspace_bytes: int | None
+        cls,
+        gpu: Gpu,
+        path: Path,
+        threads: int,
+        outputs: Sequence[str] = (),
+        workspace_bytes: int | None = None,
     ) -> OnnxCudaEngine:
         """The graph in `path` on the GPU. workspace_bytes: the limit of the arena, if there is one.
 

@@ -6,7 +6,7 @@ Written from torch's documents and source, and never run on a GPU: tests hold it
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
@@ -28,7 +28,7 @@ from ge_runtime.engines.torch import (
     signature_of,
 )
 from ge_runtime.engines.torch_captures import Capture, DeviceModule, Key, Recorder
-from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, RuntimeFault
+from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, PlanFault, RuntimeFault
 from ge_runtime.specs import Array, Tensors
 
 DEVICE_TYPE: Final = "cuda"
@@ -109,12 +109,24 @@ class TorchCudaEngine(TorchEngine):
 
     @classmethod
     def open_on(
-        cls, cuda: CudaTorch, path: Path, threads: int, outputs: Sequence[str]
+        cls,
+        gpu: Gpu,
+        path: Path,
+        threads: int,
+        outputs: Sequence[str],
+        workspace_bytes: int | None = None,
     ) -> TorchCudaEngine:
         """The graph in `path`, its weights on the GPU. outputs: as for `TorchEngine.open`.
 
-        Raises ArtifactFault, OutOfMemory or EngineLost.
+        Raises NoDevice, with the cure, for what is missing, PlanFault, ArtifactFault, OutOfMemory
+        or EngineLost.
         """
+        if workspace_bytes is not None:
+            raise PlanFault(
+                f"{path}: found 'workspace_pool_mib', expected none with engine torch, "
+                "whose allocator knows no limit of one model's"
+            )
+        cuda = CudaTorch.load(gpu)
         program = load_program(cuda.torch, path)
         signature = signature_of(path, program, outputs)
         try:
@@ -129,6 +141,11 @@ class TorchCudaEngine(TorchEngine):
     def lost(self) -> bool:
         """With the GPU, whoever found that out."""
         return self._cuda.gpu.health.lost is not None
+
+    @property
+    def device_allocations(self) -> Callable[[], int]:
+        """How often torch's caching allocator has asked the GPU for memory: a function."""
+        return self._cuda.allocations
 
     @property
     def compiles_each_shape(self) -> bool:

@@ -10,13 +10,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.installation import import_cann_module
 from ge_runtime.ascend.return_codes import FailureKind, failure_kind
+from ge_runtime.devices import Watch, WatchedHost
 from ge_runtime.devices.health import DeviceHealth
-from ge_runtime.engines.base import Signature
+from ge_runtime.engines.artifact import Artifact, only_graph
+from ge_runtime.engines.backend import DeviceSettings, HostBackend
+from ge_runtime.engines.base import Engine, Signature
 from ge_runtime.engines.importing import Torch, import_torch_for
 from ge_runtime.engines.torch import (
     ExportedProgram,
@@ -222,3 +225,49 @@ def _import(module: str, device: str, cure: str) -> Any:  # noqa: ANN401 - a mod
 def _release(torch: Torch) -> str:
     """The version that torch_npu must have, too: "2.13.0" of "2.13.0+cpu"."""
     return str(torch.__version__).partition("+")[0]
+
+
+class TorchNpuBackend(HostBackend):
+    """A card without a driver of ours: torch_npu has its own.
+
+    Batches and answers lie in ordinary memory of the host. Copies from there block the calling
+    thread.
+    """
+
+    kind: ClassVar[str] = "npu"
+
+    def __init__(self, device: int, options: Mapping[str, str]) -> None:
+        """device: its number. options: of GE, for compiling.
+
+        Raises NoDevice, with the cure, where torch_npu or the card is missing, and EngineLost if it
+        was lost before.
+        """
+        self._npu = npu = NpuTorch.load(device)
+        self._options = options
+        hardware = str(npu.torch.npu.get_device_name(device))
+        memory = _Memory(npu.device, Watch(npu.device, npu.allocations))
+        super().__init__(npu.device, hardware, memory)
+
+    @classmethod
+    def for_device(cls, device: str, settings: DeviceSettings) -> TorchNpuBackend:
+        """The backend of the device that config.pbtxt calls `device`."""
+        return cls(int(device.partition(":")[2]), settings.compiler_options)
+
+    def open(
+        self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
+    ) -> Engine:
+        """One model.pt2: stages are not handed over on the card."""
+        path = only_graph(artifacts, self.name).path
+        return TorchNpuEngine.open_on(self._npu, path, outputs, self._options)
+
+    def close(self) -> None:
+        """What torch has cached of the card goes back to it, unless that is lost."""
+        super().close()
+        if self._npu.health.lost is None:
+            self._npu.torch.npu.empty_cache()
+
+
+class _Memory(WatchedHost):
+    """See WatchedHost: torch's allocator on the card is watched."""
+
+    kind: ClassVar[str] = "npu"

@@ -126,12 +126,12 @@ class Arenas:
 
     def __init__(
         self,
-        adopt: Callable[[NDArray[np.uint8]], None],
-        disown: Callable[[NDArray[np.uint8]], None],
+        register: Callable[[NDArray[np.uint8]], None],
+        unregister: Callable[[NDArray[np.uint8]], None],
     ) -> None:
-        """adopt, disown: make the device reach the memory, and have it forget it again."""
-        self._adopt = adopt
-        self._disown = disown
+        """register, unregister: make the device reach the memory, and have it forget it again."""
+        self._register = register
+        self._unregister = unregister
         self._arenas: dict[int, NDArray[np.uint8]] = {}
 
     @property
@@ -151,7 +151,7 @@ class Arenas:
         if number in self._arenas or not 0 <= number < NOWHERE:
             raise Broken(f"found arena {number} a second time, expected a number of its own")
         memory = np.frombuffer(map_sealed(descriptor, nbytes), np.uint8)
-        self._adopt(memory)
+        self._register(memory)
         self._arenas[number] = memory
 
     def remove(self, number: int) -> None:
@@ -162,7 +162,7 @@ class Arenas:
         memory = self._arenas.pop(number, None)
         if memory is None:
             raise Broken(f"found arena {number}, expected one that was announced")
-        self._disown(memory)
+        self._unregister(memory)
 
     def view(self, spot: Spot, dtype: np.dtype[np.generic]) -> Array:
         """The tensor at a spot. Raises Broken unless it lies whole within an arena."""

@@ -1,4 +1,4 @@
-"""A device in another process, as a place for engines: the device service's client."""
+"""A device in another process, as a device backend: the device service's client."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ge_runtime.service.visible import meant_by
 from ge_runtime.specs import Array
 
 
-class ServicePlace:
-    """See `places.Place`: a device that the device service owns.
+class ServiceBackend:
+    """See `backend.DeviceBackend`: a device that the device service owns.
 
     Engines raise EngineLost while there is no service. What opens and prepares them tries once more
     with the next service.
@@ -60,6 +60,10 @@ class ServicePlace:
         return self._shared
 
     @property
+    def memories(self) -> tuple[SharedMemory]:
+        return (self._shared,)
+
+    @property
     def pid(self) -> int:
         """The service's process: the last one that there was."""
         return self._keeper.pid
@@ -81,10 +85,10 @@ class ServicePlace:
         self._keeper.talk(open_there)
         return engine
 
-    def adopt(self, memory: Array) -> None:
+    def register(self, memory: Array) -> None:
         """What the service cannot see is copied."""
 
-    def disown(self, memory: Array) -> None: ...
+    def unregister(self, memory: Array) -> None: ...
 
     def freeze(self) -> None:
         self.memory.freeze()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ge_runtime.clock import SystemClock
-from ge_runtime.engines.places import place_for
+from ge_runtime.engines.backend import open_backend
 from ge_runtime.service.launcher import READY
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.log import LogFile
@@ -50,7 +50,7 @@ def main(device: str, path: str, limits: str, descriptor: int, lock: int, ready:
             folder,
             clock=SystemClock(),
             limits=Limits(**json.loads(limits)),
-            open_place=place_for,
+            open_place=open_backend,
             cores=len(os.sched_getaffinity(0)),
             now_and_then=log.look,
         )

@@ -25,14 +25,14 @@ from ge_runtime.service.staging import Staging
 from ge_runtime.specs import Array, Tensors
 
 if TYPE_CHECKING:
-    from ge_runtime.service.client import ServicePlace
+    from ge_runtime.service.client import ServiceBackend
     from ge_runtime.service.link import Link
 
 _TO_ALLOCATE: Final[Spot] = (NOWHERE, 0, ())
 
 
 class ServiceEngine:
-    """See `base.Engine`, `base.Limited` and `base.Remote`. Made by `ServicePlace.open`.
+    """See `base.Engine`, `base.Limited` and `base.Remote`. Made by `ServiceBackend.open`.
 
     Arrays in the place's memory are read and written where they lie. Others are copied to and
     from memory that is kept for it: slower, and the same.
@@ -40,7 +40,7 @@ class ServiceEngine:
 
     def __init__(
         self,
-        place: ServicePlace,
+        place: ServiceBackend,
         artifacts: Sequence[Artifact],
         threads: int,
         outputs: Sequence[str],

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from ge_runtime.devices import Buffer, Device
 from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.backend import DeviceBackend
 from ge_runtime.engines.base import Engine, Shapes
 from ge_runtime.engines.onnx import OnnxEngine
-from ge_runtime.engines.places import Place
 from ge_runtime.errors import ArtifactFault, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.service.content import Contents
@@ -110,7 +110,7 @@ class Library:
     its own, and each client has an engine there, which is its slot.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DeviceBackend) -> None:
         self._place = place
         self._shares = place.kind != "npu"
         self._contents = Contents()

@@ -15,7 +15,7 @@ from ge_runtime.service.executions import Done, pack_run, unpack_done
 from ge_runtime.service.protocol import Broken, Kind, fault_of
 
 if TYPE_CHECKING:
-    from ge_runtime.service.client import ServicePlace
+    from ge_runtime.service.client import ServiceBackend
     from ge_runtime.service.engine import ServiceEngine
     from ge_runtime.service.link import Link
 
@@ -27,7 +27,7 @@ def _stay() -> bool:
 class Rounds:
     """The connection for one engine's executions, one at a time. Safe from any thread."""
 
-    def __init__(self, place: ServicePlace, engine: ServiceEngine) -> None:
+    def __init__(self, place: ServiceBackend, engine: ServiceEngine) -> None:
         self._place = place
         self._engine = engine
         self._link: Link | None = None

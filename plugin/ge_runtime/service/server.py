@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from ge_runtime.clock import Clock
-from ge_runtime.engines.places import Place
+from ge_runtime.engines.backend import DeviceBackend
 from ge_runtime.service.channel import Channel
 from ge_runtime.service.door import Door
 from ge_runtime.service.fair import Ticket
@@ -47,7 +47,7 @@ class Server:
         *,
         clock: Clock,
         limits: Limits,
-        open_place: Callable[[str], Place],
+        open_place: Callable[[str], DeviceBackend],
         cores: int,
         now_and_then: Callable[[], None] = lambda: None,
     ) -> None:
@@ -67,7 +67,7 @@ class Server:
         self._folder = folder
         self._open_place = open_place
         self._now_and_then = now_and_then
-        self._place: Place | None = None
+        self._place: DeviceBackend | None = None
         self._library: Library | None = None
         self._opening = threading.Lock()
         self._grace = Grace(limits.grace_s, self.started_at)
@@ -80,7 +80,7 @@ class Server:
 
     # ------------------------------------------------------------------------ for connections
 
-    def place(self) -> Place:
+    def place(self) -> DeviceBackend:
         """The device's place, opened with the first call. Raises what opening it raises."""
         with self._opening:
             if self._place is None:

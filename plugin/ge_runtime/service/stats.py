@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ge_runtime.devices import Device
-from ge_runtime.engines.places import Place, books_of
+from ge_runtime.engines.backend import DeviceBackend
 from ge_runtime.service.library import Volume
 from ge_runtime.service.naming import process_name
 from ge_runtime.service.protocol import VERSION, Json
@@ -22,14 +22,14 @@ from ge_runtime.service.turns import Turns
 def describe(
     device: str,
     up_s: float,
-    place: Place | None,
+    place: DeviceBackend | None,
     volumes: Sequence[Volume],
     tenants: Sequence[Tenant],
     turns: Turns,
 ) -> Json:
     """All of it. Times are seconds, sizes bytes; what counts, counts from the start."""
     arenas = sum(tenant.arenas.nbytes for tenant in tenants)
-    books = () if place is None else books_of(place)
+    books = () if place is None else place.memories
     allocated = _by_label(books)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {

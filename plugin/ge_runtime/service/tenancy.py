@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
-from ge_runtime.engines.places import Place
+from ge_runtime.engines.backend import DeviceBackend
 from ge_runtime.service.arenas import Arenas
 from ge_runtime.service.fair import State, Ticket
 from ge_runtime.service.library import Library, Volume
@@ -98,7 +98,7 @@ class Tenants:
 
     def __init__(
         self,
-        place: Callable[[], Place],
+        place: Callable[[], DeviceBackend],
         library: Callable[[], Library],
         changed: Callable[[], None],
     ) -> None:
@@ -115,7 +115,7 @@ class Tenants:
 
     def enter(self, name: str, pid: int, weight: float, priority: int) -> Tenant:
         """A new client, with one connection."""
-        arenas = Arenas(lambda m: self._place().adopt(m), lambda m: self._place().disown(m))
+        arenas = Arenas(lambda m: self._place().register(m), lambda m: self._place().unregister(m))
         token, number = secrets.token_hex(16), next(self._numbers)
         tenant = Tenant(token, number, name, pid, weight, priority, arenas)
         with self._lock:

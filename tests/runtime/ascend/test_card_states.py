@@ -20,7 +20,7 @@ from runtime.support.graphs import ENCODER, write
 
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.engines.artifact import Artifact
-from ge_runtime.engines.places import CardPlace
+from ge_runtime.engines.ascend_backend import AscendBackend
 from ge_runtime.errors import EngineFault
 
 GEARS = {"small": [(1, 8), (2, 8)], "middle": [(2, 256), (4, 512)], "large": [(8, 512), (16, 1024)]}
@@ -52,7 +52,7 @@ class Engines(RuleBasedStateMachine):
 
     @rule(target=engines, name=st.sampled_from(sorted(GEARS)), lane=st.integers(0, 1))
     def open_engine(self, name, lane):
-        place = CardPlace(0, lane=lane)
+        place = AscendBackend(0, lane=lane)
         engine = place.open([Artifact(self.paths[name], "om", "")], threads=1, outputs=())
         engine.bind([], place.memory)
         self.open[engine] = (place, name, lane)

@@ -9,7 +9,7 @@ from runtime.engines.conformance_engine import token_batch
 from ge_runtime.ascend.pyacl import open_driver
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.engines.artifact import Artifact
-from ge_runtime.engines.places import CardPlace
+from ge_runtime.engines.ascend_backend import AscendBackend
 
 
 def in_a_new_thread(call):
@@ -37,7 +37,7 @@ def in_a_new_thread(call):
     ],
 )
 def test_a_call_without_a_context_is_refused_by_name_and_takes_nothing(function, call, machine):
-    place = CardPlace(0)
+    place = AscendBackend(0)
     live = machine.report.live
     fault = in_a_new_thread(lambda: call(open_driver()))
     assert (fault.function, fault.code, fault.kind) == (function, 107002, FailureKind.REFUSED)
@@ -47,7 +47,7 @@ def test_a_call_without_a_context_is_refused_by_name_and_takes_nothing(function,
 
 
 def test_an_engine_has_its_context_in_whatever_thread_it_is_used(encoder_dir):
-    place = CardPlace(0)
+    place = AscendBackend(0)
     inputs, expected = token_batch(4, 8)
     artifact = Artifact(encoder_dir / "model.om", "om", "")
     engine = in_a_new_thread(lambda: place.open([artifact], threads=1, outputs=()))

@@ -20,8 +20,8 @@ from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.devices import HostDevice
 from ge_runtime.engines.artifact import Artifact, find_artifacts
-from ge_runtime.engines.loader import open_engine
-from ge_runtime.engines.places import CardPlace
+from ge_runtime.engines.ascend_backend import AscendBackend
+from ge_runtime.engines.backend import open_engine
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost, OutOfMemory, PlanFault
 
 
@@ -39,7 +39,7 @@ def opened():
     with ExitStack() as stack:
 
         def open_chain(folder, stages=STAGES, asked=("scores",), *, bound=True, **options):
-            place = CardPlace(0, **options)
+            place = AscendBackend(0, **options)
             stack.callback(place.close)
             paths = [Artifact(folder / f"{stage}.om", "om", "") for stage in stages]
             engine = place.open(paths, threads=1, outputs=asked)
@@ -278,7 +278,7 @@ def test_all_files_that_cannot_be_read_are_told(folder, opened, tmp_path):
 
 
 def test_stages_of_other_engines_are_refused(folder):
-    place = CardPlace(0)
+    place = AscendBackend(0)
     for engine, suffix in {"ge_session": "air", "torch": "pt2"}.items():
         artifacts = [
             Artifact(folder / "embed.om", "om", ""),

@@ -26,8 +26,8 @@ from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.driver import AIPP_INPUT, GEAR_INPUT
 from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.ascend_backend import AscendBackend
 from ge_runtime.engines.base import GraphTensor, Signature
-from ge_runtime.engines.places import CardPlace
 from ge_runtime.errors import (
     ArtifactFault,
     EngineFault,
@@ -45,7 +45,7 @@ def place():
     with ExitStack() as stack:
 
         def place_on(device=0, **options):
-            place = CardPlace(device, **options)
+            place = AscendBackend(device, **options)
             stack.callback(place.close)
             opened, open_ = [], place.open
 
@@ -543,7 +543,7 @@ def test_a_load_that_finds_the_card_lost_calls_nothing_of_it_any_more(
         act(self, *given)
 
     def load(armed=""):
-        with closing(CardPlace(0)) as place:
+        with closing(AscendBackend(0)) as place:
             begin = sum(machine.report.calls.values())
             machine.arm(armed)
             with closing(place.open([artifact], threads=1, outputs=())) as engine:
@@ -577,11 +577,11 @@ def test_adopted_memory_is_copied_from_and_to_in_the_stream(engine, machine):
             given[name] = own[: array.nbytes].view(array.dtype).reshape(array.shape)
             given[name][...] = array
         result = planned[:64].view(np.float32).reshape(4, 4)
-        engine.place.adopt(memory)
+        engine.place.register(memory)
         engine.run(given, {"embedding": result})
         np.testing.assert_allclose(result, expected, rtol=1e-5)
         assert "rt.memcpy" not in machine.report.calls
-        engine.place.disown(memory)
+        engine.place.unregister(memory)
         engine.run(given, {"embedding": result})
         assert machine.report.calls["rt.memcpy"] == 3
         del memory, ids, mask, planned, given, result, own
@@ -591,22 +591,22 @@ def test_memory_that_cannot_be_pinned_is_copied_at_once(engine, monkeypatch, mac
     monkeypatch.setattr("platform.release", lambda: "5.10.0-60.18.0.50.oe2203.aarch64")
     inputs, expected = token_batch(4, 8)
     memory = np.zeros(mmap.PAGESIZE, np.uint8)
-    engine.place.adopt(memory)
+    engine.place.register(memory)
     assert "207000 ACL_ERROR_RT_FEATURE_NOT_SUPPORT" in caplog.text
     assert "found Linux 5.10.0" in caplog.text
     np.testing.assert_allclose(
         engine.run(inputs, {"embedding": None})["embedding"], expected, rtol=1e-5
     )
-    engine.place.disown(memory)
+    engine.place.unregister(memory)
     assert not {"rt.host_register_v2", "rt.host_unregister"} & machine.report.calls.keys()
 
 
 def test_a_pyacl_that_cannot_pin_what_is_there_is_no_failure(engine, monkeypatch, caplog):
     monkeypatch.delattr(sys.modules["acl"].rt, "host_register_v2")
     memory = np.zeros(mmap.PAGESIZE, np.uint8)
-    engine.place.adopt(memory)
+    engine.place.register(memory)
     assert "acl.rt.host_register_v2: 207000" in caplog.text
-    engine.place.disown(memory)
+    engine.place.unregister(memory)
 
 
 # -- threads --------------------------------------------------------------------------------------
@@ -974,7 +974,7 @@ def test_whichever_call_of_a_load_is_refused_nothing_of_it_stays(encoder_dir, ma
 
     def load():
         with ExitStack() as opened:
-            place = CardPlace(0)
+            place = AscendBackend(0)
             opened.callback(place.close)
             engine = place.open([artifact], threads=1, outputs=())
             opened.callback(engine.close)

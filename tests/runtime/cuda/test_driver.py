@@ -9,9 +9,7 @@ import pytest
 from runtime.support.fakes import FAKES
 from runtime.support.gpus import gpus_of
 
-from ge_runtime.cuda.driver import Context, CudaDriver, CudaFault
-from ge_runtime.cuda.gpu import CAPTURING, Gpus
-from ge_runtime.cuda.memory import PinnedMemory
+from ge_runtime.cuda.gpu import CAPTURING, Context, CudaDriver, CudaFault, Gpus, PinnedMemory
 from ge_runtime.devices import Watch
 from ge_runtime.devices.host import PAGE
 from ge_runtime.errors import EngineFault, EngineLost, NoDevice, OutOfMemory
@@ -65,7 +63,7 @@ def test_machine_without_a_driver_is_told_what_brings_it(monkeypatch):
     def missing(name):
         raise OSError(f"{name}: cannot open shared object file: No such file or directory")
 
-    monkeypatch.setattr("ge_runtime.cuda.driver.ctypes.CDLL", missing)
+    monkeypatch.setattr("ge_runtime.cuda.gpu.ctypes.CDLL", missing)
     with pytest.raises(
         NoDevice, match=r"found no driver \(libcuda\.so\.1: cannot open shared .*al"
     ):
@@ -73,7 +71,7 @@ def test_machine_without_a_driver_is_told_what_brings_it(monkeypatch):
 
 
 def test_driver_that_does_not_begin_is_told_in_its_own_words(monkeypatch, library):
-    monkeypatch.setattr("ge_runtime.cuda.driver.ctypes.CDLL", lambda name: library(begins_with=100))
+    monkeypatch.setattr("ge_runtime.cuda.gpu.ctypes.CDLL", lambda name: library(begins_with=100))
     with pytest.raises(NoDevice) as raised:
         CudaDriver.load()
     assert str(raised.value).startswith(
@@ -162,13 +160,13 @@ def test_buffers_are_pinned_in_whole_pages_until_they_are_freed(gpu, machine):
 def test_memory_that_was_there_is_pinned_and_let_go(gpu, machine, caplog):
     memory = memory_of(gpu)
     own = np.zeros(3 * PAGE, np.uint8)[PAGE : 2 * PAGE]
-    memory.adopt(own)
+    memory.register(own)
     assert machine.pinned == {own.ctypes.data: PAGE}
-    memory.disown(own)
-    memory.disown(own)
+    memory.unregister(own)
+    memory.unregister(own)
     assert not machine.pinned
-    memory.adopt(own)
-    memory.disown_all()
+    memory.register(own)
+    memory.unregister_all()
     assert not machine.pinned
     assert not caplog.messages
 
@@ -192,7 +190,7 @@ def test_memory_of_a_lost_gpu_is_left_alone(gpu, machine):
     machine.lost = "anything"
     memory.free_all()  # nobody has noticed yet
     gpu.fault("bad index", short=False)
-    memory.disown_all()
+    memory.unregister_all()
     assert list(machine.pinned.values()) == [PAGE]
 
 

@@ -2,10 +2,8 @@ import os
 
 import pytest
 
-from ge_runtime.config import ENGINES
-from ge_runtime.engines import artifact
+from ge_runtime.components import Requirement, engine_entries
 from ge_runtime.engines.artifact import (
-    SUFFIXES,
     Artifact,
     find_artifact,
     find_artifacts,
@@ -26,15 +24,11 @@ def folder(tmp_path):
     return make
 
 
-def only(*engines):
-    return lambda engine: engine in engines
+def only(*packages):
+    return lambda requirement: requirement.name in packages
 
 
-ALL = only(*SUFFIXES)
-
-
-def test_every_engine_of_the_language_has_its_artifact():
-    assert set(ENGINES) == {"auto", *SUFFIXES}
+ALL = only(*(entry.requires.name for entry in engine_entries()))
 
 
 def test_auto_prefers_onnxruntime_and_says_what_else_would_do(folder):
@@ -198,8 +192,8 @@ def test_all_stages_that_lack_their_artifact_are_told(folder):
 
 
 def test_installed_tells_what_can_be_imported():
-    assert is_installed("onnxruntime")
-    assert not is_installed("no_such_engine")
+    assert is_installed(Requirement("onnxruntime"))
+    assert not is_installed(Requirement("no_such_engine"))
 
 
 # -- on a GPU -------------------------------------------------------------------------------------
@@ -242,13 +236,11 @@ def test_what_makes_a_package_one_for_a_gpu_is_a_file_of_it(tmp_path, monkeypatc
     (package / "lib").mkdir(parents=True)
     (package / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    needed = ("engine_of_tests", "lib/libcuda_part.so")
-    monkeypatch.setitem(artifact._LIBRARIES, "engine for CUDA", needed)
-    assert not is_installed("engine for CUDA")
+    needed = Requirement("engine for CUDA", module="engine_of_tests", file="lib/libcuda_part.so")
+    assert not is_installed(needed)
     (package / "lib/libcuda_part.so").touch()
-    assert is_installed("engine for CUDA")
-    monkeypatch.setitem(artifact._LIBRARIES, "another", ("no_such_engine", "lib.so"))
-    assert not is_installed("another")
+    assert is_installed(needed)
+    assert not is_installed(Requirement("another", module="no_such_engine", file="lib.so"))
 
 
 # -- on a card ------------------------------------------------------------------------------------

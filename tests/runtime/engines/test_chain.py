@@ -12,9 +12,9 @@ from runtime.support.graphs import ENCODER, NONZERO, encode, onnx_model, write
 
 from ge_runtime.devices import HostDevice
 from ge_runtime.engines.artifact import find_artifacts
+from ge_runtime.engines.backend import open_engine
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.engines.chain import ChainEngine
-from ge_runtime.engines.loader import open_engine
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost, OutOfMemory
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import DType

@@ -32,8 +32,8 @@ from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.ge_py import open_ge
 from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.ascend_backend import AscendBackend
 from ge_runtime.engines.base import GraphTensor, Limited, Signature
-from ge_runtime.engines.places import CardPlace
 from ge_runtime.errors import (
     ArtifactFault,
     EngineFault,
@@ -92,7 +92,7 @@ def opened():
     with ExitStack() as stack:
 
         def open_(path, outputs=("embedding",), arena=ARENA, **options):
-            place = CardPlace(0, workspace_bytes=arena, options=options.pop("ge", {}))
+            place = AscendBackend(0, workspace_bytes=arena, options=options.pop("ge", {}))
             stack.callback(place.close)
             artifact = Artifact(path, "ge_session", "")
             engine = place.open([artifact], threads=1, outputs=outputs)
@@ -220,7 +220,7 @@ def test_an_om_on_the_same_card_takes_turns_with_it(air, opened, tmp_path):
     write(ENCODER, "onnxruntime", tmp_path)
     om = compile_om(tmp_path, *token_gears((2, 8), (4, 8)))
     session = opened(air(ENCODER))
-    with closing(CardPlace(0)) as place:
+    with closing(AscendBackend(0)) as place:
         artifact = Artifact(Path(om), "om", "")
         with closing(place.open([artifact], threads=1, outputs=["embedding"])) as file:
             file.bind([], place.memory)
@@ -356,7 +356,7 @@ def test_what_it_cannot_promise_is_told_with_its_plan(air, opened):
 
 
 def test_other_engines_of_a_card_are_not_opened_for_others(air):
-    with closing(CardPlace(0)) as place:
+    with closing(AscendBackend(0)) as place:
         artifact = Artifact(air(ENCODER), "torch", "")
         with pytest.raises(ArtifactFault, match="found placement: service for engine torch, expec"):
             place.open([artifact], threads=1, outputs=["embedding"])

@@ -2,7 +2,7 @@ import pytest
 from runtime.support.graphs import ENCODER
 
 from ge_runtime.engines.artifact import find_artifact
-from ge_runtime.engines.loader import open_engine
+from ge_runtime.engines.backend import open_engine
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.engines.torch import TorchEngine
 

@@ -21,12 +21,13 @@ from runtime.support.gpus import fake_gpu, real_gpu
 from runtime.support.graphs import ENCODER, TABLE, onnx_model
 
 from ge_runtime import Runtime
-from ge_runtime.engines import cuda_place, onnx_cuda
+from ge_runtime.components import engines_on
+from ge_runtime.engines import cuda_backend, onnx_cuda
 from ge_runtime.engines.artifact import Artifact, is_installed
+from ge_runtime.engines.backend import open_backend
 from ge_runtime.engines.base import Limited
 from ge_runtime.engines.onnx import OnnxEngine, open_session, signature_of
 from ge_runtime.engines.onnx_cuda import OnnxCudaEngine
-from ge_runtime.engines.places import place_for
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost, NoDevice, OutOfMemory
 from ge_runtime.testing.conformance import check
 
@@ -46,7 +47,7 @@ def on_host(version_dir, fake):
     def open_(graph, threads=1):
         path = version_dir(graph) / "model.onnx"
         session = open_session(path, threads, ["CPUExecutionProvider"], RECORDED)
-        gpu = cuda_place.PROCESS_GPUS.gpu(0)
+        gpu = cuda_backend.PROCESS_GPUS.gpu(0)
         return OnnxCudaEngine(gpu, session, signature_of(path, session), path)
 
     return open_
@@ -55,11 +56,11 @@ def on_host(version_dir, fake):
 @pytest.fixture
 def on_gpu(version_dir):
     """A function: the engine of a graph, on a GPU; closed at the end."""
-    real_gpu("onnxruntime-gpu")
+    real_gpu("onnxruntime")
     with ExitStack() as stack:
 
         def open_(graph, threads=1):
-            place = place_for("cuda:0")
+            place = open_backend("cuda:0")
             stack.callback(place.close)
             artifact = Artifact(version_dir(graph) / "model.onnx", "onnxruntime", "")
             engine = place.open([artifact], threads=threads, outputs=["y"])
@@ -147,7 +148,7 @@ def test_on_the_host_itself_nothing_is_limited(version_dir):
 
 
 def opened_at(path):
-    place = place_for("cuda:0")
+    place = open_backend("cuda:0")
     try:
         artifact = Artifact(path, "onnxruntime", "")
         return place.open([artifact], threads=1, outputs=["y"])
@@ -155,7 +156,9 @@ def opened_at(path):
         place.close()
 
 
-@pytest.mark.skipif(is_installed("onnxruntime-gpu"), reason="onnxruntime-gpu is installed")
+@pytest.mark.skipif(
+    is_installed(engines_on("cuda")["onnxruntime"].requires), reason="onnxruntime-gpu is installed"
+)
 def test_onnxruntime_for_the_cpu_is_told_what_to_do(version_dir, fake):
     cure = (
         r"cuda:0: found onnxruntime [\d.]+ without CUDA, expected onnxruntime-gpu: `pip uninstall "
@@ -261,15 +264,14 @@ def test_onnxruntime_gpu_without_a_gpu_says_what_it_lacks(version_dir):
         from pathlib import Path
         from types import SimpleNamespace
         from fake_cuda.libcuda import Library
-        from ge_runtime.cuda.driver import CudaDriver
-        from ge_runtime.cuda.gpu import Gpus
+        from ge_runtime.cuda.gpu import CudaDriver, Gpus
         from ge_runtime.engines.onnx_cuda import OnnxCudaEngine
         from ge_runtime.errors import NoDevice
         machine = SimpleNamespace(lost=None, capture=None, pins=True, pinned={{}})
         gpu = Gpus(lambda: CudaDriver(Library(machine))).gpu(0)
         path = Path({str(version_dir(ENCODER) / "model.onnx")!r})
         try:
-            OnnxCudaEngine.open_on(gpu, path, 1, None)
+            OnnxCudaEngine.open_on(gpu, path, 1)
         except NoDevice as fault:
             print(fault)
     """
@@ -293,7 +295,7 @@ ON_GPU = {"devices": "cuda:0", "gears.batch": "1, 4, 8", "gears.tokens": "8, 32"
 
 @pytest.mark.gpu
 def test_no_answer_depends_on_its_company(version_dir):
-    real_gpu("onnxruntime-gpu")
+    real_gpu("onnxruntime")
     config = encoder_config({**ON_GPU, "cost": "launch_us=100, element_ns=10, element2_ns=0"})
     report = check(version_dir(ENCODER), config, ranges={"input_ids": (0, 16)}, rounds=3)
     assert report.passed, str(report)
@@ -301,7 +303,7 @@ def test_no_answer_depends_on_its_company(version_dir):
 
 @pytest.mark.gpu
 def test_workspace_may_have_a_limit(version_dir):
-    real_gpu("onnxruntime-gpu")
+    real_gpu("onnxruntime")
     config = encoder_config({**ON_GPU, "workspace_pool_mib": "64"})
     with closing(Runtime.open(version_dir(ENCODER), config, instance_name="encoder_0")) as runtime:
         tokens = {"input_ids": np.array([[1, 2]]), "lengths": np.array([[2]], np.int32)}

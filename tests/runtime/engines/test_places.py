@@ -11,14 +11,14 @@ from runtime.support.graphs import ENCODER
 from ge_runtime import Runtime
 from ge_runtime.assembly import assemble
 from ge_runtime.engines.artifact import find_artifacts
-from ge_runtime.engines.places import HostPlace, place_for
+from ge_runtime.engines.backend import HostBackend, open_backend
 
 COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0"}
 
 
 def test_the_host_is_a_place_whose_engines_work_in_its_memory(version_dir):
-    place = place_for("cpu")
-    assert isinstance(place, HostPlace)
+    place = open_backend("cpu")
+    assert isinstance(place, HostBackend)
     assert (place.kind, place.name, place.hardware) == ("cpu", "cpu", "host")
     artifacts = find_artifacts(version_dir(ENCODER), "onnxruntime")
     engine = place.open(artifacts, threads=1, outputs=["embedding"])
@@ -31,7 +31,7 @@ def test_the_host_is_a_place_whose_engines_work_in_its_memory(version_dir):
 
 
 def test_a_frozen_place_counts_and_a_closed_one_has_nothing_left():
-    place = place_for("cpu")
+    place = open_backend("cpu")
     place.memory.allocate("inputs", 100)
     place.freeze()
     place.memory.allocate("late", 10)
@@ -44,16 +44,16 @@ def test_a_frozen_place_counts_and_a_closed_one_has_nothing_left():
 def test_each_entry_of_devices_has_a_place_of_its_own(version_dir):
     config = encoder_config({**COST, "devices": "cpu, cpu"})
     parts = assemble(version_dir(ENCODER), config, instance_name="tiny_0", derived=())
-    first, second = parts.places
+    first, second = parts.backends
     assert first is not second
     assert first.memory.allocated_bytes == second.memory.allocated_bytes
-    for part in (*parts.executors, *parts.places):
+    for part in (*parts.executors, *parts.backends):
         part.close()
 
 
 def test_a_closed_runtime_keeps_no_memory_but_that_of_answers(version_dir):
     runtime = Runtime.open(version_dir(ENCODER), encoder_config(COST), instance_name="tiny_0")
-    (place,) = runtime._parts.places
+    (place,) = runtime._parts.backends
     memory = [weakref.ref(buffer.memory.base) for buffer in place.memory._live]
     tokens = {"input_ids": np.array([[1, 2]]), "lengths": np.array([[2]], np.int32)}
     (answer,) = runtime.infer([tokens])

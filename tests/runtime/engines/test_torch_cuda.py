@@ -19,8 +19,8 @@ from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, PIXELS, TABLE, co
 from ge_runtime import Runtime
 from ge_runtime.cuda.gpu import CAPTURING
 from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.backend import DeviceSettings, open_backend
 from ge_runtime.engines.base import Limited
-from ge_runtime.engines.places import place_for
 from ge_runtime.errors import (
     ArtifactFault,
     EngineFault,
@@ -42,7 +42,7 @@ SIZES = [(1, 1), (1, 7), (5, 1), (8, 32)]
 def gpu(request, monkeypatch):
     """The fake GPU's machine, or None on a real one."""
     if request.param == "real":
-        return real_gpu("torch for CUDA")
+        return real_gpu("torch")
     return fake_gpu(monkeypatch)
 
 
@@ -57,7 +57,7 @@ def place():
     with ExitStack() as stack:
 
         def place_on(device="cuda:0", **more):
-            place = place_for(device, **more)
+            place = open_backend(device, DeviceSettings(**more))
             stack.callback(place.close)
             return place
 
@@ -358,15 +358,15 @@ def test_failed_execution_that_broke_nothing_is_a_fault(opened, fake):
 @pytest.mark.slow
 def test_failed_assertion_on_a_real_device_loses_it(version_dir):
     """In a process of its own, which it takes the GPU from."""
-    real_gpu("torch for CUDA")
+    real_gpu("torch")
     code = f"""
         from pathlib import Path
         import numpy as np
         from ge_runtime.engines.artifact import Artifact
-        from ge_runtime.engines.places import place_for
+        from ge_runtime.engines.backend import DeviceSettings, open_backend
         from ge_runtime.errors import EngineLost
         path = Path({str(version_dir(ENCODER, "torch") / "model.pt2")!r})
-        place = place_for("cuda:0")
+        place = open_backend("cuda:0")
         engine = place.open([Artifact(path, "torch", "")], threads=1, outputs=["embedding"])
         shape = dict.fromkeys(("input_ids", "attention_mask"), (2, 3))
         engine.bind([shape], place.memory)

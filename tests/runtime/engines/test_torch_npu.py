@@ -17,9 +17,9 @@ from runtime.support.graphs import ENCODER, copy_of
 from ge_runtime import Runtime
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.ascend_backend import AscendBackend
 from ge_runtime.engines.base import Limited
-from ge_runtime.engines.places import CardPlace
-from ge_runtime.engines.torch_npu_place import TorchNpuPlace
+from ge_runtime.engines.torch_npu import TorchNpuBackend
 from ge_runtime.errors import (
     ArtifactFault,
     ConfigFault,
@@ -54,7 +54,7 @@ def place():
     with ExitStack() as stack:
 
         def place_on(device=0, **options):
-            place = TorchNpuPlace(device, options)
+            place = TorchNpuBackend(device, options)
             stack.callback(place.close)
             return place
 
@@ -179,7 +179,7 @@ def test_card_that_torch_found_lost_is_lost_for_all_that_use_it(version_dir, pla
     with pytest.raises(EngineLost, match=f"error code is {LOST}"):
         place(0)
     with pytest.raises(EngineLost, match=f"error code is {LOST}"):
-        CardPlace(0)
+        AscendBackend(0)
     state.fails_with = None
     assert right(other, 2, 3)
 
@@ -262,10 +262,10 @@ def told_by(code, *path, **environment):
 
 
 OPEN = """
-    from ge_runtime.engines.torch_npu_place import TorchNpuPlace
+    from ge_runtime.engines.torch_npu import TorchNpuBackend
     from ge_runtime.errors import NoDevice
     try:
-        TorchNpuPlace(0, {})
+        TorchNpuBackend(0, {})
     except NoDevice as fault:
         print(fault)
 """

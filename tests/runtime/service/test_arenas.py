@@ -28,8 +28,8 @@ class Service(Nobody):
     """The other side: maps what is announced."""
 
     def __init__(self):
-        self.adopted = []
-        self.arenas = Arenas(self.adopted.append, lambda memory: self.adopted.pop())
+        self.registered = []
+        self.arenas = Arenas(self.registered.append, lambda memory: self.registered.pop())
 
     def arena(self, shared):
         self.arenas.add(shared.number, shared.descriptor, shared.nbytes)
@@ -86,9 +86,9 @@ def test_freed_memory_is_forgotten_by_the_service_and_stays_its_views():
     answer = buffer.memory[:8]
     answer[...] = 3
     assert service.arenas.nbytes == 8192
-    assert len(service.adopted) == 1
+    assert len(service.registered) == 1
     buffer.free()
-    assert (service.arenas.nbytes, service.adopted) == (0, [])
+    assert (service.arenas.nbytes, service.registered) == (0, [])
     assert answer.tolist() == [3] * 8
     del answer, buffer
     gc.collect()

@@ -31,7 +31,7 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import RuntimeFault, ServiceFault
 from ge_runtime.service import keeper
 from ge_runtime.service.alarm import Alarm
-from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.client import ServiceBackend
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.paths import RuntimeFolder
 from ge_runtime.service.pulse import Pulse
@@ -129,7 +129,7 @@ def test_next_service_is_not_started_before_its_time(services, monkeypatch):
             return super().wait(seconds, channel)
 
     monkeypatch.setattr(keeper, "Alarm", Watched)
-    place = ServicePlace("cpu", "client", limits=Limits(retry_s=3600.0))
+    place = ServiceBackend("cpu", "client", limits=Limits(retry_s=3600.0))
     os.kill(place.pid, signal.SIGKILL)
     until(lambda: pauses, "the notice")
     assert pauses == [(3600.0, False)]
@@ -183,7 +183,7 @@ def test_open_and_close_leave_no_descriptor_on_either_side(services, runtime, ve
 
 
 def test_service_that_hangs_is_ended_and_replaced(services, version_dir, hang):
-    place = ServicePlace("cpu", "client", limits=QUICK)
+    place = ServiceBackend("cpu", "client", limits=QUICK)
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     engine = place.open([artifact], threads=1, outputs=["embedding"])
     inputs, expected = token_batch(2, 3)
@@ -199,7 +199,7 @@ def test_service_that_hangs_is_ended_and_replaced(services, version_dir, hang):
 
 
 def test_load_that_meets_the_death_of_a_service_goes_on_with_the_next(services, version_dir):
-    place = ServicePlace("cpu", "client", limits=Limits(retry_s=3600.0))
+    place = ServiceBackend("cpu", "client", limits=Limits(retry_s=3600.0))
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     inputs, expected = token_batch(2, 3)
     shapes = {name: array.shape for name, array in inputs.items()}
@@ -226,8 +226,8 @@ def test_load_that_meets_the_death_of_a_service_goes_on_with_the_next(services, 
 
 
 def test_load_that_finds_no_next_service_fails_with_its_reason(services, version_dir):
-    first = ServicePlace("cpu", "first")
-    place = ServicePlace("cpu", "client")
+    first = ServiceBackend("cpu", "first")
+    place = ServiceBackend("cpu", "client")
     pid = place.pid
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     with nobody_starts_another():
@@ -244,7 +244,7 @@ def test_client_closes_at_once_while_the_next_service_starts(
     services, version_dir, tmp_path, monkeypatch
 ):
     limits = Limits(start_s=3600.0, retry_s=0.01)
-    place = ServicePlace("cpu", "client", limits=limits)
+    place = ServiceBackend("cpu", "client", limits=limits)
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     engine = place.open([artifact], threads=1, outputs=["embedding"])
     buffer = place.memory.allocate("inputs", 1000)
@@ -259,7 +259,7 @@ def test_client_closes_at_once_while_the_next_service_starts(
 
 def test_client_of_a_service_that_hangs_closes_soon(services, version_dir, monkeypatch):
     monkeypatch.setattr(keeper, "_WORD_S", 0.01)
-    place = ServicePlace("cpu", "client", limits=Limits(hung_s=3600.0, retry_s=3600.0))
+    place = ServiceBackend("cpu", "client", limits=Limits(hung_s=3600.0, retry_s=3600.0))
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     engine = place.open([artifact], threads=1, outputs=["embedding"])
     buffers = [place.memory.allocate("inputs", 1000) for _ in range(3)]
@@ -272,12 +272,12 @@ def test_lock_of_a_service_that_does_not_come_to_listen_is_told_with_its_process
     services, tmp_path, monkeypatch
 ):
     with never_listening(services, tmp_path, monkeypatch):
-        starting = Beside(ServicePlace, "cpu", "first", limits=Limits(start_s=3600.0))
+        starting = Beside(ServiceBackend, "cpu", "first", limits=Limits(start_s=3600.0))
         until(lambda: lock_holder(services) is not None, "the start")
         pid = lock_holder(services)
         stop(pid)
         with pytest.raises(ServiceFault) as raised:
-            ServicePlace("cpu", "second", limits=Limits(start_s=0.1))
+            ServiceBackend("cpu", "second", limits=Limits(start_s=0.1))
         assert str(raised.value) == (
             "found no device service of cpu that answers within 0.1 s; "
             f"process {pid} is its service, or is to be: end it if it hangs; "
@@ -312,10 +312,10 @@ def lock_holder(services):
 
 def test_client_that_meets_a_service_that_hangs_has_the_next(services, hang):
     """Even if it took all the time there was to find that out."""
-    first = ServicePlace("cpu", "first", limits=Limits(probe_s=3600.0))
+    first = ServiceBackend("cpu", "first", limits=Limits(probe_s=3600.0))
     hanging = first.pid
     hang(hanging)
-    second = ServicePlace("cpu", "second", limits=QUICK)
+    second = ServiceBackend("cpu", "second", limits=QUICK)
     assert second.pid != hanging
     second.close()
     first.close()
@@ -345,7 +345,7 @@ def test_fork_of_a_client_is_told_that_the_service_is_not_its_own(services, vers
 
 
 def test_service_that_hangs_is_found_out_while_nobody_asks_for_anything(services, hang):
-    place = ServicePlace("cpu", "client", limits=QUICK)
+    place = ServiceBackend("cpu", "client", limits=QUICK)
     pid = place.pid
     hang(pid)
     wait_for_end(pid)
@@ -364,7 +364,7 @@ def test_client_that_hangs_holds_up_nobody(services, runtime, version_dir):
 
 def test_model_whose_file_has_changed_does_not_come_back_as_another(services, tmp_path):
     path = write(ENCODER, "onnxruntime", tmp_path / "1")
-    place = ServicePlace("cpu", "client", limits=QUICK)
+    place = ServiceBackend("cpu", "client", limits=QUICK)
     engine = place.open([Artifact(path, "onnxruntime", "")], threads=1, outputs=["embedding"])
     write(PIXELS, "onnxruntime", tmp_path / "1")
     pid = place.pid
@@ -383,13 +383,13 @@ def test_model_whose_file_has_changed_does_not_come_back_as_another(services, tm
 
 
 def test_client_is_closed_at_once_while_it_waits_for_a_service_that_hangs(services):
-    place = ServicePlace("cpu", "client", limits=Limits(probe_s=0.01, hung_s=3600.0))
+    place = ServiceBackend("cpu", "client", limits=Limits(probe_s=0.01, hung_s=3600.0))
     stop(place.pid)
     Beside(place.close).result()
 
 
 def test_service_is_not_ended_for_what_is_wrong_here(services):
-    place = ServicePlace("cpu", "client")
+    place = ServiceBackend("cpu", "client")
     with RuntimeFolder.open(services.path) as folder:
         pulse = Pulse("cpu", folder, Limits(probe_s=0.0), place.pid, lambda: None)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

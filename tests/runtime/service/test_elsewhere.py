@@ -13,7 +13,7 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.service import pulse
 from ge_runtime.service.channel import PeerGone
-from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.client import ServiceBackend
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.paths import RuntimeFolder
 from ge_runtime.service.pulse import Pulse
@@ -21,7 +21,7 @@ from ge_runtime.service.pulse import Pulse
 
 @pytest.fixture
 def place(services):
-    place = ServicePlace("cpu", "client")
+    place = ServiceBackend("cpu", "client")
     yield place
     place.close()
 

@@ -8,7 +8,7 @@ from runtime.support.graphs import ENCODER, NONZERO, PIXELS, copy_of
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Engine, Remote
 from ge_runtime.errors import ArtifactFault, EngineFault
-from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.client import ServiceBackend
 
 
 def artifact(version_dir, graph, engine="onnxruntime"):
@@ -18,7 +18,7 @@ def artifact(version_dir, graph, engine="onnxruntime"):
 
 @pytest.fixture(scope="module")
 def place(shared_services):
-    place = ServicePlace("cpu", "conformance")
+    place = ServiceBackend("cpu", "conformance")
     yield place
     place.close()
 

@@ -11,7 +11,7 @@ from runtime.support.graphs import ENCODER, encode
 from support.waiting import until
 
 from ge_runtime import PlanFault, Runtime
-from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.client import ServiceBackend
 from ge_runtime.service.limits import Limits
 
 CONFIG = encoder_config(
@@ -37,7 +37,7 @@ def descriptors():
 def test_memory_that_cannot_be_shared_is_a_fault_of_the_plan(services, version_dir):
     folder = version_dir(ENCODER)
     # Who does not look whether it lives: that takes a descriptor for a moment.
-    place = ServicePlace("cpu", "who keeps the service", limits=Limits(probe_s=3600.0))
+    place = ServiceBackend("cpu", "who keeps the service", limits=Limits(probe_s=3600.0))
     before = descriptors()
     with files_of_at_most(0), pytest.raises(PlanFault) as raised:
         Runtime.open(folder, CONFIG, instance_name="encoder_0")

@@ -8,7 +8,7 @@ from runtime.support.services import wait_for_end
 from support.waiting import until
 
 from ge_runtime.service import launcher, pulse
-from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.client import ServiceBackend
 from ge_runtime.service.limits import Limits
 
 
@@ -47,17 +47,17 @@ def before(function, what):
 
 def test_fork_while_the_service_starts_does_not_keep_its_lock(services, fork, monkeypatch):
     monkeypatch.setattr(launcher, "_spawn", before(launcher._spawn, fork))
-    place = ServicePlace("cpu", "client", limits=Limits(grace_s=0.01))
+    place = ServiceBackend("cpu", "client", limits=Limits(grace_s=0.01))
     place.close()
     wait_for_end(place.pid)
     assert not services.is_locked()
 
 
 def test_fork_while_the_service_greets_does_not_hide_who_has_left(services, fork, monkeypatch):
-    other = ServicePlace("cpu", "who keeps the service")
+    other = ServiceBackend("cpu", "who keeps the service")
     with monkeypatch.context() as patch:
         patch.setattr(pulse, "ask", before(pulse.ask, fork))
-        place = ServicePlace("cpu", "client")
+        place = ServiceBackend("cpu", "client")
     place.close()
     until(lambda: [one["name"] for one in services.stats()["clients"]] == ["who keeps the service"])
     other.close()

@@ -7,15 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from runtime.support.configs import encoder_config
-from runtime.support.gpus import fake_gpu, real_gpu
+from runtime.support.gpus import any_torch_will_do, fake_gpu, real_gpu
 from runtime.support.graphs import ENCODER, encode
 from runtime.support.services import TIMEOUT_S
 from support.waiting import until
 
 from ge_runtime import Runtime
 from ge_runtime.clock import SystemClock
-from ge_runtime.engines import artifact
-from ge_runtime.engines.places import place_for
+from ge_runtime.engines.backend import open_backend
 from ge_runtime.errors import EngineLost, NoDevice
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.paths import RuntimeFolder
@@ -53,7 +52,7 @@ def service_here(path):
             folder,
             clock=SystemClock(),
             limits=Limits(),
-            open_place=place_for,
+            open_place=open_backend,
             cores=1,
         )
         thread = threading.Thread(target=lambda: (server.run(), server.close()))
@@ -117,7 +116,7 @@ def test_clients_execute_from_many_threads(served, version_dir):
 
 
 def test_service_without_a_gpu_says_what_is_missing(services, monkeypatch, version_dir):
-    monkeypatch.setitem(artifact._LIBRARIES, "torch for CUDA", ("torch", "version.py"))
+    any_torch_will_do(monkeypatch)
     config = encoder_config({"placement": "service", "devices": "cuda:7", "engine": "torch"})
     with pytest.raises(NoDevice, match="cuda"):
         Runtime.open(version_dir(ENCODER, "torch"), config, instance_name="encoder_0")
@@ -125,11 +124,9 @@ def test_service_without_a_gpu_says_what_is_missing(services, monkeypatch, versi
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("engine", "package"), [("torch", "torch for CUDA"), ("onnxruntime", "onnxruntime-gpu")]
-)
-def test_real_gpu_is_shared_by_clients(services, version_dir, engine, package):
-    real_gpu(package)
+@pytest.mark.parametrize("engine", ["torch", "onnxruntime"])
+def test_real_gpu_is_shared_by_clients(services, version_dir, engine):
+    real_gpu(engine)
     config = {**CONFIG, "parameters": {**CONFIG["parameters"], "engine": {"string_value": engine}}}
     folder = version_dir(ENCODER, engine)
     runtimes = [

@@ -7,13 +7,13 @@ from onnx import TensorProto, helper
 from runtime.support.graphs import ENCODER, PIXELS, onnx_model, write
 
 from ge_runtime.engines.artifact import Artifact
-from ge_runtime.engines.places import HostPlace
+from ge_runtime.engines.backend import HostBackend
 from ge_runtime.errors import ArtifactFault, OutOfMemory
 from ge_runtime.service import library as library_module
 from ge_runtime.service.library import Library
 
 
-class CountingPlace(HostPlace):
+class CountingPlace(HostBackend):
     """The host, with the number of engines that are open."""
 
     def __init__(self):

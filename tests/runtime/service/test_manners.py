@@ -17,7 +17,7 @@ from support.waiting import until
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ArtifactFault, OutOfMemory, RuntimeFault, ServiceFault
 from ge_runtime.service.channel import PeerGone
-from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.client import ServiceBackend
 from ge_runtime.service.executions import NOWHERE, pack_layout, pack_run, unpack_done
 from ge_runtime.service.protocol import MOST_LARGE_BYTES, VERSION, Kind, framed, pack_json
 from ge_runtime.service.pulse import ask
@@ -27,7 +27,7 @@ from ge_runtime.service.sealed import sealed_file
 @pytest.fixture(scope="module")
 def neighbour(shared_services, version_dir):
     """A client that minds its own business: after each test it must be served as before."""
-    place = ServicePlace("cpu", "neighbour")
+    place = ServiceBackend("cpu", "neighbour")
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     engine = place.open([artifact], threads=1, outputs=["embedding"])
     yield engine
@@ -338,7 +338,7 @@ def test_output_of_a_wrong_shape_writes_nothing_beyond_it(shared_services, clien
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_other_users_are_not_served_even_where_they_can_reach_the_socket(services):
-    place = ServicePlace("cpu", "client")
+    place = ServiceBackend("cpu", "client")
     services.path.chmod(0o707)  # others could not even knock otherwise
     (services.path / "cpu.sock").chmod(0o606)
     code = (

@@ -14,7 +14,7 @@ from support.waiting import until
 
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import Cancelled, EngineFault, EngineLost, Expired, OutOfMemory
-from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.client import ServiceBackend
 from ge_runtime.service.limits import Limits
 from ge_runtime.testing.clock import ManualClock
 
@@ -38,7 +38,7 @@ def opened(artifact):
     with contextlib.ExitStack() as stack:
 
         def open_engine(name="client", **options):
-            place = ServicePlace("held", name, **options)
+            place = ServiceBackend("held", name, **options)
             stack.callback(place.close)
             return place.open([artifact], threads=1, outputs=["y"])
 
@@ -117,7 +117,7 @@ def test_execution_that_nobody_wants_any_more_is_cancelled_while_it_waits(held, 
 def test_client_that_leaves_while_it_waits_is_dropped_from_the_queue(held, opened, artifact):
     device, server = held
     running = fill(device, [opened("first"), opened("second")])
-    place = ServicePlace("held", "leaver", limits=Limits(retry_s=60.0))
+    place = ServiceBackend("held", "leaver", limits=Limits(retry_s=60.0))
     engine = place.open([artifact], threads=1, outputs=["y"])
     waiting = Beside(run, engine, 9.0)
     until(lambda: server.turns.stats().waiting == 1, "the wait")
@@ -200,7 +200,7 @@ def test_place_that_takes_long_to_open_is_no_service_without_clients(services):
             return device
 
         server._open_place = slow
-        coming = Beside(ServicePlace, "held", "client")
+        coming = Beside(ServiceBackend, "held", "client")
         assert opening.wait(30)
         clock.advance(1000.0)
         services.greet("held", role="observer")[0].close()  # it has looked at its clock since
@@ -242,32 +242,32 @@ def test_arenas_are_adopted_by_the_place_and_disowned_when_the_client_leaves(hel
     engine = opened()
     place = engine._place
     buffer = place.memory.allocate("inputs", 10_000)
-    assert device.adopted == [12_288]
+    assert device.registered == [12_288]
     buffer.free()
-    assert device.adopted == []
+    assert device.registered == []
     place.memory.allocate("inputs", 5000)
     place.memory.allocate("answers", 5000)
     assert run(engine, 1.0) == 2.0
     place.close()
-    until(lambda: (device.adopted, device.closed) == ([], 1), "what it had")
+    until(lambda: (device.registered, device.closed) == ([], 1), "what it had")
     assert len(server.tenants) == 0
 
 
 def test_memory_that_the_device_does_not_let_go_of_keeps_nothing_else(held, opened, caplog):
     device, server = held
     place = opened()._place
-    let_go = device.disown
+    let_go = device.unregister
 
-    def disown(memory):
+    def unregister(memory):
         if memory.nbytes == 8192:
             raise OutOfMemory("it is still in use")
         let_go(memory)
 
-    device.disown = disown
+    device.unregister = unregister
     for nbytes in (8000, 12_000, 16_000):
         place.memory.allocate("inputs", nbytes)
     place.close()
-    until(lambda: (device.adopted, device.closed) == ([8192], 1), "the rest")
+    until(lambda: (device.registered, device.closed) == ([8192], 1), "the rest")
     until(lambda: len(server.tenants) == 0, "its leave")
     assert f"client (pid {os.getpid()}): arena 1 was not given back" in caplog.messages
 
@@ -280,13 +280,13 @@ def test_place_that_cannot_be_opened_is_told_in_its_own_words(services, monkeypa
 
         server._open_place = broken
         with pytest.raises(OutOfMemory, match="the card has 3 bytes"):
-            ServicePlace("held", "client")
+            ServiceBackend("held", "client")
 
 
 def test_idle_service_ends_by_its_clock(services):
     clock = ManualClock()
     with held_service(services.path, clock=clock, limits=Limits(grace_s=100.0)) as (_, server):
-        place = ServicePlace("held", "client")
+        place = ServiceBackend("held", "client")
         clock.advance(1000.0)
         assert not place.lost
         place.close()

@@ -28,7 +28,7 @@ from ge_runtime.errors import OutOfMemory, RuntimeFault, ServiceFault
 from ge_runtime.service import channel as channels
 from ge_runtime.service import door, session
 from ge_runtime.service.channel import PeerGone
-from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.client import ServiceBackend
 from ge_runtime.service.executions import pack_run
 
 NO_MORE = 3
@@ -37,7 +37,7 @@ NO_MORE = 3
 
 @pytest.fixture
 def place(services):
-    place = ServicePlace("cpu", "neighbour")
+    place = ServiceBackend("cpu", "neighbour")
     yield place
     place.close()
 
@@ -70,7 +70,7 @@ def test_process_with_too_many_connections_keeps_no_other_out(services, monkeypa
     with held_service(services.path):
         mine = [services.greet("held", role="observer")[0] for _ in range(3)]
         with pytest.raises(ServiceFault) as raised:
-            ServicePlace("held", "one more")
+            ServiceBackend("held", "one more")
         why = f"found 3 connections of process {os.getpid()} already, expected fewer"
         assert str(raised.value) == f"the device service refuses: {why}"
         refused = f"a connection of pid {os.getpid()}, user {os.geteuid()} is refused: {why}"
@@ -104,7 +104,7 @@ def test_service_is_full_at_some_time(services, monkeypatch):
     with held_service(services.path):
         mine = [services.greet("held", role="observer")[0] for _ in range(2)]
         with pytest.raises(ServiceFault, match="refuses: found 2 connections already, expected"):
-            ServicePlace("held", "one more")
+            ServiceBackend("held", "one more")
         for channel in mine:
             channel.close()
 
@@ -133,7 +133,7 @@ def test_client_that_reads_nothing_is_left(services, monkeypatch, tmp_path):
     model = tmp_path / "model.om"
     model.write_bytes(b"compiled")
     with held_service(services.path) as (_, server):
-        place = ServicePlace("held", "deaf")
+        place = ServiceBackend("held", "deaf")
         engine = place.open([Artifact(model, "om", "")], threads=1, outputs=["y"])
         channel = engine._rounds._channel
 
@@ -209,11 +209,11 @@ def test_results_that_the_client_has_no_descriptor_for_are_a_fault_of_theirs_alo
 def test_full_disk_for_the_log_harms_nobody(services, engine):
     pid = services.pid()
     with limited(pid, resource.RLIMIT_FSIZE, (services.path / "cpu.log").stat().st_size):
-        place = ServicePlace("cpu", "unheard of")
+        place = ServiceBackend("cpu", "unheard of")
         assert "unheard of" not in log(services)
         place.close()
         check(engine)
-    ServicePlace("cpu", "heard of").close()
+    ServiceBackend("cpu", "heard of").close()
     assert " heard of (pid" in log(services)
     assert services.pid() == pid
 
@@ -222,7 +222,7 @@ def test_clients_go_on_where_somebody_has_removed_the_folder(services, engine, p
     first = services.pid()
     shutil.rmtree(services.path)
     check(engine)
-    other = ServicePlace("cpu", "newcomer")
+    other = ServiceBackend("cpu", "newcomer")
     assert other.pid not in (first, None)
     assert place.pid == first
     check(engine)

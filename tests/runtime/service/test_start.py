@@ -18,7 +18,7 @@ from support.waiting import until
 
 from ge_runtime.errors import ServiceFault
 from ge_runtime.service import protocol
-from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.client import ServiceBackend
 from ge_runtime.service.limits import Limits
 from ge_runtime.service.paths import RuntimeFolder
 
@@ -41,14 +41,14 @@ def test_eight_clients_that_start_at_once_share_one_service(services, version_di
 
 def test_threads_of_one_process_that_start_at_once_share_one_service(services):
     with ThreadPoolExecutor(8) as pool:
-        places = list(pool.map(lambda number: ServicePlace("cpu", f"{number}"), range(8)))
+        places = list(pool.map(lambda number: ServiceBackend("cpu", f"{number}"), range(8)))
     assert {place.pid for place in places} == {services.pid()}
     for place in places:
         place.close()
 
 
 def test_service_without_clients_ends_after_its_grace_and_leaves_no_socket(services):
-    place = ServicePlace("cpu", "only", limits=Limits(grace_s=0.05))
+    place = ServiceBackend("cpu", "only", limits=Limits(grace_s=0.05))
     pid = place.pid
     before = {"cpu.log.old"}  # of one that it came to too late, perhaps
     assert services.names() - before == {"cpu.sock", "cpu.lock", "cpu.log"}
@@ -65,7 +65,7 @@ def test_service_without_clients_ends_after_its_grace_and_leaves_no_socket(servi
 def test_next_client_starts_the_next_service(services):
     pids = []
     for _ in range(2):
-        place = ServicePlace("cpu", "client", limits=Limits(grace_s=0.01))
+        place = ServiceBackend("cpu", "client", limits=Limits(grace_s=0.01))
         pids.append(place.pid)
         place.close()
         wait_for_end(place.pid)
@@ -79,7 +79,7 @@ def test_clients_that_come_and_go_while_services_end_are_all_served(services):
 
     def come_and_go(number):
         for _ in range(3):
-            ServicePlace("cpu", f"client {number}", limits=limits).close()
+            ServiceBackend("cpu", f"client {number}", limits=limits).close()
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(come_and_go, range(4)))
@@ -91,7 +91,7 @@ def test_socket_that_a_killed_service_left_is_no_obstacle(services, monkeypatch)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
         stale.bind("cpu.sock")
     (services.path / "cpu.lock").touch(0o600)
-    place = ServicePlace("cpu", "client")
+    place = ServiceBackend("cpu", "client")
     assert place.pid == services.pid()
     place.close()
 
@@ -103,21 +103,21 @@ def test_socket_of_another_kind_is_a_fault_with_its_reason(services, monkeypatch
         other.bind("cpu.sock")
         other.listen()
         with pytest.raises(ServiceFault, match="the device service of cpu cannot be reached"):
-            ServicePlace("cpu", "client")
+            ServiceBackend("cpu", "client")
     (services.path / "cpu.sock").unlink()
 
 
 def test_interpreter_that_cannot_start_it_is_a_fault_with_the_log(services, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ServiceFault) as raised:
-        ServicePlace("cpu", "client")
+        ServiceBackend("cpu", "client")
     assert str(raised.value) == (
         "the device service of cpu has not come to listen: it ended without a word\n"
         f"its log is {services.path}/cpu.log"
     )
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(ServiceFault, match=r"cannot be started: .* No such file"):
-        ServicePlace("cpu", "client")
+        ServiceBackend("cpu", "client")
     assert not services.is_locked()
 
 
@@ -126,27 +126,27 @@ def test_folder_in_the_place_of_a_file_is_told_with_where_it_is(services):
     services.path.chmod(0o700)
     expected = f"cannot be started: {services.path}: [Errno 21] Is a directory: 'cpu.lock'"
     with pytest.raises(ServiceFault, match=re.escape(expected)):
-        ServicePlace("cpu", "client")
+        ServiceBackend("cpu", "client")
 
 
 def test_package_that_the_service_does_not_find_is_told(services, monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(ServiceFault, match="No module named"):
-        ServicePlace("cpu", "client")
+        ServiceBackend("cpu", "client")
 
 
 def test_folder_that_others_may_enter_is_not_used(services):
     services.path.mkdir()
     services.path.chmod(0o755)
     with pytest.raises(ServiceFault, match="expected one of user"):
-        ServicePlace("cpu", "client")
+        ServiceBackend("cpu", "client")
 
 
 def test_client_of_another_version_is_told_both(services, monkeypatch):
-    place = ServicePlace("cpu", "client")
+    place = ServiceBackend("cpu", "client")
     monkeypatch.setattr(protocol, "VERSION", 9)
     with pytest.raises(ServiceFault, match="version 2 of the protocol, expected 9"):
-        ServicePlace("cpu", "newer")
+        ServiceBackend("cpu", "newer")
     monkeypatch.undo()
     place.close()
     os.kill(place.pid, signal.SIGTERM)
@@ -154,7 +154,7 @@ def test_client_of_another_version_is_told_both(services, monkeypatch):
 
 
 def test_signal_ends_the_service_in_order(services):
-    place = ServicePlace("cpu", "client", limits=Limits(retry_s=60.0))
+    place = ServiceBackend("cpu", "client", limits=Limits(retry_s=60.0))
     os.kill(place.pid, signal.SIGTERM)
     wait_for_end(place.pid)
     assert "cpu.sock" not in services.names()
@@ -167,7 +167,7 @@ def test_service_owes_nothing_to_who_started_it(services):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
-        place = ServicePlace("cpu", "client")
+        place = ServiceBackend("cpu", "client")
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -192,18 +192,18 @@ def test_service_that_hangs_before_it_listens_ends_itself_and_frees_the_lock(
     (other / "ge_runtime" / "__init__.py").write_text("import threading; threading.Event().wait()")
     monkeypatch.setattr(sys, "path", [str(other), *sys.path])
     with pytest.raises(ServiceFault, match=r"(?s)Timeout.*line 1 in <module>"):
-        ServicePlace("cpu", "client", limits=Limits(start_s=2.0))
+        ServiceBackend("cpu", "client", limits=Limits(start_s=2.0))
     monkeypatch.undo()
     assert not (services.path / "cpu.sock").exists()
     until(lambda: not services.is_locked(), "the lock")
 
 
 def test_log_that_has_grown_long_begins_anew(services):
-    place = ServicePlace("cpu", "first")
+    place = ServiceBackend("cpu", "first")
     log = services.path / "cpu.log"
     with log.open("ab") as file:
         file.write(b"x" * 2**20)
-    ServicePlace("cpu", "second").close()
+    ServiceBackend("cpu", "second").close()
     assert log.stat().st_size < 1000
     assert "second (pid" in log.read_text()
     assert "first (pid" in (services.path / "cpu.log.old").read_text()

@@ -4,7 +4,7 @@ import pytest
 from runtime.support.services import held_service
 
 from ge_runtime.errors import ServiceFault
-from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.client import ServiceBackend
 from ge_runtime.service.visible import meant_by
 
 
@@ -33,11 +33,11 @@ def test_client_for_which_a_number_is_another_card_is_refused(services, monkeypa
     with held_service(services.path, device="npu:0"):
         monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "1")
         with pytest.raises(ServiceFault) as raised:
-            ServicePlace("npu:0", "of another server")
+            ServiceBackend("npu:0", "of another server")
         assert str(raised.value) == (
             "the device service refuses: found npu:0 to mean the machine's device '1', expected "
             "'0' as where this service was started: ASCEND_RT_VISIBLE_DEVICES differs, and "
             "XDG_RUNTIME_DIR can give each a service of its own"
         )
         monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES")
-        ServicePlace("npu:0", "of a server that has all").close()
+        ServiceBackend("npu:0", "of a server that has all").close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from runtime.support.fakes import FAKES
 
-from ge_runtime.cuda.driver import CudaDriver
-from ge_runtime.cuda.gpu import PROCESS_GPUS, Gpus
-from ge_runtime.engines import artifact, cuda_place, torch_cuda
+from ge_runtime import components
+from ge_runtime.cuda.gpu import PROCESS_GPUS, CudaDriver, Gpus
+from ge_runtime.engines import artifact, cuda_backend, torch_cuda
 from ge_runtime.errors import NoDevice
 
 
@@ -19,9 +21,20 @@ def fake_gpu(monkeypatch):
 
     fake_cuda.MACHINE.reset()
     monkeypatch.setattr(torch_cuda, "DEVICE_TYPE", "npu")
-    monkeypatch.setattr(cuda_place, "PROCESS_GPUS", gpus_of(fake_cuda.LIBRARY))
-    monkeypatch.setitem(artifact._LIBRARIES, "torch for CUDA", ("torch", "version.py"))
+    monkeypatch.setattr(cuda_backend, "PROCESS_GPUS", gpus_of(fake_cuda.LIBRARY))
+    any_torch_will_do(monkeypatch)
     return fake_cuda.MACHINE
+
+
+def any_torch_will_do(monkeypatch):
+    """Engine torch on a GPU is taken for installed, whatever torch was built for."""
+    entries = [
+        replace(entry, requires=replace(entry.requires, file="version.py"))
+        if (entry.name, entry.device_kind) == ("torch", "cuda")
+        else entry
+        for entry in components._BUILT_IN
+    ]
+    monkeypatch.setattr(components, "_BUILT_IN", tuple(entries))
 
 
 def gpus_of(library):
@@ -29,10 +42,11 @@ def gpus_of(library):
     return Gpus(lambda: CudaDriver(library))
 
 
-def real_gpu(package):
-    """Skips the test where there is no GPU, or not what `package` says an engine needs of it."""
+def real_gpu(engine):
+    """Skips the test where there is no GPU, or not what the engine needs for it."""
+    package = components.engines_on("cuda")[engine].requires
     if not artifact.is_installed(package):
-        pytest.skip(f"needs an NVIDIA GPU and {package}, which is not installed")
+        pytest.skip(f"needs an NVIDIA GPU and {package.name}, which is not installed")
     try:
         PROCESS_GPUS.gpu(0)
     except NoDevice as fault:

@@ -16,11 +16,11 @@ from runtime.engines.conformance_engine import token_batch
 
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import EngineLost
-from ge_runtime.service.client import ServicePlace
+from ge_runtime.service.client import ServiceBackend
 
 
 def main(path, forks):
-    place = ServicePlace("cpu", "client process")
+    place = ServiceBackend("cpu", "client process")
     engine = place.open([Artifact(Path(path), "onnxruntime", "")], threads=1, outputs=["embedding"])
     place.memory.allocate("inputs", 1 << 20)
     inputs, _ = token_batch(8, 32)

@@ -263,7 +263,7 @@ class HeldEngine:
         self._place.closed += 1
 
 
-class HeldPlace:
+class HeldBackend:
     """A device on which nothing ends before `let_go`, but for as many as `ends` is released."""
 
     kind = "npu"  # of which each client has an engine of its own
@@ -272,22 +272,23 @@ class HeldPlace:
 
     def __init__(self):
         self.memory = HostDevice("held")
+        self.memories = (self.memory,)
         self.gate = threading.Event()
         self.ends = threading.Semaphore(0)
         self.changed = threading.Condition()
         self.begun = []
-        self.adopted = []
+        self.registered = []
         self.closed = 0
         self.fault = None
 
     def open(self, artifacts, *, threads, outputs):
         return HeldEngine(self)
 
-    def adopt(self, memory):
-        self.adopted.append(memory.nbytes)
+    def register(self, memory):
+        self.registered.append(memory.nbytes)
 
-    def disown(self, memory):
-        self.adopted.remove(memory.nbytes)
+    def unregister(self, memory):
+        self.registered.remove(memory.nbytes)
 
     def freeze(self):
         pass
@@ -306,8 +307,8 @@ class HeldPlace:
 
 @contextlib.contextmanager
 def held_service(path, *, device="held", clock=None, limits=None):
-    """A service of this process for a HeldPlace of one execution at a time: place and server."""
-    place = HeldPlace()
+    """A service of this process for a HeldBackend of one execution at a time: place and server."""
+    place = HeldBackend()
     with RuntimeFolder.open(path) as folder:
         server = Server(
             device,

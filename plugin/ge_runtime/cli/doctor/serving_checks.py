@@ -13,10 +13,10 @@ from ge_runtime.cli.doctor.findings import ANY, Finding, State
 from ge_runtime.cli.doctor.machine import Machine
 from ge_runtime.cli.doctor.trials import Outcome, Trial, run_command
 from ge_runtime.cli.model_config import read_model_config
+from ge_runtime.components import suffixes
 from ge_runtime.config import ConfigErrors
 from ge_runtime.config.execution_settings import kind_of, read_devices
 from ge_runtime.config.triton_config import Parameters, read_instances
-from ge_runtime.engines.artifact import SUFFIXES
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.memory.table import in_units
 
@@ -83,7 +83,7 @@ def _check_model(model: Model) -> Finding:
 def _artifacts(folder: Path) -> set[str]:
     """The suffixes of the graphs in its version folders."""
     files = (file for file in folder.glob("*/*") if file.parent.name.isdecimal())
-    return {file.suffix for file in files} & {*SUFFIXES.values()}
+    return {file.suffix for file in files} & {*suffixes().values()}
 
 
 def _read_model(folder: Path) -> Model:
@@ -103,10 +103,10 @@ def _read_model(folder: Path) -> Model:
 
 def _needs(settings: Mapping[str, str], devices: Sequence[str], artifacts: set[str]) -> set[str]:
     needs = set(map(kind_of, devices))
-    if settings.get("engine") == "torch" or artifacts == {SUFFIXES["torch"]}:
+    if settings.get("engine") == "torch" or artifacts == {".pt2"}:
         needs.add("torch_npu" if "npu" in needs else "torch")
         needs.discard("cpu")
-    if settings.get("engine") == "ge_session" or artifacts == {SUFFIXES["ge_session"]}:
+    if settings.get("engine") == "ge_session" or artifacts == {".air"}:
         needs.add("ge_session")
     if settings.get("placement") == "service":
         needs.add("service")

@@ -11,22 +11,22 @@ from ascend_simulator import SimulatorWarning
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.ascend.return_codes import DriverFault
-from ge_runtime.engines.places import CardPlace
+from ge_runtime.engines.ascend_backend import AscendBackend
 from ge_runtime.errors import EngineLost
 
 
-def adopted(place):
+def registered(place):
     memory = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)
-    place.adopt(memory)
+    place.register(memory)
     return memory
 
 
-def test_it_is_let_go_of_when_it_is_disowned():
-    place = CardPlace(0)
-    memory = adopted(place)
+def test_it_is_let_go_of_when_it_is_unregistered():
+    place = AscendBackend(0)
+    memory = registered(place)
     there = weakref.ref(memory)
-    place.disown(memory)
-    place.disown(memory)
+    place.unregister(memory)
+    place.unregister(memory)
     del memory
     gc.collect()
     assert there() is None
@@ -34,8 +34,8 @@ def test_it_is_let_go_of_when_it_is_disowned():
 
 
 def test_what_the_card_does_not_let_go_of_stays_mapped(monkeypatch):
-    place = CardPlace(0)
-    memory = adopted(place)
+    place = AscendBackend(0)
+    memory = registered(place)
     there = weakref.ref(memory)
 
     def refuse(driver, address):
@@ -44,18 +44,18 @@ def test_what_the_card_does_not_let_go_of_stays_mapped(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(PyAclDriver, "host_unregister", refuse)
         with pytest.raises(DriverFault):
-            place.disown(memory)
+            place.unregister(memory)
     del memory
     gc.collect()
     assert there() is not None
-    place.disown(there())
+    place.unregister(there())
     gc.collect()
     assert there() is None
     place.close()
 
 
 def test_a_card_that_is_found_lost_as_memory_is_pinned_is_lost_for_all(machine):
-    place = CardPlace(0)
+    place = AscendBackend(0)
     machine.arm("malloc_host@1=lost")
     with pytest.raises(EngineLost, match=r"^npu:0: acl\.rt\.malloc_host: 507010"):
         place.memory.allocate("batches", 64)
@@ -68,7 +68,7 @@ def test_a_card_that_is_found_lost_as_memory_is_pinned_is_lost_for_all(machine):
 
 def test_pinned_memory_that_cannot_be_freed_keeps_no_card_open(machine):
     machine.start(mode="lenient")
-    place = CardPlace(0)
+    place = AscendBackend(0)
     place.memory.allocate("batches", 64).free()
     machine.arm("call@1=500002")
     with pytest.raises(DriverFault, match=r"acl\.rt\.free_host"):

@@ -1,14 +1,10 @@
-"""Where engines run: a device, and the memory that this process shares with it.
-
-A model is opened at one place for each entry of `devices`. What batches and answers are made of
-lies in the place's memory; whether an engine works there or on copies is its own affair.
-"""
+"""The device backend of an Ascend card: .om files, and graphs for sessions of GE."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,98 +14,20 @@ from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.ge_py import open_ge
 from ge_runtime.ascend.memory import CardMemory, PinnedMemory
 from ge_runtime.ascend.return_codes import DriverFault
-from ge_runtime.config import kind_of
-from ge_runtime.devices import Device, HostDevice
+from ge_runtime.devices import Device
 from ge_runtime.engines.artifact import Artifact, only_graph
+from ge_runtime.engines.backend import DeviceSettings
 from ge_runtime.engines.base import Engine
-from ge_runtime.engines.cuda_place import CudaPlace
 from ge_runtime.engines.ge_session import GeSessionEngine
-from ge_runtime.engines.loader import open_engine
 from ge_runtime.engines.om import OmEngine
-from ge_runtime.engines.torch_npu_place import TorchNpuPlace
 from ge_runtime.errors import ArtifactFault, NoDevice, PlanFault
 from ge_runtime.specs import Array
 
 _NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class Place(Protocol):
-    """One device, for the engines and arenas of one model. Opened and closed by one thread."""
-
-    @property
-    def kind(self) -> str:
-        """Of the device: "cpu", "cuda" or "npu"."""
-
-    @property
-    def name(self) -> str:
-        """As config.pbtxt has it, e.g. "cpu"."""
-
-    @property
-    def hardware(self) -> str:
-        """What the device is, for people: e.g. "Ascend910B3", "AscendSimulator" or "host"."""
-
-    @property
-    def memory(self) -> Device[NDArray[np.uint8]]:
-        """Memory of this process that the device can reach: for batches and answers."""
-
-    def open(
-        self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
-    ) -> Engine:
-        """The graph of the artifact, of several a chain of them, ready to run here.
-
-        threads: the most that one execution uses of the host's. outputs: the names that
-        config.pbtxt gives the graph's outputs. The engine is the caller's to close.
-        Raises ArtifactFault, PlanFault, OutOfMemory or EngineLost; then nothing stays open.
-        """
-
-    def adopt(self, memory: Array) -> None:
-        """Make memory that was not had from `memory` as good as if it were, until `disown`.
-
-        memory: uint8 [bytes], from a page on; it must outlive the place's use of it.
-        """
-
-    def disown(self, memory: Array) -> None:
-        """Undo `adopt`, once no engine works on the memory any more."""
-
-    def freeze(self) -> None:
-        """From now on an allocation is a defect. Safe to call twice."""
-
-    def close(self) -> None:
-        """Free the memory, after the engines are closed. Safe to call twice.
-
-        What answers are still views of stays theirs until the last of them is gone.
-        """
-
-
-class HostPlace:
-    """See Place: the CPU, whose engines work in the memory of this process."""
-
-    kind: Final = HostDevice.kind
-    hardware: Final = "host"
-
-    def __init__(self, name: str) -> None:
-        self.name: Final = name
-        self.memory: Final[Device[NDArray[np.uint8]]] = HostDevice(name)
-
-    def open(
-        self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
-    ) -> Engine:
-        return open_engine(*artifacts, threads=threads, outputs=outputs)
-
-    def adopt(self, memory: Array) -> None:
-        """All memory of the process is as good."""
-
-    def disown(self, memory: Array) -> None: ...
-
-    def freeze(self) -> None:
-        self.memory.freeze()
-
-    def close(self) -> None:
-        self.memory.free_all()
-
-
-class CardPlace:
-    """See Place: an Ascend card, whose engines work on copies in its own memory.
+class AscendBackend:
+    """Engines work on copies in the card's own memory.
 
     Models of one lane share its workspace and take turns; see `ascend.stream_executor`.
     """
@@ -147,6 +65,16 @@ class CardPlace:
         self._device_memory = CardMemory(card)
         self._closed = False
 
+    @classmethod
+    def for_device(cls, device: str, settings: DeviceSettings) -> AscendBackend:
+        """The backend of the device that config.pbtxt calls `device`."""
+        return cls(
+            int(device.partition(":")[2]),
+            lane=settings.executor,
+            workspace_bytes=settings.workspace_bytes,
+            options=settings.compiler_options,
+        )
+
     @property
     def memory(self) -> Device[NDArray[np.uint8]]:
         """Pinned, so that the card copies by itself."""
@@ -161,6 +89,10 @@ class CardPlace:
     def shared_memory(self) -> Device[Address]:
         """On the card: weights and workspace of all models in this process."""
         return self._card.memory
+
+    @property
+    def memories(self) -> tuple[Device[Any], ...]:
+        return self.memory, self.device_memory, self.shared_memory
 
     def open(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
@@ -201,11 +133,11 @@ class CardPlace:
             options=self._options,
         )
 
-    def adopt(self, memory: Array) -> None:
+    def register(self, memory: Array) -> None:
         """Its pages are pinned."""
         self._memory.register(memory)
 
-    def disown(self, memory: Array) -> None:
+    def unregister(self, memory: Array) -> None:
         self._memory.unregister(memory)
 
     def freeze(self) -> None:
@@ -222,38 +154,3 @@ class CardPlace:
             self._memory.free_all()
             self._memory.unregister_all()
         self._cards.release(self._card)
-
-
-def books_of(place: Place) -> tuple[Device[Any], ...]:
-    """All memory that there are books of at the place: on a card its own, too.
-
-    What a card's models share is of all places on it; what their engines have alone is the place's.
-    """
-    if isinstance(place, CardPlace):
-        return place.memory, place.device_memory, place.shared_memory
-    return (place.memory,)
-
-
-def place_for(
-    device: str,
-    *,
-    lane: int = 0,
-    workspace_bytes: int | None = None,
-    engine: str = "om",
-    options: Mapping[str, str] = _NO_OPTIONS,
-) -> Place:
-    """The place that config.pbtxt calls `device`.
-
-    lane: how many places of one model are on the same device before it. workspace_bytes: the
-    capacity of the workspace that models share; on the host it is no affair of a place.
-    engine: what will execute there; on the host any. options: of GE, for engines that compile.
-    Raises as `CardPlace`, `CudaPlace` and `TorchNpuPlace`.
-    """
-    if kind_of(device) == "cpu":
-        return HostPlace(device)
-    number = int(device.partition(":")[2])
-    if kind_of(device) == "cuda":
-        return CudaPlace(number, workspace_bytes=workspace_bytes)
-    if engine == "torch":
-        return TorchNpuPlace(number, options)
-    return CardPlace(number, lane=lane, workspace_bytes=workspace_bytes, options=options)
