@@ -84,9 +84,9 @@ class HeaderMemo:
         if template.places:
             outputs = dict(form.outputs)
             for name, span, counts in template.places:
-                place = regions.place(*span)
+                place = regions.output_buffer(*span)
                 if counts:
-                    outputs[name] = OutputForm(place=place)
+                    outputs[name] = OutputForm(buffer=place)
             form = ResponseForm(form.default, outputs)
         return request, form
 

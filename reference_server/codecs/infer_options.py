@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from reference_server.core.ports import Place
+from reference_server.core.ports import OutputBuffer
 
 
 @dataclass(frozen=True, slots=True)
 class OutputForm:
     """The form of one output: `classes` > 0 turns it into its best `classes` classes.
 
-    With a `place` its bytes go there, and the response only says that they exist.
+    With a `buffer` its bytes go there, and the response only says that they exist.
     """
 
     binary: bool = False
     classes: int = 0
-    place: Place | None = None
+    buffer: OutputBuffer | None = None
 
 
 @dataclass(frozen=True, slots=True)

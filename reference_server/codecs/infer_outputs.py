@@ -30,7 +30,7 @@ def read_outputs(
             if span is None:
                 form = _read_form(given)
             else:
-                form = OutputForm(place=regions.place(*span))
+                form = OutputForm(buffer=regions.output_buffer(*span))
                 spans.places.append((name, span, name not in forms))
         forms.setdefault(name, form)
     request.requested_outputs = tuple(forms)

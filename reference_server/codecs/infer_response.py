@@ -41,8 +41,8 @@ def encode(
     outputs: list[bytes] = []
     binary: list[bytes | memoryview] = []
     for tensor, output_form in formed(response, form, signature, labels):
-        if output_form.place is not None:
-            write(tensor, output_form.place)
+        if output_form.buffer is not None:
+            write(tensor, output_form.buffer)
             outputs.append(_head(tensor) + b"}")
         elif output_form.binary:
             raw = tensor.raw()

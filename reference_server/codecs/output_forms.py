@@ -9,7 +9,7 @@ from reference_server.codecs.classification import classify
 from reference_server.codecs.infer_options import OutputForm, ResponseForm
 from reference_server.core.errors import internal
 from reference_server.core.metadata import Signature
-from reference_server.core.ports import Place
+from reference_server.core.ports import OutputBuffer
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
 
@@ -31,12 +31,12 @@ def formed(
         yield tensor, own
 
 
-def write(tensor: Tensor, place: Place) -> None:
+def write(tensor: Tensor, buffer: OutputBuffer) -> None:
     """Put the bytes of `tensor` into shared memory. Raises ServerError if they do not fit."""
     raw = tensor.raw()
-    if len(raw) > place.byte_size:
+    if len(raw) > buffer.byte_size:
         raise internal(
             f"shared memory size specified with the request for output '{tensor.name}' "
-            f"({place.byte_size} bytes) should be at least {len(raw)} bytes to hold the results"
+            f"({buffer.byte_size} bytes) should be at least {len(raw)} bytes to hold the results"
         )
-    place.write(raw)
+    buffer.write(raw)

@@ -153,7 +153,7 @@ def _read_form(
         return OutputForm(classes=classes)
     if classes:
         raise invalid_arg("output can't set both 'shared_memory_region' and 'classification'")
-    return OutputForm(place=regions.place(*span))
+    return OutputForm(buffer=regions.output_buffer(*span))
 
 
 def _read_inputs(

@@ -46,8 +46,8 @@ def encode(
     for tensor, output_form in formed(response, form, signature, labels):
         assert tensor.datatype is not None
         outputs.append((tensor.name, tensor.datatype.value, tensor.shape))
-        if output_form.place is not None:
-            write(tensor, output_form.place)
+        if output_form.buffer is not None:
+            write(tensor, output_form.buffer)
             raw.append(_NOTHING)
         else:
             raw.append(tensor.raw())

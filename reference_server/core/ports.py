@@ -151,7 +151,7 @@ class Metrics(Protocol):
         """A hold on the family of that name, which is made if there is none. Raises ServerError."""
 
 
-class Place(Protocol):
+class OutputBuffer(Protocol):
     """The part of a region that a client set aside for one output."""
 
     @property
@@ -172,7 +172,7 @@ class Regions(Protocol):
     def view(self, region: str, offset: int, byte_size: int) -> memoryview:
         """The data of an input; whoever writes to it does not change the region."""
 
-    def place(self, region: str, offset: int, byte_size: int) -> Place:
+    def output_buffer(self, region: str, offset: int, byte_size: int) -> OutputBuffer:
         """Where an output goes."""
 
 

@@ -12,14 +12,14 @@ from reference_server.core.ports import Clock
 from reference_server.core.request import LATEST, InferRequest, ResponseSink
 from reference_server.core.response import InferResponse
 from reference_server.repository.model_folders import Override
-from reference_server.scheduling.deadlocks import Crew, Member, Waits
+from reference_server.scheduling.deadlocks import DeadlockDetector, InstanceGroup, Member
 
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 
 _FILE = "file:"
 
 
-class AskedModel(Protocol):
+class CalledModel(Protocol):
     """The part of a ServedModel that those need who ask it."""
 
     @property
@@ -27,7 +27,7 @@ class AskedModel(Protocol):
         """What the model is."""
 
     @property
-    def crew(self) -> Crew | None:
+    def group(self) -> InstanceGroup | None:
         """Its instances, if it has any."""
 
     def infer(self, request: InferRequest) -> None:
@@ -37,7 +37,7 @@ class AskedModel(Protocol):
 class Models(Protocol):
     """The part of a Repository that models can reach."""
 
-    def find(self, name: str, version: int = LATEST) -> AskedModel:
+    def find(self, name: str, version: int = LATEST) -> CalledModel:
         """The loaded model. Raises ServerError."""
 
     def load(self, name: str, override: Override | None = None) -> None:
@@ -47,7 +47,7 @@ class Models(Protocol):
         """Begin to unload a model."""
 
 
-class Calls:
+class BlsCalls:
     """All models' calls to one server. Any thread.
 
     Until `connect` the server is not ready, and every call is refused.
@@ -58,7 +58,7 @@ class Calls:
         self._models: Models | None = None
         self._is_explicit = False
         self._lock = threading.Lock()
-        self._waits = Waits()
+        self._deadlocks = DeadlockDetector()
 
     def connect(self, models: Models, *, is_explicit: bool) -> None:
         """From now on calls go to `models`; `is_explicit` lets them load and unload."""
@@ -89,13 +89,13 @@ class Calls:
         member: Member,
         halted: Sequence[InferRequest],
         request: InferRequest,
-        served: AskedModel,
+        served: CalledModel,
     ) -> None:
         """Note that `member` halts until `request` is answered. Raises ServerError if for ever."""
-        if served.crew is None:
+        if served.group is None:
             return
         with self._lock:
-            cycle = self._waits.begin(member, halted, request, served.crew)
+            cycle = self._deadlocks.begin(member, halted, request, served.group)
         if cycle is not None:
             raise internal(
                 f"the request to model '{served.config.name}' would never be answered, since "
@@ -105,13 +105,13 @@ class Calls:
     def end_wait(self, member: Member) -> None:
         """`member` goes on."""
         with self._lock:
-            self._waits.end(member)
+            self._deadlocks.end(member)
 
 
 class InstanceCalls:
     """The calls of one instance; a ModelCalls."""
 
-    def __init__(self, calls: Calls, member: Member) -> None:
+    def __init__(self, calls: BlsCalls, member: Member) -> None:
         self._calls = calls
         self._member = member
 
@@ -139,12 +139,12 @@ class InstanceCalls:
         calls = self._calls
         inputs, sink = request.inputs, request.sink
         request.received_ns = calls.clock.monotonic_ns()
-        served: AskedModel | None = None
+        served: CalledModel | None = None
         while True:
             found = calls.models.find(request.model_name, request.model_version)
             if halted is not None:
                 calls.begin_wait(self._member, halted, request, found)
-                request.sink = _Awaited(calls, self._member, sink)
+                request.sink = _AwaitedSink(calls, self._member, sink)
             request.inputs = dict(inputs)
             try:
                 found.infer(request)
@@ -175,12 +175,12 @@ class InstanceCalls:
         self._calls.changeable.unload(name, with_unused=unload_dependents)
 
 
-class _Awaited:
+class _AwaitedSink:
     """A sink that ends its instance's wait with the first response."""
 
     __slots__ = ("_calls", "_member", "_sink")
 
-    def __init__(self, calls: Calls, member: Member, sink: ResponseSink) -> None:
+    def __init__(self, calls: BlsCalls, member: Member, sink: ResponseSink) -> None:
         self._calls = calls
         self._member: Member | None = member
         self._sink = sink

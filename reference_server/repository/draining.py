@@ -6,12 +6,12 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from reference_server.repository.versions import Book, ServedModel
+from reference_server.repository.versions import ServedModel, VersionRegistry
 
 log = logging.getLogger(__name__)
 
 
-class Retirement:
+class Draining:
     """Finalizes models that serve no more, in the background and side by side. Any thread.
 
     An ensemble is through before the models of its steps begin; for all others, one that hangs
@@ -19,8 +19,8 @@ class Retirement:
     given to it.
     """
 
-    def __init__(self, book: Book, handed_over: Callable[[], None]) -> None:
-        self._book = book
+    def __init__(self, registry: VersionRegistry, handed_over: Callable[[], None]) -> None:
+        self._registry = registry
         self._handed_over = handed_over
         self._lock = threading.Lock()
         self._leaving: dict[ServedModel, threading.Event] = {}
@@ -56,11 +56,11 @@ class Retirement:
         try:
             for gone in users:
                 gone.wait()
-            # Whoever found the model just before it left the book still gets its answer.
+            # Whoever found the model just before it left the registry still gets its answer.
             self._handed_over()
             served.scheduler.close()
             log.info("successfully unloaded '%s' version %d", served.config.name, served.version)
-            self._book.unloaded(served)
+            self._registry.unloaded(served)
             if served.files is not None:
                 served.files.release()
         finally:

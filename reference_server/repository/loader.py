@@ -20,7 +20,7 @@ from reference_server.core.rules import RequestRules
 from reference_server.observability.latency_summaries import LatencySummaries
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.options import BACKEND_DIRECTORY, Quantile
-from reference_server.repository.bls import Calls
+from reference_server.repository.bls import BlsCalls
 from reference_server.repository.model_files import labels_of, locate_code
 from reference_server.repository.model_folders import ModelFolder
 from reference_server.repository.schedulers import (
@@ -29,7 +29,7 @@ from reference_server.repository.schedulers import (
     instance_scheduler,
 )
 from reference_server.repository.versions import ServedModel
-from reference_server.scheduling.deadlocks import Crew
+from reference_server.scheduling.deadlocks import InstanceGroup
 from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.response_cache import CachingScheduler, ResponseCache
 
@@ -69,7 +69,7 @@ class ModelLoader:
         self._quantiles = quantiles
         self._order = itertools.count()
         #: What the loaded models ask of the server; to be connected once it is ready.
-        self.calls = Calls(clock)
+        self.calls = BlsCalls(clock)
         self._instances = InstanceMaker(self._hosts, self.calls, clock)
 
     def read_config(self, folder: ModelFolder) -> ConfigProto:
@@ -95,7 +95,7 @@ class ModelLoader:
     def load(
         self,
         folder: ModelFolder,
-        polled: ConfigProto,
+        source: ConfigProto,
         version: int,
         find: Find,
         statistics: ModelStatistics | None = None,
@@ -107,7 +107,7 @@ class ModelLoader:
         model on other instances.
         """
         proto = ConfigProto()
-        proto.CopyFrom(polled)
+        proto.CopyFrom(source)
         model_file = self._find_out(proto, folder, version)
         steps = [
             find(step.model_name, step.model_version) for step in proto.ensemble_scheduling.step
@@ -123,9 +123,11 @@ class ModelLoader:
             config = replace(config, model_filename=str(model_file.absolute()))
         labels = labels_of(config, folder.path, steps)
         statistics = statistics or self._new_statistics(config, version)
-        crew = None if config.is_ensemble else Crew(config.name, len(config.instance_names))
+        group = (
+            None if config.is_ensemble else InstanceGroup(config.name, len(config.instance_names))
+        )
         health = Health([model.health for model in steps])
-        scheduler = self._scheduler(config, version, folder.path, steps, statistics, crew, health)
+        scheduler = self._scheduler(config, version, folder.path, steps, statistics, group, health)
         if folder.temporary is not None:
             folder.temporary.hold()
         return ServedModel(
@@ -137,7 +139,7 @@ class ModelLoader:
             labels,
             next(self._order),
             folder.temporary,
-            crew=crew,
+            group=group,
             health=health,
         )
 
@@ -174,14 +176,14 @@ class ModelLoader:
         folder: Path,
         steps: Sequence[ServedModel],
         statistics: ModelStatistics,
-        crew: Crew | None,
+        group: InstanceGroup | None,
         health: Health,
     ) -> Scheduler:
         scheduler: Scheduler
-        if crew is None:
+        if group is None:
             scheduler = ensemble_scheduler(config, version, steps, statistics, self._clock)
         else:
-            instances = self._instances.make(config, version, folder, statistics, crew, health)
+            instances = self._instances.make(config, version, folder, statistics, group, health)
             running = instance_scheduler(
                 config, version, folder, instances, statistics, self._clock, self._limiter
             )

@@ -13,52 +13,52 @@ from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.repository.ensembles import check_composing_models
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.model_folders import wanted_versions
-from reference_server.repository.polling import Polled
-from reference_server.repository.versions import Book, ServedModel, State, VersionRecord
+from reference_server.repository.polling import ModelSource
+from reference_server.repository.versions import ServedModel, State, VersionRecord, VersionRegistry
 
 log = logging.getLogger(__name__)
 
 
-class Loading:
-    """Brings models into service and takes them out, and notes it in the book.
+class Rollout:
+    """Brings models into service and takes them out, and notes it in the registry.
 
     Any thread, but one at a time for each model. Models that leave are not finalized here.
     """
 
-    def __init__(self, book: Book, loader: ModelLoader, retries: int) -> None:
+    def __init__(self, registry: VersionRegistry, loader: ModelLoader, retries: int) -> None:
         """retries: how often a version that fails is tried again."""
-        self._book = book
+        self._registry = registry
         self._loader = loader
         self._retries = retries
-        self._current: dict[str, Polled] = {}  # what the serving models were loaded from
+        self._current: dict[str, ModelSource] = {}  # what the serving models were loaded from
 
-    def check_ensemble(self, polled: Polled) -> None:
+    def check_ensemble(self, source: ModelSource) -> None:
         """Raise ServerError if an ensemble does not fit the models that are loaded."""
-        check.check_loaded(polled.config)
+        check.check_loaded(source.config)
         check_composing_models(
-            ModelConfig.from_proto(polled.config),
-            lambda name, version: self._book.find(name, version).config,
+            ModelConfig.from_proto(source.config),
+            lambda name, version: self._registry.find(name, version).config,
         )
 
-    def load(self, polled: Polled, retired: list[ServedModel]) -> None:
+    def load(self, source: ModelSource, retired: list[ServedModel]) -> None:
         """Load all versions that are wanted; what serves no more is added to `retired`.
 
         Versions whose files are as they were, and whose configuration differs in its instances at
         most, keep their statistics; if nothing differs, they serve on. Raises ServerError if one
         version fails, and then those before serve on.
         """
-        name = polled.folder.name
-        versions = wanted_versions(schema.version_policy(polled.config), polled.folder.versions())
-        serving = {served.version: served for served in self._book.ready(name)}
+        name = source.folder.name
+        versions = wanted_versions(schema.version_policy(source.config), source.folder.versions())
+        serving = {served.version: served for served in self._registry.ready(name)}
         if not versions:
-            self._book.enter(name)
+            self._registry.enter(name)
             raise invalid_arg(
                 f"at least one version must be available under the version policy of model '{name}'"
             )
-        alike = self._is_alike(polled)
+        alike = self._is_alike(source)
         fresh: dict[int, ServedModel] = {}
         failed: dict[int, ServerError] = {}
-        self._book.enter(
+        self._registry.enter(
             name,
             [
                 VersionRecord(version, State.LOADING)
@@ -69,14 +69,14 @@ class Loading:
         for version in versions:
             old = serving.get(version) if alike else None
             try:
-                fresh[version] = self._load_version(polled, version, old)
+                fresh[version] = self._load_version(source, version, old)
             except ServerError as error:
                 failed[version] = error
         if failed:
             self._give_up(name, serving, fresh, failed, retired)
             if alike:
                 # As in Triton, which changes the instances of the version that serves.
-                self._book.enter(
+                self._registry.enter(
                     name,
                     [
                         VersionRecord(version, State.READY, failed[version].described(), served)
@@ -93,9 +93,9 @@ class Loading:
                     for version, error in failed.items()
                 )
             )
-        self._current[name] = polled
+        self._current[name] = source
         leaving = [served for served in serving.values() if served is not fresh.get(served.version)]
-        self._book.enter(
+        self._registry.enter(
             name,
             [
                 *(VersionRecord(v, State.READY, served=served) for v, served in fresh.items()),
@@ -104,25 +104,27 @@ class Loading:
         )
         retired += leaving
 
-    def _is_alike(self, polled: Polled) -> bool:
-        """Whether the serving versions differ from `polled` in their instances at most."""
-        before = self._current.get(polled.folder.name)
+    def _is_alike(self, source: ModelSource) -> bool:
+        """Whether the serving versions differ from `source` in their instances at most."""
+        before = self._current.get(source.folder.name)
         return (
             before is not None
             and before.stamp is not None
-            and polled.stamp is not None
-            and not polled.is_ensemble
-            and not polled.stamp.adds_to(before.stamp)
-            and polled.equals_but_for_instances(before)
+            and source.stamp is not None
+            and not source.is_ensemble
+            and not source.stamp.adds_to(before.stamp)
+            and source.equals_but_for_instances(before)
         )
 
-    def _load_version(self, polled: Polled, version: int, old: ServedModel | None) -> ServedModel:
+    def _load_version(
+        self, source: ModelSource, version: int, old: ServedModel | None
+    ) -> ServedModel:
         """The version, loaded; `old` serves already and has the same files.
 
         Raises ServerError if the last try fails, too.
         """
-        name = polled.folder.name
-        if old is not None and self._current[name].config == polled.config:
+        name = source.folder.name
+        if old is not None and self._current[name].config == source.config:
             return old
         log.info("loading: %s:%d", name, version)
         statistics = None if old is None else old.statistics
@@ -130,7 +132,7 @@ class Loading:
         while True:
             try:
                 served = self._loader.load(
-                    polled.folder, polled.config, version, self._book.find, statistics
+                    source.folder, source.config, version, self._registry.find, statistics
                 )
             except ServerError as error:
                 log.error("failed to load '%s' version %d: %s", name, version, error.described())
@@ -151,7 +153,7 @@ class Loading:
     ) -> None:
         """Versions were loaded in vain, since others `failed`."""
         in_vain = [served for served in fresh.values() if served is not serving.get(served.version)]
-        self._book.enter(
+        self._registry.enter(
             name,
             [
                 *(
@@ -166,9 +168,9 @@ class Loading:
 
     def withdraw(self, name: str) -> list[ServedModel]:
         """Take all versions of a model out of service; returns them."""
-        serving = self._book.ready(name)
+        serving = self._registry.ready(name)
         if serving:
-            self._book.enter(name, _unloading(serving))
+            self._registry.enter(name, _unloading(serving))
         self._current.pop(name, None)
         return serving
 
@@ -178,16 +180,16 @@ def _unloading(models: Iterable[ServedModel]) -> list[VersionRecord]:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoadPlan:
     """What an operation is to load: the models, wave by wave, and those that cannot be."""
 
     waves: Sequence[Sequence[str]]
-    polled: Mapping[str, Polled]
+    source: Mapping[str, ModelSource]
     errors: Mapping[str, ServerError]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LoadOutcome:
     """What became of a plan so far.
 
     `failed` are the errors by model, of which those `attempted` failed only when they were loaded;
@@ -199,15 +201,15 @@ class Outcome:
     retired: list[ServedModel] = field(default_factory=list)
 
 
-class PlanLoader:
+class LoadPlanRunner:
     """Loads what plans name, `load_threads` models at a time. Any thread."""
 
-    def __init__(self, book: Book, loading: Loading, load_threads: int) -> None:
-        self._book = book
-        self._loading = loading
+    def __init__(self, registry: VersionRegistry, rollout: Rollout, load_threads: int) -> None:
+        self._registry = registry
+        self._rollout = rollout
         self._load_threads = load_threads
 
-    def load(self, plan: Plan, before: Mapping[str, ServerError], outcome: Outcome) -> None:
+    def load(self, plan: LoadPlan, before: Mapping[str, ServerError], outcome: LoadOutcome) -> None:
         """Load all of the plan, and note in `outcome` what became of it. Blocks.
 
         `before` are the errors of models that were to be loaded earlier.
@@ -221,41 +223,43 @@ class PlanLoader:
                     list(pool.map(lambda name: self._load_one(plan, name, before, outcome), wave))
 
     def _load_one(
-        self, plan: Plan, name: str, before: Mapping[str, ServerError], outcome: Outcome
+        self, plan: LoadPlan, name: str, before: Mapping[str, ServerError], outcome: LoadOutcome
     ) -> None:
-        polled = plan.polled[name]
+        source = plan.source[name]
         try:
-            self._check(polled, before, outcome)
+            self._check(source, before, outcome)
             outcome.attempted.add(name)
-            self._loading.load(polled, outcome.retired)
+            self._rollout.load(source, outcome.retired)
         except ServerError as error:
             outcome.failed[name] = error
             log.error("failed to load '%s': %s", name, error.described())
-            if not plan.polled.keys().isdisjoint(polled.steps):
+            if not plan.source.keys().isdisjoint(source.steps):
                 # It would go on with models that may have been replaced by now.
-                outcome.retired.extend(self._loading.withdraw(name))
+                outcome.retired.extend(self._rollout.withdraw(name))
 
-    def _check(self, polled: Polled, before: Mapping[str, ServerError], outcome: Outcome) -> None:
+    def _check(
+        self, source: ModelSource, before: Mapping[str, ServerError], outcome: LoadOutcome
+    ) -> None:
         """Raise ServerError if a model cannot work with those that are there; then it leaves."""
-        name = polled.folder.name
+        name = source.folder.name
         try:
             if name in outcome.failed:
                 raise outcome.failed[name]
-            if polled.is_ensemble:
-                self.check_steps(polled, outcome.failed, before)
-                self._loading.check_ensemble(polled)
+            if source.is_ensemble:
+                self.check_steps(source, outcome.failed, before)
+                self._rollout.check_ensemble(source)
         except ServerError:
-            outcome.retired.extend(self._loading.withdraw(name))
+            outcome.retired.extend(self._rollout.withdraw(name))
             raise
 
-    def check_steps(self, polled: Polled, *errors: Mapping[str, ServerError]) -> None:
+    def check_steps(self, source: ModelSource, *errors: Mapping[str, ServerError]) -> None:
         """Raise ServerError unless the models that an ensemble uses are loaded as it needs them.
 
         `errors` tell why others are not loaded, the newest first.
         """
-        name = polled.folder.name
-        for step, wanted in sorted(polled.steps.items()):
-            loaded = {served.version for served in self._book.ready(step)}
+        name = source.folder.name
+        for step, wanted in sorted(source.steps.items()):
+            loaded = {served.version for served in self._registry.ready(step)}
             if not loaded:
                 error = next(filter(None, (told.get(step) for told in errors)), None)
                 reason = f" Model '{step}' loading failed with error: {error}" if error else ""

@@ -13,16 +13,16 @@ from pathlib import Path
 
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.request import LATEST
-from reference_server.repository.draining import Retirement
+from reference_server.repository.draining import Draining
 from reference_server.repository.ensembles import DependencyGraph
 from reference_server.repository.loader import ModelLoader
-from reference_server.repository.loading import Loading, Outcome, Plan, PlanLoader
+from reference_server.repository.loading import LoadOutcome, LoadPlan, LoadPlanRunner, Rollout
 from reference_server.repository.model_folders import FileDirectory, Override
-from reference_server.repository.polling import Findings, Polled, Poller
+from reference_server.repository.polling import ModelSource, Poller, PollResult
 from reference_server.repository.versions import (
-    Book,
     IndexEntry,
     ServedModel,
+    VersionRegistry,
     VersionStatus,
     index_entries,
     version_statuses,
@@ -47,14 +47,14 @@ class Repository:
         handed_over: Callable[[], None] = lambda: None,
     ) -> None:
         self._poller = Poller(repositories, loader)
-        self._book = Book()
-        self._retirement = Retirement(self._book, handed_over)
-        self._loading = Loading(self._book, loader, load_retries)
-        self._plans = PlanLoader(self._book, self._loading, load_threads)
+        self._registry = VersionRegistry()
+        self._draining = Draining(self._registry, handed_over)
+        self._rollout = Rollout(self._registry, loader, load_retries)
+        self._plans = LoadPlanRunner(self._registry, self._rollout, load_threads)
         # What follows is read and changed under this lock; it is never held while a model loads.
         self._changed = threading.Condition()
         self._graph = DependencyGraph()
-        self._known: dict[str, Polled] = {}
+        self._known: dict[str, ModelSource] = {}
         self._claimed: set[str] = set()
         self._errors: dict[str, ServerError] = {}  # of models that could be read, not loaded
         self._unreadable: dict[str, ServerError] = {}
@@ -70,10 +70,10 @@ class Repository:
         names = self._poller.names()
         with self._changed:
             self._changed.wait_for(lambda: not self._claimed)
-            findings = self._poller.poll(names, self._known)
+            found = self._poller.poll(names, self._known)
             # One that is there but cannot be read goes on to serve as it was.
             self._unload_now(set(self._known) - set(names))
-            plan = self._adopt(findings)
+            plan = self._adopt(found)
         self._carry_out(plan)
         with self._changed:
             return not self._errors and not self._unreadable
@@ -105,21 +105,21 @@ class Repository:
             return {name: _not_polled(name) for name in names}
         try:
             with self._changed:
-                findings = self._poller.poll(names, self._known, override, files)
-                while not self._is_free(findings, names):
+                found = self._poller.poll(names, self._known, override, files)
+                while not self._is_free(found, names):
                     self._changed.wait()
-                    findings = self._poller.poll(names, self._known, override, files)
-                if files is not None and not names.isdisjoint(findings.changed):
+                    found = self._poller.poll(names, self._known, override, files)
+                if files is not None and not names.isdisjoint(found.changed):
                     files.hold()
                 refused = {
                     name: _not_polled(name)
-                    for name in names - set(findings.changed)
-                    if not self._graph.used({name}).isdisjoint(findings.failed)
+                    for name in names - set(found.changed)
+                    if not self._graph.used({name}).isdisjoint(found.failed)
                 }
-                plan = self._adopt(findings)
-                for name in names - set(refused) - set(plan.polled):
+                plan = self._adopt(found)
+                for name in names - set(refused) - set(plan.source):
                     # It is as it was, and may be as little to be loaded as it was.
-                    if not self._book.ready(name):
+                    if not self._registry.ready(name):
                         refused[name] = internal(
                             f"failed to load '{name}', no version is available"
                         )
@@ -132,47 +132,47 @@ class Repository:
             for name in names & set(failed)
         }
 
-    def _is_free(self, findings: Findings, names: set[str]) -> bool:
+    def _is_free(self, found: PollResult, names: set[str]) -> bool:
         """Whether nobody else is at work on what would be changed, or used by that."""
-        changed = names.union(findings.changed)
+        changed = names.union(found.changed)
         touched = changed | self._graph.users(changed)
         used = self._graph.used(touched)
-        for polled in findings.changed.values():
-            used.update(polled.steps)
+        for source in found.changed.values():
+            used.update(source.steps)
         return self._claimed.isdisjoint(touched | used)
 
-    def _adopt(self, findings: Findings) -> Plan:
+    def _adopt(self, found: PollResult) -> LoadPlan:
         """Take over what a poll found, and claim what that touches. Under the lock."""
-        self._unreadable.update(findings.failed)
-        for name in findings.read:
+        self._unreadable.update(found.failed)
+        for name in found.read:
             self._unreadable.pop(name, None)
-        for name, polled in findings.changed.items():
-            self._remember(name, polled)
-            self._graph.put(name, polled.steps, explicit=polled.explicit)
-        touched = set(findings.changed) | self._graph.users(findings.changed)
+        for name, source in found.changed.items():
+            self._remember(name, source)
+            self._graph.put(name, source.steps, explicit=source.explicit)
+        touched = set(found.changed) | self._graph.users(found.changed)
         self._claimed |= touched
-        return Plan(
+        return LoadPlan(
             list(self._graph.waves(touched)),
             {name: self._known[name] for name in touched},
             self._graph.errors(touched),
         )
 
-    def _carry_out(self, plan: Plan) -> dict[str, ServerError]:
+    def _carry_out(self, plan: LoadPlan) -> dict[str, ServerError]:
         """Load what the plan names, then release it. Returns the errors, by model."""
-        outcome = Outcome()
+        outcome = LoadOutcome()
         try:
             self._plans.load(plan, self._errors, outcome)
         finally:
             with self._changed:
-                for name, polled in plan.polled.items():
+                for name, source in plan.source.items():
                     self._errors.pop(name, None)
                     if name in outcome.failed:
                         self._errors[name] = outcome.failed[name]
                     failed = name in outcome.failed and name in outcome.attempted
-                    self._remember(name, polled.after(failed=failed))
-                self._claimed.difference_update(plan.polled)
+                    self._remember(name, source.after(failed=failed))
+                self._claimed.difference_update(plan.source)
                 self._changed.notify_all()
-            self._retirement.begin(outcome.retired)
+            self._draining.begin(outcome.retired)
         return outcome.failed
 
     def unload(self, name: str, *, with_unused: bool = False) -> None:
@@ -199,7 +199,7 @@ class Repository:
             self._release(self._known.pop(name))
         retired: list[ServedModel] = []
         for name in sorted(removed | users):
-            retired.extend(self._loading.withdraw(name))
+            retired.extend(self._rollout.withdraw(name))
         errors = self._graph.errors(users)
         for name in (name for wave in self._graph.waves(users) for name in wave):
             try:
@@ -209,27 +209,27 @@ class Repository:
             except ServerError as error:
                 log.error("%s", error.described())
                 self._errors[name] = error
-        self._retirement.begin(retired)
+        self._draining.begin(retired)
 
-    def _remember(self, name: str, polled: Polled) -> None:
+    def _remember(self, name: str, source: ModelSource) -> None:
         """Remember what a model is to be loaded from, and let go of what was known before."""
         before = self._known.get(name)
-        self._known[name] = polled
-        if before is not None and before.folder is not polled.folder:
+        self._known[name] = source
+        if before is not None and before.folder is not source.folder:
             self._release(before)
 
     @staticmethod
-    def _release(polled: Polled) -> None:
-        if polled.folder.temporary is not None:
-            polled.folder.temporary.release()
+    def _release(source: ModelSource) -> None:
+        if source.folder.temporary is not None:
+            source.folder.temporary.release()
 
     def close(self) -> None:
         """Answer what was taken, then finalize all models, users before what they use."""
-        self._retirement.begin(self.all())
-        self._retirement.join()
+        self._draining.begin(self.all())
+        self._draining.join()
         with self._changed:
-            for polled in self._known.values():
-                self._release(polled)
+            for source in self._known.values():
+                self._release(source)
             self._known.clear()
 
     # -------------------------------------------------------------------------------- reading
@@ -239,20 +239,20 @@ class Repository:
 
         Raises ServerError NOT_FOUND, or UNAVAILABLE for a version that is not ready.
         """
-        return self._book.find(name, version)
+        return self._registry.find(name, version)
 
     def versions(self, name: str) -> list[ServedModel]:
         """The loaded versions of a model, ascending; none if it is unknown or failed."""
-        return self._book.ready(name)
+        return self._registry.ready(name)
 
     def all(self) -> list[ServedModel]:
         """All loaded versions of all models, by name, then version."""
-        return [served for name in self._book.names() for served in self._book.ready(name)]
+        return [served for name in self._registry.names() for served in self._registry.ready(name)]
 
     @property
     def live(self) -> int:
         """How many loaded versions are not finalized yet, those included that serve no more."""
-        return len(self._retirement.leaving.union(self.all()))
+        return len(self._draining.leaving.union(self.all()))
 
     def index(self, *, ready_only: bool = False, tells_failures: bool = False) -> list[IndexEntry]:
         """What lies in the repositories, by name, then version, and what became of it.
@@ -262,11 +262,11 @@ class Repository:
         """
         folders = self._poller.directories()
         errors = self._failures() if tells_failures else {}
-        return index_entries(folders, self._book, errors, ready_only=ready_only)
+        return index_entries(folders, self._registry, errors, ready_only=ready_only)
 
     def statuses(self) -> list[VersionStatus]:
         """What became of each model version that was to be loaded, by name, then version."""
-        return version_statuses(self._book, self._failures())
+        return version_statuses(self._registry, self._failures())
 
     def _failures(self) -> dict[str, ServerError]:
         """The errors of models whose newest load failed."""
@@ -276,7 +276,7 @@ class Repository:
     @property
     def is_complete(self) -> bool:
         """True if every version that was to be loaded is ready, or unloaded on request."""
-        return self._book.is_settled
+        return self._registry.is_settled
 
 
 def _not_polled(name: str) -> ServerError:

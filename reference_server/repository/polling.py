@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class ModelSource:
     """What a model is to be loaded from.
 
     `stamp` is the state of its files; without one, or if it `has_failed`, the next poll finds the
@@ -55,17 +55,17 @@ class Polled:
         """True if the model is a graph of other models."""
         return bool(self.config.platform == "ensemble")
 
-    def after(self, *, failed: bool) -> Polled:
+    def after(self, *, failed: bool) -> ModelSource:
         """The same, after an attempt to load it."""
         return self if failed is self.has_failed else replace(self, has_failed=failed)
 
-    def equals_but_for_instances(self, other: Polled) -> bool:
+    def equals_but_for_instances(self, other: ModelSource) -> bool:
         """True if the configurations differ in their instance groups at most."""
         return bool(_without_instances(self.config) == _without_instances(other.config))
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class PollResult:
     """What a poll found.
 
     `read` are the models that could be read, `changed` those of them that are news, and `failed`
@@ -73,7 +73,7 @@ class Findings:
     """
 
     read: set[str] = field(default_factory=set)
-    changed: dict[str, Polled] = field(default_factory=dict)
+    changed: dict[str, ModelSource] = field(default_factory=dict)
     failed: dict[str, ServerError] = field(default_factory=dict)
 
 
@@ -95,16 +95,16 @@ class Poller:
     def poll(
         self,
         names: Iterable[str],
-        known: Mapping[str, Polled],
+        known: Mapping[str, ModelSource],
         override: Override | None = None,
         files: FileDirectory | None = None,
-    ) -> Findings:
+    ) -> PollResult:
         """Look at `names`, and at the models that ensembles among them use.
 
         `known` is what earlier polls found. `override` is about `names` alone; `files` is the
         directory made of its files. A failed model is logged.
         """
-        findings = Findings()
+        found = PollResult()
         explicit = set(names)
         seen: set[str] = set()
         waiting = sorted(explicit)
@@ -114,7 +114,7 @@ class Poller:
             seen.add(name)
             asked = name in explicit
             try:
-                polled = self._poll(
+                source = self._poll(
                     name,
                     known.get(name),
                     override if asked else None,
@@ -123,23 +123,23 @@ class Poller:
                 )
             except ServerError as error:
                 log.error("Poll failed for model directory '%s': %s", name, error)
-                findings.failed[name] = error
+                found.failed[name] = error
                 continue
-            findings.read.add(name)
-            if polled is not known.get(name):
-                findings.changed[name] = polled
-            waiting += sorted(polled.steps)
-        return findings
+            found.read.add(name)
+            if source is not known.get(name):
+                found.changed[name] = source
+            waiting += sorted(source.steps)
+        return found
 
     def _poll(
         self,
         name: str,
-        known: Polled | None,
+        known: ModelSource | None,
         override: Override | None,
         files: FileDirectory | None,
         *,
         explicit: bool,
-    ) -> Polled:
+    ) -> ModelSource:
         if files is not None:
             folder, stamp = ModelFolder(name, files.path, files), None
         else:
@@ -155,7 +155,7 @@ class Poller:
             config = self._loader.read_config(folder)
         else:
             config = self._loader.complete(folder, parse_config_override(override.config))
-        return Polled(folder, config, stamp, explicit)
+        return ModelSource(folder, config, stamp, explicit)
 
 
 def _without_instances(config: ConfigProto) -> ConfigProto:

@@ -13,13 +13,13 @@ from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Dispatch, ModelInstance
 from reference_server.core.request import InferRequest
 from reference_server.observability.model_statistics import ModelStatistics
-from reference_server.repository.bls import Calls
+from reference_server.repository.bls import BlsCalls
 from reference_server.repository.model_files import read_initial_states
 from reference_server.repository.versions import ServedModel
-from reference_server.scheduling.deadlocks import Crew, Member
+from reference_server.scheduling.deadlocks import InstanceGroup, Member
 from reference_server.scheduling.dynamic_batcher import DynamicBatcher
 from reference_server.scheduling.ensemble import EnsembleScheduler
-from reference_server.scheduling.execution import Executor
+from reference_server.scheduling.execution import BatchExecutor
 from reference_server.scheduling.instance_scheduler import InstanceScheduler
 from reference_server.scheduling.policy_batcher import PolicyBatcher
 from reference_server.scheduling.rate_limiter import RateLimiter
@@ -32,7 +32,7 @@ from reference_server.scheduling.work_queue import Fifo, WorkQueue
 class InstanceMaker:
     """Makes instances, which are not open yet. Any thread. `calls` is what models ask with."""
 
-    def __init__(self, hosts: PythonHosts, calls: Calls, clock: Clock) -> None:
+    def __init__(self, hosts: PythonHosts, calls: BlsCalls, clock: Clock) -> None:
         self._hosts = hosts
         self._calls = calls
         self._clock = clock
@@ -43,19 +43,19 @@ class InstanceMaker:
         version: int,
         folder: Path,
         statistics: ModelStatistics,
-        crew: Crew,
+        group: InstanceGroup,
         health: Health,
     ) -> list[ModelInstance]:
         """All instances of the model in `folder`. Raises ServerError for a wrong setting."""
         warm_up = None
         if config.warmup:
-            executor = Executor(config.name, version, statistics, self._clock)
+            executor = BatchExecutor(config.name, version, statistics, self._clock)
             warm_up = Warmup(config.warmup, config.signature, folder, executor, self._clock)
         instances = [
             with_reshaped_outputs(
                 self._hosts.instance(
                     _spec(config, version, folder, instance),
-                    self._calls.of(Member(crew, instance.name)),
+                    self._calls.of(Member(group, instance.name)),
                     config.execution_host,
                     health,
                     warm_up,

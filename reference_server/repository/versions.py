@@ -18,7 +18,7 @@ from reference_server.core.rules import RequestRules
 from reference_server.core.telemetry import FailureReason
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.model_folders import DUPLICATE, FileDirectory
-from reference_server.scheduling.deadlocks import Crew
+from reference_server.scheduling.deadlocks import InstanceGroup
 
 
 class State(enum.Enum):
@@ -36,7 +36,7 @@ class ServedModel:
 
     `labels` are the lines of the label files, by output. `order` grows with each model that is
     loaded: an ensemble's is greater than those of its steps. `files` is the directory that is kept
-    for the model, if a load request brought its files. `crew` are its instances, if it has any.
+    for the model, if a load request brought its files. `group` are its instances, if it has any.
     """
 
     config: ModelConfig
@@ -48,7 +48,7 @@ class ServedModel:
     order: int = 0
     files: FileDirectory | None = None
     health: Health = field(default_factory=Health)
-    crew: Crew | None = None
+    group: InstanceGroup | None = None
 
     def infer(self, request: InferRequest) -> None:
         """Check `request` and schedule it; its sink will be answered.
@@ -105,7 +105,7 @@ class VersionRecord:
         return state is State.READY or reason == UNLOADED
 
 
-class Book:
+class VersionRegistry:
     """The records of all versions of all models. Any thread; finding takes no lock.
 
     A model may be entered without a version: one for which none could be chosen.
@@ -207,7 +207,7 @@ class IndexEntry:
 
 def index_entries(
     folders: Mapping[str, Sequence[Path]],
-    book: Book,
+    registry: VersionRegistry,
     errors: Mapping[str, ServerError],
     *,
     ready_only: bool,
@@ -219,7 +219,7 @@ def index_entries(
     """
     entries: list[IndexEntry] = []
     for name, paths in folders.items():
-        records = book.records(name)
+        records = registry.records(name)
         if len(paths) > 1:
             entries.append(IndexEntry(name, state=State.UNAVAILABLE, reason=DUPLICATE))
         elif records is None:
@@ -235,11 +235,13 @@ def index_entries(
     return entries
 
 
-def version_statuses(book: Book, errors: Mapping[str, ServerError]) -> list[VersionStatus]:
+def version_statuses(
+    registry: VersionRegistry, errors: Mapping[str, ServerError]
+) -> list[VersionStatus]:
     """What became of each model version, by name, then version; `errors` are of models."""
     found: list[VersionStatus] = []
-    for name in sorted({*book.names(), *errors}):
-        records = book.records(name)
+    for name in sorted({*registry.names(), *errors}):
+        records = registry.records(name)
         if records:
             found += [
                 VersionStatus(name, record.version, record.state, record.reason)

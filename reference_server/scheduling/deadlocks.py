@@ -14,7 +14,7 @@ from reference_server.core.request import InferRequest
 
 
 @dataclass(slots=True, eq=False)
-class Crew:
+class InstanceGroup:
     """The instances of one loaded version of a model, `size` of them."""
 
     model: str
@@ -23,43 +23,47 @@ class Crew:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One instance of a crew."""
+    """One instance of a group."""
 
-    crew: Crew
+    group: InstanceGroup
     name: str
 
 
 @dataclass(slots=True, frozen=True, eq=False)
-class _Wait:
+class _Waiting:
     member: Member
     batch: Sequence[InferRequest]
     request: InferRequest
-    target: Crew
+    target: InstanceGroup
 
 
-class Waits:
+class DeadlockDetector:
     """The waiting instances. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._waits: dict[Member, _Wait] = {}
+        self._waits: dict[Member, _Waiting] = {}
 
     def __repr__(self) -> str:
-        return f"Waits({', '.join(member.name for member in self._waits)})"
+        return f"DeadlockDetector({', '.join(member.name for member in self._waits)})"
 
     def begin(
-        self, member: Member, batch: Sequence[InferRequest], request: InferRequest, target: Crew
+        self,
+        member: Member,
+        batch: Sequence[InferRequest],
+        request: InferRequest,
+        target: InstanceGroup,
     ) -> str | None:
         """`member`, which must answer `batch`, is about to wait for `target` to answer `request`.
 
         Returns None, or if it would wait for ever who waits for whom; then it does not wait.
         """
-        self._waits[member] = _Wait(member, batch, request, target)
+        self._waits[member] = _Waiting(member, batch, request, target)
         stuck = self._stuck()
         if member not in stuck:
             return None
-        story = self._story(member, stuck)
+        cycle = self._cycle_of(member, stuck)
         del self._waits[member]
-        return story
+        return cycle
 
     def end(self, member: Member) -> None:
         """`member` waits no more."""
@@ -80,8 +84,8 @@ class Waits:
             return [executing] if executing in stuck else []
         if wait.request.is_begun:
             return []
-        crew = [other for other in self._waits if other in stuck and other.crew is wait.target]
-        return crew if len(crew) == wait.target.size else []
+        group = [other for other in self._waits if other in stuck and other.group is wait.target]
+        return group if len(group) == wait.target.size else []
 
     def _executing(self, request: InferRequest) -> Member | None:
         for wait in self._waits.values():
@@ -89,13 +93,13 @@ class Waits:
                 return wait.member
         return None
 
-    def _story(self, member: Member, stuck: set[Member]) -> str:
+    def _cycle_of(self, member: Member, stuck: set[Member]) -> str:
         path: list[Member] = []
         while member not in path:
             path.append(member)
             member = self._blockers(member, stuck)[0]
-        return _told(self._waits[each] for each in path[path.index(member) :])
+        return _described(self._waits[each] for each in path[path.index(member) :])
 
 
-def _told(cycle: Iterable[_Wait]) -> str:
+def _described(cycle: Iterable[_Waiting]) -> str:
     return ", ".join(f"'{wait.member.name}' waits for '{wait.target.model}'" for wait in cycle)

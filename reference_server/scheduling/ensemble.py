@@ -20,14 +20,14 @@ from reference_server.core.response import InferResponse, Timing
 from reference_server.core.rules import OutputLayouts, ShowingSink
 from reference_server.core.telemetry import FailureReason
 from reference_server.core.tensor import Tensor
-from reference_server.scheduling.ensemble_plan import EnsembleGraph, EnsemblePlan, Fitting
+from reference_server.scheduling.ensemble_plan import BatchDimAdapter, EnsembleGraph, EnsemblePlan
 from reference_server.scheduling.execution import COUNTING
 from reference_server.scheduling.work_queue import CANCELLED, stopped
 
 log = logging.getLogger(__name__)
 
 
-class _Flow:
+class _Branch:
     """The tensors that belong together: of the request, or of one answer of a decoupled step."""
 
     __slots__ = ("finished", "stage", "started", "tensors")
@@ -40,10 +40,10 @@ class _Flow:
 
 
 #: A step to be sent: with the tensors of which flow, and its number.
-_Start = tuple[_Flow, int]
+_Start = tuple[_Branch, int]
 
 
-class Run:
+class EnsembleRun:
     """One request; answers it, and calls `finished` after the last answer. Any thread."""
 
     def __init__(
@@ -70,10 +70,10 @@ class Run:
         """Send the first steps."""
         self._began_ns = self._plan.clock.monotonic_ns()
         with self._lock:
-            starts = self._advance(_Flow(0, dict(self._request.inputs)))
+            starts = self._advance(_Branch(0, dict(self._request.inputs)))
         self._act(starts)
 
-    def step_answered(self, flow: _Flow, index: int, response: InferResponse) -> None:
+    def step_answered(self, flow: _Branch, index: int, response: InferResponse) -> None:
         """A step of `flow` has answered: keep its tensors and go on."""
         if response.error is not None:
             self._fail(response.error, ended=int(response.final))
@@ -103,11 +103,11 @@ class Run:
         if self._request.timed is not None:
             self._request.timed(timing)
 
-    def _arrived(self, flow: _Flow, index: int, response: InferResponse) -> _Flow:
+    def _arrived(self, flow: _Branch, index: int, response: InferResponse) -> _Branch:
         """Put the tensors of an answer where they belong."""
         graph = self._plan.graph
         if index in graph.decoupled:
-            flow = _Flow(flow.stage + 1, {})
+            flow = _Branch(flow.stage + 1, {})
         outputs = graph.steps[index].outputs
         for tensor in response.outputs:
             name = outputs.get(tensor.name)
@@ -116,7 +116,7 @@ class Run:
         flow.finished.add(index)
         return flow
 
-    def _advance(self, flow: _Flow | None) -> list[_Start]:
+    def _advance(self, flow: _Branch | None) -> list[_Start]:
         """What can start now that `flow` has come further; answers with it if it is complete."""
         plan, starts, is_complete = self._plan, [], False
         if flow is not None:
@@ -136,7 +136,7 @@ class Run:
             self._outbox.append(ending)
         return starts
 
-    def _may_start(self, flow: _Flow, index: int) -> bool:
+    def _may_start(self, flow: _Branch, index: int) -> bool:
         """Whether the step is not held back for others of its kind; then it counts as sent."""
         if not self._plan.max_inflight:
             return True
@@ -235,7 +235,7 @@ class _StepSink:
 
     __slots__ = ("_flow", "_index", "_run")
 
-    def __init__(self, run: Run, flow: _Flow, index: int) -> None:
+    def __init__(self, run: EnsembleRun, flow: _Branch, index: int) -> None:
         self._run = run
         self._flow = flow
         self._index = index
@@ -266,7 +266,9 @@ class EnsembleScheduler:
             version,
             outputs,
             EnsembleGraph(config.ensemble, outputs, decoupled),
-            Fitting(config.signature, config.ensemble, [model.signature for model in models]),
+            BatchDimAdapter(
+                config.signature, config.ensemble, [model.signature for model in models]
+            ),
             config.max_inflight_requests,
             dispatch,
             recorder,
@@ -295,7 +297,7 @@ class EnsembleScheduler:
             self._running += 1
         if self._layouts:
             request.sink = ShowingSink(self._layouts, request.sink)
-        Run(self._plan, request, self._finished).start()
+        EnsembleRun(self._plan, request, self._finished).start()
 
     def _finished(self) -> None:
         """A run has answered its request for the last time."""

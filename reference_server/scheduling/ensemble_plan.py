@@ -131,7 +131,7 @@ class EnsembleGraph:
         )
 
 
-class Fitting:
+class BatchDimAdapter:
     """The shapes of an ensemble's tensors, as its models and its client take them. Immutable.
 
     `signature` is the ensemble's, `models` are those of its `steps`, in their order.
@@ -144,27 +144,27 @@ class Fitting:
         for step, model in zip(steps, models, strict=True):
             batched.update(dict.fromkeys(step.outputs.values(), model.batches))
         self._inputs = tuple(
-            _odd(model, model.inputs, step.inputs, batched)
+            _differing(model, model.inputs, step.inputs, batched)
             for step, model in zip(steps, models, strict=True)
         )
         made = [tensor.inner for tensor in signature.outputs]  # clients see them reshaped
         names = {tensor.name: tensor.name for tensor in signature.outputs}
-        self._outputs = _odd(signature, made, names, batched)
+        self._outputs = _differing(signature, made, names, batched)
         self._model_batches = tuple(model.batches for model in models)
         self._batches = signature.batches
 
     def for_step(self, step: int, name: str, shape: Shape) -> Shape:
         """The shape of the input `name` of a step's model."""
         dims = self._inputs[step].get(name)
-        return shape if dims is None else _fitted(shape, dims, batches=self._model_batches[step])
+        return shape if dims is None else _adapted(shape, dims, batches=self._model_batches[step])
 
     def for_client(self, name: str, shape: Shape) -> Shape:
         """The shape of the ensemble's output `name`, before any `reshape`."""
         dims = self._outputs.get(name)
-        return shape if dims is None else _fitted(shape, dims, batches=self._batches)
+        return shape if dims is None else _adapted(shape, dims, batches=self._batches)
 
 
-def _odd(
+def _differing(
     taker: Signature,
     tensors: Sequence[TensorConfig],
     names: Mapping[str, str],
@@ -179,7 +179,7 @@ def _odd(
     }
 
 
-def _fitted(shape: Shape, dims: Dims, *, batches: bool) -> Shape:
+def _adapted(shape: Shape, dims: Dims, *, batches: bool) -> Shape:
     fits = len(shape) == len(dims) and all(
         size == dim or dim == -1 for size, dim in zip(shape, dims, strict=True)
     )
@@ -203,7 +203,7 @@ class EnsemblePlan:
     version: int
     outputs: tuple[str, ...]
     graph: EnsembleGraph
-    fitting: Fitting
+    fitting: BatchDimAdapter
     max_inflight: int
     dispatch: Dispatch
     recorder: EnsembleRecorder

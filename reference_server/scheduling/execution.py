@@ -71,7 +71,7 @@ log = logging.getLogger(__name__)
 COUNTING = Contained("what became of a request was not counted")
 
 
-class Executor:
+class BatchExecutor:
     """Executes the batches of one model version. Any thread."""
 
     def __init__(

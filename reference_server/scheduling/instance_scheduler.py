@@ -1,4 +1,4 @@
-"""Rings at a time: what a scheduler needs besides the threads of its instances."""
+"""Fires at a time: what a scheduler needs besides the threads of its instances."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import NamedTuple
 from reference_server.core.ports import Clock, ModelInstance, Recorder
 from reference_server.core.request import InferRequest
 from reference_server.observability import printing
-from reference_server.scheduling.execution import Executor
-from reference_server.scheduling.rate_limiter import RateLimiter, Share
+from reference_server.scheduling.execution import BatchExecutor
+from reference_server.scheduling.rate_limiter import RateLimitedInstance, RateLimiter
 from reference_server.scheduling.work_queue import Batch, Refusal, WorkQueue, stopped
 
 
-class Alarm:
-    """Calls `ring` when a time has come, on a thread of its own.
+class Timer:
+    """Calls `fire` when a time has come, on a thread of its own.
 
     The thread begins with the first time that is set, so who never sets one has none. Any thread.
     """
 
-    def __init__(self, name: str, clock: Clock, ring: Callable[[], None]) -> None:
+    def __init__(self, name: str, clock: Clock, fire: Callable[[], None]) -> None:
         self._name = name
         self._clock = clock
-        self._ring = ring
+        self._fire = fire
         self._changed = threading.Condition()
         self._at: int | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def set(self, at_ns: int) -> None:
-        """Ring at `at_ns` of the monotonic clock; of several times set, the earliest counts.
+        """Fire at `at_ns` of the monotonic clock; of several times set, the earliest counts.
 
-        It then is forgotten: whoever still waits for a later one sets it again when it rings.
+        It then is forgotten: whoever still waits for a later one sets it again when it fires.
         """
         with self._changed:
             if self._closed or (self._at is not None and self._at <= at_ns):
@@ -47,7 +47,7 @@ class Alarm:
             self._changed.notify()
 
     def close(self) -> None:
-        """Ring no more; waits for the end of a ring that has begun."""
+        """Fire no more; waits for the end of a fire that has begun."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -56,7 +56,7 @@ class Alarm:
 
     def _run(self) -> None:
         while self._wait():
-            self._ring()
+            self._fire()
 
     def _wait(self) -> bool:
         """Return at the time that is set, whichever that is by then; False at the end."""
@@ -72,7 +72,7 @@ class Alarm:
         return False
 
 
-class _Plan(NamedTuple):
+class _Decision(NamedTuple):
     """What has been decided under the lock, to be done outside of it.
 
     Those `asking` have to wait for the rate limiter's word.
@@ -99,11 +99,11 @@ class InstanceScheduler:
         recorder: Recorder,
         clock: Clock,
         limiter: RateLimiter | None = None,
-        shares: Sequence[Share] = (),
+        shares: Sequence[RateLimitedInstance] = (),
     ) -> None:
         self._model = model_name, model_version
         self._work = work
-        self._executor = Executor(model_name, model_version, recorder, clock)
+        self._executor = BatchExecutor(model_name, model_version, recorder, clock)
         self._clock = clock
         self._lock = threading.Lock()
         self._closing = False
@@ -112,7 +112,7 @@ class InstanceScheduler:
         ]
         self._idle: list[_Worker] = []
         self._busy = 0  # instances that are open and not idle
-        self._alarm = Alarm(f"{model_name} alarm", clock, self._look)
+        self._timer = Timer(f"{model_name} alarm", clock, self._on_timer)
         self._limiter = limiter
         self._shares = shares
         self._asking: set[int] = set()
@@ -173,14 +173,14 @@ class InstanceScheduler:
             self._limiter.end(self._shares[worker.number])
         return own
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         """Ask the queue again though nothing has happened but time."""
         with self._lock:
             plan = self._decide(self._clock.monotonic_ns())
         if plan is not None:
             self._carry_out(plan)
 
-    def _decide(self, now: int, *, asks: bool = True) -> _Plan | None:
+    def _decide(self, now: int, *, asks: bool = True) -> _Decision | None:
         """Under the lock: start what can start now. Returns what else is to do, if anything."""
         work = self._work
         asking: Sequence[_Worker] = ()
@@ -197,8 +197,8 @@ class InstanceScheduler:
         deadline = work.next_deadline_ns()
         # One that is past has just been acted on, as far as instances and resources are free.
         if deadline is not None and deadline > now:
-            self._alarm.set(deadline)
-        return _Plan(refused, asking) if refused or asking else None
+            self._timer.set(deadline)
+        return _Decision(refused, asking) if refused or asking else None
 
     def _assign(self, now: int) -> None:
         """Under the lock: hand what is ready to idle instances, who was busy last comes first."""
@@ -237,7 +237,7 @@ class InstanceScheduler:
         if plan is not None:
             self._carry_out(plan)
 
-    def _carry_out(self, plan: _Plan) -> None:
+    def _carry_out(self, plan: _Decision) -> None:
         for refusal in plan.refused:
             self._executor.refuse(refusal)
         for worker in plan.asking:
@@ -254,7 +254,7 @@ class InstanceScheduler:
             self._carry_out(plan)
         for worker in self._workers:
             worker.join()
-        self._alarm.close()
+        self._timer.close()
         if self._limiter is not None:
             self._limiter.remove(self._shares)
 

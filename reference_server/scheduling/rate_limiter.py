@@ -14,7 +14,7 @@ Limits = Mapping[tuple[str, bool], int]
 
 
 @dataclass(eq=False, slots=True)
-class Share:
+class RateLimitedInstance:
     """What one instance needs while it executes, and how often it has had a turn.
 
     Of `priority` 1 is the first; 2 gets half as many turns. `granted` is called when it is its
@@ -32,7 +32,7 @@ class Share:
         return (self.turns + 1) * self.priority
 
 
-class Ledger:
+class ResourceManager:
     """Counts what is free and decides whose turn it is. Pure; not thread-safe.
 
     `limits` says how much there is of each resource; None: as much as the neediest instance needs.
@@ -40,21 +40,21 @@ class Ledger:
 
     def __init__(self, limits: Limits | None) -> None:
         self._limits = limits
-        self._members: list[tuple[InstanceConfig, Share]] = []
+        self._members: list[tuple[InstanceConfig, RateLimitedInstance]] = []
         self._used: dict[str, int] = {}
-        self._waiting: list[Share] = []
+        self._waiting: list[RateLimitedInstance] = []
 
     def __repr__(self) -> str:
         used = ", ".join(f"{name}: {count}" for name, count in self._used.items() if count)
-        return f"Ledger({len(self._waiting)} waiting; in use: {used or 'nothing'})"
+        return f"ResourceManager({len(self._waiting)} waiting; in use: {used or 'nothing'})"
 
-    def add(self, instances: Iterable[InstanceConfig]) -> list[Share]:
+    def add(self, instances: Iterable[InstanceConfig]) -> list[RateLimitedInstance]:
         """Shares for the instances of one model.
 
         Raises ServerError INVALID_ARG if one could never execute, or if a resource is the whole
         server's for one instance and a device's for another.
         """
-        added = [(instance, _share(instance)) for instance in instances]
+        added = [(instance, _rate_limited(instance)) for instance in instances]
         scopes: dict[str, bool] = {}
         for instance, _ in (*self._members, *added):
             for resource in instance.resources:
@@ -75,18 +75,18 @@ class Ledger:
         self._members += added
         return [share for _, share in added]
 
-    def remove(self, shares: Iterable[Share]) -> list[Share]:
+    def remove(self, shares: Iterable[RateLimitedInstance]) -> list[RateLimitedInstance]:
         """Forget the instances of a model that is closed. Returns those whose turn it is now."""
         gone = set(map(id, shares))
         self._members = [member for member in self._members if id(member[1]) not in gone]
         return self._grant()
 
-    def ask(self, share: Share) -> list[Share]:
+    def ask(self, share: RateLimitedInstance) -> list[RateLimitedInstance]:
         """An instance has something to run. Returns those whose turn it is now."""
         self._waiting.append(share)
         return self._grant()
 
-    def give_back(self, share: Share) -> list[Share]:
+    def give_back(self, share: RateLimitedInstance) -> list[RateLimitedInstance]:
         """An instance has run. Returns those whose turn it is now."""
         for name, count in share.needs.items():
             self._used[name] -= count
@@ -102,10 +102,10 @@ class Ledger:
             for resource in instance.resources
         }
 
-    def _grant(self) -> list[Share]:
+    def _grant(self) -> list[RateLimitedInstance]:
         """Let those go, by rank, for whom there is enough and who take nothing from one before."""
         total = self._available()
-        granted: list[Share] = []
+        granted: list[RateLimitedInstance] = []
         reserved: dict[str, int] = {}
         for share in sorted(self._waiting, key=lambda share: share.rank):
             fits = all(
@@ -123,14 +123,14 @@ class Ledger:
         return granted
 
 
-def _share(instance: InstanceConfig) -> Share:
+def _rate_limited(instance: InstanceConfig) -> RateLimitedInstance:
     needs: dict[str, int] = {}
     for resource in instance.resources:
         needs[resource.name] = max(resource.count, needs.get(resource.name, 0))
-    return Share(instance.priority, needs)
+    return RateLimitedInstance(instance.priority, needs)
 
 
-def _most(shares: Iterable[Share]) -> dict[str, int]:
+def _most(shares: Iterable[RateLimitedInstance]) -> dict[str, int]:
     """How much of each resource the neediest of them needs."""
     most: dict[str, int] = {}
     for share in shares:
@@ -143,35 +143,35 @@ class RateLimiter:
     """The one of a server: tells instances when it is their turn. Any thread."""
 
     def __init__(self, limits: Limits | None) -> None:
-        self._ledger = Ledger(limits)
+        self._resources = ResourceManager(limits)
         self._lock = threading.Lock()
 
-    def add(self, instances: Iterable[InstanceConfig]) -> list[Share]:
+    def add(self, instances: Iterable[InstanceConfig]) -> list[RateLimitedInstance]:
         """Shares for the instances of a model. Raises ServerError if one could never execute."""
         with self._lock:
-            return self._ledger.add(instances)
+            return self._resources.add(instances)
 
-    def remove(self, shares: Iterable[Share]) -> None:
+    def remove(self, shares: Iterable[RateLimitedInstance]) -> None:
         """Forget the instances of a model that is closed."""
         with self._lock:
-            granted = self._ledger.remove(shares)
-        _tell(granted)
+            granted = self._resources.remove(shares)
+        _notify(granted)
 
-    def ask(self, share: Share, granted: Callable[[], None]) -> None:
+    def ask(self, share: RateLimitedInstance, granted: Callable[[], None]) -> None:
         """Call `granted` once it is this instance's turn: maybe now, maybe on another's thread."""
         with self._lock:
             share.granted = granted
-            now = self._ledger.ask(share)
-        _tell(now)
+            now = self._resources.ask(share)
+        _notify(now)
 
-    def end(self, share: Share, *, used: bool = True) -> None:
+    def end(self, share: RateLimitedInstance, *, used: bool = True) -> None:
         """The turn is over; not `used`: there was nothing to execute after all."""
         with self._lock:
             share.turns -= not used
-            granted = self._ledger.give_back(share)
-        _tell(granted)
+            granted = self._resources.give_back(share)
+        _notify(granted)
 
 
-def _tell(shares: Iterable[Share]) -> None:
+def _notify(shares: Iterable[RateLimitedInstance]) -> None:
     for share in shares:
         share.granted()

@@ -20,17 +20,17 @@ class ResponseOrder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._places: deque[_Place] = deque()
+        self._places: deque[_OrderedSink] = deque()
         self._is_handing_on = False
 
     def place(self, sink: ResponseSink) -> ResponseSink:
         """A sink for the next request, in front of its own."""
-        place = _Place(self, sink)
+        place = _OrderedSink(self, sink)
         with self._lock:
             self._places.append(place)
         return place
 
-    def came(self, place: _Place, response: InferResponse) -> None:
+    def came(self, place: _OrderedSink, response: InferResponse) -> None:
         """A request has a response. Whoever brings one first hands on for all others, too."""
         with self._lock:
             place.kept.append(response)
@@ -41,7 +41,7 @@ class ResponseOrder:
             place, response = ready
             deliver(place.sink, response)
 
-    def _next(self) -> tuple[_Place, InferResponse] | None:
+    def _next(self) -> tuple[_OrderedSink, InferResponse] | None:
         with self._lock:
             if not self._places or not self._places[0].kept:
                 self._is_handing_on = False
@@ -53,7 +53,7 @@ class ResponseOrder:
             return first, response
 
 
-class _Place:
+class _OrderedSink:
     """Stands for one request in the order."""
 
     __slots__ = ("_order", "kept", "sink")

@@ -20,7 +20,7 @@ from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, InferResponse
 from reference_server.core.rules import RequestRules
 from reference_server.core.tensor import Tensor
-from reference_server.scheduling.execution import Executor
+from reference_server.scheduling.execution import BatchExecutor
 
 #: Where the files of samples lie in a model's folder.
 FOLDER = "warmup"
@@ -93,7 +93,7 @@ class Warmup:
         samples: Sequence[WarmupSample],
         signature: Signature,
         model_folder: Path,
-        executor: Executor,
+        executor: BatchExecutor,
         clock: Clock,
     ) -> None:
         self._samples = samples

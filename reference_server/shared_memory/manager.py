@@ -148,7 +148,7 @@ class RegionLease:
             self._views.append((extent, view))
         return view
 
-    def place(self, region: str, offset: int, byte_size: int) -> RegionPlace:
+    def output_buffer(self, region: str, offset: int, byte_size: int) -> RegionOutput:
         """Where an output goes. Raises ServerError NOT_FOUND, INVALID_ARG."""
         memory = self._memory(region, offset, byte_size)
         extent = memory.extent(offset, byte_size)
@@ -156,7 +156,7 @@ class RegionLease:
             for tied, view in self._views:
                 if _overlap(tied, extent):
                     view[:] = bytes(view)
-        return RegionPlace(memory, offset, byte_size)
+        return RegionOutput(memory, offset, byte_size)
 
     def release(self) -> None:
         """The request is answered; may be called again."""
@@ -178,7 +178,7 @@ class RegionLease:
         return entry.memory
 
 
-class RegionPlace:
+class RegionOutput:
     """The part of a region that one output may fill."""
 
     __slots__ = ("_memory", "_offset", "byte_size")

@@ -15,7 +15,7 @@ from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.request import LATEST, InferRequest
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
-from reference_server.repository.bls import AskedModel, Models
+from reference_server.repository.bls import CalledModel, Models
 from reference_server.repository.model_folders import Override
 from reference_server.testing.model import tensor_of
 
@@ -37,7 +37,7 @@ class StubbedModels:
         """From now on `stub` answers in the place of the model `name`."""
         self._stubs[name] = StubModel(name, stub)
 
-    def find(self, name: str, version: int = LATEST) -> AskedModel:
+    def find(self, name: str, version: int = LATEST) -> CalledModel:
         """The stub, which stands for all versions, or the loaded model. Raises ServerError."""
         return self._stubs.get(name) or self._loaded.find(name, version)
 
@@ -53,7 +53,7 @@ class StubbedModels:
 class StubModel:
     """One stub; an AskedModel that answers at once, on the thread that calls."""
 
-    crew = None
+    group = None
 
     def __init__(self, name: str, stub: Stub) -> None:
         self._stub = stub

@@ -18,7 +18,7 @@ from reference_server.core.dtypes import DataType
 from reference_server.core.request import InferRequest, ResponseSink, SequenceFlag
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Shape, Tensor
-from reference_server.scheduling.sequence.slots import Line
+from reference_server.scheduling.sequence.slots import SequenceQueue
 
 
 class StateSink:
@@ -78,18 +78,18 @@ class AddedInputs:
         self._inputs = {state.output_name: state.input_name for state in config.states}
         self._shown = shown
 
-    def add(self, line: Line, request: InferRequest) -> None:
-        """Give `request`, the next one of `line`, its controls and states."""
+    def add(self, sequence: SequenceQueue, request: InferRequest) -> None:
+        """Give `request`, the next one of `sequence`, its controls and states."""
         self._add_controls(request, ready=True)
         if not self._states:
             return
         if request.flags & SequenceFlag.START:
-            line.states.clear()
+            sequence.states.clear()
         for state in self._states:
-            left = line.states.get(state.input_name)
+            left = sequence.states.get(state.input_name)
             request.inputs[state.input_name] = self._begun(state) if left is None else left
         if not request.is_begun:  # it has one when it comes again
-            request.sink = StateSink(request.sink, line.states, self._inputs, self._shown)
+            request.sink = StateSink(request.sink, sequence.states, self._inputs, self._shown)
 
     def null(self, like: InferRequest) -> InferRequest:
         """A request that fills the slot of a sequence which has none; nobody hears its answer.
@@ -100,7 +100,7 @@ class AddedInputs:
         request = InferRequest(
             like.model_name,
             inputs,
-            NOBODY,
+            DISCARD,
             like.model_version,
             batch_size=0,
             batch_key=like.batch_key,
@@ -174,11 +174,11 @@ def zeros_like(tensor: Tensor) -> Tensor:
     return Tensor(tensor.name, tensor.datatype, tensor.shape, raw=data)
 
 
-class _Nobody:
+class _DiscardingSink:
     """Where the answers to null requests go."""
 
     def send(self, response: InferResponse) -> None:
         """Drop it."""
 
 
-NOBODY = _Nobody()
+DISCARD = _DiscardingSink()

@@ -16,7 +16,7 @@ from reference_server.scheduling.work_queue import CANCELLED, Refusal
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class SequenceQueue:
     """One sequence. Without a `slot` it stands in the backlog.
 
     `waiting` are its requests that have not been given out, `executing` how many have. `is_over`:
@@ -48,7 +48,7 @@ class Slot:
 
     instance: int
     number: int
-    line: Line | None = None
+    sequence: SequenceQueue | None = None
 
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 _NEVER = 2**63
 
 
-class Roster:
+class SequenceSlots:
     """The sequences of one model: they come, take a slot or wait for one, and end.
 
     A sequence that has got no request for `idle_ns` loses its slot, once those are executed that it
@@ -70,16 +70,18 @@ class Roster:
         self._model = model
         self._idle_ns = idle_ns
         self._iterative = iterative
-        self.slots = [
+        self.by_instance = [
             [Slot(instance, number) for number in range(slots_each)]
             for instance in range(instances)
         ]
         self._free = [
             (number, instance) for number in range(slots_each) for instance in range(instances)
         ]
-        self._seated: dict[int | str, Line] = {}  # these two: by the id that requests join by
-        self._queued: dict[int | str, Line] = {}
-        self._backlog: deque[Line] = deque()
+        self._placed: dict[
+            int | str, SequenceQueue
+        ] = {}  # these two: by the id that requests join by
+        self._queued: dict[int | str, SequenceQueue] = {}
+        self._backlog: deque[SequenceQueue] = deque()
         self._next_expiry_ns = _NEVER  # no sequence with a slot is idle for long enough before
         self._refused: list[Refusal] = []
         self._ids = itertools.count(1)
@@ -88,8 +90,8 @@ class Roster:
 
     # ------------------------------------------------------------------------------------ coming
 
-    def enter(self, request: InferRequest, now_ns: int) -> Line:
-        """Give `request` its place at the end of its sequence's line.
+    def enter(self, request: InferRequest, now_ns: int) -> SequenceQueue:
+        """Give `request` its place at the end of its sequence's sequence.
 
         Raises ServerError INVALID_ARG, and then nothing has changed.
         """
@@ -106,27 +108,27 @@ class Roster:
                 )
             request.correlation_id = self._new_id()
             request.flags = SequenceFlag.START
-        line = self._find(request, now_ns)
-        line.seen_ns = now_ns
-        self._append(line, request)
-        if line.slot is None and request.timeout_us:
+        sequence = self._find(request, now_ns)
+        sequence.seen_ns = now_ns
+        self._append(sequence, request)
+        if sequence.slot is None and request.timeout_us:
             expires_ns = now_ns + request.timeout_us * 1000
-            line.expires_ns = min(line.expires_ns or expires_ns, expires_ns)
+            sequence.expires_ns = min(sequence.expires_ns or expires_ns, expires_ns)
         if request.flags & SequenceFlag.END:
-            self._close(line)
-        return line
+            self._close(sequence)
+        return sequence
 
     def _new_id(self) -> int:
-        return next(key for key in self._ids if key not in self._seated and key not in self._queued)
+        return next(key for key in self._ids if key not in self._placed and key not in self._queued)
 
-    def _find(self, request: InferRequest, now_ns: int) -> Line:
+    def _find(self, request: InferRequest, now_ns: int) -> SequenceQueue:
         key = request.correlation_id
         starts = bool(request.flags & SequenceFlag.START)
-        line = self._seated.get(key)
-        if line is not None and self._is_idle(line, now_ns):
-            line = None
-        line = line or self._queued.get(key)
-        if line is None:
+        sequence = self._placed.get(key)
+        if sequence is not None and self._is_idle(sequence, now_ns):
+            sequence = None
+        sequence = sequence or self._queued.get(key)
+        if sequence is None:
             if not starts:
                 raise invalid_arg(
                     f"inference request for sequence {key} to model '{self._model}' must specify "
@@ -141,73 +143,80 @@ class Roster:
                 key,
                 self._model,
             )
-        return line
+        return sequence
 
-    def _begin(self, key: int | str, now_ns: int) -> Line:
-        line = Line(key, now_ns)
-        self._queued[key] = line
+    def _begin(self, key: int | str, now_ns: int) -> SequenceQueue:
+        sequence = SequenceQueue(key, now_ns)
+        self._queued[key] = sequence
         if self._free:
             number, instance = heapq.heappop(self._free)
-            self._seat(line, self.slots[instance][number])
+            self._assign(sequence, self.by_instance[instance][number])
         else:
-            self._backlog.append(line)
-        return line
+            self._backlog.append(sequence)
+        return sequence
 
-    def _append(self, line: Line, request: InferRequest) -> None:
-        line.waiting.append(request)
+    def _append(self, sequence: SequenceQueue, request: InferRequest) -> None:
+        sequence.waiting.append(request)
         self.waiting += 1
 
     # --------------------------------------------------------------------------------- execution
 
-    def next_of(self, line: Line) -> InferRequest:
+    def next_of(self, sequence: SequenceQueue) -> InferRequest:
         """The oldest waiting request of a sequence with a slot, to be executed now."""
         self.waiting -= 1
-        line.executing += 1
-        request = line.waiting.popleft()
+        sequence.executing += 1
+        request = sequence.waiting.popleft()
         if not self._iterative:
-            self._leave(line)
+            self._leave(sequence)
         return request
 
-    def executed(self, line: Line, request: InferRequest, *, again: bool, now_ns: int) -> None:
-        """A request of `line` has been executed; `again`: the model wants to be given it again."""
-        line.executing -= 1
+    def executed(
+        self, sequence: SequenceQueue, request: InferRequest, *, again: bool, now_ns: int
+    ) -> None:
+        """A request of `sequence` has been executed; `again`: the model wants it once more."""
+        sequence.executing -= 1
         if again:
             request.flags &= ~SequenceFlag.START
-            request.queued_ns = line.seen_ns = now_ns
-            self._append(line, request)
+            request.queued_ns = sequence.seen_ns = now_ns
+            self._append(sequence, request)
             self._next_expiry_ns = min(self._next_expiry_ns, now_ns + self._idle_ns)
         elif self._iterative:
-            self._close(line)
-        self._leave(line)
+            self._close(sequence)
+        self._leave(sequence)
 
-    def _close(self, line: Line) -> None:
+    def _close(self, sequence: SequenceQueue) -> None:
         """Nothing joins this sequence any more; its id may begin another one."""
-        line.is_over = True
-        for names in (self._seated, self._queued):
-            if names.get(line.key) is line:
-                del names[line.key]
+        sequence.is_over = True
+        for names in (self._placed, self._queued):
+            if names.get(sequence.key) is sequence:
+                del names[sequence.key]
 
-    def _leave(self, line: Line) -> None:
+    def _leave(self, sequence: SequenceQueue) -> None:
         """Give the slot of a sequence to the next one if nothing more comes of it."""
-        slot = line.slot
-        if slot is None or slot.line is not line or not line.is_over or line.waiting:
+        slot = sequence.slot
+        if (
+            slot is None
+            or slot.sequence is not sequence
+            or not sequence.is_over
+            or sequence.waiting
+        ):
             return
-        if line.executing and (self._iterative or line.has_expired):
+        if sequence.executing and (self._iterative or sequence.has_expired):
             return
-        slot.line = None
+        slot.sequence = None
         if self._backlog:
-            self._seat(self._backlog.popleft(), slot)
+            self._assign(self._backlog.popleft(), slot)
         else:
             heapq.heappush(self._free, (slot.number, slot.instance))
 
-    def _seat(self, line: Line, slot: Slot) -> None:
-        line.slot, slot.line = slot, line
-        line.expires_ns = None
+    def _assign(self, sequence: SequenceQueue, slot: Slot) -> None:
+        sequence.slot, slot.sequence = slot, sequence
+        sequence.expires_ns = None
         self._changed[slot] = None
-        if self._queued.get(line.key) is line:
-            del self._queued[line.key]
-            self._seated[line.key] = line
-            self._next_expiry_ns = min(self._next_expiry_ns, line.seen_ns + self._idle_ns)
+        if self._queued.get(sequence.key) is sequence:
+            del self._queued[sequence.key]
+            self._placed[sequence.key] = sequence
+            self._next_expiry_ns = min(self._next_expiry_ns, sequence.seen_ns + self._idle_ns)
 
     def take_changed(self) -> Sequence[Slot]:
         """The slots that a sequence has come to since it was asked last."""
@@ -218,47 +227,49 @@ class Roster:
 
     def expire(self, now_ns: int) -> None:
         """End the sequences that have been idle, or have waited for a slot, for too long."""
-        for line in [line for line in self._backlog if line.expires_ns or line.is_cancelled]:
-            if line.is_cancelled:
-                self.cancel(line)
-            elif line.expires_ns is not None and line.expires_ns <= now_ns:
+        for sequence in [
+            sequence for sequence in self._backlog if sequence.expires_ns or sequence.is_cancelled
+        ]:
+            if sequence.is_cancelled:
+                self.cancel(sequence)
+            elif sequence.expires_ns is not None and sequence.expires_ns <= now_ns:
                 self._drop(
-                    line, unavailable("timeout of the corresponding sequence has been expired")
+                    sequence, unavailable("timeout of the corresponding sequence has been expired")
                 )
         # Whoever comes from the backlog may have been idle for as long: look until all are found.
         while now_ns >= self._next_expiry_ns:
             self._next_expiry_ns = _NEVER
-            for line in list(self._seated.values()):
-                if self._is_idle(line, now_ns):
-                    line.has_expired = True
-                    self._close(line)
-                    self._leave(line)
+            for sequence in list(self._placed.values()):
+                if self._is_idle(sequence, now_ns):
+                    sequence.has_expired = True
+                    self._close(sequence)
+                    self._leave(sequence)
             times = [
-                line.seen_ns + self._idle_ns
-                for line in self._seated.values()
-                if not self._executes_iteratively(line)
+                sequence.seen_ns + self._idle_ns
+                for sequence in self._placed.values()
+                if not self._executes_iteratively(sequence)
             ]
             self._next_expiry_ns = min(times, default=_NEVER)
 
-    def _executes_iteratively(self, line: Line) -> bool:
-        return self._iterative and line.executing > 0
+    def _executes_iteratively(self, sequence: SequenceQueue) -> bool:
+        return self._iterative and sequence.executing > 0
 
-    def _is_idle(self, line: Line, now_ns: int) -> bool:
-        idle = now_ns - line.seen_ns >= self._idle_ns
-        return idle and not self._executes_iteratively(line)
+    def _is_idle(self, sequence: SequenceQueue, now_ns: int) -> bool:
+        idle = now_ns - sequence.seen_ns >= self._idle_ns
+        return idle and not self._executes_iteratively(sequence)
 
-    def cancel(self, line: Line) -> None:
+    def cancel(self, sequence: SequenceQueue) -> None:
         """End a sequence of which a waiting request was given up: the rest would lack it."""
-        self._drop(line, CANCELLED)
+        self._drop(sequence, CANCELLED)
 
-    def _drop(self, line: Line, error: ServerError) -> None:
-        self._refused += [Refusal(request, error) for request in line.waiting]
-        self.waiting -= len(line.waiting)
-        line.waiting.clear()
-        self._close(line)
-        if line.slot is None:
-            self._backlog.remove(line)
-        self._leave(line)
+    def _drop(self, sequence: SequenceQueue, error: ServerError) -> None:
+        self._refused += [Refusal(request, error) for request in sequence.waiting]
+        self.waiting -= len(sequence.waiting)
+        sequence.waiting.clear()
+        self._close(sequence)
+        if sequence.slot is None:
+            self._backlog.remove(sequence)
+        self._leave(sequence)
 
     def take_refused(self) -> Sequence[Refusal]:
         """Those who have been given up since it was asked last."""
@@ -269,7 +280,9 @@ class Roster:
         """When time alone may change something: only for who waits for a slot."""
         if not self._backlog:
             return None
-        times = [line.expires_ns for line in self._backlog if line.expires_ns is not None]
+        times = [
+            sequence.expires_ns for sequence in self._backlog if sequence.expires_ns is not None
+        ]
         return min([self._next_expiry_ns, *times])
 
     def flush(self) -> None:

@@ -9,7 +9,7 @@ from reference_server.config.schema import ModelConfig
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.dynamic_batcher import DynamicBatcher
 from reference_server.scheduling.sequence.inputs import AddedInputs
-from reference_server.scheduling.sequence.slots import Line, Roster, Slot
+from reference_server.scheduling.sequence.slots import SequenceQueue, SequenceSlots, Slot
 from reference_server.scheduling.work_queue import Batch, Refusal, WorkQueue
 
 
@@ -20,34 +20,34 @@ class DirectSequences:
     below has none, or one of other shapes than the first.
     """
 
-    def __init__(self, roster: Roster, settings: Direct, inputs: AddedInputs) -> None:
-        self._roster = roster
+    def __init__(self, slots: SequenceSlots, settings: Direct, inputs: AddedInputs) -> None:
+        self._slots = slots
         self._inputs = inputs
         self._delay_ns = settings.max_queue_delay_us * 1000
         self._utilization = settings.minimum_slot_utilization
-        self._batches: dict[int, list[tuple[Line, InferRequest]]] = {}  # by busy instance
+        self._batches: dict[int, list[tuple[SequenceQueue, InferRequest]]] = {}  # by busy instance
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Take a request. Raises ServerError INVALID_ARG if it has no place in a sequence."""
-        self._roster.enter(request, now_ns)
+        self._slots.enter(request, now_ns)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
         """The next request of each sequence on that instance, or None to wait for more."""
-        self._roster.expire(now_ns)
-        slots = self._roster.slots[instance]
+        self._slots.expire(now_ns)
+        slots = self._slots.by_instance[instance]
         for slot in slots:
-            while slot.line is not None and slot.line.is_cancelled:
-                self._roster.cancel(slot.line)
+            while slot.sequence is not None and slot.sequence.is_cancelled:
+                self._slots.cancel(slot.sequence)
         ready = _ready(slots)
         if not ready or self._waits_until(instance, ready) > now_ns:
             return None
         given: dict[int, InferRequest] = {}
-        executed: list[tuple[Line, InferRequest]] = []
-        for number, line in ready.items():
-            request = self._roster.next_of(line)
-            self._inputs.add(line, request)
+        executed: list[tuple[SequenceQueue, InferRequest]] = []
+        for number, sequence in ready.items():
+            request = self._slots.next_of(sequence)
+            self._inputs.add(sequence, request)
             given[number] = request
-            executed.append((line, request))
+            executed.append((sequence, request))
         self._batches[instance] = executed
         like = executed[0][1]
         return [
@@ -55,51 +55,53 @@ class DirectSequences:
             for number in range(max(given) + 1)
         ]
 
-    def _waits_until(self, instance: int, ready: dict[int, Line]) -> int:
+    def _waits_until(self, instance: int, ready: dict[int, SequenceQueue]) -> int:
         """When a batch of these would start if nothing else came."""
-        full = len(ready) / len(self._roster.slots[instance]) >= self._utilization
+        full = len(ready) / len(self._slots.by_instance[instance]) >= self._utilization
         if not self._delay_ns or full:
             return 0
-        return min(line.waiting[0].queued_ns for line in ready.values()) + self._delay_ns
+        return min(sequence.waiting[0].queued_ns for sequence in ready.values()) + self._delay_ns
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
         """Take back those that want to be executed again; they go on in their sequence's slot."""
         wanted = {id(request) for request in again}
-        for line, request in self._batches.pop(instance):
-            self._roster.executed(line, request, again=id(request) in wanted, now_ns=now_ns)
+        for sequence, request in self._batches.pop(instance):
+            self._slots.executed(sequence, request, again=id(request) in wanted, now_ns=now_ns)
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
         """Those whose time in the backlog is over, and the sequences that were cancelled."""
-        self._roster.expire(now_ns)
-        return self._roster.take_refused()
+        self._slots.expire(now_ns)
+        return self._slots.take_refused()
 
     def next_deadline_ns(self) -> int | None:
         """When a delay ends for an instance that is free, or a slot for who waits for one."""
         times = [
             self._waits_until(instance, ready)
-            for instance, slots in enumerate(self._roster.slots)
+            for instance, slots in enumerate(self._slots.by_instance)
             if self._delay_ns and instance not in self._batches and (ready := _ready(slots))
         ]
-        slot_ns = self._roster.next_deadline_ns()
+        slot_ns = self._slots.next_deadline_ns()
         return min(times if slot_ns is None else [*times, slot_ns], default=None)
 
     def flush(self) -> None:
         """Wait for nothing: neither for company, nor for the rest of a sequence."""
         self._delay_ns = 0
-        self._roster.flush()
+        self._slots.flush()
 
     def __len__(self) -> int:
-        return self._roster.waiting
+        return self._slots.waiting
 
 
-def _ready(slots: Sequence[Slot]) -> dict[int, Line]:
+def _ready(slots: Sequence[Slot]) -> dict[int, SequenceQueue]:
     """The sequences, by slot, whose next request can join the first one's batch."""
     waiting = {
-        slot.number: slot.line for slot in slots if slot.line is not None and slot.line.waiting
+        slot.number: slot.sequence
+        for slot in slots
+        if slot.sequence is not None and slot.sequence.waiting
     }
-    keys = {number: line.waiting[0].batch_key for number, line in waiting.items()}
+    keys = {number: sequence.waiting[0].batch_key for number, sequence in waiting.items()}
     first = next(iter(keys.values()), None)
-    return {number: line for number, line in waiting.items() if keys[number] == first}
+    return {number: sequence for number, sequence in waiting.items() if keys[number] == first}
 
 
 class OldestSequences:
@@ -109,38 +111,38 @@ class OldestSequences:
     """
 
     def __init__(
-        self, roster: Roster, inputs: AddedInputs, make_batcher: Callable[[], WorkQueue]
+        self, slots: SequenceSlots, inputs: AddedInputs, make_batcher: Callable[[], WorkQueue]
     ) -> None:
-        self._roster = roster
+        self._slots = slots
         self._inputs = inputs
-        self._batchers = [make_batcher() for _ in roster.slots]
-        self._given: dict[int, tuple[Slot, Line]] = {}  # by identity, until it is executed
+        self._batchers = [make_batcher() for _ in slots.by_instance]
+        self._given: dict[int, tuple[Slot, SequenceQueue]] = {}  # by identity, until it is executed
         self._occupied: set[Slot] = set()  # those of which a request is with the batcher
         self._busy: set[int] = set()
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Take a request. Raises ServerError INVALID_ARG if it has no place in a sequence."""
-        line = self._roster.enter(request, now_ns)
-        if line.slot is not None:
-            self._forward(line.slot, now_ns)
+        sequence = self._slots.enter(request, now_ns)
+        if sequence.slot is not None:
+            self._forward(sequence.slot, now_ns)
 
     def _forward(self, slot: Slot, now_ns: int) -> None:
         """Let the batcher have the next request of a slot, if it has none of it."""
-        while slot.line is not None and slot.line.is_cancelled:
-            self._roster.cancel(slot.line)
-        line = slot.line
-        if line is None or not line.waiting or slot in self._occupied:
+        while slot.sequence is not None and slot.sequence.is_cancelled:
+            self._slots.cancel(slot.sequence)
+        sequence = slot.sequence
+        if sequence is None or not sequence.waiting or slot in self._occupied:
             return
-        request = self._roster.next_of(line)
-        self._inputs.add(line, request)
-        self._given[id(request)] = slot, line
+        request = self._slots.next_of(sequence)
+        self._inputs.add(sequence, request)
+        self._given[id(request)] = slot, sequence
         self._occupied.add(slot)
         self._batchers[slot.instance].offer(request, now_ns)
 
     def _look(self, now_ns: int) -> None:
         """End what has expired, and forward from the slots that others have got by that."""
-        self._roster.expire(now_ns)
-        while changed := self._roster.take_changed():
+        self._slots.expire(now_ns)
+        while changed := self._slots.take_changed():
             for slot in changed:
                 self._forward(slot, now_ns)
 
@@ -161,9 +163,9 @@ class OldestSequences:
             self._executed(request, again=id(request) in wanted, now_ns=now_ns)
 
     def _executed(self, request: InferRequest, *, again: bool, now_ns: int) -> None:
-        slot, line = self._given.pop(id(request))
+        slot, sequence = self._given.pop(id(request))
         self._occupied.discard(slot)
-        self._roster.executed(line, request, again=again, now_ns=now_ns)
+        self._slots.executed(sequence, request, again=again, now_ns=now_ns)
         self._forward(slot, now_ns)
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
@@ -174,12 +176,12 @@ class OldestSequences:
             for refusal in batcher.refused(now_ns):
                 refused.append(refusal)
                 self._executed(refusal.request, again=False, now_ns=now_ns)
-        return [*refused, *self._roster.take_refused()]
+        return [*refused, *self._slots.take_refused()]
 
     def next_deadline_ns(self) -> int | None:
         """When a delay ends for an instance that is free, or a slot for who waits for one."""
         times = [
-            self._roster.next_deadline_ns(),
+            self._slots.next_deadline_ns(),
             *(
                 batcher.next_deadline_ns()
                 for instance, batcher in enumerate(self._batchers)
@@ -190,12 +192,12 @@ class OldestSequences:
 
     def flush(self) -> None:
         """Wait for nothing: neither for company, nor for the rest of a sequence."""
-        self._roster.flush()
+        self._slots.flush()
         for batcher in self._batchers:
             batcher.flush()
 
     def __len__(self) -> int:
-        return self._roster.waiting + sum(map(len, self._batchers))
+        return self._slots.waiting + sum(map(len, self._batchers))
 
 
 def sequence_queue(
@@ -204,11 +206,11 @@ def sequence_queue(
     """The queue for the instances of that model; `initial` are the states' first bytes."""
     signature, strategy = config.signature, batching.strategy
     rows = max(1, signature.max_batch_size)
-    slots = rows if isinstance(strategy, Direct) else strategy.max_candidates or rows
-    roster = Roster(
+    slots_each = rows if isinstance(strategy, Direct) else strategy.max_candidates or rows
+    slots = SequenceSlots(
         config.name,
         len(config.instance_names),
-        slots,
+        slots_each,
         batching.max_idle_us * 1000,
         iterative=batching.iterative,
     )
@@ -219,6 +221,6 @@ def sequence_queue(
         shown=frozenset(output.name for output in signature.outputs),
     )
     if isinstance(strategy, Direct):
-        return DirectSequences(roster, strategy, inputs)
+        return DirectSequences(slots, strategy, inputs)
     sizes, delay_ns = strategy.preferred_batch_sizes, strategy.max_queue_delay_us * 1000
-    return OldestSequences(roster, inputs, lambda: DynamicBatcher(rows, sizes, delay_ns))
+    return OldestSequences(slots, inputs, lambda: DynamicBatcher(rows, sizes, delay_ns))

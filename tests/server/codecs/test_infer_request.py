@@ -740,8 +740,8 @@ def test_an_output_gets_its_place():
     memory = regions()
     outputs = [y(shared_memory_region="s", shared_memory_byte_size=8, shared_memory_offset=16)]
     _, form = decode(document(x(), outputs=outputs), regions=memory)
-    assert memory.asked == [("place", "s", 16, 8)]
-    assert form.of("Y").place.byte_size == 8
+    assert memory.asked == [("output_buffer", "s", 16, 8)]
+    assert form.of("Y").buffer.byte_size == 8
 
 
 @pytest.mark.parametrize("placed_first", [True, False])
@@ -751,8 +751,8 @@ def test_of_an_output_named_twice_the_first_form_counts(placed_first):
     _, form = decode(
         document(x(), outputs=outputs if placed_first else outputs[::-1]), regions=memory
     )
-    assert (form.of("Y").place is not None) is placed_first
-    assert memory.asked == [("place", "s", 0, 8)]
+    assert (form.of("Y").buffer is not None) is placed_first
+    assert memory.asked == [("output_buffer", "s", 0, 8)]
 
 
 SHARED_FAULTS = {
@@ -808,7 +808,7 @@ def test_place_fault(parameters, code, said):
 
 def test_a_size_without_region_is_only_checked_for_an_output():
     outputs = [y(shared_memory_byte_size=8)]
-    assert decode(document(x(), outputs=outputs))[1].of("Y").place is None
+    assert decode(document(x(), outputs=outputs))[1].of("Y").buffer is None
 
 
 def test_the_same_json_is_looked_up_in_shared_memory_again():
@@ -823,11 +823,15 @@ def test_the_same_json_is_looked_up_in_shared_memory_again():
         memory.asked.clear()
         body = memoryview(head + tail)
         decoded, form = decoder.decode(MODEL, body, len(head), NullSink(), memory)
-        assert memory.asked == [("view", "r", 8, 8), ("place", "s", 0, 8), ("place", "s", 0, 4)]
+        assert memory.asked == [
+            ("view", "r", 8, 8),
+            ("output_buffer", "s", 0, 8),
+            ("output_buffer", "s", 0, 4),
+        ]
         assert bytes(decoded.inputs["A"].raw()) == FLOATS[8:]
         assert bytes(decoded.inputs["B"].raw()) == tail
-        assert form.of("Y").place.byte_size == 8
-        assert form.of("Z").place is None
+        assert form.of("Y").buffer.byte_size == 8
+        assert form.of("Z").buffer is None
 
 
 def test_the_same_json_after_its_region_is_gone():

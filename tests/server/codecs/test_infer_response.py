@@ -197,7 +197,8 @@ def placed(memory, **places):
     """The form of outputs that go to the region `s`: offset and size by name."""
     return ResponseForm(
         outputs={
-            name: OutputForm(place=memory.place("s", *place)) for name, place in places.items()
+            name: OutputForm(buffer=memory.output_buffer("s", *place))
+            for name, place in places.items()
         }
     )
 

@@ -25,7 +25,7 @@ def test_a_system_region_comes_and_goes(key, shared_memory):
     shared_memory.system_register("r", key, 64)
     assert shared_memory.system_status() == [SystemRegion("r", key, 0, 64)]
     lease = shared_memory.lease()
-    lease.place("r", 0, 4).write(memoryview(b"abcd"))
+    lease.output_buffer("r", 0, 4).write(memoryview(b"abcd"))
     lease.release()
     assert object_file(key).read_bytes()[:4] == b"abcd"
     shared_memory.system_unregister("r")

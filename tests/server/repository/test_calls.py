@@ -14,10 +14,10 @@ from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import InferRequest
 from reference_server.core.tensor import Tensor
 from reference_server.observability.metric_registry import MetricRegistry
-from reference_server.repository.bls import Calls
+from reference_server.repository.bls import BlsCalls
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
-from reference_server.scheduling.deadlocks import Crew, Member
+from reference_server.scheduling.deadlocks import InstanceGroup, Member
 
 #: Asks the model `asked`, in as many threads as IN has numbers.
 ASKS = """
@@ -97,7 +97,7 @@ def opened(asked, request):
         repositories.append(repository)
         repository.load_all()
         loader.calls.connect(repository, is_explicit=is_explicit)
-        return repository, loader.calls.of(Member(Crew("m", 1), "m_0"))
+        return repository, loader.calls.of(Member(InstanceGroup("m", 1), "m_0"))
 
     yield open_one
     for repository in repositories:
@@ -177,7 +177,7 @@ def test_who_could_not_ask_does_not_wait():
 
     class Loaded:
         def __init__(self, name):
-            self.crew = Crew(name, 1)
+            self.group = InstanceGroup(name, 1)
             self.config = SimpleNamespace(name=name)
             self.breaks = False
 
@@ -190,9 +190,9 @@ def test_who_could_not_ask_does_not_wait():
             return loaded[name]
 
     loaded = {"a": Loaded("a"), "b": Loaded("b")}
-    calls = Calls(ManualClock())
+    calls = BlsCalls(ManualClock())
     calls.connect(Models(), is_explicit=False)
-    one, other = (calls.of(Member(model.crew, name)) for name, model in loaded.items())
+    one, other = (calls.of(Member(model.group, name)) for name, model in loaded.items())
     loaded["b"].breaks = True
     with pytest.raises(ValueError, match="a defect"):
         one.infer(a_request(model_name="b"), halted=[])

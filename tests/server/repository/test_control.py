@@ -125,7 +125,7 @@ def states(repository):
 
 def settled(repository):
     """The index after what is unloading has gone."""
-    repository._retirement.join()
+    repository._draining.join()
     return states(repository)
 
 
@@ -380,7 +380,7 @@ def test_files_are_there_for_as_long_as_their_model(repository):
     (folder,) = temporary()
     assert (folder / "1" / "model.py").is_file()
     repository.unload("v")
-    repository._retirement.join()
+    repository._draining.join()
     assert temporary() == []
 
 
@@ -388,7 +388,7 @@ def test_new_files_take_the_place_of_the_old(repository):
     repository.load("v", files())
     before = temporary()
     repository.load("v", files())  # the same ones, but who can tell
-    repository._retirement.join()
+    repository._draining.join()
     assert len(temporary()) == 1
     assert temporary() != before
 
@@ -397,7 +397,7 @@ def test_the_folder_is_served_again_without_files(models, repository):
     write_model(models, "v")
     repository.load("v", files())
     repository.load("v")
-    repository._retirement.join()
+    repository._draining.join()
     assert temporary() == []
     assert send(repository, "v").wait().error is None
 
@@ -461,7 +461,7 @@ def test_five_hundred_cycles_leave_nothing_behind(models, repository):
         repository.unload("m")
         repository.unload("e")
         repository.unload("v")
-        repository._retirement.join()
+        repository._draining.join()
 
     for _ in range(3):
         cycle()

@@ -7,7 +7,7 @@ from server.support.requests import signature
 
 from reference_server.config.schema import EnsembleStep
 from reference_server.core.dtypes import DataType
-from reference_server.scheduling.ensemble_plan import Fitting
+from reference_server.scheduling.ensemble_plan import BatchDimAdapter
 
 
 def a_model(dims, max_batch_size):
@@ -24,7 +24,7 @@ def chain(*models, dims=(1,), max_batch_size=0):
     ]
     tensor = (DataType.FP32, dims)
     outside = signature({"I": tensor}, {"O": tensor}, max_batch_size=max_batch_size)
-    return Fitting(outside, steps, models)
+    return BatchDimAdapter(outside, steps, models)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from server.support.traces import NotedTrace
 
 from reference_server.core.errors import Code, ServerError, internal
 from reference_server.core.response import Execution, InferResponse
-from reference_server.scheduling.execution import Executor
+from reference_server.scheduling.execution import BatchExecutor
 from reference_server.scheduling.work_queue import Refusal
 
 GONE = ServerError(Code.CANCELLED, "gone")
@@ -27,7 +27,7 @@ def clock():
 @pytest.fixture
 def run(outcomes, clock):
     """A function: runs requests on an instance that does what a function does."""
-    executor = Executor("m", 1, outcomes, clock)
+    executor = BatchExecutor("m", 1, outcomes, clock)
 
     def run_one(execute, *requests):
         return executor.run(Answering(execute), list(requests))
@@ -111,7 +111,7 @@ class Miscounting:
 
 
 def test_what_cannot_be_counted_is_answered(clock):
-    executor = Executor("m", 1, Miscounting(), clock)
+    executor = BatchExecutor("m", 1, Miscounting(), clock)
 
     def execute(requests):
         return Execution([response(request, "X") for request in requests], 20, 30)

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from reference_server.config.scheduler_settings import InstanceConfig, Resource
 from reference_server.core.errors import Code, ServerError
-from reference_server.scheduling.rate_limiter import Ledger, RateLimiter
+from reference_server.scheduling.rate_limiter import RateLimiter, ResourceManager
 
 
 def instance(priority=1, *, whole=False, **needs):
@@ -15,79 +15,79 @@ def instance(priority=1, *, whole=False, **needs):
     return InstanceConfig("m_0", "CPU", priority, resources)
 
 
-def turns(ledger, shares, count):
+def turns(resources, shares, count):
     """Who executes when all always have something to run: their places, in order."""
-    running = [share for share in shares for share in ledger.ask(share)]
+    running = [share for share in shares for share in resources.ask(share)]
     order = []
     while len(order) < count:
         share = running.pop(0)
         order.append(shares.index(share))
-        running += ledger.ask(share)
-        running += ledger.give_back(share)
+        running += resources.ask(share)
+        running += resources.give_back(share)
     return order
 
 
 def test_instances_that_share_a_resource_take_turns():
-    ledger = Ledger(None)
-    assert turns(ledger, ledger.add([instance(R=1), instance(R=1)]), 6) == [0, 1, 0, 1, 0, 1]
+    resources = ResourceManager(None)
+    assert turns(resources, resources.add([instance(R=1), instance(R=1)]), 6) == [0, 1, 0, 1, 0, 1]
 
 
 def test_a_priority_of_three_gets_a_third_of_the_turns():
-    ledger = Ledger(None)
-    order = turns(ledger, ledger.add([instance(1, R=1), instance(3, R=1)]), 400)
+    resources = ResourceManager(None)
+    order = turns(resources, resources.add([instance(1, R=1), instance(3, R=1)]), 400)
     assert order.count(0) == 3 * order.count(1)
 
 
 def test_without_limits_there_is_as_much_as_the_neediest_needs():
-    ledger = Ledger(None)
-    (big,) = ledger.add([instance(R=4)])
-    small = ledger.add([instance(R=2)] * 3)
-    assert ledger.ask(small[0]) == [small[0]]
-    assert ledger.ask(small[1]) == [small[1]]
-    assert ledger.ask(small[2]) == []
-    assert ledger.ask(big) == []
-    assert ledger.give_back(small[0]) == [small[2]]  # it waits longer, at the same rank
-    assert ledger.give_back(small[1]) == []
-    assert ledger.give_back(small[2]) == [big]
-    assert repr(ledger) == "Ledger(0 waiting; in use: R: 4)"
+    resources = ResourceManager(None)
+    (big,) = resources.add([instance(R=4)])
+    small = resources.add([instance(R=2)] * 3)
+    assert resources.ask(small[0]) == [small[0]]
+    assert resources.ask(small[1]) == [small[1]]
+    assert resources.ask(small[2]) == []
+    assert resources.ask(big) == []
+    assert resources.give_back(small[0]) == [small[2]]  # it waits longer, at the same rank
+    assert resources.give_back(small[1]) == []
+    assert resources.give_back(small[2]) == [big]
+    assert repr(resources) == "ResourceManager(0 waiting; in use: R: 4)"
 
 
 def test_who_waits_is_not_starved_by_smaller_ones():
-    ledger = Ledger({("R", False): 2})
-    big, one, two = ledger.add([instance(R=2), instance(2, R=1), instance(2, R=1)])
-    assert ledger.ask(one) == [one]
-    assert ledger.ask(big) == []
-    assert ledger.ask(two) == []  # there is enough for it, but it would keep the other waiting
-    assert ledger.give_back(one) == [big]
+    resources = ResourceManager({("R", False): 2})
+    big, one, two = resources.add([instance(R=2), instance(2, R=1), instance(2, R=1)])
+    assert resources.ask(one) == [one]
+    assert resources.ask(big) == []
+    assert resources.ask(two) == []  # there is enough for it, but it would keep the other waiting
+    assert resources.give_back(one) == [big]
 
 
 def test_other_resources_do_not_wait():
-    ledger = Ledger(None)
-    a, b, other, free = ledger.add([instance(R=1), instance(R=1), instance(9, S=1), instance(9)])
-    assert ledger.ask(a) == [a]
-    assert ledger.ask(b) == []
-    assert ledger.ask(other) == [other]
-    assert ledger.ask(free) == [free]
+    resources = ResourceManager(None)
+    a, b, other, free = resources.add([instance(R=1), instance(R=1), instance(9, S=1), instance(9)])
+    assert resources.ask(a) == [a]
+    assert resources.ask(b) == []
+    assert resources.ask(other) == [other]
+    assert resources.ask(free) == [free]
 
 
 def test_an_instance_that_could_never_run_is_refused():
-    ledger = Ledger({("R", False): 3})
+    resources = ResourceManager({("R", False): 3})
     with pytest.raises(ServerError) as caught:
-        ledger.add([instance(R=3), instance(R=4)])
+        resources.add([instance(R=3), instance(R=4)])
     assert caught.value.code is Code.INVALID_ARG
     assert caught.value.message == (
         'Resource count for "R" is limited to 3 which will prevent scheduling of one or more '
         "model instances, the minimum required count is 4"
     )
     with pytest.raises(ServerError, match='"S" is limited to 0'):
-        ledger.add([instance(S=1)])
+        resources.add([instance(S=1)])
 
 
 def test_a_resource_is_the_servers_or_a_devices():
-    ledger = Ledger(None)
-    ledger.add([instance(R=1, whole=True)])
+    resources = ResourceManager(None)
+    resources.add([instance(R=1, whole=True)])
     with pytest.raises(ServerError) as caught:
-        ledger.add([instance(R=1)])
+        resources.add([instance(R=1)])
     assert caught.value.message == (
         'Resource "R" is present as both global and device-specific resource in the model '
         "configuration."
@@ -95,12 +95,12 @@ def test_a_resource_is_the_servers_or_a_devices():
 
 
 def test_a_model_that_is_gone_needs_nothing():
-    ledger = Ledger(None)
-    big = ledger.add([instance(R=4, whole=True)])
-    ledger.remove(big)
-    first, second = ledger.add([instance(R=1)] * 2)
-    assert ledger.ask(first) == [first]
-    assert ledger.ask(second) == []
+    resources = ResourceManager(None)
+    big = resources.add([instance(R=4, whole=True)])
+    resources.remove(big)
+    first, second = resources.add([instance(R=1)] * 2)
+    assert resources.ask(first) == [first]
+    assert resources.ask(second) == []
 
 
 def test_a_turn_that_was_not_used_does_not_count():
@@ -128,8 +128,8 @@ class LedgerContract(RuleBasedStateMachine):
         )
     )
     def start(self, needs):
-        self.ledger = Ledger({(name, False): 3 for name in "RST"})
-        self.shares = self.ledger.add([instance(p, **counts) for p, counts in needs])
+        self.resources = ResourceManager({(name, False): 3 for name in "RST"})
+        self.shares = self.resources.add([instance(p, **counts) for p, counts in needs])
         self.waiting, self.running = [], []
 
     def move(self, granted):
@@ -142,13 +142,13 @@ class LedgerContract(RuleBasedStateMachine):
         share = self.shares[index % len(self.shares)]
         if share not in self.waiting and share not in self.running:
             self.waiting.append(share)
-            self.move(self.ledger.ask(share))
+            self.move(self.resources.ask(share))
 
     @rule(index=st.integers(0, 4))
     def give_back(self, index):
         if self.running:
             share = self.running.pop(index % len(self.running))
-            self.move(self.ledger.give_back(share))
+            self.move(self.resources.give_back(share))
 
     @invariant()
     def there_is_enough(self):

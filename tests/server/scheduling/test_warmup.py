@@ -11,7 +11,7 @@ from server.support.instances import NotedOutcomes
 
 from reference_server.core.errors import ServerError, internal, not_found
 from reference_server.core.response import Execution, InferResponse
-from reference_server.scheduling.execution import Executor
+from reference_server.scheduling.execution import BatchExecutor
 from reference_server.scheduling.warmup import WarmedInstance, Warmup
 
 ROWS = """
@@ -64,7 +64,7 @@ class Bench:
     def __init__(self, text, folder=Path("/nowhere")):
         config, clock = model_config(text), ManualClock()
         self.instance, self.outcomes = Keen(), NotedOutcomes()
-        executor = Executor("m", 1, self.outcomes, clock)
+        executor = BatchExecutor("m", 1, self.outcomes, clock)
         warm_up = Warmup(config.warmup, config.signature, folder, executor, clock)
         self.warmed = WarmedInstance(self.instance, warm_up)
 

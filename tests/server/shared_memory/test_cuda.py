@@ -144,7 +144,7 @@ def test_an_output_goes_through_the_gateway_to_the_device():
     shared_memory = SharedMemory(lambda: driver)
     shared_memory.cuda_register("r", HANDLE, 0, 64)
     lease = shared_memory.lease()
-    lease.place("r", 4, 2).write(lease.view("r", 0, 2))
+    lease.output_buffer("r", 4, 2).write(lease.view("r", 0, 2))
     lease.release()
     assert driver.memory[4:6].tolist() == [0, 1]
     assert shared_memory.cuda_status() == [CudaRegion("r", 0, 64)]
@@ -203,7 +203,7 @@ def test_a_region_of_another_process_on_a_gpu(client_on_a_gpu):
     assert refusal(shared_memory.cuda_register, "s", handle, 99, 64) == REFUSED
     lease = shared_memory.lease()
     assert bytes(lease.view("r", 3, 4)) == bytes([3, 4, 5, 6])
-    lease.place("r", 0, 8).write(memoryview(b"from us!"))
+    lease.output_buffer("r", 0, 8).write(memoryview(b"from us!"))
     lease.release()
     shared_memory.cuda_unregister("r")
     told, _ = process.communicate("\n")

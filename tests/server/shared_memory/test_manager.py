@@ -155,7 +155,7 @@ def test_unregister_all_names_those_in_use(kind):
     make, said = (system, "system") if kind is SystemRegion else (cuda, "cuda")
     manager, memories = managing(make("c"), make("a"), make("b"))
     lease = manager.lease()
-    lease.place("c", 0, 1)
+    lease.output_buffer("c", 0, 1)
     lease.view("a", 0, 1)
     assert refused(manager.unregister, kind) == (
         Code.INTERNAL,
@@ -169,7 +169,7 @@ def test_a_region_has_as_many_users_as_requests():
     leases = [manager.lease() for _ in range(3)]
     for lease in leases:
         lease.view("r", 0, 1)
-        lease.place("r", 1, 1)
+        lease.output_buffer("r", 1, 1)
     for lease in leases:
         assert refused(manager.unregister, SystemRegion, "r")[0] is Code.INTERNAL
         lease.release()
@@ -194,7 +194,7 @@ def test_close_lets_go_of_all():
 # ---------------------------------------------------------------------------------------- bounds
 
 
-@pytest.mark.parametrize("use", ["view", "place"])
+@pytest.mark.parametrize("use", ["view", "output_buffer"])
 def test_an_unknown_region_is_not_found(use):
     lease = RegionManager().lease()
     said = "Unable to find shared memory region: 'x'"
@@ -205,7 +205,7 @@ OFFSET = "Invalid offset for shared memory region: 'r'"
 END = "Invalid offset + byte size for shared memory region: 'r'"
 
 
-@pytest.mark.parametrize("use", ["view", "place"])
+@pytest.mark.parametrize("use", ["view", "output_buffer"])
 @pytest.mark.parametrize(
     ("offset", "byte_size", "said"),
     [
@@ -231,7 +231,7 @@ def test_what_is_inside_is_read_and_written_there(offset, byte_size):
         return
     expected = bytes(range(offset, offset + byte_size))
     assert bytes(lease.view("r", offset, byte_size)) == expected
-    place = lease.place("r", offset, byte_size)
+    place = lease.output_buffer("r", offset, byte_size)
     assert place.byte_size == byte_size
     place.write(memoryview(b"\xff" * byte_size))
     before, after = bytes(range(offset)), bytes(range(offset + byte_size, 64))
@@ -252,7 +252,7 @@ def test_an_output_does_not_change_an_input_of_its_request(second_key):
             manager.register(region, lambda region=region: SystemMemory(region))
         lease = manager.lease()
         first, second = lease.view("r", 0, HALF), lease.view("r", HALF, HALF)
-        places = lease.place("s", HALF, HALF), lease.place("s", 0, HALF)
+        places = lease.output_buffer("s", HALF, HALF), lease.output_buffer("s", 0, HALF)
         for place, data in zip(places, (first, second), strict=True):
             place.write(data)
         lease.release()

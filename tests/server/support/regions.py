@@ -22,8 +22,8 @@ class MadeUpRegions:
     def view(self, region: str, offset: int, byte_size: int) -> memoryview:
         return self._part("view", region, offset, byte_size)
 
-    def place(self, region: str, offset: int, byte_size: int) -> MadeUpPlace:
-        return MadeUpPlace(self._part("place", region, offset, byte_size))
+    def output_buffer(self, region: str, offset: int, byte_size: int) -> MadeUpBuffer:
+        return MadeUpBuffer(self._part("output_buffer", region, offset, byte_size))
 
     def _part(self, *asked: object) -> memoryview:
         self.asked.append(asked)
@@ -33,7 +33,7 @@ class MadeUpRegions:
         return memoryview(self.bytes[region])[offset : offset + byte_size]
 
 
-class MadeUpPlace:
+class MadeUpBuffer:
     """A part of a bytearray."""
 
     def __init__(self, part: memoryview) -> None:

@@ -126,14 +126,21 @@ class Sequences(RuleBasedStateMachine):
     def slots_are_never_shared(self):
         if not hasattr(self, "stage"):
             return
-        roster = self.stage.work._roster
-        lines = [slot.line for slots in roster.slots for slot in slots if slot.line is not None]
-        assert len(lines) == len({id(line) for line in lines})
-        assert all(line.slot.line is line for line in lines)
-        empty = sum(slot.line is None for slots in roster.slots for slot in slots)
-        assert empty == len(roster._free)
-        assert not (roster._backlog and roster._free)
-        assert roster.waiting == sum(len(line.waiting) for line in [*lines, *roster._backlog])
+        slots = self.stage.work._slots
+        sequences = [
+            slot.sequence
+            for slots in slots.by_instance
+            for slot in slots
+            if slot.sequence is not None
+        ]
+        assert len(sequences) == len({id(sequence) for sequence in sequences})
+        assert all(sequence.slot.sequence is sequence for sequence in sequences)
+        empty = sum(slot.sequence is None for slots in slots.by_instance for slot in slots)
+        assert empty == len(slots._free)
+        assert not (slots._backlog and slots._free)
+        assert slots.waiting == sum(
+            len(sequence.waiting) for sequence in [*sequences, *slots._backlog]
+        )
 
     def teardown(self):
         """In the end every request has been executed, or refused, exactly once."""

@@ -1,11 +1,11 @@
-"""Waits: a deadlock is told when it is certain, and only then."""
+"""The deadlock detector: a deadlock is told when it is certain, and only then."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 from server.support.requests import NullSink
 
 from reference_server.core.request import InferRequest
-from reference_server.scheduling.deadlocks import Crew, Member, Waits
+from reference_server.scheduling.deadlocks import DeadlockDetector, InstanceGroup, Member
 
 
 def request(*, begun=False):
@@ -14,19 +14,19 @@ def request(*, begun=False):
     return sent
 
 
-def crew(name, size=1):
-    made = Crew(name, size)
+def group(name, size=1):
+    made = InstanceGroup(name, size)
     return made, [Member(made, f"{name}_{number}") for number in range(size)]
 
 
 def test_a_lone_instance_that_asks_its_own_model_waits_for_itself():
-    a, (first,) = crew("a")
-    assert Waits().begin(first, [request()], request(), a) == "'a_0' waits for 'a'"
+    a, (first,) = group("a")
+    assert DeadlockDetector().begin(first, [request()], request(), a) == "'a_0' waits for 'a'"
 
 
 def test_a_second_instance_can_answer():
-    a, (first, second) = crew("a", 2)
-    waits = Waits()
+    a, (first, second) = group("a", 2)
+    waits = DeadlockDetector()
     assert waits.begin(first, [request()], request(), a) is None
     assert waits.begin(second, [request()], request(), a) is not None
     waits.end(first)
@@ -34,41 +34,41 @@ def test_a_second_instance_can_answer():
 
 
 def test_two_models_that_ask_each_other_at_once_are_found():
-    a, (first,) = crew("a")
-    b, (second,) = crew("b")
-    waits = Waits()
+    a, (first,) = group("a")
+    b, (second,) = group("b")
+    waits = DeadlockDetector()
     assert waits.begin(first, [request()], request(), b) is None
     told = waits.begin(second, [request()], request(), a)
     assert told == "'b_0' waits for 'a', 'a_0' waits for 'b'"
 
 
 def test_who_asks_back_is_found_though_its_model_has_idle_instances():
-    a, (first,) = crew("a")
-    b, (second, _) = crew("b", 2)
-    waits, asked = Waits(), request(begun=True)
+    a, (first,) = group("a")
+    b, (second, _) = group("b", 2)
+    waits, asked = DeadlockDetector(), request(begun=True)
     assert waits.begin(first, [request()], asked, b) is None
     assert waits.begin(second, [asked], request(), a) is not None
 
 
 def test_a_request_that_was_begun_and_given_away_may_be_answered_by_anybody():
-    a, (first,) = crew("a")
-    b, (second,) = crew("b")
-    waits = Waits()
+    a, (first,) = group("a")
+    b, (second,) = group("b")
+    waits = DeadlockDetector()
     assert waits.begin(first, [request()], request(begun=True), b) is None
     assert waits.begin(second, [], request(), a) is None
 
 
 def test_instances_of_another_loading_of_the_model_do_not_count():
-    _, (first,) = crew("a")
-    new, _ = crew("a")
-    assert Waits().begin(first, [request()], request(), new) is None
+    _, (first,) = group("a")
+    new, _ = group("a")
+    assert DeadlockDetector().begin(first, [request()], request(), new) is None
 
 
 def test_whoever_was_refused_does_not_wait():
-    a, (first,) = crew("a")
-    waits = Waits()
+    a, (first,) = group("a")
+    waits = DeadlockDetector()
     assert waits.begin(first, [request()], request(), a) is not None
-    _, (second,) = crew("b")
+    _, (second,) = group("b")
     assert waits.begin(second, [request()], request(), a) is None
 
 
@@ -76,8 +76,8 @@ class World:
     """Instances that ask and answer, played until nothing moves any more."""
 
     def __init__(self, sizes):
-        self.crews = [Crew(str(number), size) for number, size in enumerate(sizes)]
-        self.members = [Member(crew, "") for crew in self.crews for _ in range(crew.size)]
+        self.groups = [InstanceGroup(str(number), size) for number, size in enumerate(sizes)]
+        self.members = [Member(group, "") for group in self.groups for _ in range(group.size)]
         self.busy = {}  # member -> what it executes
         self.waiting = {}  # member -> what it waits for, and whom it has asked
 
@@ -103,14 +103,14 @@ class World:
         for asked, target in waiting.values():
             if all(executed is not asked for executed in busy.values()):
                 for idle in self.members:
-                    if idle.crew is target and idle not in busy:
+                    if idle.group is target and idle not in busy:
                         return idle, asked
         return None
 
 
 @given(st.data(), st.lists(st.integers(1, 2), min_size=1, max_size=3))
 def test_exactly_those_are_refused_who_would_wait_for_ever(data, sizes):
-    world, waits = World(sizes), Waits()
+    world, waits = World(sizes), DeadlockDetector()
     for _ in range(data.draw(st.integers(1, 12))):
         asked = [
             (sent, target)
@@ -120,14 +120,14 @@ def test_exactly_those_are_refused_who_would_wait_for_ever(data, sizes):
         idle = [member for member in world.members if member not in world.busy]
         working = [member for member in world.busy if member not in world.waiting]
         steps = ["arrive"] * bool(idle) + ["ask", "answer"] * bool(working)
-        steps += ["take"] * any(m.crew is target for m in idle for _, target in asked)
+        steps += ["take"] * any(m.group is target for m in idle for _, target in asked)
         if not steps:
             break
         step = data.draw(st.sampled_from(steps))
         if step == "arrive":
             world.busy[data.draw(st.sampled_from(idle))] = request(begun=True)
         elif step == "take":
-            able = [(m, sent) for m in idle for sent, target in asked if m.crew is target]
+            able = [(m, sent) for m in idle for sent, target in asked if m.group is target]
             member, sent = data.draw(st.sampled_from(able))
             sent.is_begun = True
             world.busy[member] = sent
@@ -139,7 +139,7 @@ def test_exactly_those_are_refused_who_would_wait_for_ever(data, sizes):
                     waits.end(waiter)
         else:
             member = data.draw(st.sampled_from(working))
-            sent, target = request(), data.draw(st.sampled_from(world.crews))
+            sent, target = request(), data.draw(st.sampled_from(world.groups))
             told = waits.begin(member, [world.busy[member]], sent, target)
             world.waiting[member] = (sent, target)
             assert (told is None) == world.can_still_move(member)
