@@ -72,8 +72,8 @@ class _Lent:
         self.start = lambda: None
         self.exit = lambda: None
         self.kill = process.kill
-        self.ask = process.ask
-        self.answer = process.answer
+        self.run = process.run
+        self.result = process.result
         self.connection = process.connection
 
     @property
