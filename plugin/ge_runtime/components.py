@@ -90,7 +90,7 @@ DEVICES: Final[Mapping[str, DeviceEntry]] = {
 }
 """Kind of device, as the parameter 'devices' has it before the colon."""
 
-PLACEMENTS: Final[Mapping[str, str]] = {"service": "ge_runtime.service.client:ServiceBackend"}
+PLACEMENTS: Final[Mapping[str, str]] = {"service": "ge_runtime.service.backend:ServiceBackend"}
 """The parameter 'placement': the class of a device backend other than the device's own."""
 
 _SET_ENV: Final = "source /usr/local/Ascend/cann/set_env.sh"

@@ -8,20 +8,23 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ge_runtime.cli.arguments import new_command
-from ge_runtime.errors import shown
+from ge_runtime.errors import RuntimeFault, ServiceFault, shown
 from ge_runtime.memory.table import aligned, in_units
-from ge_runtime.service.paths import RuntimeFolder
-from ge_runtime.service.watching import look
+from ge_runtime.service.channel import PeerGone
+from ge_runtime.service.connection import NoService, ask, connect
+from ge_runtime.service.protocol import VERSION
+from ge_runtime.service.runtime_folder import RuntimeFolder
 
 if TYPE_CHECKING:
     from ge_runtime.cli.arguments import Subparsers
 
 Stats: TypeAlias = Mapping[str, Any]
-"""What a service tells: see `service.stats.describe`."""
+"""What a service tells: see `service.state.ServiceState.stats`."""
 
 NONE: Final = 1
 """The exit code of --once and --json where there is no service."""
@@ -60,6 +63,8 @@ _CLIENT_COLUMNS: Final = {
     "waiting": ">", "waited ms": ">", "weight": ">", "share": ">",
 }  # fmt: skip
 _MOST_INTERVAL_S: Final = 86_400.0
+_ANSWER_S: Final = 5.0
+"""Until a service has answered: else it is shown as one that does not."""
 
 _LESS_NEEDED: Final = ("content", "process", "engine", "weight", "arenas", "clients", "waited ms")
 """Columns that a narrow terminal does without, the first to go first."""
@@ -93,6 +98,36 @@ def _run(given: argparse.Namespace) -> int:
             return 0 if services else NONE
         _live(folder, given.interval)
         return 0
+
+
+def look(folder: RuntimeFolder) -> list[dict[str, Any]]:
+    """What each service tells of itself. Starts none, and keeps none from ending.
+
+    One that does not answer within seconds is there with its device and a `fault`. One that has
+    ended meanwhile is not.
+    """
+    services: list[dict[str, Any]] = []
+    for device in folder.devices():
+        with suppress(NoService, PeerGone):
+            try:
+                services.append(_stats(device, folder))
+            except RuntimeFault as fault:
+                services.append({"device": device, "fault": str(fault)})
+    return services
+
+
+def _stats(device: str, folder: RuntimeFolder) -> dict[str, Any]:
+    until = time.monotonic() + _ANSWER_S
+
+    def patience() -> None:
+        if time.monotonic() > until:
+            raise ServiceFault(f"it does not answer within {_ANSWER_S:g} s")
+
+    channel, _ = connect(device, folder, patience)
+    try:
+        return ask(channel, {"role": "observer", "version": VERSION}, patience)
+    finally:
+        channel.close()
 
 
 def _live(folder: RuntimeFolder, interval_s: float) -> None:

@@ -14,21 +14,22 @@ import socket
 import struct
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from weakref import WeakSet
 
 from ge_runtime.service.protocol import (
     MOST_BYTES,
-    Broken,
     Json,
     Kind,
+    ProtocolError,
     framed,
     pack_json,
     unframed,
     unpack_json,
 )
-from ge_runtime.service.sealed import message_file, message_in
+from ge_runtime.service.shared_memory import message_file, read_message_file
 
-TICK_S: Final = 0.05
+_TICK_S: Final = 0.05
 """How long one attempt to receive waits."""
 
 _SEND_S: Final = 10.0
@@ -44,12 +45,12 @@ class PeerGone(Exception):
     """The other side has closed the connection, died, or does not read."""
 
 
-class Starved(Broken):
+class DescriptorsExhausted(ProtocolError):
     """A message whose descriptors this process could not have. It is lost; the next is not."""
 
 
 class Channel:
-    """One end of a connection. For one thread at a time, but for `hush` and `shut`."""
+    """One end of a connection. For one thread at a time, but for the two `shut_down`s."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -58,7 +59,7 @@ class Channel:
         connection.settimeout(None)
         # The kernel's own limits: no call more for each message, as with Python's timeouts.
         _limit(connection, socket.SO_SNDTIMEO, _SEND_S)
-        self.tick(TICK_S)
+        self.set_receive_timeout(_TICK_S)
 
     def connect(self, address: str, while_waiting: Callable[[], None]) -> tuple[int, int]:
         """Connect a new socket; the process and the user that listen there.
@@ -66,7 +67,7 @@ class Channel:
         while_waiting: called at each tick while they let nobody in; what it raises ends the
         waiting. Raises OSError.
         """
-        _limit(self._socket, socket.SO_SNDTIMEO, TICK_S)
+        _limit(self._socket, socket.SO_SNDTIMEO, _TICK_S)
         while True:
             try:
                 self._socket.connect(address)
@@ -76,8 +77,8 @@ class Channel:
         _limit(self._socket, socket.SO_SNDTIMEO, _SEND_S)
         return peer_of(self._socket)
 
-    def tick(self, seconds: float) -> None:
-        """How long one attempt to receive waits; 0 for as long as it takes, or until `shut`."""
+    def set_receive_timeout(self, seconds: float) -> None:
+        """How long one attempt to receive waits; 0: as long as it takes, or until `shut_down`."""
         _limit(self._socket, socket.SO_RCVTIMEO, seconds)
 
     def fileno(self) -> int:
@@ -110,7 +111,7 @@ class Channel:
         """The next packet, which must bring no descriptor: one that does loses it.
 
         while_waiting: called at each tick; what it raises ends the waiting. Raises PeerGone, and
-        Broken for what is no packet.
+        ProtocolError for what is no packet.
         """
         while True:
             try:
@@ -147,14 +148,16 @@ class Channel:
                 raise PeerGone("it closed the connection")
             try:
                 if flags & socket.MSG_TRUNC:
-                    raise Broken(f"found a message of more than {_ROOM} bytes, expected a packet")
+                    raise ProtocolError(
+                        f"found a message of more than {_ROOM} bytes, expected a packet"
+                    )
                 if flags & socket.MSG_CTRUNC:
-                    raise Starved(
+                    raise DescriptorsExhausted(
                         "found more descriptors than any message brings, or than this process may "
                         "have open beside its others (ulimit -n)"
                     )
                 return *unframed(self._room[:length]), descriptors
-            except Broken:
+            except ProtocolError:
                 close_all(descriptors)
                 raise
 
@@ -170,22 +173,22 @@ class Channel:
             if kind is Kind.LARGE and descriptors:
                 large = descriptors.pop(0)
                 try:
-                    body = message_in(large)
+                    body = read_message_file(large)
                 finally:
                     os.close(large)
             elif kind is not Kind.CONTROL:
-                raise Broken(f"found a message of kind {kind.name}, expected one of control")
+                raise ProtocolError(f"found a message of kind {kind.name}, expected one of control")
             return unpack_json(body), descriptors
         except BaseException:
             close_all(descriptors)
             raise
 
-    def hush(self) -> None:
+    def shut_down_reading(self) -> None:
         """Receive nothing more; what is being sent still goes out. From any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
 
-    def shut(self) -> None:
+    def shut_down(self) -> None:
         """Let both sides find the other gone. From any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -194,7 +197,7 @@ class Channel:
         """Give the descriptor back, when nobody uses the channel any more."""
         self._socket.close()
 
-    def abandon(self) -> None:
+    def close_in_fork(self) -> None:
         self.close()
 
 
@@ -232,3 +235,36 @@ def _said(error: OSError) -> str:
     if error.errno == errno.EAGAIN:
         return f"it has read nothing for {_SEND_S:g} s"
     return error.strerror or str(error)
+
+
+# ------------------------------------------------------------------------------------- forks
+
+
+class ForkAware(Protocol):
+    """Something with descriptors that forks of this process must not keep."""
+
+    def close_in_fork(self) -> None:
+        """Close the descriptors, in the fork, without a word to the other side.
+
+        No other thread is there, and locks may be held by those that were: none is of use.
+        """
+
+
+_CLOSED_IN_FORKS: Final[WeakSet[ForkAware]] = WeakSet()
+
+
+def close_in_forks(connected: ForkAware) -> None:
+    """Have it closed in all forks of this process to come, as long as it is there.
+
+    A fork that kept it open would hide the client's death from the service, and what it said there
+    would be taken for the client's.
+    """
+    _CLOSED_IN_FORKS.add(connected)
+
+
+def _close_all_in_fork() -> None:
+    for connected in _CLOSED_IN_FORKS:
+        connected.close_in_fork()
+
+
+os.register_at_fork(after_in_child=_close_all_in_fork)

@@ -1,11 +1,16 @@
-"""An engine in the device service, as its client has it."""
+"""An engine in the device service, as its client has it, and its executions.
+
+The service's half of an execution is in `execution_loop`.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from threading import Lock
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,37 +20,48 @@ from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Shapes, Signature
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.memory.lifetimes import Intermediates
-from ge_runtime.service.channel import close_all
-from ge_runtime.service.content import ensure_same
-from ge_runtime.service.executions import NOWHERE, Done, Spot, pack_layout
-from ge_runtime.service.protocol import Broken, intermediates_of, signature_of
-from ge_runtime.service.rounds import Rounds
-from ge_runtime.service.sealed import map_sealed
-from ge_runtime.service.staging import Staging
+from ge_runtime.service.channel import Channel, DescriptorsExhausted, PeerGone, close_all
+from ge_runtime.service.connection import Connection
+from ge_runtime.service.identity import ensure_same_files
+from ge_runtime.service.protocol import (
+    NOWHERE,
+    BufferReference,
+    Done,
+    Json,
+    Kind,
+    ProtocolError,
+    fault_of,
+    intermediates_of,
+    pack_layout,
+    pack_run,
+    signature_of,
+    unpack_done,
+)
+from ge_runtime.service.reconnecting_client import ReconnectingClient
+from ge_runtime.service.shared_memory import SharedMemory, StagingBuffer, map_sealed
 from ge_runtime.specs import Array, Tensors
 
-if TYPE_CHECKING:
-    from ge_runtime.service.client import ServiceBackend
-    from ge_runtime.service.link import Link
-
-_TO_ALLOCATE: Final[Spot] = (NOWHERE, 0, ())
+_TO_ALLOCATE: Final[BufferReference] = (NOWHERE, 0, ())
 
 
 class ServiceEngine:
     """See `base.Engine`, `base.Limited` and `base.Remote`. Made by `ServiceBackend.open`.
 
-    Arrays in the place's memory are read and written where they lie. Others are copied to and
+    Arrays in the backend's memory are read and written where they lie. Others are copied to and
     from memory that is kept for it: slower, and the same.
     """
 
     def __init__(
         self,
-        place: ServiceBackend,
+        client: ReconnectingClient,
+        memory: SharedMemory,
         artifacts: Sequence[Artifact],
         threads: int,
         outputs: Sequence[str],
     ) -> None:
-        self._place = place
+        """Not yet open. memory: what the service sees of this process."""
+        self._client = client
+        self._memory = memory
         self._paths = [artifact.path.absolute() for artifact in artifacts]
         self._request = {
             "do": "open",
@@ -55,49 +71,57 @@ class ServiceEngine:
         }
         self._largest: list[dict[str, list[int]]] | None = None
         self._facts: dict[str, Any] = {}
-        self.number = 0
-        """In the service that there is, or was."""
-        self._rounds = Rounds(place, self)
-        self._staging = Staging(place.memory)
+        self._number = 0  # in the service that there is, or was
+        self._executions = ClientExecutions(client)
+        self._staging = StagingBuffer(memory)
         self._signature = Signature((), ())
         self._inputs: list[tuple[str, np.dtype[Any]]] = []
         self._outputs: dict[str, tuple[int, np.dtype[Any]]] = {}
 
-    # ------------------------------------------------------------------------ for the place alone
+    def open(self) -> None:
+        """Open it for the first time. Raises as `restore` does, and EngineLost for PeerGone."""
 
-    def open(self, link: Link) -> None:
-        """Open it in this service: for the first time, or in the next service.
+        def open_there(connection: Connection) -> None:
+            self.restore(connection)
+            self._client.add(self)  # in the same conversation: a loss from here on is made good
+
+        self._client.talk(open_there)
+
+    # ------------------------------------------------------------------------- for the client
+
+    def restore(self, connection: Connection) -> None:
+        """Open it in this service: the first, or the next one.
 
         Raises what opening it raises, ArtifactFault if the files are not those that this process
         sees, or no longer those of the first time, and PeerGone.
         """
-        facts = link.ask(self._request)
-        ensure_same(self._paths, facts["seen"], facts["content"])
+        facts = connection.ask(self._request)
+        ensure_same_files(self._paths, facts["seen"], facts["content"])
         if self._facts and facts["content"] != self._facts["content"]:
             raise ArtifactFault(
                 f"{self._paths[0]}: found another content than when the model "
                 "was loaded, expected the same; load the model again"
             )
-        self.number = facts["engine"]
+        self._number = facts["engine"]
         if not self._facts:
             self._signature = signature_of(facts["signature"])
             self._inputs = [(t.name, t.dtype.numpy) for t in self._signature.inputs]
             self._outputs = {
-                t.name: (place, t.dtype.numpy) for place, t in enumerate(self._signature.outputs)
+                t.name: (index, t.dtype.numpy) for index, t in enumerate(self._signature.outputs)
             }
         self._facts = facts
         if self._largest is not None:
-            link.ask({"do": "bind", "engine": self.number, "largest": self._largest})
-        self._rounds.join(link, self.number)
+            connection.ask({"do": "bind", "engine": self._number, "largest": self._largest})
+        self._executions.connect(connection, self._number)
 
     def lose(self) -> None:
-        """The service is gone: nothing can be executed until the next `open`."""
-        self._rounds.lose()
+        """Nothing can be executed until the next `restore`."""
+        self._executions.lose()
 
-    def abandon(self) -> None:
-        self._rounds.abandon()
+    def close_in_fork(self) -> None:
+        self._executions.close_in_fork()
 
-    # ------------------------------------------------------------------------------- for lanes
+    # ----------------------------------------------------------------------------- for executors
 
     @property
     def signature(self) -> Signature:
@@ -115,7 +139,7 @@ class ServiceEngine:
     @property
     def lost(self) -> bool:
         """Until the next service has it."""
-        return self._place.lost
+        return self._client.connection is None
 
     @property
     def compiles_each_shape(self) -> bool:
@@ -131,12 +155,12 @@ class ServiceEngine:
     def waiting(
         self, within: Callable[[], float], gone: Callable[[], bool]
     ) -> AbstractContextManager[None]:
-        return self._rounds.waiting(within, gone)
+        return self._executions.waiting(within, gone)
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
         """What it needs lies in the service."""
         self._largest = [{name: list(dims) for name, dims in shapes.items()} for shapes in largest]
-        self._place.ask(self, {"do": "bind", "largest": self._largest})
+        self._ask({"do": "bind", "largest": self._largest})
 
     def reserve(self, nbytes: int) -> None:
         self._staging.reserve(nbytes, len(self._signature.outputs))
@@ -146,31 +170,31 @@ class ServiceEngine:
 
         Raises Expired or Cancelled if its turn did not come: see `waiting`.
         """
-        memory = self._place.memory
-        given: list[Spot] = []
+        locate = self._memory.locate
+        given: list[BufferReference] = []
         for name, dtype in self._inputs:
             array = inputs[name]
             if array.dtype != dtype:
                 raise _other_elements(name, array, dtype)
-            spot = memory.spot(array)
-            if spot is None:
+            buffer = locate(array)
+            if buffer is None:
                 return self._run_staged(inputs, outputs)
-            given.append(spot)
-        wanted: list[tuple[int, Spot]] = []
+            given.append(buffer)
+        wanted: list[tuple[int, BufferReference]] = []
         allocates = False
         for name, target in outputs.items():
-            place, dtype = self._outputs[name]
+            index, dtype = self._outputs[name]
             if target is None:
                 allocates = True
-                wanted.append((place, _TO_ALLOCATE))
+                wanted.append((index, _TO_ALLOCATE))
                 continue
             if target.dtype != dtype:
                 raise _other_elements(name, target, dtype)
-            spot = memory.spot(target)
-            if spot is None:
+            buffer = locate(target)
+            if buffer is None:
                 return self._run_staged(inputs, outputs)
-            wanted.append((place, spot))
-        done, file = self._rounds.execute(pack_layout(given, wanted), allocates=allocates)
+            wanted.append((index, buffer))
+        done, file = self._executions.execute(pack_layout(given, wanted), allocates=allocates)
         results = {name: target for name, target in outputs.items() if target is not None}
         if allocates:
             results.update(self._allocated(done, file))
@@ -187,11 +211,20 @@ class ServiceEngine:
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
         dims = {name: list(shape) for name, shape in shapes.items()}
-        answer = self._place.ask(self, {"do": "intermediates", "shapes": dims})
+        answer = self._ask({"do": "intermediates", "shapes": dims})
         return intermediates_of(answer["intermediates"])
 
     def close(self) -> None:
-        self._place.close_engine(self)
+        """Nothing happens if it is closed."""
+        with self._client.last_words() as tell:
+            if self._client.remove(self):
+                self.lose()
+                tell({"do": "close", "engine": self._number})
+
+    def _ask(self, message: Json) -> dict[str, Any]:
+        """What the service answers about the engine. Raises EngineLost, and what it answers."""
+        # The number only once somebody listens: the next service may have given another.
+        return self._client.talk(lambda there: there.ask({**message, "engine": self._number}))
 
     def _allocated(self, done: Done, files: list[int]) -> dict[str, Array]:
         """The outputs that the engine allocated, in memory of their own."""
@@ -199,12 +232,12 @@ class ServiceEngine:
             size = max((_end(self._signature, one) for one in done.allocated), default=1)
             memory = np.frombuffer(map_sealed(files[0], max(1, size), written=True), np.uint8)
             results: dict[str, Array] = {}
-            for place, (_, start, shape) in done.allocated:
-                tensor = self._signature.outputs[place]
+            for index, (_, start, shape) in done.allocated:
+                tensor = self._signature.outputs[index]
                 own = memory[start : start + math.prod(shape) * tensor.dtype.numpy.itemsize]
                 results[tensor.name] = own.view(tensor.dtype.numpy).reshape(shape)
             return results
-        except (Broken, IndexError) as error:
+        except (ProtocolError, IndexError) as error:
             raise EngineFault(f"the device service: {error}") from error
         except MemoryError as error:
             raise OutOfMemory(f"the results of an execution cannot be mapped: {error}") from error
@@ -217,7 +250,7 @@ class ServiceEngine:
         for name, array in (*inputs.items(), *targets.items()):
             if array.dtype.hasobject:
                 raise EngineFault(f"'{name}': found BYTES, which the device service does not take")
-        seen = iter(self._staging.visible([*inputs.values(), *targets.values()]))
+        seen = iter(self._staging.staged([*inputs.values(), *targets.values()]))
         given = {name: next(seen) for name in inputs}
         wanted = {**outputs, **{name: next(seen) for name in targets}}
         for name, array in inputs.items():
@@ -231,11 +264,108 @@ class ServiceEngine:
         return results
 
 
+class ClientExecutions:
+    """The connection for one engine's executions, one at a time. Safe from any thread."""
+
+    def __init__(self, client: ReconnectingClient) -> None:
+        self._client = client
+        self._connection: Connection | None = None
+        self._channel: Channel | None = None
+        self._number = 0
+        self._executing = Lock()
+        self._sequences = itertools.count(1)
+        self._within, self._gone = _for_ever, _stay
+
+    def connect(self, connection: Connection, number: int) -> None:
+        """Connect to the engine of this number. Raises as `Connection.connect_engine`."""
+        channel = connection.connect_engine(number)
+        self._connection, self._channel, self._number = connection, channel, number
+
+    def lose(self) -> None:
+        """The service is gone: nothing can be executed until the next `connect`."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.shut_down()  # whoever waits there finds out, and then lets go of it
+            with self._executing:
+                channel.close()
+
+    def close_in_fork(self) -> None:
+        self._executing = Lock()  # a thread that is not there any more may have it
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    @contextmanager
+    def waiting(self, within: Callable[[], float], gone: Callable[[], bool]) -> Iterator[None]:
+        self._within, self._gone = within, gone
+        try:
+            yield
+        finally:
+            self._within, self._gone = _for_ever, _stay
+
+    def execute(self, layout: bytes, *, allocates: bool) -> tuple[Done, list[int]]:
+        """One execution: its end, and the descriptors that came with it, the caller's to close.
+
+        allocates: whether some outputs are to come in a file. Raises the execution's fault, and
+        EngineLost.
+        """
+        with self._executing:
+            channel, connection = self._channel, self._connection
+            if channel is None or connection is None:
+                raise self._client.fault()
+            return self._converse(channel, connection, layout, allocates=allocates)
+
+    def _converse(
+        self, channel: Channel, connection: Connection, layout: bytes, *, allocates: bool
+    ) -> tuple[Done, list[int]]:
+        sequence = next(self._sequences)
+        files: list[int] = []
+        try:
+            channel.send(pack_run(sequence, self._within(), layout))
+            if allocates:
+                kind, body, files = channel.receive_with(self._look_around)
+            else:
+                kind, body = channel.receive(self._look_around)
+            if kind is not Kind.DONE:
+                raise ProtocolError(f"found a message of kind {kind.name}, expected a result")
+            done = unpack_done(body)
+            if done.sequence != sequence:
+                raise ProtocolError(
+                    f"found the result of execution {done.sequence}, expected {sequence}"
+                )
+        except DescriptorsExhausted as starved:
+            raise OutOfMemory(f"the results of an execution: {starved}") from starved
+        except (PeerGone, ProtocolError) as error:
+            close_all(files)
+            self._client.note_loss(connection, str(error))
+            raise self._client.fault() from error
+        except BaseException:  # its answer is still to come, and would be taken for the next one's
+            close_all(files)
+            self._client.note_loss(connection, "an execution was interrupted")
+            raise
+        if done.fault is not None:
+            close_all(files)
+            raise fault_of(done.fault)
+        return done, files
+
+    def _look_around(self) -> None:
+        if self._gone():  # it still has to answer: the execution may have begun
+            self._client.try_to_tell({"do": "cancel", "engine": self._number})
+
+
+def _for_ever() -> float:
+    return math.inf
+
+
+def _stay() -> bool:
+    return False
+
+
 def _other_elements(name: str, array: Array, expected: np.dtype[Any]) -> EngineFault:
     """The fault of elements of another type, whose bytes would be taken for the graph's."""
     return EngineFault(f"'{name}': found {array.dtype}, expected {expected}")
 
 
-def _end(signature: Signature, output: tuple[int, Spot]) -> int:
-    place, (_, start, shape) = output
-    return start + math.prod(shape) * signature.outputs[place].dtype.numpy.itemsize
+def _end(signature: Signature, output: tuple[int, BufferReference]) -> int:
+    index, (_, start, shape) = output
+    return start + math.prod(shape) * signature.outputs[index].dtype.numpy.itemsize

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from ge_runtime.errors import ServiceFault
-from ge_runtime.service.forks import not_inherited
-from ge_runtime.service.limits import Limits
-from ge_runtime.service.log import open_log
-from ge_runtime.service.paths import RuntimeFolder, file_name
+from ge_runtime.service.channel import close_in_forks
+from ge_runtime.service.protocol import Timeouts
+from ge_runtime.service.runtime_folder import RuntimeFolder, file_name, open_log
 
 READY: Final = b"ready"
 """What the service says once it listens; anything else is why it does not."""
@@ -33,15 +32,15 @@ _BOOT: Final = """\
 import faulthandler, os, sys
 if os.fork():
     os._exit(0)
-_, device, folder, limits, within_s, descriptor, lock, ready, *sys.path = sys.argv
+_, device, folder, timeouts, within_s, descriptor, lock, ready, *sys.path = sys.argv
 faulthandler.dump_traceback_later(float(within_s), exit=True)
 try:
     os.pwrite(int(lock), str(os.getpid()).encode(), 0)
 except OSError:
     pass
 sys.argv[:] = ['']
-from ge_runtime.service.daemon import main
-main(device, folder, limits, int(descriptor), int(lock), int(ready))
+from ge_runtime.service.server import main
+main(device, folder, timeouts, int(descriptor), int(lock), int(ready))
 """
 """What its interpreter runs. Modules are found where this process finds them. The fork makes it
 nobody's child: it may outlive whoever starts it, and is nobody's to wait for. One that hangs before
@@ -57,7 +56,9 @@ _LATER_S: Final = 5.0
 """What a service gets beyond its limit, to end itself and tell where it stood."""
 
 
-def start(device: str, folder: RuntimeFolder, limits: Limits, wanted: Callable[[], None]) -> bool:
+def start(
+    device: str, folder: RuntimeFolder, timeouts: Timeouts, wanted: Callable[[], None]
+) -> bool:
     """Start the device's service, unless there is one, or another is being started.
 
     Blocks until it listens; False if it is somebody else's affair. wanted: asked now and then; what
@@ -71,7 +72,7 @@ def start(device: str, folder: RuntimeFolder, limits: Limits, wanted: Callable[[
         try:
             with contextlib.suppress(FileNotFoundError):  # of one that was killed
                 os.unlink(f"{file_name(device)}.sock", dir_fd=folder.descriptor)
-            said = _spawn(device, folder, limits, lock.descriptor, wanted)
+            said = _spawn(device, folder, timeouts, lock.descriptor, wanted)
         finally:
             lock.close()
     except OSError as error:
@@ -86,7 +87,7 @@ def start(device: str, folder: RuntimeFolder, limits: Limits, wanted: Callable[[
     return True
 
 
-def holder(device: str, folder: RuntimeFolder) -> str:
+def lock_holder(device: str, folder: RuntimeFolder) -> str:
     """Which process has the device's lock, and the cure if it hangs; empty if nobody knows."""
     with contextlib.suppress(OSError, ValueError):
         lock = _lock(device, folder)
@@ -102,9 +103,9 @@ class _Lock:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        not_inherited(self)
+        close_in_forks(self)
 
-    def abandon(self) -> None:
+    def close_in_fork(self) -> None:
         self.close()
 
     def close(self) -> None:
@@ -128,14 +129,14 @@ def _lock(device: str, folder: RuntimeFolder) -> _Lock | None:
 
 
 def _spawn(
-    device: str, folder: RuntimeFolder, limits: Limits, lock: int, wanted: Callable[[], None]
+    device: str, folder: RuntimeFolder, timeouts: Timeouts, lock: int, wanted: Callable[[], None]
 ) -> bytes:
     """Start the process; what it says until it listens or ends."""
     output = open_log(device, folder)
     reading = writing = -1
     try:
         reading, writing = os.pipe2(os.O_CLOEXEC)
-        given = (device, str(folder.path), json.dumps(asdict(limits)), str(limits.start_s))
+        given = (device, str(folder.path), json.dumps(asdict(timeouts)), str(timeouts.start_s))
         numbers = (str(folder.descriptor), str(lock), str(writing))
         paths = [str(Path(path).absolute()) for path in sys.path]
         process = subprocess.Popen(
@@ -150,7 +151,7 @@ def _spawn(
         os.close(writing)
         writing = -1
         try:
-            return _said(reading, limits.start_s + _LATER_S, wanted)
+            return _said(reading, timeouts.start_s + _LATER_S, wanted)
         finally:
             process.kill()  # it has long handed on to the service, or never will
             process.wait()

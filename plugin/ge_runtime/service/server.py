@@ -1,31 +1,38 @@
-"""The device service: owns a device for its clients, and ends when nobody needs it."""
+"""The process of a device service: it owns a device for its clients, and ends when none needs it.
+
+`main` is what the launcher's interpreter runs.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import fcntl
+import json
 import logging
+import math
 import os
+import resource
 import select
+import signal
+import socket
+import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from ge_runtime.clock import Clock
-from ge_runtime.engines.backend import DeviceBackend
-from ge_runtime.service.channel import Channel
-from ge_runtime.service.door import Door
-from ge_runtime.service.fair import Ticket
-from ge_runtime.service.grace import Grace
-from ge_runtime.service.library import Library, Volume
-from ge_runtime.service.limits import Limits
-from ge_runtime.service.paths import RuntimeFolder, file_name
-from ge_runtime.service.protocol import Json
+from ge_runtime.clock import Clock, SystemClock
+from ge_runtime.engines.backend import DeviceBackend, open_backend
+from ge_runtime.service.channel import Channel, peer_of
+from ge_runtime.service.launcher import READY
+from ge_runtime.service.protocol import Kind, Timeouts, framed, pack_json
+from ge_runtime.service.runtime_folder import LogFile, RuntimeFolder, file_name
 from ge_runtime.service.session import serve
-from ge_runtime.service.stats import describe
-from ge_runtime.service.tenancy import Loan, Tenant, Tenants
-from ge_runtime.service.turns import Turns
-from ge_runtime.service.visible import meant_by
+from ge_runtime.service.state import ServiceState
 
 _log = logging.getLogger(__name__)
 
@@ -33,12 +40,89 @@ _LOOK_S: Final = 1.0
 """Between two looks at how long executions have been running."""
 _END_S: Final = 5.0
 """What executions in progress get, to end, when the service does."""
-_CARD_UNITS: Final = 2
-"""Executions of a card under way at a time: one computes while the next is copied there."""
+_LEAVE_S: Final = 30.0
+"""From the end of its service to that of the process, whatever hangs then."""
+_FULL_S: Final = 1.0
+"""After a connection that could not be had, for want of descriptors."""
+
+_BACKLOG: Final = 128
+_MOST_CONNECTIONS: Final = 1024
+_MOST_OF_ONE: Final = _MOST_CONNECTIONS // 2
+"""Of one process: one that lets go of none of them does not keep all others out."""
+_DESCRIPTORS: Final = 65_536
+"""Enough for all connections and arenas of many clients."""
+
+
+# ---------------------------------------------------------------------------------- the process
+
+
+def main(device: str, path: str, timeouts: str, descriptor: int, lock: int, ready: int) -> None:
+    """Own the device until nobody needs it, then exit.
+
+    path, descriptor: the runtime folder. timeouts: as JSON. lock: the device's, held until the
+    process ends. ready: where to say that it listens. All descriptors are inherited.
+    """
+    folder = RuntimeFolder(Path(path), descriptor)
+    for inherited in (descriptor, lock, ready):
+        os.set_inheritable(inherited, False)  # a child of a library would keep the lock
+    faulthandler.enable()
+    log = LogFile(device, folder)
+    log.begin()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(f"ge_runtime {device}")
+    _forget_the_starter(folder)
+    try:
+        server = Server(
+            device,
+            folder,
+            clock=SystemClock(),
+            timeouts=Timeouts(**json.loads(timeouts)),
+            open_backend=open_backend,
+            cores=len(os.sched_getaffinity(0)),
+            periodically=log.rotate,
+        )
+    except Exception as error:
+        logging.exception("it cannot start")
+        _tell(ready, f"{type(error).__name__}: {error}".encode())
+        sys.exit(1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: server.end(signal.Signals(number).name))
+    logging.info("the device service of %s, pid %d", device, os.getpid())
+    faulthandler.cancel_dump_traceback_later()  # which the launcher has set
+    _tell(ready, READY)
+    server.run()
+    faulthandler.dump_traceback_later(_LEAVE_S, exit=True)
+    ended = server.close()
+    logging.shutdown()
+    if not ended:  # an execution hangs, and would hold the process
+        os._exit(1)
+
+
+def _forget_the_starter(folder: RuntimeFolder) -> None:
+    """What a process inherits, and what must not depend on which client was the first."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(0o077)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
+    # Cleaners of /tmp leave a folder alone that is locked (systemd, tmpfiles.d(5), "Age"), and
+    # with it socket and lock file.
+    with contextlib.suppress(OSError):
+        fcntl.flock(folder.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def _tell(ready: int, text: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(ready, text)
+    os.close(ready)
+
+
+# ----------------------------------------------------------------------------------- the server
 
 
 class Server:
-    """The owner of one device. `run` belongs to one thread; all else is for any."""
+    """Accepts the clients of one device. `run` and `close` belong to one thread."""
 
     def __init__(
         self,
@@ -46,87 +130,35 @@ class Server:
         folder: RuntimeFolder,
         *,
         clock: Clock,
-        limits: Limits,
-        open_place: Callable[[str], DeviceBackend],
+        timeouts: Timeouts,
+        open_backend: Callable[[str], DeviceBackend],
         cores: int,
-        now_and_then: Callable[[], None] = lambda: None,
+        periodically: Callable[[], None] = lambda: None,
     ) -> None:
         """Listens from now on. Raises OSError if it cannot.
 
-        open_place: makes the device's place, with the first client. cores: those of the host that
-        executions on it share. now_and_then: called every second or so.
+        open_backend, cores: see `ServiceState`. periodically: called every second or so.
         """
-        self.device = device
-        self.means = meant_by(device, os.environ)
-        """The machine's own name of the device: clients must mean the same."""
-        self.clock = clock
-        self.limits = limits
-        self.started_at = clock.now()
-        self.turns = Turns(cores if device == "cpu" else _CARD_UNITS, clock)
-        self.tenants = Tenants(self.place, self.library, self._count)
+        self.state = ServiceState(
+            device,
+            clock=clock,
+            cores=cores,
+            open_backend=open_backend,
+            end=self.end,
+            sessions_changed=self._note_clients,
+        )
+        self._device = device
+        self._clock = clock
+        self._timeouts = timeouts
         self._folder = folder
-        self._open_place = open_place
-        self._now_and_then = now_and_then
-        self._place: DeviceBackend | None = None
-        self._library: Library | None = None
-        self._opening = threading.Lock()
-        self._grace = Grace(limits.grace_s, self.started_at)
-        self._lock = threading.Lock()  # guards the grace
+        self._periodically = periodically
+        self._idle = IdleTimeout(timeouts.grace_s, clock.now())
+        self._idle_lock = threading.Lock()
         self._ending: str | None = None
         self._patience_s = _END_S
         self._waking = threading.RLock()  # guards the next; a signal may come to who has it
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._door = Door(folder.address(device), partial(serve, self))
-
-    # ------------------------------------------------------------------------ for connections
-
-    def place(self) -> DeviceBackend:
-        """The device's place, opened with the first call. Raises what opening it raises."""
-        with self._opening:
-            if self._place is None:
-                self._place = self._open_place(self.device)
-                self._library = Library(self._place)
-            return self._place
-
-    def library(self) -> Library:
-        """The engines at the place."""
-        self.place()
-        assert self._library is not None, "it is opened with the place"
-        return self._library
-
-    def units(self, volume: Volume) -> int:
-        """What an execution takes of the device."""
-        return volume.threads if self.device == "cpu" else 1
-
-    @contextlib.contextmanager
-    def alone(self, tenant: Tenant, loan: Loan) -> Iterator[None]:
-        """A turn in which nobody executes on an engine that is not made for several."""
-        ticket = Ticket(
-            tenant.process,
-            1,
-            tenant.weight,
-            tenant.priority,
-            exclusive=loan.volume.exclusive,
-            what=f"{tenant} of {loan.name}",
-        )
-        self.turns.enter(ticket)
-        started = self.clock.now()
-        try:
-            yield
-        finally:
-            self.turns.leave(ticket, self.clock.now() - started)
-
-    def stats(self) -> Json:
-        """All that an operator can look at."""
-        volumes = [] if self._library is None else self._library.volumes()
-        return describe(
-            self.device,
-            self.clock.now() - self.started_at,
-            self._place,
-            volumes,
-            self.tenants.all(),
-            self.turns,
-        )
+        self._acceptor = Acceptor(folder.address(device), partial(serve, self.state))
 
     def end(self, why: str, *, patience_s: float = _END_S) -> None:
         """End the service: `run` returns. From any thread, and from a signal's handler.
@@ -138,49 +170,195 @@ class Server:
                 self._ending, self._patience_s = why, patience_s
                 os.eventfd_write(self._wake, 1)
 
-    # --------------------------------------------------------------------------------- its life
-
     def run(self) -> None:
         """Serve until nobody needs it, or until `end`; `close` must follow."""
         poll = select.poll()
-        poll.register(self._door, select.POLLIN)
+        poll.register(self._acceptor, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while self._ending is None:
-            now = self.clock.now()
-            with self._lock:
-                left_s = self._grace.ends_at - now
+            now = self._clock.now()
+            with self._idle_lock:
+                left_s = self._idle.ends_at - now
             if left_s <= 0:
-                if not self._door.let_in():  # nobody came at the last moment
+                if not self._acceptor.accept():  # nobody came at the last moment
                     self.end("nobody has needed it for a while")
                 continue
             poll.poll(min(left_s, _LOOK_S) * 1e3)
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
-            self._door.let_in()
-            self._now_and_then()
-            if (what := self.turns.overdue(self.limits.run_s)) is not None:
-                why = f"an execution for {what} has been running for {self.limits.run_s:g} s"
+            self._acceptor.accept()
+            self._periodically()
+            limit_s = self._timeouts.run_s
+            if (what := self.state.scheduler.overdue(limit_s)) is not None:
+                why = f"an execution for {what} has been running for {limit_s:g} s"
                 self.end(why, patience_s=0.0)
 
     def close(self) -> bool:
-        """Have executions end, leave all clients, close the place; False if something hangs."""
+        """Have executions end, leave all clients, close the device; False if something hangs."""
         _log.info("it ends: %s", self._ending)
+        # Before the listener: whoever comes now finds no socket, and waits for the next service.
         with contextlib.suppress(OSError):
-            os.unlink(f"{file_name(self.device)}.sock", dir_fd=self._folder.descriptor)
-        self._door.close()
-        self.turns.close(self._patience_s)
-        leave = self._door.leave
-        if not (leave(Channel.hush, self._patience_s) or leave(Channel.shut, _END_S)):
+            os.unlink(f"{file_name(self._device)}.sock", dir_fd=self._folder.descriptor)
+        self._acceptor.close()
+        self.state.scheduler.close(self._patience_s)
+        leave = self._acceptor.disconnect_all
+        # First gently: answers that are being sent still go out.
+        if not (
+            leave(Channel.shut_down_reading, self._patience_s) or leave(Channel.shut_down, _END_S)
+        ):
             return False
-        if self._library is not None:
-            self._library.close()
-        if self._place is not None:
-            self._place.close()
+        self.state.close_device()
         with self._waking:
             os.close(self._wake)
         return True
 
-    def _count(self) -> None:
-        with self._lock:
-            self._grace.note(len(self.tenants), self.clock.now())
+    def _note_clients(self) -> None:
+        with self._idle_lock:
+            self._idle.note(len(self.state.clients()), self._clock.now())
         os.eventfd_write(self._wake, 1)
+
+
+class IdleTimeout:
+    """When the service is no longer needed: so long after its start, or after its last client.
+
+    Pure: facts and `now` in.
+    """
+
+    def __init__(self, grace_s: float, now: float) -> None:
+        self._grace_s = grace_s
+        self._alone_since: float | None = now
+
+    def note(self, clients: int, now: float) -> None:
+        """So many clients are there now."""
+        if clients:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+
+    @property
+    def ends_at(self) -> float:
+        """Infinite while there are clients."""
+        return math.inf if self._alone_since is None else self._alone_since + self._grace_s
+
+
+# -------------------------------------------------------------------------------- the listener
+
+
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    pid: int
+    thread: threading.Thread
+
+
+class Acceptor:
+    """The socket that clients connect to, and a thread for each of their connections.
+
+    `accept`, `close` and `disconnect_all` belong to one thread.
+    """
+
+    def __init__(self, address: str, serve: Callable[[Channel, int], None]) -> None:
+        """Listens from now on. Raises OSError if it cannot.
+
+        serve: serves one connection of a process, in a thread of its own; raises nothing.
+        """
+        self._serve = serve
+        self._lock = threading.Lock()
+        self._peers: dict[Channel, _Peer] = {}
+        self._listener = _listen(address)
+
+    def fileno(self) -> int:
+        """The descriptor, to wait for connections."""
+        return self._listener.fileno()
+
+    def accept(self) -> bool:
+        """Accept those that wait, as many as can wait at a time; whether there was one."""
+        came = False
+        for _ in range(_BACKLOG):
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return came
+            except OSError as error:  # out of descriptors, say: they stay in the backlog
+                _log.warning("nobody can be let in: %s", error)
+                time.sleep(_FULL_S)
+                return came
+            came = True
+            try:
+                pid, uid = peer_of(connection)
+                self._admit(connection, pid, uid)
+            except (OSError, RuntimeError) as error:  # no memory, or no thread more
+                _log.warning("a connection is refused: %s", error)
+                connection.close()
+        return came
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._listener.close()
+
+    def disconnect_all(self, end: Callable[[Channel], None], within_s: float) -> bool:
+        """End all connections in this way; whether their threads have ended within that time."""
+        with self._lock:
+            peers = dict(self._peers)
+        for channel in peers:
+            end(channel)
+        until = time.monotonic() + within_s
+        for peer in peers.values():
+            peer.thread.join(max(0.0, until - time.monotonic()))
+        return not any(peer.thread.is_alive() for peer in peers.values())
+
+    def _admit(self, connection: socket.socket, pid: int, uid: int) -> None:
+        """Raises OSError or RuntimeError if the machine gives no more."""
+        with self._lock:
+            others = [peer.pid for peer in self._peers.values()]
+        why = ""
+        if uid != os.geteuid():
+            why = f"found user {uid}, expected {os.geteuid()}"
+        elif others.count(pid) >= _MOST_OF_ONE:
+            why = f"found {_MOST_OF_ONE} connections of process {pid} already, expected fewer"
+        elif len(others) >= _MOST_CONNECTIONS:
+            why = f"found {_MOST_CONNECTIONS} connections already, expected fewer"
+        if why:
+            _log.warning("a connection of pid %d, user %d is refused: %s", pid, uid, why)
+            _refuse(connection, why)
+            return
+        channel = Channel(connection)
+        thread = threading.Thread(
+            target=self._handle, args=(channel, pid), name=f"pid {pid}", daemon=True
+        )
+        with self._lock:
+            self._peers[channel] = _Peer(pid, thread)
+        try:
+            thread.start()
+        except BaseException:
+            with self._lock:
+                del self._peers[channel]
+            raise
+
+    def _handle(self, channel: Channel, pid: int) -> None:
+        try:
+            self._serve(channel, pid)
+        finally:
+            with self._lock:
+                self._peers.pop(channel, None)
+            channel.close()
+
+
+def _refuse(connection: socket.socket, why: str) -> None:
+    """Tell why, as far as that needs no waiting: who has said nothing yet has to ask again."""
+    with connection, contextlib.suppress(OSError):
+        connection.setblocking(False)
+        connection.recv(1)  # what is left unread takes along what is said
+        connection.send(framed(Kind.CONTROL, pack_json({"refused": why})))
+
+
+def _listen(address: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(address)
+        Path(address).chmod(0o600)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -81,7 +81,7 @@ def test_share_is_of_the_time_since_the_last_look():
         return {**known, **named, "busy_s": busy_s}
 
     def stats(a, b):
-        turns = dict.fromkeys(
+        scheduler = dict.fromkeys(
             ("begun", "running", "waiting", "capacity", "free", "waited", "expired", "cancelled"), 0
         )
         return {
@@ -89,7 +89,7 @@ def test_share_is_of_the_time_since_the_last_look():
             "place": None,
             "pid": 7,
             "up_s": 3661.0,
-            "turns": {**turns, "wait_s": 0.0, "longest_wait_s": 0.0},
+            "turns": {**scheduler, "wait_s": 0.0, "longest_wait_s": 0.0},
             "memory": {"weights": 0, "arenas": 0, "allocated": {}, "resident": 0},
             "models": [],
             "clients": [client(1, a), client(2, b)],

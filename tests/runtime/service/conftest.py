@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from runtime.support.services import Services, stop
 
-from ge_runtime.service import pulse
+from ge_runtime.service import connection
 
 
 @pytest.fixture
@@ -24,25 +24,25 @@ def hang(monkeypatch):
     All others are waited for as long as it takes, however slow the machine.
     """
     hanging, lost_s = set(), 0.0
-    probe = pulse.Pulse._probe
+    probe = connection.Heartbeat._probe
 
-    def look(its_pulse, patience):
+    def look(heartbeat, patience):
         def no_patience():
             nonlocal lost_s
-            if its_pulse._pid in hanging:
-                hanging.discard(its_pulse._pid)
+            if heartbeat._pid in hanging:
+                hanging.discard(heartbeat._pid)
                 lost_s += 3600.0
             patience()
 
-        probe(its_pulse, no_patience)
+        probe(heartbeat, no_patience)
 
     def stop_for_good(pid):
         stop(pid)
         hanging.add(pid)
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + lost_s, sleep=time.sleep)
-    monkeypatch.setattr(pulse, "time", clock)
-    monkeypatch.setattr(pulse.Pulse, "_probe", look)
+    monkeypatch.setattr(connection, "time", clock)
+    monkeypatch.setattr(connection.Heartbeat, "_probe", look)
     return stop_for_good
 
 

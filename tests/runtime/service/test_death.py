@@ -29,12 +29,12 @@ from support.waiting import until
 from ge_runtime import EngineLost, Runtime
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import RuntimeFault, ServiceFault
-from ge_runtime.service import keeper
-from ge_runtime.service.alarm import Alarm
-from ge_runtime.service.client import ServiceBackend
-from ge_runtime.service.limits import Limits
-from ge_runtime.service.paths import RuntimeFolder
-from ge_runtime.service.pulse import Pulse
+from ge_runtime.service import reconnecting_client
+from ge_runtime.service.backend import ServiceBackend
+from ge_runtime.service.connection import Heartbeat
+from ge_runtime.service.protocol import Timeouts
+from ge_runtime.service.reconnecting_client import WakeEvent
+from ge_runtime.service.runtime_folder import RuntimeFolder
 
 CONFIG = encoder_config(
     {"placement": "service", "cost": "launch_us=100, element_ns=100, element2_ns=0"}
@@ -121,19 +121,19 @@ def test_service_is_replaced_as_often_as_it_dies(services, runtime):
 def test_next_service_is_not_started_before_its_time(services, monkeypatch):
     pauses = []
 
-    class Watched(Alarm):
+    class Watched(WakeEvent):
         def wait(self, seconds, channel=None):
             if channel is None:
                 rings = bool(select.select([self._wake], [], [], 0)[0])
                 pauses.append((seconds, rings))
             return super().wait(seconds, channel)
 
-    monkeypatch.setattr(keeper, "Alarm", Watched)
-    place = ServiceBackend("cpu", "client", limits=Limits(retry_s=3600.0))
-    os.kill(place.pid, signal.SIGKILL)
+    monkeypatch.setattr(reconnecting_client, "WakeEvent", Watched)
+    backend = ServiceBackend("cpu", "client", timeouts=Timeouts(retry_s=3600.0))
+    os.kill(backend.pid, signal.SIGKILL)
     until(lambda: pauses, "the notice")
     assert pauses == [(3600.0, False)]
-    place.close()
+    backend.close()
 
 
 def test_several_clients_come_back_to_one_service(services, version_dir):
@@ -183,11 +183,11 @@ def test_open_and_close_leave_no_descriptor_on_either_side(services, runtime, ve
 
 
 def test_service_that_hangs_is_ended_and_replaced(services, version_dir, hang):
-    place = ServiceBackend("cpu", "client", limits=QUICK)
+    backend = ServiceBackend("cpu", "client", timeouts=QUICK)
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
-    engine = place.open([artifact], threads=1, outputs=["embedding"])
+    engine = backend.open([artifact], threads=1, outputs=["embedding"])
     inputs, expected = token_batch(2, 3)
-    pid = place.pid
+    pid = backend.pid
     hang(pid)
     with pytest.raises(EngineLost, match=r"is lost: .*it is being restarted"):
         engine.run(inputs, {"embedding": None})
@@ -195,76 +195,78 @@ def test_service_that_hangs_is_ended_and_replaced(services, version_dir, hang):
     until(lambda: not engine.lost, "the next service")
     results = engine.run(inputs, {"embedding": None})
     np.testing.assert_allclose(results["embedding"], expected, rtol=1e-5)
-    place.close()
+    backend.close()
 
 
 def test_load_that_meets_the_death_of_a_service_goes_on_with_the_next(services, version_dir):
-    place = ServiceBackend("cpu", "client", limits=Limits(retry_s=3600.0))
+    backend = ServiceBackend("cpu", "client", timeouts=Timeouts(retry_s=3600.0))
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     inputs, expected = token_batch(2, 3)
     shapes = {name: array.shape for name, array in inputs.items()}
-    seen = {place.pid}
+    seen = {backend.pid}
 
     def kill():
-        seen.add(place.pid)
-        os.kill(place.pid, signal.SIGKILL)
-        wait_for_end(place.pid)
+        seen.add(backend.pid)
+        os.kill(backend.pid, signal.SIGKILL)
+        wait_for_end(backend.pid)
 
     kill()
-    engine = place.open([artifact], threads=1, outputs=["embedding"])
+    engine = backend.open([artifact], threads=1, outputs=["embedding"])
     kill()
     known = engine.intermediates(shapes)
     kill()
-    engine.bind([shapes], place.memory)
+    engine.bind([shapes], backend.memory)
     assert known == engine.intermediates(shapes)
-    assert place.pid not in seen
+    assert backend.pid not in seen
     assert len(seen) == 3
     results = engine.run(inputs, {"embedding": None})
     np.testing.assert_allclose(results["embedding"], expected, rtol=1e-5)
     assert [model["clients"] for model in services.stats()["models"]] == [1]
-    place.close()
+    backend.close()
 
 
 def test_load_that_finds_no_next_service_fails_with_its_reason(services, version_dir):
     first = ServiceBackend("cpu", "first")
-    place = ServiceBackend("cpu", "client")
-    pid = place.pid
+    backend = ServiceBackend("cpu", "client")
+    pid = backend.pid
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
     with nobody_starts_another():
-        place._keeper._limits = Limits(start_s=0.2)  # for the next one: that one took its time
+        backend._client._timeouts = Timeouts(
+            start_s=0.2
+        )  # for the next one: that one took its time
         os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
         with pytest.raises(EngineLost, match=r"found no device service of cpu that answers"):
-            place.open([artifact], threads=1, outputs=["embedding"])
-        place.close()
+            backend.open([artifact], threads=1, outputs=["embedding"])
+        backend.close()
     first.close()
 
 
 def test_client_closes_at_once_while_the_next_service_starts(
     services, version_dir, tmp_path, monkeypatch
 ):
-    limits = Limits(start_s=3600.0, retry_s=0.01)
-    place = ServiceBackend("cpu", "client", limits=limits)
+    timeouts = Timeouts(start_s=3600.0, retry_s=0.01)
+    backend = ServiceBackend("cpu", "client", timeouts=timeouts)
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
-    engine = place.open([artifact], threads=1, outputs=["embedding"])
-    buffer = place.memory.allocate("inputs", 1000)
-    pid = place.pid
+    engine = backend.open([artifact], threads=1, outputs=["embedding"])
+    buffer = backend.memory.allocate("inputs", 1000)
+    pid = backend.pid
     with never_listening(services, tmp_path, monkeypatch):
         os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
         until(lambda: lock_holder(services) not in (None, pid), "the start of the next one")
-        for close in (buffer.free, engine.close, place.close):
+        for close in (buffer.free, engine.close, backend.close):
             Beside(close).result()
 
 
 def test_client_of_a_service_that_hangs_closes_soon(services, version_dir, monkeypatch):
-    monkeypatch.setattr(keeper, "_WORD_S", 0.01)
-    place = ServiceBackend("cpu", "client", limits=Limits(hung_s=3600.0, retry_s=3600.0))
+    monkeypatch.setattr(reconnecting_client, "_WORD_S", 0.01)
+    backend = ServiceBackend("cpu", "client", timeouts=Timeouts(hung_s=3600.0, retry_s=3600.0))
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
-    engine = place.open([artifact], threads=1, outputs=["embedding"])
-    buffers = [place.memory.allocate("inputs", 1000) for _ in range(3)]
-    stop(place.pid)
-    for close in (engine.close, *(buffer.free for buffer in buffers), place.close):
+    engine = backend.open([artifact], threads=1, outputs=["embedding"])
+    buffers = [backend.memory.allocate("inputs", 1000) for _ in range(3)]
+    stop(backend.pid)
+    for close in (engine.close, *(buffer.free for buffer in buffers), backend.close):
         Beside(close).result()
 
 
@@ -272,12 +274,12 @@ def test_lock_of_a_service_that_does_not_come_to_listen_is_told_with_its_process
     services, tmp_path, monkeypatch
 ):
     with never_listening(services, tmp_path, monkeypatch):
-        starting = Beside(ServiceBackend, "cpu", "first", limits=Limits(start_s=3600.0))
+        starting = Beside(ServiceBackend, "cpu", "first", timeouts=Timeouts(start_s=3600.0))
         until(lambda: lock_holder(services) is not None, "the start")
         pid = lock_holder(services)
         stop(pid)
         with pytest.raises(ServiceFault) as raised:
-            ServiceBackend("cpu", "second", limits=Limits(start_s=0.1))
+            ServiceBackend("cpu", "second", timeouts=Timeouts(start_s=0.1))
         assert str(raised.value) == (
             "found no device service of cpu that answers within 0.1 s; "
             f"process {pid} is its service, or is to be: end it if it hangs; "
@@ -312,10 +314,10 @@ def lock_holder(services):
 
 def test_client_that_meets_a_service_that_hangs_has_the_next(services, hang):
     """Even if it took all the time there was to find that out."""
-    first = ServiceBackend("cpu", "first", limits=Limits(probe_s=3600.0))
+    first = ServiceBackend("cpu", "first", timeouts=Timeouts(probe_s=3600.0))
     hanging = first.pid
     hang(hanging)
-    second = ServiceBackend("cpu", "second", limits=QUICK)
+    second = ServiceBackend("cpu", "second", timeouts=QUICK)
     assert second.pid != hanging
     second.close()
     first.close()
@@ -345,12 +347,12 @@ def test_fork_of_a_client_is_told_that_the_service_is_not_its_own(services, vers
 
 
 def test_service_that_hangs_is_found_out_while_nobody_asks_for_anything(services, hang):
-    place = ServiceBackend("cpu", "client", limits=QUICK)
-    pid = place.pid
+    backend = ServiceBackend("cpu", "client", timeouts=QUICK)
+    pid = backend.pid
     hang(pid)
     wait_for_end(pid)
-    until(lambda: not place.lost and place.pid != pid, "the next service")
-    place.close()
+    until(lambda: not backend.lost and backend.pid != pid, "the next service")
+    backend.close()
 
 
 def test_client_that_hangs_holds_up_nobody(services, runtime, version_dir):
@@ -364,10 +366,10 @@ def test_client_that_hangs_holds_up_nobody(services, runtime, version_dir):
 
 def test_model_whose_file_has_changed_does_not_come_back_as_another(services, tmp_path):
     path = write(ENCODER, "onnxruntime", tmp_path / "1")
-    place = ServiceBackend("cpu", "client", limits=QUICK)
-    engine = place.open([Artifact(path, "onnxruntime", "")], threads=1, outputs=["embedding"])
+    backend = ServiceBackend("cpu", "client", timeouts=QUICK)
+    engine = backend.open([Artifact(path, "onnxruntime", "")], threads=1, outputs=["embedding"])
     write(PIXELS, "onnxruntime", tmp_path / "1")
-    pid = place.pid
+    pid = backend.pid
     os.kill(pid, signal.SIGKILL)
     wait_for_end(pid)
 
@@ -379,27 +381,27 @@ def test_model_whose_file_has_changed_does_not_come_back_as_another(services, tm
     until(lambda: "load the model again" in why(), "the reason")
     write(ENCODER, "onnxruntime", tmp_path / "1")
     until(lambda: not engine.lost, "the model as it was")
-    place.close()
+    backend.close()
 
 
 def test_client_is_closed_at_once_while_it_waits_for_a_service_that_hangs(services):
-    place = ServiceBackend("cpu", "client", limits=Limits(probe_s=0.01, hung_s=3600.0))
-    stop(place.pid)
-    Beside(place.close).result()
+    backend = ServiceBackend("cpu", "client", timeouts=Timeouts(probe_s=0.01, hung_s=3600.0))
+    stop(backend.pid)
+    Beside(backend.close).result()
 
 
 def test_service_is_not_ended_for_what_is_wrong_here(services):
-    place = ServiceBackend("cpu", "client")
+    backend = ServiceBackend("cpu", "client")
     with RuntimeFolder.open(services.path) as folder:
-        pulse = Pulse("cpu", folder, Limits(probe_s=0.0), place.pid, lambda: None)
+        heartbeat = Heartbeat("cpu", folder, Timeouts(probe_s=0.0), backend.pid, lambda: None)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         try:
-            pulse.check()
+            heartbeat.check()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert services.pid() == place.pid
-    place.close()
+    assert services.pid() == backend.pid
+    backend.close()
 
 
 def test_service_is_had_back_where_somebody_has_removed_its_folder(services, runtime):

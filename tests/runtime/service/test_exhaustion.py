@@ -11,8 +11,8 @@ from runtime.support.graphs import ENCODER, encode
 from support.waiting import until
 
 from ge_runtime import PlanFault, Runtime
-from ge_runtime.service.client import ServiceBackend
-from ge_runtime.service.limits import Limits
+from ge_runtime.service.backend import ServiceBackend
+from ge_runtime.service.protocol import Timeouts
 
 CONFIG = encoder_config(
     {"placement": "service", "cost": "launch_us=100, element_ns=100, element2_ns=0"}
@@ -37,7 +37,7 @@ def descriptors():
 def test_memory_that_cannot_be_shared_is_a_fault_of_the_plan(services, version_dir):
     folder = version_dir(ENCODER)
     # Who does not look whether it lives: that takes a descriptor for a moment.
-    place = ServiceBackend("cpu", "who keeps the service", limits=Limits(probe_s=3600.0))
+    backend = ServiceBackend("cpu", "who keeps the service", timeouts=Timeouts(probe_s=3600.0))
     before = descriptors()
     with files_of_at_most(0), pytest.raises(PlanFault) as raised:
         Runtime.open(folder, CONFIG, instance_name="encoder_0")
@@ -53,7 +53,7 @@ def test_memory_that_cannot_be_shared_is_a_fault_of_the_plan(services, version_d
     (answer,) = runtime.infer([request])
     np.testing.assert_allclose(answer["embedding"], encode([[1, 2]]), rtol=1e-5)
     runtime.close()
-    place.close()
+    backend.close()
 
 
 def test_dev_shm_is_not_used(services, version_dir):

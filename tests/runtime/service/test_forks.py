@@ -7,9 +7,9 @@ import pytest
 from runtime.support.services import wait_for_end
 from support.waiting import until
 
-from ge_runtime.service import launcher, pulse
-from ge_runtime.service.client import ServiceBackend
-from ge_runtime.service.limits import Limits
+from ge_runtime.service import connection, launcher
+from ge_runtime.service.backend import ServiceBackend
+from ge_runtime.service.protocol import Timeouts
 
 
 @pytest.fixture
@@ -47,17 +47,17 @@ def before(function, what):
 
 def test_fork_while_the_service_starts_does_not_keep_its_lock(services, fork, monkeypatch):
     monkeypatch.setattr(launcher, "_spawn", before(launcher._spawn, fork))
-    place = ServiceBackend("cpu", "client", limits=Limits(grace_s=0.01))
-    place.close()
-    wait_for_end(place.pid)
+    backend = ServiceBackend("cpu", "client", timeouts=Timeouts(grace_s=0.01))
+    backend.close()
+    wait_for_end(backend.pid)
     assert not services.is_locked()
 
 
 def test_fork_while_the_service_greets_does_not_hide_who_has_left(services, fork, monkeypatch):
     other = ServiceBackend("cpu", "who keeps the service")
     with monkeypatch.context() as patch:
-        patch.setattr(pulse, "ask", before(pulse.ask, fork))
-        place = ServiceBackend("cpu", "client")
-    place.close()
+        patch.setattr(connection, "ask", before(connection.ask, fork))
+        backend = ServiceBackend("cpu", "client")
+    backend.close()
     until(lambda: [one["name"] for one in services.stats()["clients"]] == ["who keeps the service"])
     other.close()

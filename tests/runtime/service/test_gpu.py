@@ -16,8 +16,8 @@ from ge_runtime import Runtime
 from ge_runtime.clock import SystemClock
 from ge_runtime.engines.backend import open_backend
 from ge_runtime.errors import EngineLost, NoDevice
-from ge_runtime.service.limits import Limits
-from ge_runtime.service.paths import RuntimeFolder
+from ge_runtime.service.protocol import Timeouts
+from ge_runtime.service.runtime_folder import RuntimeFolder
 from ge_runtime.service.server import Server
 
 CONFIG = encoder_config(
@@ -51,8 +51,8 @@ def service_here(path):
             "cuda:0",
             folder,
             clock=SystemClock(),
-            limits=Limits(),
-            open_place=open_backend,
+            timeouts=Timeouts(),
+            open_backend=open_backend,
             cores=1,
         )
         thread = threading.Thread(target=lambda: (server.run(), server.close()))

@@ -17,34 +17,32 @@ from ge_runtime.errors import (
     ShapeMismatch,
 )
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
-from ge_runtime.service.executions import (
-    LAYOUT_AT,
-    Done,
-    Layout,
-    pack_done,
-    pack_layout,
-    pack_run,
-    unpack_done,
-    unpack_layout,
-    unpack_run,
-)
 from ge_runtime.service.protocol import (
     HEADER_BYTES,
+    LAYOUT_AT,
     MOST_BYTES,
     VERSION,
-    Broken,
+    Done,
+    ExecutionLayout,
     Kind,
-    Remote,
+    ProtocolError,
+    RemoteCause,
     fault_as_json,
     fault_of,
     framed,
     intermediates_as_json,
     intermediates_of,
+    pack_done,
     pack_json,
+    pack_layout,
+    pack_run,
     signature_as_json,
     signature_of,
     unframed,
+    unpack_done,
     unpack_json,
+    unpack_layout,
+    unpack_run,
 )
 from ge_runtime.specs import DType
 
@@ -61,7 +59,7 @@ def test_frames_come_apart_as_they_were_put_together(kind, body):
 
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_message_are_refused(packet):
-    with pytest.raises(Broken):
+    with pytest.raises(ProtocolError):
         unframed(packet)
 
 
@@ -72,7 +70,7 @@ def test_header_with_any_other_bit_is_refused(data, kind, body):
     packet[bit // 8] ^= 1 << bit % 8
     try:
         found, _ = unframed(bytes(packet))
-    except Broken:
+    except ProtocolError:
         return
     assert found is not kind  # of all bits only those of the kind may mean something else
 
@@ -80,21 +78,21 @@ def test_header_with_any_other_bit_is_refused(data, kind, body):
 def test_other_version_is_told_with_both():
     packet = bytearray(framed(Kind.RUN, b""))
     packet[4] = 7
-    with pytest.raises(Broken, match=f"found version 7 of the protocol, expected {VERSION}"):
+    with pytest.raises(ProtocolError, match=f"found version 7 of the protocol, expected {VERSION}"):
         unframed(bytes(packet))
 
 
 @given(st.lists(spots, max_size=5), st.lists(placed, max_size=5))
 def test_layouts_come_back_whole(inputs, outputs):
     layout = unpack_layout(pack_layout(inputs, outputs))
-    assert layout == Layout(tuple(inputs), tuple(outputs))
+    assert layout == ExecutionLayout(tuple(inputs), tuple(outputs))
 
 
 @given(st.binary(max_size=200))
 def test_layouts_of_any_bytes_are_layouts_or_refused(data):
     try:
         layout = unpack_layout(data)
-    except Broken:
+    except ProtocolError:
         return
     assert pack_layout(layout.inputs, layout.outputs) == data
 
@@ -104,7 +102,7 @@ def test_layout_cut_short_or_with_more_behind_it_is_refused(inputs, data):
     whole = pack_layout(inputs, [])
     cut = data.draw(st.integers(0, len(whole) - 1))
     for broken in (whole[:cut], whole + b"\0"):
-        with pytest.raises(Broken):
+        with pytest.raises(ProtocolError):
             unpack_layout(broken)
 
 
@@ -119,7 +117,7 @@ def test_executions_come_back_whole(sequence, within_s):
 
 @pytest.mark.parametrize("body", [b"", b"x" * 15, pack_run(1, math.nan, b"")[HEADER_BYTES:]])
 def test_executions_that_are_none_are_refused(body):
-    with pytest.raises(Broken):
+    with pytest.raises(ProtocolError):
         unpack_run(body)
 
 
@@ -140,13 +138,13 @@ def test_ends_of_executions_come_back_whole(done):
 
 @given(st.binary(max_size=200))
 def test_ends_of_any_bytes_are_ends_or_refused(body):
-    with contextlib.suppress(Broken):
+    with contextlib.suppress(ProtocolError):
         unpack_done(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b"1", b"[" * 100_000])
 def test_control_messages_are_objects(body):
-    with pytest.raises(Broken):
+    with pytest.raises(ProtocolError):
         unpack_json(body)
 
 
@@ -177,7 +175,7 @@ def test_faults_keep_class_text_and_cause(kind):
     error.__cause__ = KeyError("behind it")
     fault = fault_of(fault_as_json(error))
     assert (type(fault), str(fault)) == (kind, "found ñ, expected n")
-    assert isinstance(fault.__cause__, Remote)
+    assert isinstance(fault.__cause__, RemoteCause)
     assert str(fault.__cause__) == "KeyError: 'behind it'"
 
 

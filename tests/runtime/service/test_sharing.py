@@ -14,15 +14,15 @@ from support.waiting import until
 
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import Cancelled, EngineFault, EngineLost, Expired, OutOfMemory
-from ge_runtime.service.client import ServiceBackend
-from ge_runtime.service.limits import Limits
+from ge_runtime.service.backend import ServiceBackend
+from ge_runtime.service.protocol import Timeouts
 from ge_runtime.testing.clock import ManualClock
 
 
 @pytest.fixture
 def held(services):
-    with held_service(services.path) as (place, server):
-        yield place, server
+    with held_service(services.path) as (backend, server):
+        yield backend, server
 
 
 @pytest.fixture
@@ -34,14 +34,17 @@ def artifact(tmp_path):
 
 @pytest.fixture
 def opened(artifact):
-    """A function: an engine of a new client."""
+    """A function: an engine of a new client, whose backend is `opened.backends[engine]`."""
     with contextlib.ExitStack() as stack:
 
         def open_engine(name="client", **options):
-            place = ServiceBackend("held", name, **options)
-            stack.callback(place.close)
-            return place.open([artifact], threads=1, outputs=["y"])
+            backend = ServiceBackend("held", name, **options)
+            stack.callback(backend.close)
+            engine = backend.open([artifact], threads=1, outputs=["y"])
+            open_engine.backends[engine] = backend
+            return engine
 
+        open_engine.backends = {}
         yield open_engine
 
 
@@ -61,12 +64,12 @@ def test_executions_wait_for_their_turn_and_all_are_answered(held, opened):
     device, server = held
     engines = [opened(f"client {number}") for number in range(5)]
     running = [Beside(run, engine, float(number)) for number, engine in enumerate(engines)]
-    until(lambda: server.turns.stats().waiting == 3, "the queue")
+    until(lambda: server.state.scheduler.stats().waiting == 3, "the queue")
     device.until_begun(2)
     assert len(device.begun) == 2
     device.let_go()
     assert [one.result() for one in running] == [0.0, 2.0, 4.0, 6.0, 8.0]
-    stats = server.turns.stats()
+    stats = server.state.scheduler.stats()
     assert (stats.begun, stats.waited, stats.running, stats.waiting) == (5, 3, 0, 0)
 
 
@@ -85,9 +88,9 @@ def test_execution_whose_deadline_passes_while_it_waits_is_expired(services, ope
         assert [one.result() for one in running] == [0.0, 2.0]
         assert 9.0 not in device.begun
         assert run(late, 3.0) == 6.0
-        late._place.close()
-        first._place.close()
-        second._place.close()
+        opened.backends[late].close()
+        opened.backends[first].close()
+        opened.backends[second].close()
 
 
 def test_deadline_that_has_passed_already_is_no_execution(held, opened):
@@ -105,7 +108,7 @@ def test_execution_that_nobody_wants_any_more_is_cancelled_while_it_waits(held, 
     gone = threading.Event()
     with third.waiting(lambda: 1000.0, gone.is_set):
         waiting = Beside(run, third, 9.0)
-        until(lambda: server.turns.stats().waiting == 1, "the wait")
+        until(lambda: server.state.scheduler.stats().waiting == 1, "the wait")
         gone.set()
         with pytest.raises(Cancelled):
             waiting.result()
@@ -117,19 +120,19 @@ def test_execution_that_nobody_wants_any_more_is_cancelled_while_it_waits(held, 
 def test_client_that_leaves_while_it_waits_is_dropped_from_the_queue(held, opened, artifact):
     device, server = held
     running = fill(device, [opened("first"), opened("second")])
-    place = ServiceBackend("held", "leaver", limits=Limits(retry_s=60.0))
-    engine = place.open([artifact], threads=1, outputs=["y"])
+    backend = ServiceBackend("held", "leaver", timeouts=Timeouts(retry_s=60.0))
+    engine = backend.open([artifact], threads=1, outputs=["y"])
     waiting = Beside(run, engine, 9.0)
-    until(lambda: server.turns.stats().waiting == 1, "the wait")
-    closing = Beside(place.close)
+    until(lambda: server.state.scheduler.stats().waiting == 1, "the wait")
+    closing = Beside(backend.close)
     with pytest.raises(EngineLost):
         waiting.result()
     closing.result()
-    until(lambda: server.turns.stats().waiting == 0, "its end")
+    until(lambda: server.state.scheduler.stats().waiting == 0, "its end")
     device.let_go()
     assert [one.result() for one in running] == [0.0, 2.0]
     assert 9.0 not in device.begun
-    until(lambda: len(server.tenants) == 2, "its things to come back")
+    until(lambda: len(server.state.clients()) == 2, "its things to come back")
 
 
 def test_higher_priority_goes_before_those_that_wait(held, opened):
@@ -137,9 +140,9 @@ def test_higher_priority_goes_before_those_that_wait(held, opened):
     running = fill(device, [opened("first"), opened("second")])
     low, high = opened("low"), opened("high", priority=1)
     waiting = [Beside(run, low, 10.0)]
-    until(lambda: server.turns.stats().waiting == 1, "the first wait")
+    until(lambda: server.state.scheduler.stats().waiting == 1, "the first wait")
     waiting.append(Beside(run, high, 20.0))
-    until(lambda: server.turns.stats().waiting == 2, "the second wait")
+    until(lambda: server.state.scheduler.stats().waiting == 2, "the second wait")
     device.ends.release()
     device.until_begun(3)
     assert device.begun[2] == 20.0
@@ -173,10 +176,12 @@ def test_defect_of_the_engine_is_a_fault_with_its_class(held, opened, caplog):
 
 def test_service_that_ends_answers_what_is_under_way_and_begins_nothing_more(services, opened):
     with held_service(services.path) as (device, server):
-        engines = [opened(f"client {number}", limits=Limits(retry_s=60.0)) for number in range(3)]
+        engines = [
+            opened(f"client {number}", timeouts=Timeouts(retry_s=60.0)) for number in range(3)
+        ]
         running = fill(device, engines[:2])
         waiting = Beside(run, engines[2], 9.0)
-        until(lambda: server.turns.stats().waiting == 1, "the wait")
+        until(lambda: server.state.scheduler.stats().waiting == 1, "the wait")
         server.end("SIGTERM", patience_s=3600.0)
         with pytest.raises(EngineLost, match="the device service ends"):
             waiting.result()
@@ -184,14 +189,14 @@ def test_service_that_ends_answers_what_is_under_way_and_begins_nothing_more(ser
         assert [one.result() for one in running] == [0.0, 2.0]
         for engine in engines:
             until(lambda engine=engine: engine.lost, "the notice")
-            engine._place.close()
+            opened.backends[engine].close()
     assert 9.0 not in device.begun
 
 
-def test_place_that_takes_long_to_open_is_no_service_without_clients(services):
+def test_backend_that_takes_long_to_open_is_no_service_without_clients(services):
     clock = ManualClock()
-    limits = Limits(grace_s=10.0)
-    with held_service(services.path, clock=clock, limits=limits) as (device, server):
+    timeouts = Timeouts(grace_s=10.0)
+    with held_service(services.path, clock=clock, timeouts=timeouts) as (device, server):
         opening, go_on = threading.Event(), threading.Event()
 
         def slow(_):
@@ -199,7 +204,7 @@ def test_place_that_takes_long_to_open_is_no_service_without_clients(services):
             assert go_on.wait(30)
             return device
 
-        server._open_place = slow
+        server.state._open_backend = slow
         coming = Beside(ServiceBackend, "held", "client")
         assert opening.wait(30)
         clock.advance(1000.0)
@@ -211,51 +216,51 @@ def test_place_that_takes_long_to_open_is_no_service_without_clients(services):
 def test_lost_device_ends_the_service_so_that_the_next_one_opens_it_anew(services, opened):
     with held_service(services.path) as (device, _):
         device.let_go()
-        engine = opened(limits=Limits(retry_s=60.0))
+        engine = opened(timeouts=Timeouts(retry_s=60.0))
         device.fault = EngineLost("507899: the card does not answer")
         with pytest.raises(EngineLost, match="507899"):
             run(engine, 1.0)
         until(lambda: engine.lost, "the end of the service")
         assert services.pid("held") is None
-        engine._place.close()
+        opened.backends[engine].close()
 
 
 def test_execution_that_never_ends_ends_the_service(services, opened):
     clock = ManualClock()
     with held_service(services.path, clock=clock) as (device, server):
-        engine = opened(limits=Limits(retry_s=60.0))
+        engine = opened(timeouts=Timeouts(retry_s=60.0))
         hanging = Beside(run, engine, 1.0)
         device.until_begun(1)
-        clock.advance(server.limits.run_s + 1)
+        clock.advance(server._timeouts.run_s + 1)
         with pytest.raises(EngineLost):
             hanging.result()
         who = rf"client \(pid {os.getpid()}\) of .*/model\.om"
         until(lambda: server._ending is not None, "its end")
         assert re.search(f"an execution for {who} has been running for 300 s", server._ending)
         device.let_go()
-        engine._place.close()
+        opened.backends[engine].close()
 
 
-def test_arenas_are_adopted_by_the_place_and_disowned_when_the_client_leaves(held, opened):
+def test_arenas_are_registered_with_the_backend_until_the_client_leaves(held, opened):
     device, server = held
     device.let_go()
     engine = opened()
-    place = engine._place
-    buffer = place.memory.allocate("inputs", 10_000)
+    backend = opened.backends[engine]
+    buffer = backend.memory.allocate("inputs", 10_000)
     assert device.registered == [12_288]
     buffer.free()
     assert device.registered == []
-    place.memory.allocate("inputs", 5000)
-    place.memory.allocate("answers", 5000)
+    backend.memory.allocate("inputs", 5000)
+    backend.memory.allocate("answers", 5000)
     assert run(engine, 1.0) == 2.0
-    place.close()
+    backend.close()
     until(lambda: (device.registered, device.closed) == ([], 1), "what it had")
-    assert len(server.tenants) == 0
+    assert len(server.state.clients()) == 0
 
 
 def test_memory_that_the_device_does_not_let_go_of_keeps_nothing_else(held, opened, caplog):
     device, server = held
-    place = opened()._place
+    backend = opened.backends[opened()]
     let_go = device.unregister
 
     def unregister(memory):
@@ -265,32 +270,32 @@ def test_memory_that_the_device_does_not_let_go_of_keeps_nothing_else(held, open
 
     device.unregister = unregister
     for nbytes in (8000, 12_000, 16_000):
-        place.memory.allocate("inputs", nbytes)
-    place.close()
+        backend.memory.allocate("inputs", nbytes)
+    backend.close()
     until(lambda: (device.registered, device.closed) == ([8192], 1), "the rest")
-    until(lambda: len(server.tenants) == 0, "its leave")
+    until(lambda: len(server.state.clients()) == 0, "its leave")
     assert f"client (pid {os.getpid()}): arena 1 was not given back" in caplog.messages
 
 
-def test_place_that_cannot_be_opened_is_told_in_its_own_words(services, monkeypatch, artifact):
+def test_backend_that_cannot_be_opened_is_told_in_its_own_words(services, monkeypatch, artifact):
     with held_service(services.path) as (_, server):
 
         def broken(_):
             raise OutOfMemory("the card has 3 bytes")
 
-        server._open_place = broken
+        server.state._open_backend = broken
         with pytest.raises(OutOfMemory, match="the card has 3 bytes"):
             ServiceBackend("held", "client")
 
 
 def test_idle_service_ends_by_its_clock(services):
     clock = ManualClock()
-    with held_service(services.path, clock=clock, limits=Limits(grace_s=100.0)) as (_, server):
-        place = ServiceBackend("held", "client")
+    with held_service(services.path, clock=clock, timeouts=Timeouts(grace_s=100.0)) as (_, server):
+        backend = ServiceBackend("held", "client")
         clock.advance(1000.0)
-        assert not place.lost
-        place.close()
-        until(lambda: server._grace.ends_at < math.inf, "its leave")
+        assert not backend.lost
+        backend.close()
+        until(lambda: server._idle.ends_at < math.inf, "its leave")
         clock.advance(99.0)
         channel, _ = services.greet("held", role="observer")  # who looks on is no client
         assert services.pid("held") is not None

@@ -18,9 +18,9 @@ from support.waiting import until
 
 from ge_runtime.errors import ServiceFault
 from ge_runtime.service import protocol
-from ge_runtime.service.client import ServiceBackend
-from ge_runtime.service.limits import Limits
-from ge_runtime.service.paths import RuntimeFolder
+from ge_runtime.service.backend import ServiceBackend
+from ge_runtime.service.protocol import Timeouts
+from ge_runtime.service.runtime_folder import RuntimeFolder
 
 
 def test_eight_clients_that_start_at_once_share_one_service(services, version_dir):
@@ -41,19 +41,19 @@ def test_eight_clients_that_start_at_once_share_one_service(services, version_di
 
 def test_threads_of_one_process_that_start_at_once_share_one_service(services):
     with ThreadPoolExecutor(8) as pool:
-        places = list(pool.map(lambda number: ServiceBackend("cpu", f"{number}"), range(8)))
-    assert {place.pid for place in places} == {services.pid()}
-    for place in places:
-        place.close()
+        backends = list(pool.map(lambda number: ServiceBackend("cpu", f"{number}"), range(8)))
+    assert {backend.pid for backend in backends} == {services.pid()}
+    for backend in backends:
+        backend.close()
 
 
 def test_service_without_clients_ends_after_its_grace_and_leaves_no_socket(services):
-    place = ServiceBackend("cpu", "only", limits=Limits(grace_s=0.05))
-    pid = place.pid
+    backend = ServiceBackend("cpu", "only", timeouts=Timeouts(grace_s=0.05))
+    pid = backend.pid
     before = {"cpu.log.old"}  # of one that it came to too late, perhaps
     assert services.names() - before == {"cpu.sock", "cpu.lock", "cpu.log"}
     assert services.is_locked()
-    place.close()
+    backend.close()
     wait_for_end(pid)
     assert services.names() - before == {"cpu.lock", "cpu.log"}
     assert not services.is_locked()
@@ -65,21 +65,21 @@ def test_service_without_clients_ends_after_its_grace_and_leaves_no_socket(servi
 def test_next_client_starts_the_next_service(services):
     pids = []
     for _ in range(2):
-        place = ServiceBackend("cpu", "client", limits=Limits(grace_s=0.01))
-        pids.append(place.pid)
-        place.close()
-        wait_for_end(place.pid)
+        backend = ServiceBackend("cpu", "client", timeouts=Timeouts(grace_s=0.01))
+        pids.append(backend.pid)
+        backend.close()
+        wait_for_end(backend.pid)
     assert pids[0] != pids[1]
     assert "cpu.log.old" in services.names()
 
 
 def test_clients_that_come_and_go_while_services_end_are_all_served(services):
     """Each leaves as the grace ends, so that the next one meets a service on its way out."""
-    limits = Limits(grace_s=0.001)
+    timeouts = Timeouts(grace_s=0.001)
 
     def come_and_go(number):
         for _ in range(3):
-            ServiceBackend("cpu", f"client {number}", limits=limits).close()
+            ServiceBackend("cpu", f"client {number}", timeouts=timeouts).close()
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(come_and_go, range(4)))
@@ -91,9 +91,9 @@ def test_socket_that_a_killed_service_left_is_no_obstacle(services, monkeypatch)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
         stale.bind("cpu.sock")
     (services.path / "cpu.lock").touch(0o600)
-    place = ServiceBackend("cpu", "client")
-    assert place.pid == services.pid()
-    place.close()
+    backend = ServiceBackend("cpu", "client")
+    assert backend.pid == services.pid()
+    backend.close()
 
 
 def test_socket_of_another_kind_is_a_fault_with_its_reason(services, monkeypatch):
@@ -143,23 +143,23 @@ def test_folder_that_others_may_enter_is_not_used(services):
 
 
 def test_client_of_another_version_is_told_both(services, monkeypatch):
-    place = ServiceBackend("cpu", "client")
+    backend = ServiceBackend("cpu", "client")
     monkeypatch.setattr(protocol, "VERSION", 9)
     with pytest.raises(ServiceFault, match="version 2 of the protocol, expected 9"):
         ServiceBackend("cpu", "newer")
     monkeypatch.undo()
-    place.close()
-    os.kill(place.pid, signal.SIGTERM)
-    wait_for_end(place.pid)
+    backend.close()
+    os.kill(backend.pid, signal.SIGTERM)
+    wait_for_end(backend.pid)
 
 
 def test_signal_ends_the_service_in_order(services):
-    place = ServiceBackend("cpu", "client", limits=Limits(retry_s=60.0))
-    os.kill(place.pid, signal.SIGTERM)
-    wait_for_end(place.pid)
+    backend = ServiceBackend("cpu", "client", timeouts=Timeouts(retry_s=60.0))
+    os.kill(backend.pid, signal.SIGTERM)
+    wait_for_end(backend.pid)
     assert "cpu.sock" not in services.names()
     assert "it ends: SIGTERM" in (services.path / "cpu.log").read_text()
-    place.close()
+    backend.close()
 
 
 def test_service_owes_nothing_to_who_started_it(services):
@@ -167,21 +167,21 @@ def test_service_owes_nothing_to_who_started_it(services):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
-        place = ServiceBackend("cpu", "client")
+        backend = ServiceBackend("cpu", "client")
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    process = Path(f"/proc/{place.pid}")
+    process = Path(f"/proc/{backend.pid}")
     status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines())
     assert int(status["SigBlk"], 16) == 0
     assert status["Umask"] == "0077"
     assert int(status["PPid"]) != os.getpid()  # so it is not ours to wait for
-    assert os.getsid(place.pid) != os.getsid(0)  # nor in reach of a terminal's Ctrl-C
+    assert os.getsid(backend.pid) != os.getsid(0)  # nor in reach of a terminal's Ctrl-C
     assert (process / "cwd").readlink() == Path("/")
-    assert resource.prlimit(place.pid, resource.RLIMIT_NOFILE) == (min(hard, 65_536), hard)
+    assert resource.prlimit(backend.pid, resource.RLIMIT_NOFILE) == (min(hard, 65_536), hard)
     with RuntimeFolder.open(services.path) as folder, pytest.raises(BlockingIOError):
         fcntl.flock(folder.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as cleaners of /tmp do
-    place.close()
+    backend.close()
 
 
 def test_service_that_hangs_before_it_listens_ends_itself_and_frees_the_lock(
@@ -192,14 +192,14 @@ def test_service_that_hangs_before_it_listens_ends_itself_and_frees_the_lock(
     (other / "ge_runtime" / "__init__.py").write_text("import threading; threading.Event().wait()")
     monkeypatch.setattr(sys, "path", [str(other), *sys.path])
     with pytest.raises(ServiceFault, match=r"(?s)Timeout.*line 1 in <module>"):
-        ServiceBackend("cpu", "client", limits=Limits(start_s=2.0))
+        ServiceBackend("cpu", "client", timeouts=Timeouts(start_s=2.0))
     monkeypatch.undo()
     assert not (services.path / "cpu.sock").exists()
     until(lambda: not services.is_locked(), "the lock")
 
 
 def test_log_that_has_grown_long_begins_anew(services):
-    place = ServiceBackend("cpu", "first")
+    backend = ServiceBackend("cpu", "first")
     log = services.path / "cpu.log"
     with log.open("ab") as file:
         file.write(b"x" * 2**20)
@@ -207,4 +207,4 @@ def test_log_that_has_grown_long_begins_anew(services):
     assert log.stat().st_size < 1000
     assert "second (pid" in log.read_text()
     assert "first (pid" in (services.path / "cpu.log.old").read_text()
-    place.close()
+    backend.close()

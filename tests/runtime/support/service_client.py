@@ -16,25 +16,27 @@ from runtime.engines.conformance_engine import token_batch
 
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import EngineLost
-from ge_runtime.service.client import ServiceBackend
+from ge_runtime.service.backend import ServiceBackend
 
 
 def main(path, forks):
-    place = ServiceBackend("cpu", "client process")
-    engine = place.open([Artifact(Path(path), "onnxruntime", "")], threads=1, outputs=["embedding"])
-    place.memory.allocate("inputs", 1 << 20)
+    backend = ServiceBackend("cpu", "client process")
+    engine = backend.open(
+        [Artifact(Path(path), "onnxruntime", "")], threads=1, outputs=["embedding"]
+    )
+    backend.memory.allocate("inputs", 1 << 20)
     inputs, _ = token_batch(8, 32)
     engine.run(inputs, {"embedding": None})
-    print(place.pid, flush=True)
+    print(backend.pid, flush=True)
     if forks:
-        fork(place, engine, inputs)
+        fork(backend, engine, inputs)
     while not select.select([sys.stdin], [], [], 0)[0]:
         engine.run(inputs, {"embedding": None})
     engine.close()
-    place.close()
+    backend.close()
 
 
-def fork(place, engine, inputs):
+def fork(backend, engine, inputs):
     warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
     reading, writing = os.pipe()
     child = os.fork()
@@ -43,7 +45,7 @@ def fork(place, engine, inputs):
             engine.run(inputs, {"embedding": None})
         except EngineLost as lost:
             os.write(writing, str(lost).encode())
-        place.close()
+        backend.close()
         os.close(writing)
         while True:
             signal.pause()

@@ -17,12 +17,11 @@ import pytest
 from ge_runtime.clock import SystemClock
 from ge_runtime.devices import HostDevice
 from ge_runtime.engines.base import GraphTensor, Signature
-from ge_runtime.service import pulse
+from ge_runtime.service import connection
 from ge_runtime.service.channel import PeerGone
-from ge_runtime.service.limits import Limits
-from ge_runtime.service.paths import RuntimeFolder, file_name
-from ge_runtime.service.protocol import VERSION
-from ge_runtime.service.pulse import NoService, ask, connect
+from ge_runtime.service.connection import NoService, ask, connect
+from ge_runtime.service.protocol import VERSION, Timeouts
+from ge_runtime.service.runtime_folder import RuntimeFolder, file_name
 from ge_runtime.service.server import Server
 from ge_runtime.specs import DType
 from support.waiting import until
@@ -30,7 +29,7 @@ from support.waiting import until
 TESTS = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 30
 
-QUICK = Limits(probe_s=0.01, retry_s=0.01, most_retry_s=0.1)
+QUICK = Timeouts(probe_s=0.01, retry_s=0.01, most_retry_s=0.1)
 """For clients that look often whether their service lives, and have the next one soon."""
 
 
@@ -81,7 +80,7 @@ def patience():
 def nobody_starts_another():
     """As if somebody else had the lock, and did not come to listen, as long as this lasts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pulse, "start", lambda *_: False)
+        patch.setattr(connection, "start", lambda *_: False)
         yield
 
 
@@ -232,21 +231,21 @@ class HeldEngine:
     shapes = None
     lost = False
 
-    def __init__(self, place):
-        self._place = place
+    def __init__(self, backend):
+        self._backend = backend
 
     def bind(self, largest, memory):
         pass
 
     def run(self, inputs, outputs):
-        self._place.begun.append(float(inputs["x"][0]))
-        with self._place.changed:
-            self._place.changed.notify_all()
-        assert self._place.ends.acquire(timeout=TIMEOUT_S), "the test holds it for ever"
-        if self._place.gate.is_set():
-            self._place.ends.release()
-        if self._place.fault is not None:
-            raise self._place.fault
+        self._backend.begun.append(float(inputs["x"][0]))
+        with self._backend.changed:
+            self._backend.changed.notify_all()
+        assert self._backend.ends.acquire(timeout=TIMEOUT_S), "the test holds it for ever"
+        if self._backend.gate.is_set():
+            self._backend.ends.release()
+        if self._backend.fault is not None:
+            raise self._backend.fault
         np.multiply(inputs["x"], 2, out=outputs["y"])
         return dict(outputs)
 
@@ -260,7 +259,7 @@ class HeldEngine:
         return None
 
     def close(self):
-        self._place.closed += 1
+        self._backend.closed += 1
 
 
 class HeldBackend:
@@ -306,24 +305,24 @@ class HeldBackend:
 
 
 @contextlib.contextmanager
-def held_service(path, *, device="held", clock=None, limits=None):
-    """A service of this process for a HeldBackend of one execution at a time: place and server."""
-    place = HeldBackend()
+def held_service(path, *, device="held", clock=None, timeouts=None):
+    """A service of this process, for one execution at a time: its HeldBackend, and the server."""
+    backend = HeldBackend()
     with RuntimeFolder.open(path) as folder:
         server = Server(
             device,
             folder,
             clock=clock or SystemClock(),
-            limits=limits or Limits(),
-            open_place=lambda _: place,
+            timeouts=timeouts or Timeouts(),
+            open_backend=lambda _: backend,
             cores=1,
         )
         thread = threading.Thread(target=lambda: (server.run(), server.close()))
         thread.start()
         try:
-            yield place, server
+            yield backend, server
         finally:
-            place.let_go()
+            backend.let_go()
             server.end("the test is over")
             thread.join(TIMEOUT_S)
             assert not thread.is_alive()

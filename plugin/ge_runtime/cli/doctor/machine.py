@@ -21,7 +21,7 @@ from typing import Final
 
 from ge_runtime.ascend.installation import cann_version, read_text_or_none
 from ge_runtime.cli.doctor.trials import TRIED_MODULES, Outcome, Trial, run_command, try_import
-from ge_runtime.service.paths import runtime_folder
+from ge_runtime.service.runtime_folder import runtime_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,19 @@ from runtime.support.graphs import ENCODER, PIXELS, write
 
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ArtifactFault
-from ge_runtime.service import pulse
+from ge_runtime.service import connection
+from ge_runtime.service.backend import ServiceBackend
 from ge_runtime.service.channel import PeerGone
-from ge_runtime.service.client import ServiceBackend
-from ge_runtime.service.limits import Limits
-from ge_runtime.service.paths import RuntimeFolder
-from ge_runtime.service.pulse import Pulse
+from ge_runtime.service.connection import Heartbeat
+from ge_runtime.service.protocol import Timeouts
+from ge_runtime.service.runtime_folder import RuntimeFolder
 
 
 @pytest.fixture
-def place(services):
-    place = ServiceBackend("cpu", "client")
-    yield place
-    place.close()
+def backend(services):
+    backend = ServiceBackend("cpu", "client")
+    yield backend
+    backend.close()
 
 
 @pytest.fixture
@@ -37,12 +37,12 @@ def seen_twice(tmp_path, monkeypatch):
     return Artifact(Path(f"/proc/self/cwd{there}"), "onnxruntime", ""), there, here
 
 
-def test_path_that_is_another_file_for_the_service_is_refused(seen_twice, place):
+def test_path_that_is_another_file_for_the_service_is_refused(seen_twice, backend):
     artifact, there, here = seen_twice
     write(PIXELS, "onnxruntime", there.parent)
     write(ENCODER, "onnxruntime", here.parent)
     with pytest.raises(ArtifactFault) as raised:
-        place.open([artifact], threads=1, outputs=["embedding"])
+        backend.open([artifact], threads=1, outputs=["embedding"])
     assert str(raised.value) == (
         f"{artifact.path}: found another file than the device service does, expected the same; one "
         "that was started in another container sees other folders, and XDG_RUNTIME_DIR can give "
@@ -50,17 +50,17 @@ def test_path_that_is_another_file_for_the_service_is_refused(seen_twice, place)
     )
 
 
-def test_path_that_is_no_file_here_is_refused(seen_twice, place):
+def test_path_that_is_no_file_here_is_refused(seen_twice, backend):
     artifact, there, _ = seen_twice
     write(ENCODER, "onnxruntime", there.parent)
     with pytest.raises(ArtifactFault, match="it cannot be read: No such file or directory"):
-        place.open([artifact], threads=1, outputs=["embedding"])
+        backend.open([artifact], threads=1, outputs=["embedding"])
 
 
-def test_path_that_is_a_file_of_equal_content_for_the_service_is_as_good(seen_twice, place):
+def test_path_that_is_a_file_of_equal_content_for_the_service_is_as_good(seen_twice, backend):
     artifact, there, here = seen_twice
     shutil.copy(write(ENCODER, "onnxruntime", there.parent), here)
-    engine = place.open([artifact], threads=1, outputs=["embedding"])
+    engine = backend.open([artifact], threads=1, outputs=["embedding"])
     inputs, expected = token_batch(2, 3)
     results = engine.run(inputs, {"embedding": None})
     np.testing.assert_allclose(results["embedding"], expected, rtol=1e-5)
@@ -72,11 +72,11 @@ def test_path_that_is_a_file_of_equal_content_for_the_service_is_as_good(seen_tw
 def test_service_that_hangs_is_said_to_be_ended_if_it_is(services, monkeypatch, reach, said):
     with RuntimeFolder.open(services.path) as folder, subprocess.Popen(["sleep", "600"]) as service:
         pid = service.pid if reach else 0  # as the kernel tells that of another container
-        its_pulse = Pulse("cpu", folder, Limits(probe_s=-1.0, hung_s=-1.0), pid, lambda: None)
-        monkeypatch.setattr(pulse, "connect", lambda device, folder, patience: patience())
+        heartbeat = Heartbeat("cpu", folder, Timeouts(probe_s=-1.0, hung_s=-1.0), pid, lambda: None)
+        monkeypatch.setattr(connection, "connect", lambda device, folder, patience: patience())
         try:
             with pytest.raises(PeerGone, match=f"{said}$"):
-                its_pulse.check()
-            assert its_pulse.stopped == reach
+                heartbeat.check()
+            assert heartbeat.stopped == reach
         finally:
             service.kill()

@@ -1,14 +1,14 @@
 import math
 
-from ge_runtime.service.grace import Grace
+from ge_runtime.service.server import IdleTimeout
 
 
 def test_service_that_nobody_comes_to_is_not_kept():
-    assert Grace(10.0, now=5.0).ends_at == 15.0
+    assert IdleTimeout(10.0, now=5.0).ends_at == 15.0
 
 
 def test_grace_begins_when_the_last_client_has_left():
-    grace = Grace(10.0, now=0.0)
+    grace = IdleTimeout(10.0, now=0.0)
     grace.note(2, 1.0)
     assert grace.ends_at == math.inf
     grace.note(1, 2.0)
@@ -19,7 +19,7 @@ def test_grace_begins_when_the_last_client_has_left():
 
 
 def test_client_that_comes_within_the_grace_ends_it():
-    grace = Grace(10.0, now=0.0)
+    grace = IdleTimeout(10.0, now=0.0)
     grace.note(0, 1.0)
     grace.note(1, 9.9)
     assert grace.ends_at == math.inf

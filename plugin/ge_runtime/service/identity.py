@@ -1,10 +1,15 @@
-"""What a file holds, as a short text: models of equal content share their weights."""
+"""Whether two processes mean the same file and the same device.
+
+Models of equal content share their weights, whatever their paths. Equal paths are different files
+where containers see different folders, and equal device numbers are different devices where
+processes see different ones.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final, TypeAlias
@@ -14,16 +19,20 @@ from ge_runtime.errors import ArtifactFault
 _Identity: TypeAlias = tuple[int, int, int, int]
 
 _EXTERNAL: Final = b"\x0a\x08location"
-"""How a .onnx file begins to say in which other file a tensor's elements are (onnx.proto3)."""
-
-
+"""How a .onnx file begins to say in which other file a tensor's elements are: field 1 of a
+StringStringEntryProto in TensorProto.external_data (onnx.proto3)."""
 _PART_BYTES: Final = 2**20
-
 _MOST_KNOWN: Final = 4096
 """Files whose contents are kept: beyond, models are read again."""
 
+VISIBLE_DEVICES_VARIABLES: Final[Mapping[str, str]] = {
+    "cuda": "CUDA_VISIBLE_DEVICES",
+    "npu": "ASCEND_RT_VISIBLE_DEVICES",
+}
+"""By the kind of device: what chooses and renumbers them."""
 
-class Contents:
+
+class ContentHashes:
     """The contents of files, each read once for as long as it stays the same. Any thread."""
 
     def __init__(self) -> None:
@@ -36,7 +45,7 @@ class Contents:
         Raises ArtifactFault if it cannot be read.
         """
         try:
-            identity = _identity(path)
+            identity = _stat_identity(path)
             with self._lock:
                 known = self._known.get(identity)
             if known is None:
@@ -51,25 +60,25 @@ class Contents:
             raise _unreadable(path, error) from error
 
 
-def seen_as(path: Path) -> list[int]:
+def file_identity(path: Path) -> list[int]:
     """Which file this process finds there: equal for two processes if it is the same one.
 
     Raises ArtifactFault if there is none.
     """
     try:
-        return list(_identity(path))
+        return list(_stat_identity(path))
     except OSError as error:
         raise _unreadable(path, error) from error
 
 
-def ensure_same(paths: Sequence[Path], seen: Sequence[Sequence[int]], content: str) -> None:
+def ensure_same_files(paths: Sequence[Path], seen: Sequence[Sequence[int]], content: str) -> None:
     """Raises ArtifactFault if another process finds other files at these paths.
 
     seen, content: what that process says of them. Files of equal content are as good as the same,
     but those whose weights are in other files must be the same.
     """
     for path, there, whole in zip(paths, seen, content.split("-"), strict=True):
-        if seen_as(path) != there and Contents().of(path) != whole:
+        if file_identity(path) != there and ContentHashes().of(path) != whole:
             raise ArtifactFault(
                 f"{path}: found another file than the device service does, expected the same; one "
                 "that was started in another container sees other folders, and XDG_RUNTIME_DIR can "
@@ -81,7 +90,7 @@ def _unreadable(path: Path, error: OSError) -> ArtifactFault:
     return ArtifactFault(f"{path}: it cannot be read: {error.strerror}")
 
 
-def _identity(path: Path) -> _Identity:
+def _stat_identity(path: Path) -> _Identity:
     """Raises OSError, and ArtifactFault for what has no end, or blocks whoever opens it."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
@@ -105,5 +114,18 @@ def _read(path: Path) -> tuple[str, bool]:
 def _beside(path: Path) -> str:
     """The files in its folder, as they are now: which of them it means, only its engine knows."""
     files = sorted(other for other in path.parent.iterdir() if other.is_file())
-    identities = repr([(str(other), _identity(other)) for other in files])
+    identities = repr([(str(other), _stat_identity(other)) for other in files])
     return hashlib.sha256(identities.encode()).hexdigest()
+
+
+def physical_device(device: str, environment: Mapping[str, str]) -> str:
+    """The device of the machine that `device` is, as the environment calls it: "3" or "GPU-8932".
+
+    Empty if it is none, and for the CPU.
+    """
+    kind, _, number = device.partition(":")
+    listed = environment.get(VISIBLE_DEVICES_VARIABLES.get(kind, ""))
+    if listed is None:
+        return number
+    there = [one.strip() for one in listed.split(",")]
+    return there[int(number)] if int(number) < len(there) else ""

@@ -1,4 +1,4 @@
-"""The shell around `fair.FairQueue`: locks, blocks, wakes and raises; nothing is decided here."""
+"""The shell around `fair_queue.FairQueue`: locks, blocks, wakes and raises; it decides nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from threading import Condition, Lock
 
 from ge_runtime.clock import Clock
 from ge_runtime.errors import Cancelled, EngineLost, Expired
-from ge_runtime.service.fair import FairQueue, State, Ticket
+from ge_runtime.service.fair_queue import FairQueue, QueueEntry, State
 
 
 @dataclass(frozen=True, slots=True)
-class TurnStats:
+class SchedulerStats:
     """Since the start, and now."""
 
     capacity: int
@@ -30,14 +30,14 @@ class TurnStats:
     cancelled: int
 
 
-class Turns:
+class FairScheduler:
     """Executions of all clients on one device. Safe from any thread."""
 
     def __init__(self, capacity: int, clock: Clock) -> None:
         self._queue = FairQueue(capacity)
         self._clock = clock
         self._lock = Lock()
-        self._waits: dict[Ticket, Condition] = {}
+        self._conditions: dict[QueueEntry, Condition] = {}
         self._idle = Condition(self._lock)
         self._closed = False
         self._begun = self._waited = self._expired = self._cancelled = 0
@@ -48,40 +48,40 @@ class Turns:
         """The units there are."""
         return self._queue.capacity
 
-    def enter(self, ticket: Ticket) -> None:
-        """Block until it is the ticket's turn; `leave` must follow.
+    def enter(self, entry: QueueEntry) -> None:
+        """Block until it is the entry's turn; `leave` must follow.
 
         Raises Expired, Cancelled once `cancel` was called, or EngineLost once `close` was; then
         `leave` must not follow.
         """
         with self._lock:
             if not self._closed:
-                self._wake(self._queue.offer(ticket, self._clock.now()))
-            if ticket.state is State.WAITING:
-                self._wait(ticket)
-            if ticket.state is State.RUNNING:
+                self._wake(self._queue.offer(entry, self._clock.now()))
+            if entry.state is State.WAITING:
+                self._wait(entry)
+            if entry.state is State.RUNNING:
                 self._begun += 1
                 return
             if self._closed:
                 raise EngineLost("the device service ends")
-            late = ticket.state is State.EXPIRED
+            late = entry.state is State.EXPIRED
             self._expired += late
             self._cancelled += not late
         if late:
             raise Expired("found the deadline passed while waiting for the device, expected a turn")
         raise Cancelled("cancelled while waiting for the device")
 
-    def leave(self, ticket: Ticket, took_s: float) -> None:
+    def leave(self, entry: QueueEntry, took_s: float) -> None:
         """The execution has ended, after so many seconds."""
         with self._lock:
-            self._wake(self._queue.finish(ticket, took_s, self._clock.now()))
+            self._wake(self._queue.finish(entry, took_s, self._clock.now()))
             if self._closed and not self._queue.running:
                 self._idle.notify_all()
 
-    def cancel(self, ticket: Ticket) -> None:
-        """End the ticket's waiting. Nothing happens if it does not wait."""
+    def cancel(self, entry: QueueEntry) -> None:
+        """End the entry's waiting. Nothing happens if it does not wait."""
         with self._lock:
-            self._wake(self._queue.cancel(ticket, self._clock.now()))
+            self._wake(self._queue.cancel(entry, self._clock.now()))
 
     def close(self, patience_s: float) -> None:
         """Let nobody in any more. Blocks until nothing runs, or for so long."""
@@ -100,10 +100,10 @@ class Turns:
                 return running[0].what
             return None
 
-    def stats(self) -> TurnStats:
+    def stats(self) -> SchedulerStats:
         """All at one moment."""
         with self._lock:
-            return TurnStats(
+            return SchedulerStats(
                 capacity=self._queue.capacity,
                 free=self._queue.free,
                 running=len(self._queue.running),
@@ -116,20 +116,20 @@ class Turns:
                 cancelled=self._cancelled,
             )
 
-    def _wait(self, ticket: Ticket) -> None:
-        condition = self._waits[ticket] = Condition(self._lock)
+    def _wait(self, entry: QueueEntry) -> None:
+        condition = self._conditions[entry] = Condition(self._lock)
         try:
-            while ticket.state is State.WAITING:
-                self._clock.wait(condition, ticket.deadline)
-                if ticket.deadline < math.inf:
+            while entry.state is State.WAITING:
+                self._clock.wait(condition, entry.deadline)
+                if entry.deadline < math.inf:
                     self._wake(self._queue.expire(self._clock.now()))
         finally:
-            del self._waits[ticket]
-        if ticket.state is State.RUNNING:
+            del self._conditions[entry]
+        if entry.state is State.RUNNING:
             self._waited += 1
-            self._wait_s += ticket.waited_s
-            self._longest_wait_s = max(self._longest_wait_s, ticket.waited_s)
+            self._wait_s += entry.waited_s
+            self._longest_wait_s = max(self._longest_wait_s, entry.waited_s)
 
-    def _wake(self, settled: Sequence[Ticket]) -> None:
-        for ticket in settled:
-            self._waits[ticket].notify()
+    def _wake(self, ended: Sequence[QueueEntry]) -> None:
+        for entry in ended:
+            self._conditions[entry].notify()

@@ -1,4 +1,4 @@
-"""The engines that are open at the service's place: one for all clients of equal content."""
+"""The models that are open in the service: one engine for all clients of equal content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ge_runtime.engines.base import Engine, Shapes
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.errors import ArtifactFault, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates
-from ge_runtime.service.content import Contents
+from ge_runtime.service.identity import ContentHashes
 
 _REENTRANT: Final = (OnnxEngine,)
 """Engines whose `run` may be called by several threads at once: ONNX Runtime says so of its
@@ -29,8 +29,8 @@ _MOST_ANALYSED: Final = 1024
 """Shapes of one engine whose analysis is kept: as many as most models have gears."""
 
 
-class Share(Device[NDArray[np.uint8]]):
-    """What one engine has of a place's memory: given back with the engine, not with the place."""
+class EngineMemory(Device[NDArray[np.uint8]]):
+    """What one engine has of a backend's memory: given back with the engine, not the backend."""
 
     kind: ClassVar[str] = "share"
 
@@ -51,7 +51,7 @@ class Share(Device[NDArray[np.uint8]]):
 
 
 @dataclass(slots=True, eq=False)
-class Volume:
+class CachedModel:
     """One open engine, and what it has done. Counts are those of many threads: approximate."""
 
     key: Hashable
@@ -59,7 +59,7 @@ class Volume:
     threads: int
     content: str
     engine: Engine
-    share: Share
+    memory: EngineMemory
     """The memory that the engine was prepared with."""
     users: int = 1
     executions: int = 0
@@ -84,7 +84,7 @@ class Volume:
     def close(self) -> None:
         """Free the graph and its memory."""
         self.engine.close()
-        self.share.free_all()
+        self.memory.free_all()
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
         """See Engine: analysed once for all clients of the model."""
@@ -103,26 +103,26 @@ class Volume:
         self.busy_s += took_s
 
 
-class Library:
+class ModelCache:
     """Opens each content once, and closes it with its last user. Safe from any thread.
 
     On the CPU and on a GPU the engine itself is shared. An Ascend card shares weights by content on
     its own, and each client has an engine there, which is its slot.
     """
 
-    def __init__(self, place: DeviceBackend) -> None:
-        self._place = place
-        self._shares = place.kind != "npu"
-        self._contents = Contents()
+    def __init__(self, backend: DeviceBackend) -> None:
+        self._backend = backend
+        self._shares_engines = backend.kind != "npu"
+        self._contents = ContentHashes()
         self._lock = Lock()
         self._opening: dict[Hashable, Lock] = {}  # never removed: somebody may wait for it
-        self._volumes: dict[Hashable, Volume] = {}
+        self._models: dict[Hashable, CachedModel] = {}
         self._numbers = itertools.count()
 
-    def borrow(
+    def acquire(
         self, artifacts: Sequence[Artifact], *, threads: int, outputs: Sequence[str]
-    ) -> Volume:
-        """The engine for these artifacts; `give_back` must follow. Blocks while it is opened.
+    ) -> CachedModel:
+        """The engine for these artifacts; `release` must follow. Blocks while it is opened.
 
         Raises what opening it raises.
         """
@@ -130,16 +130,16 @@ class Library:
         stems = [artifact.path.stem for artifact in artifacts]
         engines = [artifact.engine for artifact in artifacts]
         key: Hashable = (*zip(contents, stems, engines, strict=True), threads, *outputs)
-        if not self._shares:
+        if not self._shares_engines:
             return self._open((next(self._numbers), key), artifacts, threads, outputs, contents)
         with self._lock:
             opening = self._opening.setdefault(key, Lock())
         with opening:  # others who want the same wait; those who want something else do not
             with self._lock:
-                volume = self._volumes.get(key)
-                if volume is not None:
-                    volume.users += 1
-                    return volume
+                model = self._models.get(key)
+                if model is not None:
+                    model.users += 1
+                    return model
             return self._open(key, artifacts, threads, outputs, contents)
 
     def _open(
@@ -149,18 +149,18 @@ class Library:
         threads: int,
         outputs: Sequence[str],
         contents: Sequence[str],
-    ) -> Volume:
-        engine = self._place.open(artifacts, threads=threads, outputs=outputs)
+    ) -> CachedModel:
+        engine = self._backend.open(artifacts, threads=threads, outputs=outputs)
         try:
             self._check(artifacts, contents)
         except BaseException:
             engine.close()
             raise
-        share = Share(self._place.memory)
-        volume = Volume(key, tuple(artifacts), threads, "-".join(contents), engine, share)
+        memory = EngineMemory(self._backend.memory)
+        model = CachedModel(key, tuple(artifacts), threads, "-".join(contents), engine, memory)
         with self._lock:
-            self._volumes[key] = volume
-        return volume
+            self._models[key] = model
+        return model
 
     def _check(self, artifacts: Sequence[Artifact], contents: Sequence[str]) -> None:
         """Raises ArtifactFault if what was opened may be something else than what was read."""
@@ -171,45 +171,45 @@ class Library:
                     "content; load the model again"
                 )
 
-    def give_back(self, volume: Volume) -> None:
+    def release(self, model: CachedModel) -> None:
         """One user less. Whoever opens the same meanwhile gets another engine."""
         with self._lock:
-            volume.users -= 1
-            if volume.users:
+            model.users -= 1
+            if model.users:
                 return
-            del self._volumes[volume.key]
-        volume.close()
+            del self._models[model.key]
+        model.close()
 
-    def prepare(self, volume: Volume, largest: Sequence[Shapes]) -> None:
+    def prepare(self, model: CachedModel, largest: Sequence[Shapes]) -> None:
         """Have executions up to these shapes find what they need.
 
         Call it while the engine executes nothing. Raises OutOfMemory.
         """
-        with volume.preparing:
-            new = [shapes for shapes in largest if shapes not in volume.largest]
+        with model.preparing:
+            new = [shapes for shapes in largest if shapes not in model.largest]
             if not new:
                 return
-            share = Share(self._place.memory)
+            memory = EngineMemory(self._backend.memory)
             try:
-                volume.engine.bind([*volume.largest, *new], share)
+                model.engine.bind([*model.largest, *new], memory)
             except BaseException:
-                share.free_all()
-                if volume.largest:  # its other users still need what there was before
+                memory.free_all()
+                if model.largest:  # its other users still need what there was before
                     with suppress(RuntimeFault):
-                        volume.engine.bind(volume.largest, volume.share)
+                        model.engine.bind(model.largest, model.memory)
                 raise
-            before, volume.share = volume.share, share
-            volume.largest += new
+            before, model.memory = model.memory, memory
+            model.largest += new
             before.free_all()
 
-    def volumes(self) -> list[Volume]:
+    def models(self) -> list[CachedModel]:
         """All that are open."""
         with self._lock:
-            return list(self._volumes.values())
+            return list(self._models.values())
 
     def close(self) -> None:
         """Close all engines, whoever uses them."""
         with self._lock:
-            volumes, self._volumes = list(self._volumes.values()), {}
-        for volume in volumes:
-            volume.close()
+            models, self._models = list(self._models.values()), {}
+        for model in models:
+            model.close()

@@ -26,26 +26,26 @@ from support.waiting import until
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import OutOfMemory, RuntimeFault, ServiceFault
 from ge_runtime.service import channel as channels
-from ge_runtime.service import door, session
+from ge_runtime.service import server, session
+from ge_runtime.service.backend import ServiceBackend
 from ge_runtime.service.channel import PeerGone
-from ge_runtime.service.client import ServiceBackend
-from ge_runtime.service.executions import pack_run
+from ge_runtime.service.protocol import pack_run
 
 NO_MORE = 3
 """A limit for descriptors below which all are taken: what is open stays open."""
 
 
 @pytest.fixture
-def place(services):
-    place = ServiceBackend("cpu", "neighbour")
-    yield place
-    place.close()
+def backend(services):
+    backend = ServiceBackend("cpu", "neighbour")
+    yield backend
+    backend.close()
 
 
 @pytest.fixture
-def engine(place, version_dir):
+def engine(backend, version_dir):
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
-    return place.open([artifact], threads=1, outputs=["embedding"])
+    return backend.open([artifact], threads=1, outputs=["embedding"])
 
 
 def check(engine):
@@ -66,7 +66,7 @@ def limited(pid, what, most):
 
 
 def test_process_with_too_many_connections_keeps_no_other_out(services, monkeypatch, caplog):
-    monkeypatch.setattr(door, "_MOST_OF_ONE", 3)
+    monkeypatch.setattr(server, "_MOST_OF_ONE", 3)
     with held_service(services.path):
         mine = [services.greet("held", role="observer")[0] for _ in range(3)]
         with pytest.raises(ServiceFault) as raised:
@@ -100,7 +100,7 @@ def admitted(services):
 
 
 def test_service_is_full_at_some_time(services, monkeypatch):
-    monkeypatch.setattr(door, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(server, "_MOST_CONNECTIONS", 2)
     with held_service(services.path):
         mine = [services.greet("held", role="observer")[0] for _ in range(2)]
         with pytest.raises(ServiceFault, match="refuses: found 2 connections already, expected"):
@@ -133,9 +133,9 @@ def test_client_that_reads_nothing_is_left(services, monkeypatch, tmp_path):
     model = tmp_path / "model.om"
     model.write_bytes(b"compiled")
     with held_service(services.path) as (_, server):
-        place = ServiceBackend("held", "deaf")
-        engine = place.open([Artifact(model, "om", "")], threads=1, outputs=["y"])
-        channel = engine._rounds._channel
+        backend = ServiceBackend("held", "deaf")
+        engine = backend.open([Artifact(model, "om", "")], threads=1, outputs=["y"])
+        channel = engine._executions._channel
 
         def shout():
             while True:
@@ -143,8 +143,8 @@ def test_client_that_reads_nothing_is_left(services, monkeypatch, tmp_path):
 
         with pytest.raises(PeerGone):
             Beside(shout).result()
-        place.close()
-        until(lambda: len(server.tenants) == 0, "its leave")
+        backend.close()
+        until(lambda: len(server.state.clients()) == 0, "its leave")
 
 
 def test_service_without_descriptors_lets_nobody_in_and_goes_on(services, engine, version_dir):
@@ -161,19 +161,19 @@ def test_service_without_descriptors_lets_nobody_in_and_goes_on(services, engine
         assert client.leave() == 0
 
 
-def test_memory_that_the_service_has_no_descriptor_for_is_not_had(services, place, engine):
+def test_memory_that_the_service_has_no_descriptor_for_is_not_had(services, backend, engine):
     check(engine)
     with limited(services.pid(), resource.RLIMIT_NOFILE, NO_MORE):
         with pytest.raises(OutOfMemory, match=r"1,000 bytes wanted"):
-            place.memory.allocate("inputs", 1000)
+            backend.memory.allocate("inputs", 1000)
         check(engine)
     assert "open beside its others (ulimit -n)" in log(services)
-    place.memory.allocate("inputs", 1000)
-    assert not place.lost
+    backend.memory.allocate("inputs", 1000)
+    assert not backend.lost
 
 
 def test_results_that_the_service_has_no_memory_for_are_a_fault_of_theirs_alone(
-    services, place, engine
+    services, backend, engine
 ):
     inputs, expected = token_batch(2, 3)
     engine.run(inputs, {"embedding": None})
@@ -182,72 +182,72 @@ def test_results_that_the_service_has_no_memory_for_are_a_fault_of_theirs_alone(
             engine.run(inputs, {"embedding": None})
         check(engine)
     np.testing.assert_allclose(engine.run(inputs, {"embedding": None})["embedding"], expected, 1e-5)
-    assert not place.lost
+    assert not backend.lost
 
 
-def test_message_that_the_client_has_no_memory_for_is_not_sent(place, engine):
+def test_message_that_the_client_has_no_memory_for_is_not_sent(backend, engine):
     shapes = [{"input_ids": (1, size), "attention_mask": (1, 1)} for size in range(1, 2000)]
     check(engine)
     with limited(os.getpid(), resource.RLIMIT_FSIZE, 0):
         with pytest.raises(OutOfMemory, match=r"no file for a message of [\d,]+ bytes: .*large"):
-            engine.bind(shapes, place.memory)
+            engine.bind(shapes, backend.memory)
         check(engine)
-    engine.bind(shapes, place.memory)
+    engine.bind(shapes, backend.memory)
     check(engine)
 
 
-def test_results_that_the_client_has_no_descriptor_for_are_a_fault_of_theirs_alone(place, engine):
+def test_results_that_the_client_has_no_descriptor_for_are_a_fault_of_theirs_alone(backend, engine):
     inputs, expected = token_batch(2, 3)
     engine.run(inputs, {"embedding": None})
     with limited(os.getpid(), resource.RLIMIT_NOFILE, NO_MORE), pytest.raises(OutOfMemory):
         engine.run(inputs, {"embedding": None})
     results = engine.run(inputs, {"embedding": None})
     np.testing.assert_allclose(results["embedding"], expected, rtol=1e-5)
-    assert not place.lost
+    assert not backend.lost
 
 
 def test_full_disk_for_the_log_harms_nobody(services, engine):
     pid = services.pid()
     with limited(pid, resource.RLIMIT_FSIZE, (services.path / "cpu.log").stat().st_size):
-        place = ServiceBackend("cpu", "unheard of")
+        backend = ServiceBackend("cpu", "unheard of")
         assert "unheard of" not in log(services)
-        place.close()
+        backend.close()
         check(engine)
     ServiceBackend("cpu", "heard of").close()
     assert " heard of (pid" in log(services)
     assert services.pid() == pid
 
 
-def test_clients_go_on_where_somebody_has_removed_the_folder(services, engine, place):
+def test_clients_go_on_where_somebody_has_removed_the_folder(services, engine, backend):
     first = services.pid()
     shutil.rmtree(services.path)
     check(engine)
     other = ServiceBackend("cpu", "newcomer")
     assert other.pid not in (first, None)
-    assert place.pid == first
+    assert backend.pid == first
     check(engine)
     assert services.pid() == other.pid
     other.close()
-    place.close()
+    backend.close()
     os.kill(first, signal.SIGTERM)  # which nobody finds any more
     wait_for_end(first)
 
 
-def test_model_that_fails_to_open_is_logged_with_who_wanted_it(services, place, tmp_path):
+def test_model_that_fails_to_open_is_logged_with_who_wanted_it(services, backend, tmp_path):
     path = tmp_path / "encoder" / "1" / "model.onnx"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"no graph")
     with pytest.raises(RuntimeFault):
-        place.open([Artifact(path, "onnxruntime", "")], threads=1, outputs=["y"])
+        backend.open([Artifact(path, "onnxruntime", "")], threads=1, outputs=["y"])
     assert f"neighbour (pid {os.getpid()}): 'open' failed: {path}: onnxruntime" in log(services)
 
 
-def test_log_names_client_and_model_in_each_line(services, place, engine, version_dir):
+def test_log_names_client_and_model_in_each_line(services, backend, engine, version_dir):
     who, model = f"neighbour (pid {os.getpid()})", version_dir(ENCODER) / "model.onnx"
     shown = "/".join(model.parts[-3:])
-    engine._rounds._channel.send(b"nonsense")
+    engine._executions._channel.send(b"nonsense")
     until(lambda: "nonsense" not in log(services) and "is closed" in log(services), "the line")
-    place.close()
+    backend.close()
     until(lambda: f"{who} has left" in log(services), "its leave")
     lines = [line.split(" ", 3)[3] for line in log(services).splitlines()][1:]
     assert lines[:2] == [f"{who} has come", lines[1]]

@@ -13,12 +13,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ge_runtime.service.fair import FairQueue, State, Ticket
+from ge_runtime.service.fair_queue import FairQueue, QueueEntry, State
 
 
 def offered(queue, *tickets, now=0.0):
-    for ticket in tickets:
-        queue.offer(ticket, now)
+    for entry in tickets:
+        queue.offer(entry, now)
     return tickets
 
 
@@ -26,17 +26,17 @@ def in_order(queue, took_s=1.0):
     """The clients in the order in which their tickets run, one after the other to the end."""
     order, now = [], 0.0
     while queue.running:
-        ticket = queue.running[0]
-        order.append(ticket.client)
+        entry = queue.running[0]
+        order.append(entry.client)
         now += took_s
-        queue.finish(ticket, took_s, now)
+        queue.finish(entry, took_s, now)
     return "".join(order)
 
 
 def test_ticket_runs_at_once_where_there_is_room():
     queue = FairQueue(2)
-    first, second, third = offered(queue, Ticket("a"), Ticket("b"), Ticket("c"))
-    assert [ticket.state for ticket in (first, second, third)] == [
+    first, second, third = offered(queue, QueueEntry("a"), QueueEntry("b"), QueueEntry("c"))
+    assert [entry.state for entry in (first, second, third)] == [
         State.RUNNING,
         State.RUNNING,
         State.WAITING,
@@ -47,14 +47,14 @@ def test_ticket_runs_at_once_where_there_is_room():
 
 def test_clients_take_turns_however_much_one_of_them_asks_for():
     queue = FairQueue(1)
-    offered(queue, *(Ticket("a") for _ in range(6)), *(Ticket("b") for _ in range(3)))
+    offered(queue, *(QueueEntry("a") for _ in range(6)), *(QueueEntry("b") for _ in range(3)))
     assert in_order(queue) == "ababab" + "aaa"
 
 
 def test_client_of_long_executions_gets_fewer_of_them():
     queue, order, now = FairQueue(1), [], 0.0
     took = {"a": 3.0, "b": 1.0}
-    offered(queue, *(Ticket(client) for client in "ab" * 8))
+    offered(queue, *(QueueEntry(client) for client in "ab" * 8))
     for _ in range(8):
         (running,) = queue.running
         order.append(running.client)
@@ -65,36 +65,42 @@ def test_client_of_long_executions_gets_fewer_of_them():
 
 def test_twice_the_weight_is_twice_the_share():
     queue = FairQueue(1)
-    offered(queue, *(Ticket("a", weight=2.0) for _ in range(12)), *(Ticket("b") for _ in range(12)))
+    offered(
+        queue,
+        *(QueueEntry("a", weight=2.0) for _ in range(12)),
+        *(QueueEntry("b") for _ in range(12)),
+    )
     assert sorted(in_order(queue)[:9]) == ["a"] * 6 + ["b"] * 3
 
 
 def test_who_was_away_gets_no_credit_for_it():
     queue = FairQueue(1)
-    offered(queue, *(Ticket("a") for _ in range(4)))
+    offered(queue, *(QueueEntry("a") for _ in range(4)))
     for now in range(3):
         queue.finish(queue.running[0], 1.0, float(now))
-    offered(queue, *(Ticket("a") for _ in range(4)), *(Ticket("b") for _ in range(4)), now=3.0)
+    offered(
+        queue, *(QueueEntry("a") for _ in range(4)), *(QueueEntry("b") for _ in range(4)), now=3.0
+    )
     assert in_order(queue) in ("ababababa", "abbababaa")
 
 
 def test_expectation_counts_until_the_truth_is_known():
     queue = FairQueue(2)
-    slow = Ticket("a", expected_s=100.0)
-    offered(queue, slow, Ticket("b"), Ticket("a"), Ticket("b"))
+    slow = QueueEntry("a", expected_s=100.0)
+    offered(queue, slow, QueueEntry("b"), QueueEntry("a"), QueueEntry("b"))
     (begun,) = queue.finish(queue.running[1], 1.0, 1.0)
     assert begun.client == "b"  # a has 100 s coming
-    offered(queue, Ticket("b"), now=1.0)
+    offered(queue, QueueEntry("b"), now=1.0)
     (begun,) = queue.finish(slow, 0.5, 1.5)
     assert begun.client == "a"  # it took half a second after all
 
 
 def test_higher_priority_goes_first_but_not_for_ever():
-    queue = FairQueue(1, overtakings=3)
-    offered(queue, Ticket("x"), Ticket("low"))
+    queue = FairQueue(1, bypass_limit=3)
+    offered(queue, QueueEntry("x"), QueueEntry("low"))
     order = []
     for number in range(8):
-        queue.offer(Ticket(f"high {number}", priority=1), float(number))
+        queue.offer(QueueEntry(f"high {number}", priority=1), float(number))
         running = queue.running[0]
         order.append(running.client)
         queue.finish(running, 1.0, float(number))
@@ -103,7 +109,7 @@ def test_higher_priority_goes_first_but_not_for_ever():
 
 def test_execution_that_needs_much_waits_until_the_device_has_drained_and_is_not_passed():
     queue = FairQueue(2)
-    small, large, late = offered(queue, Ticket("a"), Ticket("b", units=2), Ticket("c"))
+    small, large, late = offered(queue, QueueEntry("a"), QueueEntry("b", units=2), QueueEntry("c"))
     assert (large.state, late.state, queue.free) == (State.WAITING, State.WAITING, 1)
     assert queue.finish(small, 1.0, 1.0) == [large]
     assert queue.finish(large, 1.0, 2.0) == [late]
@@ -111,14 +117,14 @@ def test_execution_that_needs_much_waits_until_the_device_has_drained_and_is_not
 
 def test_more_units_than_there_are_is_all_of_them():
     queue = FairQueue(2)
-    (ticket,) = offered(queue, Ticket("a", units=64))
-    assert (ticket.state, ticket.units, queue.free) == (State.RUNNING, 2, 0)
+    (entry,) = offered(queue, QueueEntry("a", units=64))
+    assert (entry.state, entry.units, queue.free) == (State.RUNNING, 2, 0)
 
 
 def test_of_one_key_one_runs_and_others_go_on():
     queue = FairQueue(3)
     first, second, other = offered(
-        queue, Ticket("a", exclusive="m"), Ticket("b", exclusive="m"), Ticket("c")
+        queue, QueueEntry("a", exclusive="m"), QueueEntry("b", exclusive="m"), QueueEntry("c")
     )
     assert (second.state, other.state) == (State.WAITING, State.RUNNING)
     assert queue.finish(first, 1.0, 1.0) == [second]
@@ -126,19 +132,19 @@ def test_of_one_key_one_runs_and_others_go_on():
 
 def test_deadline_ends_waiting_and_makes_room_for_others():
     queue = FairQueue(2)
-    offered(queue, Ticket("a"))
-    large, small = offered(queue, Ticket("b", units=2, deadline=5.0), Ticket("c"))
+    offered(queue, QueueEntry("a"))
+    large, small = offered(queue, QueueEntry("b", units=2, deadline=5.0), QueueEntry("c"))
     assert list(queue.expire(4.9)) == []
     assert queue.expire(5.0) == [large, small]
     assert (large.state, small.state) == (State.EXPIRED, State.RUNNING)
     assert not queue.waiting
-    (late,) = offered(queue, Ticket("d", deadline=5.0), now=5.0)
+    (late,) = offered(queue, QueueEntry("d", deadline=5.0), now=5.0)
     assert late.state is State.EXPIRED
 
 
 def test_cancelled_ticket_never_runs_and_running_one_is_left_alone():
     queue = FairQueue(1)
-    running, waiting, next_ = offered(queue, Ticket("a"), Ticket("b"), Ticket("c"))
+    running, waiting, next_ = offered(queue, QueueEntry("a"), QueueEntry("b"), QueueEntry("c"))
     assert list(queue.cancel(running, 1.0)) == []
     assert queue.cancel(waiting, 1.0) == [waiting]
     assert list(queue.cancel(waiting, 1.0)) == []
@@ -159,13 +165,13 @@ def test_backlogged_clients_get_shares_after_their_weights(weights, costs, capac
     now = 0.0
     for client in clients:
         for _ in range(60):
-            queue.offer(Ticket(client, weight=weights[client], expected_s=costs[client]), now)
-    ends = {ticket: costs[ticket.client] for ticket in queue.running}
+            queue.offer(QueueEntry(client, weight=weights[client], expected_s=costs[client]), now)
+    ends = {entry: costs[entry.client] for entry in queue.running}
     for _ in range(40):
-        ticket = min(ends, key=ends.get)
-        now = ends.pop(ticket)
-        served[ticket.client] += costs[ticket.client] / weights[ticket.client]
-        for begun in queue.finish(ticket, costs[ticket.client], now):
+        entry = min(ends, key=ends.get)
+        now = ends.pop(entry)
+        served[entry.client] += costs[entry.client] / weights[entry.client]
+        for begun in queue.finish(entry, costs[entry.client], now):
             ends[begun] = now + costs[begun.client]
         slack = 2 * capacity * max(costs[c] / weights[c] for c in clients)
         assert max(served.values()) - min(served.values()) <= slack
@@ -183,17 +189,17 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.queue = FairQueue(self.capacity, overtakings=4)
+        self.queue = FairQueue(self.capacity, bypass_limit=4)
         self.now = 0.0
         self.all = []
         self.settled = []
         self.begun_since = {}
 
     def note(self, settled):
-        for ticket in settled:
-            assert ticket not in self.settled, "told twice"
-            assert ticket.state is not State.WAITING
-            self.settled.append(ticket)
+        for entry in settled:
+            assert entry not in self.settled, "told twice"
+            assert entry.state is not State.WAITING
+            self.settled.append(entry)
 
     @rule(
         client=st.integers(0, 3),
@@ -204,16 +210,16 @@ class Machine(RuleBasedStateMachine):
         weight=st.sampled_from([0.5, 1.0, 4.0]),
     )
     def offer(self, client, units, priority, key, within, weight):
-        ticket = Ticket(client, units, weight, priority, self.now + within, key, expected_s=1.0)
-        self.note(self.queue.offer(ticket, self.now))
-        self.all.append(ticket)
+        entry = QueueEntry(client, units, weight, priority, self.now + within, key, expected_s=1.0)
+        self.note(self.queue.offer(entry, self.now))
+        self.all.append(entry)
 
     @precondition(lambda self: self.queue.running)
     @rule(data=st.data(), took=st.floats(0.0, 5.0))
     def finish(self, data, took):
-        ticket = data.draw(st.sampled_from(list(self.queue.running)))
+        entry = data.draw(st.sampled_from(list(self.queue.running)))
         self.now += took
-        self.note(self.queue.finish(ticket, took, self.now))
+        self.note(self.queue.finish(entry, took, self.now))
 
     @precondition(lambda self: self.all)
     @rule(data=st.data())
@@ -231,19 +237,19 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def units_are_exact(self):
-        used = sum(ticket.units for ticket in self.queue.running)
+        used = sum(entry.units for entry in self.queue.running)
         assert self.queue.free == self.queue.capacity - used >= 0
 
     @invariant()
     def keys_are_kept(self):
-        keys = [ticket.exclusive for ticket in self.queue.running if ticket.exclusive]
+        keys = [entry.exclusive for entry in self.queue.running if entry.exclusive]
         assert len(keys) == len(set(keys))
 
     @invariant()
     def every_ticket_is_somewhere(self):
-        for ticket in self.all:
-            assert (ticket in self.queue.waiting) == (ticket.state is State.WAITING)
-            assert (ticket in self.queue.running) == (ticket.state is State.RUNNING)
+        for entry in self.all:
+            assert (entry in self.queue.waiting) == (entry.state is State.WAITING)
+            assert (entry in self.queue.running) == (entry.state is State.RUNNING)
 
     @invariant()
     def work_is_conserved(self):

@@ -16,22 +16,31 @@ from support.waiting import until
 
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.errors import ArtifactFault, OutOfMemory, RuntimeFault, ServiceFault
+from ge_runtime.service.backend import ServiceBackend
 from ge_runtime.service.channel import PeerGone
-from ge_runtime.service.client import ServiceBackend
-from ge_runtime.service.executions import NOWHERE, pack_layout, pack_run, unpack_done
-from ge_runtime.service.protocol import MOST_LARGE_BYTES, VERSION, Kind, framed, pack_json
-from ge_runtime.service.pulse import ask
-from ge_runtime.service.sealed import sealed_file
+from ge_runtime.service.connection import ask
+from ge_runtime.service.protocol import (
+    MOST_LARGE_BYTES,
+    NOWHERE,
+    VERSION,
+    Kind,
+    framed,
+    pack_json,
+    pack_layout,
+    pack_run,
+    unpack_done,
+)
+from ge_runtime.service.shared_memory import sealed_file
 
 
 @pytest.fixture(scope="module")
 def neighbour(shared_services, version_dir):
     """A client that minds its own business: after each test it must be served as before."""
-    place = ServiceBackend("cpu", "neighbour")
+    backend = ServiceBackend("cpu", "neighbour")
     artifact = Artifact(version_dir(ENCODER) / "model.onnx", "onnxruntime", "")
-    engine = place.open([artifact], threads=1, outputs=["embedding"])
+    engine = backend.open([artifact], threads=1, outputs=["embedding"])
     yield engine
-    place.close()
+    backend.close()
 
 
 @pytest.fixture(autouse=True)
@@ -338,7 +347,7 @@ def test_output_of_a_wrong_shape_writes_nothing_beyond_it(shared_services, clien
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_other_users_are_not_served_even_where_they_can_reach_the_socket(services):
-    place = ServiceBackend("cpu", "client")
+    backend = ServiceBackend("cpu", "client")
     services.path.chmod(0o707)  # others could not even knock otherwise
     (services.path / "cpu.sock").chmod(0o606)
     code = (
@@ -350,4 +359,4 @@ def test_other_users_are_not_served_even_where_they_can_reach_the_socket(service
     services.path.chmod(0o700)
     assert done.stdout == b"b''\n" or b"reset by peer" in done.stderr
     assert "user 65534 is refused" in (services.path / "cpu.log").read_text()
-    place.close()
+    backend.close()
