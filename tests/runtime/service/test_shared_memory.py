@@ -131,6 +131,7 @@ def test_spots_are_of_whole_tensors_at_their_alignment():
 def test_freed_memory_is_forgotten_by_the_service_and_stays_its_views():
     service = Service()
     device = SharedMemory("cpu", service)
+    gc.collect()  # of other tests
     before = open_files("ge_runtime arena")
     buffer = device.allocate("answers", 5000)
     answer = buffer.memory[:8]
@@ -151,6 +152,7 @@ def test_memory_that_the_service_cannot_reach_is_not_had():
             raise MemoryError("the card can pin no more")
 
     device = SharedMemory("npu:0", Full())
+    gc.collect()  # of other tests
     before = open_files("ge_runtime arena")
     with pytest.raises(OutOfMemory, match="npu:0: 'inputs': found 1,000 bytes wanted"):
         device.allocate("inputs", 1000)
