@@ -13,7 +13,7 @@ import ge_runtime
 from ascend_simulator import RULES
 from ascend_simulator.calls import EXPORTED
 from ge_runtime.ascend.return_codes import FailureKind, failure_kind
-from ge_runtime.cli.settle.questions import QUESTIONS
+from ge_runtime.cli.probe_device.checks import CHECKS as DEVICE_CHECKS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ascend.md").read_text()
@@ -115,8 +115,8 @@ def test_the_record_has_every_function_that_is_called_and_no_other():
     assert set(RECORD) == called_to_serve() | called(doctors_question())
 
 
-def test_the_page_has_every_function_that_settle_asks_with_beyond_the_record():
-    text = "".join(file.read_text() for file in (RUNTIME / "cli" / "settle").glob("*.py"))
+def test_the_page_has_every_function_that_probe_device_asks_with_beyond_the_record():
+    text = "".join(file.read_text() for file in (RUNTIME / "cli" / "probe_device").glob("*.py"))
     names = set(re.findall(r'"((?:rt|mdl)\.\w+)"', text))
     names |= set(re.findall(r'\.(?:call|raw|code|handle)\(\s*"(\w+)"', text))
     shown = PAGE.split("asks with these as well")[1].split("\n\n")[0]
@@ -131,7 +131,7 @@ def test_nothing_else_of_the_runtime_calls_pyacl():
     }
     assert {file.relative_to(RUNTIME).as_posix() for file in importing} == {
         "ascend/pyacl.py",
-        "cli/settle/__main__.py",
+        "cli/probe_device/__main__.py",
     }
     calls = re.compile(r'\(\s*f?"acl\.\w')
     naming = {file for file in RUNTIME.rglob("*.py") if calls.search(file.read_text())}
@@ -181,12 +181,12 @@ def test_the_tests_of_a_function_call_it(function):
 
 def test_the_page_has_every_question_as_the_command_asks_it():
     shown = rows("What only a card can tell")
-    assert len(shown) == len(QUESTIONS)
-    for cells, question in zip(shown, QUESTIONS, strict=True):
-        risk = f", *risky*: {question.risk}" if question.risk else ""
-        probe = f"`{question.probe.__name__}`{risk}"
-        texts = [question.text, question.assumed, question.otherwise]
-        assert cells == [str(question.number), *texts, probe]
+    assert len(shown) == len(DEVICE_CHECKS)
+    for cells, check in zip(shown, DEVICE_CHECKS, strict=True):
+        risk = f", *risky*: {check.risk}" if check.risk else ""
+        probe = f"`{check.probe.__name__}`{risk}"
+        texts = [check.question, check.assumed, check.otherwise]
+        assert cells == [str(check.number), *texts, probe]
 
 
 def test_the_page_has_every_class_of_failure():

@@ -23,11 +23,11 @@ import ge_runtime.cli.convert as convert
 import ge_runtime.cli.doctor as doctor
 import ge_runtime.cli.gears as gears
 import ge_runtime.cli.inspect as inspect
-import ge_runtime.cli.settle as settle
+import ge_runtime.cli.probe_device as probe_device
 import ge_runtime.cli.top as top
 from ge_runtime.errors import RuntimeFault
 
-COMMANDS: Final = (gears, build, inspect, conformance, doctor, top, convert, backend, settle)
+COMMANDS: Final = (gears, build, inspect, conformance, doctor, top, convert, backend, probe_device)
 
 UNUSABLE: Final = 2
 """The exit code of bad arguments, argparse's own, and of bad input."""

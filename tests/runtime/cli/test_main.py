@@ -16,7 +16,7 @@ def test_help_lists_the_commands(capsys):
     assert exited.value.code == 0
     printed = capsys.readouterr().out
     for command in cli.COMMANDS:
-        assert f"\n    {command.__name__.rpartition('.')[2]}" in printed
+        assert f"\n    {command.__name__.rpartition('.')[2].replace('_', '-')}" in printed
 
 
 def test_version_is_that_of_the_installed_package(capsys):

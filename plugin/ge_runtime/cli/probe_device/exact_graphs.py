@@ -53,8 +53,8 @@ class Graph(Protocol):
 
 
 @dataclass(frozen=True)
-class Moving:
-    """See Graph: [rows, width], a chain of matrix products."""
+class RollingMatmul:
+    """[rows, width], a chain of matrix products."""
 
     operator: ClassVar = "MatMul"
 
@@ -89,8 +89,8 @@ class Moving:
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """See Graph: [1, channels, height, width], one convolution; it is compiled for image sizes."""
+class RollingConv:
+    """[1, channels, height, width], one convolution; it is compiled for image sizes."""
 
     operator: ClassVar = "Conv"
     layers: ClassVar = 1
@@ -138,10 +138,10 @@ def onnx_file(graph: Graph) -> bytes:
     ends = [(place, _message((1, name), (2, tensor))) for place, name in ((11, "x"), (12, "y"))]
     content = _message(*((1, node) for node in nodes), (2, "moving"), (5, weights), *ends)
     opset = _message((1, ""), (2, _OPSET))
-    return _message((1, 8), (2, "ge-runtime settle"), (7, content), (8, opset))
+    return _message((1, 8), (2, "ge-runtime probe-device"), (7, content), (8, opset))
 
 
-def numbers(shape: Sequence[int]) -> NDArray[np.float32]:
+def exact_input(shape: Sequence[int]) -> NDArray[np.float32]:
     """An `x`: whole numbers that FP16 has too, no two neighbours alike.
 
     In C order a smaller one is how a larger one begins.
@@ -149,7 +149,7 @@ def numbers(shape: Sequence[int]) -> NDArray[np.float32]:
     return (np.arange(math.prod(shape), dtype=np.float32) % 1999).reshape(shape)
 
 
-def moved(x: NDArray[np.float32], layers: int) -> NDArray[np.float32]:
+def rolled(x: NDArray[np.float32], layers: int) -> NDArray[np.float32]:
     """Its `y`."""
     return np.roll(x, layers, axis=1)
 

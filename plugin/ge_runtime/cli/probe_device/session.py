@@ -1,10 +1,12 @@
-"""What probes have in common: calls of `acl`, a small model, and its buffers.
+"""What probes have in common: their process, calls of `acl`, a small model and its buffers.
 
 Probes call pyACL itself and not the driver port: what it answers is the question.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,21 +19,33 @@ import numpy as np
 
 from ge_runtime.ascend.atc import Atc
 from ge_runtime.ascend.return_codes import ReturnCodeChecker
-from ge_runtime.cli.settle.graphs import Graph, Moving, Pictures, moved, numbers, onnx_file
+from ge_runtime.cli.probe_device.exact_graphs import (
+    Graph,
+    RollingConv,
+    RollingMatmul,
+    exact_input,
+    onnx_file,
+    rolled,
+)
+from ge_runtime.cli.processes import Program
 
 Anything: TypeAlias = Any
 """What pyACL takes and gives, which comes without types."""
 
 TO_DEVICE, TO_HOST = 1, 2
 LONG_MS: Final = 60_000
-SMALL: Final = Moving()
-GEARED: Final = Moving(rows=8, width=64, layers=2, gears=(1, 4, 8))
-PICTURES: Final = Pictures()
+SMALL_GRAPH: Final = RollingMatmul()
+GEARED_GRAPH: Final = RollingMatmul(rows=8, width=64, layers=2, gears=(1, 4, 8))
+IMAGE_GRAPH: Final = RollingConv()
 
 _HUGE_FIRST: Final = 0
 _PEER_ACCESS: Final = 1
 _BUSY_S: Final = 0.3
 _MOST_QUEUED: Final = 500
+
+
+RESULT_MARK: Final = "probed: "
+"""Before what came of a probe, among all that a library may print."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +56,43 @@ class Answer:
     evidence: Mapping[str, object] = field(default_factory=dict)
 
 
-class Absent(Exception):
+class Unavailable(Exception):
     """A function or package that the probe asks about is not there."""
 
 
-class Lab:
+class ProbeProcess:
+    """A probe that was started."""
+
+    def __init__(
+        self, name: str, device: int, folder: Path, *arguments: str, family: bool = True
+    ) -> None:
+        """name: of the probe. arguments: what it takes beside the session. family: see Program."""
+        module = [sys.executable, "-m", "ge_runtime.cli.probe_device"]
+        command = [*module, name, str(device), str(folder), *arguments]
+        self.program = Program(command, together=True, family=family)
+
+    def result(self, timeout_s: float) -> tuple[str, str, dict[str, Any]]:
+        """What became of it, in one word; its answer; its evidence."""
+        ended = self.program.result(timeout_s)
+        for line in reversed(ended.printed.splitlines()):
+            if line.startswith(RESULT_MARK):
+                told: tuple[str, str, dict[str, Any]] = tuple(
+                    json.loads(line.removeprefix(RESULT_MARK))
+                )
+                late = ended.code is None
+                note = {"giving_back": f"no end within {timeout_s:g} s"} if late else {}
+                return (*told[:2], {**told[2], **note})
+        if ended.code is None:
+            return "hung", f"no answer within {timeout_s:g} s", {}
+        return "died", f"it ended with {ended.code}", {"printed": ended.printed[-2000:]}
+
+    def answer(self) -> tuple[str, dict[str, Any]]:
+        """Of a probe that another one started: what it says, and its evidence."""
+        outcome, text, evidence = self.result(60.0)
+        return (text if outcome == "answered" else f"{outcome}, {text}"), evidence
+
+
+class ProbeSession:
     """A device for one probe, in a process of its own. What is made here goes with `close`."""
 
     def __init__(self, acl: Anything, folder: Path, device: int) -> None:
@@ -64,11 +110,11 @@ class Lab:
     # -- calls -------------------------------------------------------------------------------------
 
     def raw(self, name: str, *arguments: Anything) -> Anything:
-        """What `acl.<name>` answers, as it is. Raises Absent."""
+        """What `acl.<name>` answers, as it is. Raises Unavailable."""
         try:
             function = reduce(getattr, name.split("."), self.acl)
         except AttributeError as error:
-            raise Absent(f"acl.{name} is not there") from error
+            raise Unavailable(f"acl.{name} is not there") from error
         return function(*arguments)
 
     def code(self, name: str, *arguments: Anything) -> int:
@@ -87,16 +133,22 @@ class Lab:
         """What a creator without a return code makes. Raises DriverFault for 0."""
         return self._checker.handle(f"acl.{name}", self.raw(name, *arguments))
 
+    # -- other processes ---------------------------------------------------------------------------
+
+    def start(self, name: str, *arguments: str) -> ProbeProcess:
+        """Another probe, beside this one."""
+        return ProbeProcess(name, self.device, self.folder, *arguments, family=False)
+
     # -- things ------------------------------------------------------------------------------------
 
-    def init(self) -> None:
+    def init_acl(self) -> None:
         """acl.init, and no device."""
         self.call("init")
         self._made.callback(self.call, "finalize")
 
-    def begin(self) -> None:
+    def open_device(self) -> None:
         """acl.init, and the device in this thread."""
-        self.init()
+        self.init_acl()
         self.call("rt.set_device", self.device)
         self._made.callback(self.call, "rt.reset_device", self.device)
 
@@ -116,13 +168,13 @@ class Lab:
         self._made.callback(self.call, "rt.free", address)
         return address
 
-    def imported(self, key: str | bytes) -> int:
+    def import_memory(self, key: str | bytes) -> int:
         """The address of device memory that another process exported."""
         address: int = self.call("rt.ipc_mem_import_by_key", key, _PEER_ACCESS)
         self._made.callback(self.call, "rt.ipc_mem_close", key)
         return address
 
-    def om(self, graph: Graph) -> Path:
+    def compiled(self, graph: Graph) -> Path:
         """It, compiled."""
         om = self.folder / f"{graph.name}.om"
         if not om.exists():
@@ -132,13 +184,15 @@ class Lab:
             Atc.find().compile(source, om, [*graph.flags, chip, "--precision_mode_v2=origin"])
         return om
 
-    def load(self, graph: Graph = SMALL, *, offset: int = 0, weights: int | None = None) -> Model:
+    def load(
+        self, graph: Graph = SMALL_GRAPH, *, offset: int = 0, weights: int | None = None
+    ) -> ProbeModel:
         """A model in memory of ours.
 
         offset: of everything from the start of its block. weights: where they lie; None: in memory
         of its own.
         """
-        path = str(self.om(graph))
+        path = str(self.compiled(graph))
         work_bytes, weight_bytes = self.call("mdl.query_size", path)
         work = self.malloc(work_bytes + offset) + offset
         if weights is None:
@@ -146,7 +200,7 @@ class Lab:
         blocks = (work, work_bytes, weights, weight_bytes)
         number: int = self.call("mdl.load_from_file_with_mem", path, *blocks)
         self._made.callback(self.call, "mdl.unload", number)
-        return Model(self, graph, number, offset)
+        return ProbeModel(self, graph, number, offset)
 
     def dataset(self, addresses: Sequence[int], sizes: Sequence[int]) -> int:
         """A dataset over memory that is there."""
@@ -159,33 +213,33 @@ class Lab:
         return handle
 
 
-class Model:
+class ProbeModel:
     """A graph that is loaded."""
 
-    def __init__(self, lab: Lab, graph: Graph, number: int, offset: int) -> None:
-        self.lab = lab
+    def __init__(self, session: ProbeSession, graph: Graph, number: int, offset: int) -> None:
+        self.session = session
         self.graph = graph
         self.number = number
-        desc = lab.handle("mdl.create_desc")
-        lab.call("mdl.get_desc", desc, number)
+        desc = session.handle("mdl.create_desc")
+        session.call("mdl.get_desc", desc, number)
         self.input_bytes = [
-            int(lab.raw("mdl.get_input_size_by_index", desc, place))
-            for place in range(lab.raw("mdl.get_num_inputs", desc))
+            int(session.raw("mdl.get_input_size_by_index", desc, place))
+            for place in range(session.raw("mdl.get_num_inputs", desc))
         ]
         """The gear's buffer, if there is one, last."""
-        self.output_bytes = int(lab.raw("mdl.get_output_size_by_index", desc, 0))
-        lab.call("mdl.destroy_desc", desc)
+        self.output_bytes = int(session.raw("mdl.get_output_size_by_index", desc, 0))
+        session.call("mdl.destroy_desc", desc)
         self._offset = offset
 
-    def slot(self) -> Slot:
+    def slot(self) -> ProbeSlot:
         """Buffers for one execution at a time."""
-        return Slot(self, self._offset)
+        return ProbeSlot(self, self._offset)
 
-    def keep_busy(self, slot: Slot, stream: int) -> int:
+    def keep_busy(self, slot: ProbeSlot, stream: int) -> int:
         """Queue executions for about 0.3 s; how many."""
         begin = time.perf_counter()
         slot.submit(stream)
-        self.lab.wait(stream)
+        self.session.wait(stream)
         took = time.perf_counter() - begin
         count = min(_MOST_QUEUED, max(8, round(_BUSY_S / took)))
         for _ in range(count):
@@ -193,32 +247,36 @@ class Model:
         return count
 
 
-class Slot:
+class ProbeSlot:
     """Inputs and outputs of a model in device memory; x is there."""
 
-    def __init__(self, model: Model, offset: int) -> None:
-        lab = self._lab = model.lab
+    def __init__(self, model: ProbeModel, offset: int) -> None:
+        session = self._session = model.session
         self._model = model
-        self._x = numbers(model.graph.shape())
-        self.inputs = [lab.malloc(nbytes + offset) + offset for nbytes in model.input_bytes]
-        self.output = lab.malloc(model.output_bytes + offset) + offset
-        self.given = lab.dataset(self.inputs, model.input_bytes)
-        self.wanted = lab.dataset([self.output], [model.output_bytes])
-        nbytes = self._x.nbytes
-        lab.call("rt.memcpy", self.inputs[0], nbytes, self._x.ctypes.data, nbytes, TO_DEVICE)
+        self._x = exact_input(model.graph.shape())
+        self.input_addresses = [
+            session.malloc(nbytes + offset) + offset for nbytes in model.input_bytes
+        ]
+        self.output_address = session.malloc(model.output_bytes + offset) + offset
+        self.inputs = session.dataset(self.input_addresses, model.input_bytes)
+        self.outputs = session.dataset([self.output_address], [model.output_bytes])
+        x, nbytes = self._x.ctypes.data, self._x.nbytes
+        session.call("rt.memcpy", self.input_addresses[0], nbytes, x, nbytes, TO_DEVICE)
 
     def submit(self, stream: int) -> None:
         """Queue an execution. Raises DriverFault."""
         model = self._model
-        self._lab.call("mdl.execute_async", model.number, self.given, self.wanted, stream)
+        self._session.call("mdl.execute_async", model.number, self.inputs, self.outputs, stream)
 
     def execute(self) -> None:
         """Execute and wait, holding the GIL on a device. Raises DriverFault."""
-        self._lab.call("mdl.execute", self._model.number, self.given, self.wanted)
+        self._session.call("mdl.execute", self._model.number, self.inputs, self.outputs)
 
     def is_right(self, gear: Anything = None) -> bool:
         """Whether the output is what it has to be at a gear, or at the largest size."""
         graph = self._model.graph
         y = np.empty(graph.shape(gear), np.float32)
-        self._lab.call("rt.memcpy", y.ctypes.data, y.nbytes, self.output, y.nbytes, TO_HOST)
-        return bool(np.array_equal(y, moved(numbers(y.shape), graph.layers)))
+        self._session.call(
+            "rt.memcpy", y.ctypes.data, y.nbytes, self.output_address, y.nbytes, TO_HOST
+        )
+        return bool(np.array_equal(y, rolled(exact_input(y.shape), graph.layers)))

@@ -1,4 +1,4 @@
-"""`python -m ge_runtime.cli.settle PROBE DEVICE FOLDER`: one probe, in this process alone.
+"""`python -m ge_runtime.cli.probe_device PROBE DEVICE FOLDER`: one probe, in this process alone.
 
 Prints what came of it as one line of JSON, and only then gives back what the probe took: whoever
 started it has the answer even if that never ends.
@@ -14,20 +14,19 @@ import traceback
 from pathlib import Path
 
 from ge_runtime.ascend.return_codes import DriverFault
-from ge_runtime.cli.settle.lab import Absent, Answer, Lab
-from ge_runtime.cli.settle.processes import MARK
-from ge_runtime.cli.settle.questions import PROBES
+from ge_runtime.cli.probe_device.checks import PROBES
+from ge_runtime.cli.probe_device.session import RESULT_MARK, Answer, ProbeSession, Unavailable
 from ge_runtime.errors import RuntimeFault
 
 
 def main(name: str, device: str, folder: str, *arguments: str) -> None:
     """Run it. Ends the process."""
     sys.path[:] = filter(None, sys.path)  # the current folder is no place to import from
-    lab = Lab(importlib.import_module("acl"), Path(folder), int(device))
+    session = ProbeSession(importlib.import_module("acl"), Path(folder), int(device))
     outcome, answer = "answered", Answer("")
     try:
-        answer = PROBES[name](lab, *arguments)
-    except Absent as absent:
+        answer = PROBES[name](session, *arguments)
+    except Unavailable as absent:
         answer = Answer(str(absent))
     except AssertionError as refusal:  # the simulator's way to say that a device might not tell
         answer = Answer(f"refused: {refusal}")
@@ -37,9 +36,9 @@ def main(name: str, device: str, folder: str, *arguments: str) -> None:
         text = "".join(traceback.format_exception(error))
         outcome, answer = "failed", Answer(repr(error), {"traceback": text})
     told = json.dumps([outcome, answer.text, dict(answer.evidence)])
-    print(f"{MARK}{told}", flush=True)
+    print(f"{RESULT_MARK}{told}", flush=True)
     if outcome == "answered" and not answer.text.startswith("refused"):
-        lab.close()
+        session.close()
     sys.stderr.flush()
     # Whatever is left goes with the process: its order of ending is the library's own affair.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""`ge-runtime settle`: the real probes, each in its process, on a simulated card."""
+"""`ge-runtime probe-device`: the real probes, each in its process, on a simulated card."""
 
 import json
 import os
@@ -14,12 +14,18 @@ from runtime.support.ascend import ENVIRONMENT, SITE
 from runtime.support.fakes import FAKES
 
 from ge_runtime import cli
-from ge_runtime.cli.settle import ask
-from ge_runtime.cli.settle.graphs import Moving, Pictures, moved, numbers, onnx_file
-from ge_runtime.cli.settle.processes import Running
-from ge_runtime.cli.settle.questions import PROBES, QUESTIONS
+from ge_runtime.cli.probe_device import run_checks
+from ge_runtime.cli.probe_device.checks import CHECKS, PROBES
+from ge_runtime.cli.probe_device.exact_graphs import (
+    RollingConv,
+    RollingMatmul,
+    exact_input,
+    onnx_file,
+    rolled,
+)
+from ge_runtime.cli.probe_device.session import ProbeProcess
 
-BY_NUMBER = {question.number: question for question in QUESTIONS}
+BY_NUMBER = {check.number: check for check in CHECKS}
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +39,13 @@ def environment():
 
 @pytest.fixture(scope="module")
 def results(environment):
-    """Every question's result, by number."""
-    found = ask(QUESTIONS, device=0, risky=True, timeout_s=120)
-    return {result.question.number: result for result in found}
+    """Every check's result, by number."""
+    found = run_checks(CHECKS, device=0, risky=True, timeout_s=120)
+    return {result.check.number: result for result in found}
 
 
 def run(*arguments):
-    return cli.main(["settle", *map(str, arguments)])
+    return cli.main(["probe-device", *map(str, arguments)])
 
 
 # What each probe finds on the simulator, which was written so; a device may answer otherwise.
@@ -126,7 +132,7 @@ def test_a_device_that_does_otherwise_gets_another_answer(
     simulator = (SITE / "acl" / "__init__.py").read_text()
     (tmp_path / "acl.py").write_text(f"{simulator}\n{change}")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    (result,) = ask([BY_NUMBER[number]], device=0, risky=True, timeout_s=120)
+    (result,) = run_checks([BY_NUMBER[number]], device=0, risky=True, timeout_s=120)
     assert result.outcome == "answered", result
     assert re.fullmatch(answer, result.answer), result.answer
     assert not re.fullmatch(ANSWERS[number], result.answer)
@@ -143,7 +149,7 @@ def test_half_an_installation_is_an_answer(monkeypatch, environment, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-    (result,) = ask([BY_NUMBER[8]], device=0, risky=False, timeout_s=120)
+    (result,) = run_checks([BY_NUMBER[8]], device=0, risky=False, timeout_s=120)
     assert result.outcome == "answered", result
     assert "torch_npu 2.1.0, import fails: ImportError('SystemExit: ')" in result.answer
     assert result.answer.endswith(", cann 9.0.0")
@@ -162,22 +168,22 @@ def test_half_an_installation_is_an_answer(monkeypatch, environment, tmp_path):
 )
 def test_ge_py_is_asked_where_there_is_one(monkeypatch, environment, number, expected):
     monkeypatch.setenv("PYTHONPATH", str(FAKES), prepend=os.pathsep)
-    (result,) = ask([BY_NUMBER[number]], device=0, risky=False, timeout_s=60)
+    (result,) = run_checks([BY_NUMBER[number]], device=0, risky=False, timeout_s=60)
     assert result.outcome == "answered", result
     assert re.fullmatch(expected, result.answer), result.answer
 
 
 def test_a_question_with_a_risk_is_not_asked_unless_told(environment):
-    risky = [question for question in QUESTIONS if question.risk]
-    found = list(ask(risky, device=0, risky=False, timeout_s=1))
-    assert [result.question.number for result in found] == [1, 3, 14]
+    risky = [check for check in CHECKS if check.risk]
+    found = list(run_checks(risky, device=0, risky=False, timeout_s=1))
+    assert [result.check.number for result in found] == [1, 3, 14]
     for result in found:
         assert result.outcome == "skipped"
-        assert result.answer == f"needs --risky: {result.question.risk}"
+        assert result.answer == f"needs --risky: {result.check.risk}"
 
 
 def test_the_command_says_simulator_and_writes_all_of_it(environment, tmp_path, capsys):
-    file = tmp_path / "settled.json"
+    file = tmp_path / "probed.json"
     assert run("--only", 2, 4, "--json", file) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(
@@ -189,8 +195,8 @@ def test_the_command_says_simulator_and_writes_all_of_it(environment, tmp_path, 
     assert told["machine"].keys() == {"system", "python", "numpy", "acl", "compiler"}
     assert [each["number"] for each in told["questions"]] == [2, 4]
     for each in told["questions"]:
-        question = BY_NUMBER[each["number"]]
-        assert (each["question"], each["assumed"]) == (question.text, question.assumed)
+        check = BY_NUMBER[each["number"]]
+        assert (each["question"], each["assumed"]) == (check.question, check.assumed)
         assert (each["outcome"], each["answered_by"]) == ("answered", "AscendSimulator")
         assert each["evidence"]
 
@@ -207,7 +213,7 @@ def test_a_card_that_is_not_there_is_refused(environment, capsys):
 
 
 def test_nothing_is_asked_where_the_answers_cannot_be_written(environment, tmp_path, capsys):
-    file = tmp_path / "nowhere" / "settled.json"
+    file = tmp_path / "nowhere" / "probed.json"
     assert run("--only", 4, "--json", file) == cli.UNUSABLE
     assert capsys.readouterr() == ("", f"ge-runtime: {file}: No such file or directory\n")
 
@@ -226,37 +232,37 @@ def test_a_question_without_an_answer_is_told_by_the_exit_code(monkeypatch, envi
 
 
 def test_a_probe_that_never_ends_is_killed(environment, tmp_path):
-    running = Running("holds_memory", 0, tmp_path)
+    running = ProbeProcess("holds_memory", 0, tmp_path)
     assert running.program.line() == "ready\n"
     assert running.result(0.01)[:2] == ("hung", "no answer within 0.01 s")
 
 
 def test_a_probe_that_dies_leaves_its_last_words(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", "")
-    outcome, answer, evidence = Running("versions", 0, tmp_path).result(60)
+    outcome, answer, evidence = ProbeProcess("versions", 0, tmp_path).result(60)
     assert (outcome, answer) == ("died", "it ended with 1")
     assert "No module named 'acl'" in evidence["printed"]
 
 
 def test_a_fault_of_the_probe_itself_is_told_with_its_traceback(environment, tmp_path):
-    outcome, answer, evidence = Running("no_such_probe", 0, tmp_path).result(60)
+    outcome, answer, evidence = ProbeProcess("no_such_probe", 0, tmp_path).result(60)
     assert (outcome, answer) == ("failed", "KeyError('no_such_probe')")
     assert "Traceback" in evidence["traceback"]
 
 
 def test_a_probe_that_was_killed_is_told_by_its_signal(environment, tmp_path):
-    running = Running("holds_memory", 0, tmp_path)
+    running = ProbeProcess("holds_memory", 0, tmp_path)
     running.program.line()
     running.program.kill()
     assert running.result(60)[:2] == ("died", "it ended with -9")
 
 
 def test_numbers_and_probes_are_one_for_each_question():
-    assert [question.number for question in QUESTIONS] == list(range(1, len(QUESTIONS) + 1))
-    assert len(PROBES) == len({question.probe for question in QUESTIONS}) + 2
-    for question in QUESTIONS:
-        assert question.probe.__doc__
-        assert question.text.endswith("?")
+    assert [check.number for check in CHECKS] == list(range(1, len(CHECKS) + 1))
+    assert len(PROBES) == len({check.probe for check in CHECKS}) + 2
+    for check in CHECKS:
+        assert check.probe.__doc__
+        assert check.question.endswith("?")
 
 
 @settings(max_examples=25, deadline=None)
@@ -264,12 +270,12 @@ def test_numbers_and_probes_are_one_for_each_question():
     rows=st.integers(1, 9), width=st.integers(1, 33), layers=st.integers(1, 5), geared=st.booleans()
 )
 def test_a_graph_is_an_onnx_file_that_moves_columns(rows, width, layers, geared):
-    right(Moving(rows, width, layers, gears=(rows, rows + 1) if geared else ()), rows)
+    right(RollingMatmul(rows, width, layers, gears=(rows, rows + 1) if geared else ()), rows)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 16])
 def test_a_graph_of_images_moves_channels_at_any_size(channels):
-    graph = Pictures(channels)
+    graph = RollingConv(channels)
     assert all(right(graph, gear) for gear in graph.gears)
 
 
@@ -277,8 +283,8 @@ def right(graph, gear):
     content = onnx_file(graph)
     onnx.checker.check_model(onnx.load_from_string(content), full_check=True)
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    x = numbers(graph.shape(gear))
+    x = exact_input(graph.shape(gear))
     (y,) = session.run(["y"], {"x": x})
-    np.testing.assert_array_equal(y, moved(x, graph.layers))
+    np.testing.assert_array_equal(y, rolled(x, graph.layers))
     assert np.array_equal(x, x.astype(np.float16))
     return True
