@@ -22,7 +22,7 @@ from reference_server.config_options import (
     trace_setting,
     warn,
 )
-from reference_server.frontends.forwarding import HeaderForwarding
+from reference_server.gateway.inference import HeaderForwarding
 from reference_server.options import BACKEND_DIRECTORY, Compression, ControlMode, GrpcOptions
 
 _Add = Callable[..., object]

@@ -15,27 +15,15 @@ from collections.abc import Mapping
 
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.core.ports import Clock, SystemClock
-from reference_server.frontends.aside import Aside
-from reference_server.frontends.forwarding import HeaderForwarding
-from reference_server.frontends.grpc import inference as grpc_inference
 from reference_server.frontends.grpc import methods as grpc_methods
-from reference_server.frontends.grpc import repository as grpc_repository
-from reference_server.frontends.grpc import restricted as grpc_restricted
-from reference_server.frontends.grpc import settings as grpc_settings
-from reference_server.frontends.grpc import shared_memory as grpc_shared_memory
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
-from reference_server.frontends.http import generate as http_generate
-from reference_server.frontends.http import repository as http_repository
-from reference_server.frontends.http import settings as http_settings
-from reference_server.frontends.http import shared_memory as http_shared_memory
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.frontends.http.listener import HttpListener
-from reference_server.frontends.http.restricted import Gatekeeper
-from reference_server.frontends.metrics.handlers import MetricsHandlers
-from reference_server.gateway.control import RepositoryControl
-from reference_server.gateway.gateway import Gateway
-from reference_server.gateway.metrics import MetricsGateway, new_registry
+from reference_server.frontends.metrics import MetricsHandlers
+from reference_server.gateway.gateway import Gateway, MetricsGateway, new_registry
+from reference_server.gateway.inference import HeaderForwarding
+from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.observability.logs import model_table, terminal_width
 from reference_server.observability.server_metrics import HostMetrics
@@ -181,13 +169,10 @@ class Server:
         return HttpHandlers(
             self.gateway,
             self._shared_memory,
+            self.control,
             loop,
             self._clock,
-            http_shared_memory.handlers(self._shared_memory),
-            http_settings.handlers(self.gateway.logging, self.gateway.tracing),
-            http_generate.handlers(self.gateway, loop, self._clock),
-            http_repository.handlers(self.control, Aside(loop)),
-            gatekeeper=Gatekeeper(options.restricted),
+            restrictions=options.restricted,
             forwarding=HeaderForwarding(options.forwarded) if options.forwarded else None,
         )
 
@@ -205,22 +190,15 @@ class Server:
         self, options: GrpcOptions, loop: asyncio.AbstractEventLoop
     ) -> Mapping[str, Method]:
         """What answers calls, by full names (`/package.Service/Method`), on the loop's thread."""
-        aside = Aside(loop)
-        table = grpc_methods.table(
+        return grpc_methods.table(
             self.gateway,
-            aside,
-            grpc_inference.methods(
-                self.gateway,
-                self._shared_memory,
-                loop,
-                self._clock,
-                HeaderForwarding(options.forwarded) if options.forwarded else None,
-            ),
-            grpc_shared_memory.methods(self._shared_memory),
-            grpc_settings.methods(self.gateway.logging, self.gateway.tracing),
-            grpc_repository.methods(self.control, aside),
+            self._shared_memory,
+            self.control,
+            loop,
+            self._clock,
+            restrictions=options.restricted,
+            forwarding=HeaderForwarding(options.forwarded) if options.forwarded else None,
         )
-        return grpc_restricted.guarded(table, options.restricted)
 
     def _grpc_listener(self, options: GrpcOptions, loop: asyncio.AbstractEventLoop) -> GrpcListener:
         return GrpcListener(options, self.grpc_methods(options, loop))

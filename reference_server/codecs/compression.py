@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 
 from reference_server.core.errors import invalid_arg, unsupported
 
@@ -51,7 +52,7 @@ def decompress(coding: str | None, body: memoryview) -> memoryview:
     return memoryview(plain)
 
 
-def compress(coding: str, parts: list[memoryview | bytes]) -> bytes:
+def compress(coding: str, parts: Iterable[memoryview | bytes]) -> bytes:
     """`parts`, one after the other, as one compressed stream."""
     window = _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS
     encoder = zlib.compressobj(wbits=window)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reference_server.codecs import json_data, json_numbers, rapid_json
-from reference_server.codecs.infer_response import encode_parameter
-from reference_server.codecs.json_numbers import encode_string
+from reference_server.codecs import json_data, rapid_json
+from reference_server.codecs.infer_json_response import encode_parameter
+from reference_server.codecs.json_data import encode_string
 from reference_server.codecs.rapid_json_reader import JsonValue
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
@@ -155,5 +155,5 @@ def _value(tensor: Tensor) -> bytes:
             f"sending {tensor.datatype.value} data via JSON is not supported. Please use the "
             "binary data format for output"
         )
-    elements = json_numbers.encode(tensor.array())
+    elements = json_data.encode(tensor.array())
     return elements[1:-1] if tensor.array().size == 1 else elements

@@ -1,6 +1,6 @@
 """The operations of the protocol, over the loaded models. Every method may be called by any thread.
 
-Fronts translate bytes to calls of these and results to bytes.
+Frontends translate bytes to calls of these and results to bytes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,23 @@ from reference_server.core.health import Question
 from reference_server.core.metadata import ModelMetadata, ServerMetadata
 from reference_server.core.ports import Clock
 from reference_server.core.request import LATEST
-from reference_server.core.telemetry import Snapshot
-from reference_server.gateway.logging import LogSettings
-from reference_server.gateway.tracing import TraceSettings
+from reference_server.core.telemetry import Family, Snapshot
+from reference_server.gateway.log_and_trace_settings import LogSettings, TraceSettings
 from reference_server.observability import logs
-from reference_server.options import ServerOptions
+from reference_server.observability.metric_registry import MetricRegistry
+from reference_server.observability.server_metrics import (
+    CACHE_FAMILIES,
+    HOST_FAMILIES,
+    MODEL_FAMILIES,
+    HostMetrics,
+    ModelReading,
+    cache_samples,
+    model_samples,
+)
+from reference_server.options import LatencyMetrics, ServerOptions
 from reference_server.repository.manager import Repository
 from reference_server.repository.versions import ServedModel
+from reference_server.scheduling.response_cache import ResponseCache
 
 #: The protocol extensions that this server speaks, as its metadata reports them.
 EXTENSIONS = (
@@ -47,6 +57,8 @@ class Gateway:
 
     def __init__(self, repository: Repository, options: ServerOptions, clock: Clock) -> None:
         self._repository = repository
+        #: The loaded model of a name, and of a version or LATEST. Raises ServerError NOT_FOUND.
+        self.find = repository.find
         self._options = options
         self._metadata = ServerMetadata(
             options.server_id, reference_server.TRITON_VERSION, EXTENSIONS
@@ -81,10 +93,6 @@ class Gateway:
     def _is_loaded(self, name: str) -> bool:
         return bool(self._repository.versions(name))
 
-    def find(self, name: str, version: int = LATEST) -> ServedModel:
-        """The loaded model. Raises ServerError NOT_FOUND."""
-        return self._repository.find(name, version)
-
     def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
         """Versions, platform and tensors. Raises ServerError NOT_FOUND."""
         served = self.find(name, version)
@@ -114,3 +122,49 @@ class Gateway:
             if not loaded:
                 raise invalid_arg(f"requested model version is not available for model '{name}'")
         return [served.statistics.snapshot() for served in loaded]
+
+
+def new_registry() -> MetricRegistry:
+    """A registry that knows the server's own families, so that no model's can contradict them."""
+    return MetricRegistry((*MODEL_FAMILIES, *HOST_FAMILIES, *CACHE_FAMILIES))
+
+
+class MetricsGateway:
+    """What a client can ask of the metrics port. Not thread-safe."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        registry: MetricRegistry,
+        host: HostMetrics,
+        latencies: LatencyMetrics | None = None,
+        cache: ResponseCache | None = None,
+    ) -> None:
+        self._repository = repository
+        self._registry = registry
+        self._host = host
+        self._latencies = latencies or LatencyMetrics()
+        self._cache = cache
+
+    def families(self) -> list[Family]:
+        """All metrics as they are now: those of the models, the machine, and the models' own."""
+        readings = map(_reading, self._repository.all())
+        counters = self._latencies.counters
+        cache = {} if self._cache is None else cache_samples(self._cache.reading())
+        return self._registry.read(
+            {
+                **model_samples(readings, counters=counters),
+                **self._host.samples(),
+                **cache,
+            }
+        )
+
+
+def _reading(served: ServedModel) -> ModelReading:
+    return ModelReading(
+        served.statistics.snapshot(),
+        served.scheduler.pending,
+        served.config.metric_tags,
+        served.config.caches_responses,
+        served.statistics.summaries(),
+    )

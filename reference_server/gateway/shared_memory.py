@@ -1,37 +1,50 @@
-"""The shared memory operations, once for all frontends. Any thread may call them."""
+"""The shared memory operations: regions are registered, read, unregistered, and leased to requests.
+
+There is one name space, whatever memory is behind a name. Any thread may call all of it.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
-from reference_server.core.errors import invalid_arg
+from reference_server.core.errors import Code, ServerError, internal, invalid_arg, not_found
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.shared_memory.cuda import CudaMemory, CudaPython, Driver
-from reference_server.shared_memory.manager import RegionLease, RegionManager
-from reference_server.shared_memory.region import SystemMemory
+from reference_server.shared_memory.region import Extent, Memory, SystemMemory
 
-__all__ = ["RegionLease", "SharedMemory"]
+_R = TypeVar("_R", SystemRegion, CudaRegion)
 
 #: Objects of these names belong to a Triton server and its models, not to clients.
 _RESERVED_PREFIX = "triton_python_backend_shm_region_"
+#: By the kind of a region: its name in texts that speak of one, and of what it is in.
+_KINDS = {SystemRegion: ("system", "system"), CudaRegion: ("cuda", "CUDA")}
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A registered region; `users` are the requests that named it and are not answered yet."""
+
+    region: SystemRegion | CudaRegion
+    memory: Memory
+    users: int = 0
 
 
 class SharedMemory:
-    """What a client can ask about regions; an empty name stands for all of a kind.
+    """The registered regions, and who uses them.
 
     `load_driver` is called when a CUDA region is registered; it raises DriverError where there is
     none.
     """
 
     def __init__(self, load_driver: Callable[[], Driver] = CudaPython) -> None:
-        self._manager = RegionManager()
         self._load_driver = load_driver
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
 
-    def system_status(self, name: str = "") -> Sequence[SystemRegion]:
-        """The system regions in the order of their names. Raises ServerError NOT_FOUND."""
-        return self._manager.regions(SystemRegion, name)
-
-    def system_register(self, name: str, key: str, byte_size: int, offset: int = 0) -> None:
+    def register_system(self, name: str, key: str, byte_size: int, offset: int = 0) -> None:
         """Map `byte_size` bytes from `offset` on of the object `key` as the region `name`.
 
         Raises ServerError ALREADY_EXISTS, INVALID_ARG, or INTERNAL if there is no such object.
@@ -42,32 +55,175 @@ class SharedMemory:
                 f"contains the reserved prefix '{_RESERVED_PREFIX}'"
             )
         region = SystemRegion(name, key, offset, byte_size)
-        self._manager.register(region, lambda: SystemMemory(region))
+        self.register(region, lambda: SystemMemory(region))
 
-    def system_unregister(self, name: str = "") -> None:
-        """Forget a region, or all; unknown names do not matter. Raises ServerError if in use."""
-        self._manager.unregister(SystemRegion, name)
-
-    def cuda_status(self, name: str = "") -> Sequence[CudaRegion]:
-        """The CUDA regions in the order of their names. Raises ServerError NOT_FOUND."""
-        return self._manager.regions(CudaRegion, name)
-
-    def cuda_register(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
+    def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
         """Open the allocation behind a `cudaIpcMemHandle_t` as the region `name`.
 
         Raises ServerError ALREADY_EXISTS, or INVALID_ARG if it cannot be opened.
         """
         region = CudaRegion(name, device_id, byte_size)
-        self._manager.register(region, lambda: CudaMemory(region, raw_handle, self._load_driver))
+        self.register(region, lambda: CudaMemory(region, raw_handle, self._load_driver))
 
-    def cuda_unregister(self, name: str = "") -> None:
-        """Forget a region, or all; unknown names do not matter. Raises ServerError if in use."""
-        self._manager.unregister(CudaRegion, name)
+    def register(
+        self, region: SystemRegion | CudaRegion, open_memory: Callable[[], Memory]
+    ) -> None:
+        """Register `region`, whose memory `open_memory` gives.
+
+        Raises ServerError ALREADY_EXISTS for a name in use, and what `open_memory` raises.
+        """
+        with self._lock:
+            if region.name in self._entries:
+                raise ServerError(
+                    Code.ALREADY_EXISTS,
+                    f"shared memory region '{region.name}' already in manager",
+                )
+            self._entries[region.name] = _Entry(region, open_memory())
+
+    def regions(self, kind: type[_R], name: str = "") -> Sequence[_R]:
+        """The region called `name`, or all of this kind in the order of their names.
+
+        Raises ServerError NOT_FOUND for a name that no region of this kind has.
+        """
+        with self._lock:
+            found = [entry.region for entry in self._entries.values()]
+        if name:
+            found = [region for region in found if region.name == name]
+            if not found:
+                raise not_found(f"Unable to find {_KINDS[kind][0]} shared memory region: '{name}'")
+            if not isinstance(found[0], kind):
+                other, wanted = _KINDS[type(found[0])][1], _KINDS[kind][1]
+                raise not_found(
+                    f"The region named '{name}' is registered as {other} shared memory, not "
+                    f"{wanted} shared memory"
+                )
+        return sorted(
+            (region for region in found if isinstance(region, kind)),
+            key=lambda region: region.name,
+        )
+
+    def unregister(self, kind: type[_R], name: str = "") -> None:
+        """Forget the region called `name`, or all of this kind; unknown names do not matter.
+
+        Raises ServerError INTERNAL naming those that requests use: they stay.
+        """
+        in_use: list[str] = []
+        with self._lock:
+            for found in [name] if name else sorted(self._entries):
+                entry = self._entries.get(found)
+                if entry is None or not isinstance(entry.region, kind):
+                    continue
+                if entry.users:
+                    in_use.append(found)
+                else:
+                    del self._entries[found]
+                    entry.memory.close()
+        if not in_use:
+            return
+        if name:
+            raise internal(
+                f"Cannot unregister shared memory region '{name}', it is currently in use."
+            )
+        listed = "".join(f"{found} ," for found in in_use)
+        raise internal(
+            f"Failed to unregister the following {_KINDS[kind][0]} shared memory regions: {listed}"
+        )
 
     def lease(self) -> RegionLease:
-        """The regions for one request, which releases them when it is answered."""
-        return self._manager.lease()
+        """The regions, for one request."""
+        return RegionLease(self)
 
     def close(self) -> None:
-        """Let go of all regions."""
-        self._manager.close()
+        """Let go of all regions; to be called when no request is left."""
+        with self._lock:
+            for entry in self._entries.values():
+                entry.memory.close()
+            self._entries.clear()
+
+    def _acquire(self, name: str) -> _Entry:
+        with self._lock:
+            entry = self._entries.get(name)
+            if entry is None:
+                raise not_found(f"Unable to find shared memory region: '{name}'")
+            entry.users += 1
+            return entry
+
+    def _release(self, entries: Sequence[_Entry]) -> None:
+        with self._lock:
+            for entry in entries:
+                entry.users -= 1
+
+
+class RegionLease:
+    """The regions that one request names: they stay mapped until `release`. One thread at a time.
+
+    An input that shares bytes with an output of the same request gets bytes of its own, so that
+    the outputs may be written one after the other.
+    """
+
+    __slots__ = ("_held", "_shared_memory", "_views")
+
+    def __init__(self, shared_memory: SharedMemory) -> None:
+        self._shared_memory = shared_memory
+        self._held: dict[str, _Entry] = {}
+        self._views: list[tuple[Extent, memoryview]] = []
+
+    def view(self, region: str, offset: int, byte_size: int) -> memoryview:
+        """The data of an input; whoever writes to it does not change the region.
+
+        Raises ServerError NOT_FOUND, INVALID_ARG.
+        """
+        memory = self._memory(region, offset, byte_size)
+        view = memory.view(offset, byte_size)
+        extent = memory.extent(offset, byte_size)
+        if extent is not None:
+            self._views.append((extent, view))
+        return view
+
+    def output_buffer(self, region: str, offset: int, byte_size: int) -> RegionOutput:
+        """Where an output goes. Raises ServerError NOT_FOUND, INVALID_ARG."""
+        memory = self._memory(region, offset, byte_size)
+        extent = memory.extent(offset, byte_size)
+        if extent is not None:
+            for tied, view in self._views:
+                if _overlap(tied, extent):
+                    view[:] = bytes(view)
+        return RegionOutput(memory, offset, byte_size)
+
+    def release(self) -> None:
+        """The request is answered; may be called again."""
+        if self._held:
+            self._shared_memory._release(list(self._held.values()))
+            self._held = {}
+            self._views = []
+
+    def _memory(self, name: str, offset: int, byte_size: int) -> Memory:
+        entry = self._held.get(name)
+        if entry is None:
+            entry = self._held[name] = self._shared_memory._acquire(name)
+        size = entry.region.byte_size
+        if not 0 <= offset < size:
+            raise invalid_arg(f"Invalid offset for shared memory region: '{name}'")
+        # Nothing at the very beginning is refused, too: the real server looks at the last byte.
+        if byte_size < 0 or not 0 < offset + byte_size <= size:
+            raise invalid_arg(f"Invalid offset + byte size for shared memory region: '{name}'")
+        return entry.memory
+
+
+class RegionOutput:
+    """The part of a region that one output may fill."""
+
+    __slots__ = ("_memory", "_offset", "byte_size")
+
+    def __init__(self, memory: Memory, offset: int, byte_size: int) -> None:
+        self._memory = memory
+        self._offset = offset
+        self.byte_size = byte_size
+
+    def write(self, data: memoryview) -> None:
+        """Put `data`, of at most `byte_size` bytes, at its beginning. Raises ServerError."""
+        self._memory.write(self._offset, data)
+
+
+def _overlap(one: Extent, other: Extent) -> bool:
+    return one[:2] == other[:2] and one[2] < other[3] and other[2] < one[3]

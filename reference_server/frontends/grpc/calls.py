@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from typing import Protocol, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from reference_server.codecs.proto_wire import UNREADABLE, Data
-from reference_server.core.errors import ServerError, internal
-from reference_server.frontends.aside import Aside
+from reference_server.core.errors import Code, ServerError, internal
+from reference_server.frontends.background import Background
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ def immediate(
 
 
 def delegated(
-    request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes], aside: Aside
+    request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes], aside: Background
 ) -> Method:
     """As `immediate`, where `answer` blocks and is left to a thread of its own."""
     work = _on_bytes(request_type, answer)
@@ -136,7 +137,7 @@ def delegated(
 def deliberated(
     request_type: type[RequestT],
     answer: Callable[[RequestT], Message | Callable[[], Message]],
-    aside: Aside,
+    aside: Background,
 ) -> Method:
     """As `immediate`, where `answer` may give work that blocks and has the response as its result.
 
@@ -183,3 +184,40 @@ def described(defect: Exception) -> ServerError:
     """What a client is told of a defect; the log is told more."""
     log.error("gRPC", exc_info=defect)
     return internal(f"{type(defect).__name__}: {defect}")
+
+
+class Status(enum.IntEnum):
+    """gRPC's status codes that this server answers with, by their numbers on the wire."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+STATUS: dict[Code, Status] = {
+    Code.UNKNOWN: Status.UNKNOWN,
+    Code.INTERNAL: Status.INTERNAL,
+    Code.NOT_FOUND: Status.NOT_FOUND,
+    Code.INVALID_ARG: Status.INVALID_ARGUMENT,
+    Code.UNAVAILABLE: Status.UNAVAILABLE,
+    Code.UNSUPPORTED: Status.UNIMPLEMENTED,
+    Code.ALREADY_EXISTS: Status.ALREADY_EXISTS,
+    Code.CANCELLED: Status.CANCELLED,
+}
+
+
+class CallFailed(Exception):
+    """A call ends before or beside its method, for a reason of gRPC's own."""
+
+    def __init__(self, status: Status, message: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message

@@ -1,59 +1,79 @@
-"""ModelInfer and ModelStreamInfer."""
+"""ModelInfer and ModelStreamInfer. All on the loop's thread."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from reference_server.codecs import proto_infer, proto_response, proto_wire
+from reference_server.codecs import (
+    infer_proto,
+    infer_proto_response,
+    management_proto,
+    proto_wire,
+)
+from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.codecs.proto_wire import Data, ReceivedRequest
-from reference_server.core.errors import ServerError, unsupported
-from reference_server.core.ports import Clock
+from reference_server.codecs.response_forms import ResponseForm
+from reference_server.core.errors import ServerError
+from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
-from reference_server.frontends.forwarding import HeaderForwarding
 from reference_server.frontends.grpc.calls import Call, Method, described
-from reference_server.frontends.grpc.inflight import Inference, Inferences
-from reference_server.gateway.gateway import Gateway
-from reference_server.gateway.shared_memory import SharedMemory
+from reference_server.gateway.inference import Inference, Inferences, TraceEvents
+from reference_server.repository.versions import ServedModel
 
+TRACE_EVENTS = TraceEvents(
+    "GRPC_WAITREAD_START",
+    "GRPC_WAITREAD_END",
+    "GRPC_SEND_START",
+    "GRPC_SEND_END",
+    tells_refusals=False,
+)
 #: With this metadata a model's error ends the stream with its status, instead of being a message.
 _ERRORS_END_STREAM = "triton_grpc_error"
 REFUSES_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
 
-def methods(
-    gateway: Gateway,
-    shared_memory: SharedMemory,
-    loop: asyncio.AbstractEventLoop,
-    clock: Clock,
-    forwarding: HeaderForwarding | None = None,
-) -> Mapping[str, Method]:
-    """The methods, by their names; `forwarding` makes metadata parameters."""
-    inferences = Inferences(gateway, shared_memory, loop, clock, forwarding)
+def methods(inferences: Inferences) -> Mapping[str, Method]:
+    """The methods, by their names."""
+    decoder = InferMessageDecoder()
     return {
-        "ModelInfer": Method(lambda call: _UnaryCall(inferences, call)),
-        "ModelStreamInfer": Method(lambda call: _StreamCall(inferences, call), streams=True),
+        "ModelInfer": Method(lambda call: _UnaryCall(inferences, decoder, call)),
+        "ModelStreamInfer": Method(
+            lambda call: _StreamCall(inferences, decoder, call), streams=True
+        ),
     }
+
+
+def _find(
+    inferences: Inferences, received: ReceivedRequest, *, refuses_decoupled: str = ""
+) -> ServedModel:
+    message = received.message
+    version = management_proto.model_version(message.model_version)
+    return inferences.find(message.model_name, version, refuses_decoupled=refuses_decoupled)
 
 
 class _UnaryCall:
     """A call of ModelInfer."""
 
-    __slots__ = ("_call", "_inference", "_inferences")
+    __slots__ = ("_call", "_decoder", "_form", "_inference", "_inferences", "_received")
 
-    def __init__(self, inferences: Inferences, call: Call) -> None:
+    end = None
+    _received: ReceivedRequest
+    _form: ResponseForm
+
+    def __init__(self, inferences: Inferences, decoder: InferMessageDecoder, call: Call) -> None:
         self._inferences = inferences
+        self._decoder = decoder
         self._call = call
         self._inference: Inference | None = None
 
+    # -- the transport's calls
+
     def receive(self, message: Data) -> None:
         try:
-            received = self._inferences.read(message)
-            served = self._inferences.find(received)
-            if served.config.decoupled:
-                raise unsupported(REFUSES_DECOUPLED)
-            self._inference = self._inferences.start(self._call, served, received, self._finish)
+            self._received = self._decoder.read(message)
+            served = _find(self._inferences, self._received, refuses_decoupled=REFUSES_DECOUPLED)
+            self._inference = self._inferences.start(served, self)
         except ServerError as error:
             self._call.end(error)
         except Exception as defect:  # a defect of ours must not leave the client waiting
@@ -66,16 +86,33 @@ class _UnaryCall:
         if self._inference is not None:
             self._inference.cancellation.cancel()
 
-    def _finish(self, response: InferResponse) -> None:
-        inference, self._inference = self._inference, None
-        assert inference is not None
-        try:
-            parts = inference.encode(response)
-        except ServerError as error:
-            self._call.end(error)
-        else:
-            self._call.send(b"".join(parts))
-            self._call.end()
+    # -- the gateway's calls
+
+    def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
+        received = self._received
+        del self._received  # its tensors are the request's alone
+        request, self._form = self._decoder.decode(
+            served.config.signature, received, inference, inference
+        )
+        return request
+
+    def fields(self) -> Sequence[tuple[bytes, bytes]]:
+        return self._call.fields()
+
+    def encode(self, served: ServedModel, response: InferResponse) -> bytes:
+        parts = infer_proto_response.encode(
+            response, self._form, served.config.signature, served.labels
+        )
+        return b"".join(parts)
+
+    def reply(self, body: bytes, *, final: bool) -> None:
+        self._inference = None  # which holds this call: together they would wait for a collection
+        self._call.send(body)
+        self._call.end()
+
+    def fail(self, error: ServerError, *, final: bool) -> None:
+        self._inference = None
+        self._call.end(error)
 
 
 class _StreamCall:
@@ -85,40 +122,41 @@ class _StreamCall:
     as they come.
     """
 
-    def __init__(self, inferences: Inferences, call: Call) -> None:
+    def __init__(self, inferences: Inferences, decoder: InferMessageDecoder, call: Call) -> None:
+        self.call = call
+        self.decoder = decoder
         self._inferences = inferences
-        self._call = call
         self._errors_end = call.metadata(_ERRORS_END_STREAM) == "true"
-        self._places: deque[_Place] = deque()
-        self._flows: set[_Flow] = set()
+        self._ordered: deque[_OrderedRequest] = deque()
+        self._decoupled: set[_DecoupledRequest] = set()
         self._is_closed = False
 
     def receive(self, message: Data) -> None:
         if self._is_closed:
             return
         try:
-            received = self._inferences.read(message)
+            received = self.decoder.read(message)
         except ServerError:
             self.half_close()  # to the real server, what it cannot read is the end
             return
-        asked: _Place | _Flow | None = None
+        asked: _StreamedRequest | None = None
         try:
-            served = self._inferences.find(received)
+            served = _find(self._inferences, received)
             asked = self._asked(received, decoupled=served.config.decoupled)
-            asked.inference = self._inferences.start(self._call, served, received, asked.finish)
+            asked.inference = self._inferences.start(served, asked)
         except ServerError as error:
             (asked or self._asked(received, decoupled=False)).refuse(error)
         except Exception as defect:
             (asked or self._asked(received, decoupled=False)).refuse(described(defect))
 
-    def _asked(self, received: ReceivedRequest, *, decoupled: bool) -> _Place | _Flow:
+    def _asked(self, received: ReceivedRequest, *, decoupled: bool) -> _StreamedRequest:
         if decoupled:
-            flow = _Flow(self, received)
-            self._flows.add(flow)
-            return flow
-        place = _Place(self, received)
-        self._places.append(place)
-        return place
+            free = _DecoupledRequest(self, received)
+            self._decoupled.add(free)
+            return free
+        ordered = _OrderedRequest(self, received)
+        self._ordered.append(ordered)
+        return ordered
 
     def half_close(self) -> None:
         self._is_closed = True
@@ -126,102 +164,128 @@ class _StreamCall:
 
     def cancel(self) -> None:
         self._is_closed = True
-        asked: list[_Place | _Flow] = [*self._places, *self._flows]
-        self._places.clear()
-        self._flows.clear()
+        asked: list[_StreamedRequest] = [*self._ordered, *self._decoupled]
+        self._ordered.clear()
+        self._decoupled.clear()
         for each in asked:
             if each.inference is not None:
                 each.inference.cancellation.cancel()
 
     def advance(self) -> None:
         """Send the answers that nothing stands before any more."""
-        while self._places and (answer := self._places[0].answer) is not None:
-            place = self._places.popleft()
-            self._pass_on(answer, place.failure)
+        while self._ordered and (answer := self._ordered[0].answer) is not None:
+            first = self._ordered.popleft()
+            self._send(answer, first.failure)
         self._end_if_done()
 
-    def pass_on_from(self, flow: _Flow, message: bytes, failure: ServerError | None) -> None:
+    def send_from(
+        self, asked: _DecoupledRequest, message: bytes, failure: ServerError | None
+    ) -> None:
         """Send a message, unless the stream has been cancelled."""
-        if flow in self._flows:
-            self._pass_on(message, failure)
+        if asked in self._decoupled:
+            self._send(message, failure)
 
-    def leave(self, flow: _Flow) -> None:
-        """The last response of `flow` has been passed on."""
-        self._flows.discard(flow)
+    def leave(self, asked: _DecoupledRequest) -> None:
+        """The last response of `asked` has been sent."""
+        self._decoupled.discard(asked)
         self._end_if_done()
 
-    def _pass_on(self, message: bytes, failure: ServerError | None) -> None:
+    def _send(self, message: bytes, failure: ServerError | None) -> None:
         if failure is not None and self._errors_end:
-            self._call.end(failure)
+            self.call.end(failure)
             self.cancel()
         else:
-            self._call.send(message)
+            self.call.send(message)
 
     def _end_if_done(self) -> None:
-        if self._is_closed and not self._places and not self._flows:
-            self._call.end()
+        if self._is_closed and not self._ordered and not self._decoupled:
+            self.call.end()
 
 
-class _Place:
-    """A request's place in the order of its stream; `answer` is None until it is there.
+class _StreamedRequest:
+    """One request of a stream; its kind decides when what it is answered with is sent."""
 
-    `failure` is the error that the model answered with.
-    """
+    __slots__ = ("_form", "_received", "_stream", "inference")
 
-    __slots__ = ("_received", "_stream", "answer", "failure", "inference")
+    _form: ResponseForm
 
     def __init__(self, stream: _StreamCall, received: ReceivedRequest) -> None:
         self._stream = stream
         self._received = received
         self.inference: Inference | None = None
+
+    def refuse(self, error: ServerError) -> None:
+        """Answer what was refused before it was scheduled. This never ends the stream."""
+        message = infer_proto_response.encode_refusal(self._received.message.id, error)
+        self._answered(message, None, final=True)
+
+    # -- the gateway's calls
+
+    def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
+        request, self._form = self._stream.decoder.decode(
+            served.config.signature, self._received, inference, inference
+        )
+        return request
+
+    def fields(self) -> Sequence[tuple[bytes, bytes]]:
+        return self._stream.call.fields()
+
+    def encode(self, served: ServedModel, response: InferResponse) -> bytes:
+        parts = infer_proto_response.encode(
+            response, self._form, served.config.signature, served.labels, final=response.final
+        )
+        return b"".join(proto_wire.streamed(parts))
+
+    def reply(self, body: bytes, *, final: bool) -> None:
+        self._answered(body, None, final=final)
+
+    def fail(self, error: ServerError, *, final: bool) -> None:
+        message = infer_proto_response.encode_failure(self._received.message, error, final=final)
+        self._answered(message, error, final=final)
+
+    def end(self) -> None:
+        message = infer_proto_response.encode_empty(self._received.message)
+        self._answered(message, None, final=True)
+
+    def _answered(self, message: bytes, failure: ServerError | None, *, final: bool) -> None:
+        raise NotImplementedError
+
+
+class _OrderedRequest(_StreamedRequest):
+    """A request whose answer waits for those of the requests before it.
+
+    `answer` is None until it is there. `failure` is the error that the model answered with.
+    """
+
+    __slots__ = ("answer", "failure")
+
+    def __init__(self, stream: _StreamCall, received: ReceivedRequest) -> None:
+        super().__init__(stream, received)
         self.answer: bytes | None = None
         self.failure: ServerError | None = None
 
-    def refuse(self, error: ServerError) -> None:
-        self.answer = proto_response.encode_refusal(self._received.message.id, error)
-        self._stream.advance()
-
-    def finish(self, response: InferResponse) -> None:
-        inference, self.inference = self.inference, None
-        assert inference is not None
-        self.answer, self.failure = _message(inference, self._received, response)
+    def _answered(self, message: bytes, failure: ServerError | None, *, final: bool) -> None:
+        self.inference = None
+        self.answer, self.failure = message, failure
         self._stream.advance()
 
 
-class _Flow:
+class _DecoupledRequest(_StreamedRequest):
     """A request to a decoupled model: its responses wait for no other request's."""
 
-    __slots__ = ("_received", "_stream", "inference")
+    __slots__ = ()
 
-    def __init__(self, stream: _StreamCall, received: ReceivedRequest) -> None:
-        self._stream = stream
-        self._received = received
-        self.inference: Inference | None = None
+    def end(self) -> None:
+        if infer_proto.wants_empty_final(self._received.message):
+            super().end()
+        else:
+            self._leave()
 
-    def refuse(self, error: ServerError) -> None:
-        message = proto_response.encode_refusal(self._received.message.id, error)
-        self._stream.pass_on_from(self, message, None)
+    def _answered(self, message: bytes, failure: ServerError | None, *, final: bool) -> None:
+        self._stream.send_from(self, message, failure)
+        if final:
+            self._leave()
+
+    def _leave(self) -> None:
+        self.inference = None
         self._stream.leave(self)
-
-    def finish(self, response: InferResponse) -> None:
-        assert self.inference is not None
-        message, failure = _message(self.inference, self._received, response)
-        if not response.empty or proto_infer.wants_empty_final(self._received.message):
-            self._stream.pass_on_from(self, message, failure)
-        if response.final:
-            self.inference = None
-            self._stream.leave(self)
-
-
-def _message(
-    inference: Inference, received: ReceivedRequest, response: InferResponse
-) -> tuple[bytes, ServerError | None]:
-    """What a stream says of a response, and the error that this is, if it is one."""
-    if response.empty:
-        inference.end()
-        return proto_response.encode_empty(received.message), None
-    try:
-        parts = inference.encode(response, final=response.final)
-        return b"".join(proto_wire.streamed(parts)), None
-    except ServerError as error:
-        return proto_response.encode_failure(received.message, error, final=response.final), error

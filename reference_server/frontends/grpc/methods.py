@@ -2,50 +2,107 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from tritonclient.grpc import service_pb2 as pb
 
-from reference_server.codecs import proto_models
-from reference_server.frontends.aside import Aside
-from reference_server.frontends.grpc.calls import Method, deliberated, immediate
+from reference_server.codecs import management_proto
+from reference_server.codecs.proto_wire import Data
+from reference_server.core.errors import unavailable
+from reference_server.core.metadata import CudaRegion, SystemRegion
+from reference_server.core.ports import Clock
+from reference_server.frontends.background import Background
+from reference_server.frontends.grpc import inference
+from reference_server.frontends.grpc.calls import (
+    Call,
+    Method,
+    Running,
+    delegated,
+    deliberated,
+    immediate,
+)
+from reference_server.frontends.mailbox import Mailbox
 from reference_server.gateway.gateway import Gateway
+from reference_server.gateway.inference import HeaderForwarding, Inferences, deliver
+from reference_server.gateway.log_and_trace_settings import LogSettings, TraceSettings
+from reference_server.gateway.repository_control import RepositoryControl
+from reference_server.gateway.shared_memory import SharedMemory
+from reference_server.options import Restriction
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 #: grpc.health.v1.HealthCheckResponse with the status SERVING or NOT_SERVING.
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
+_METADATA_PREFIX = "triton-grpc-protocol-"
+_CATEGORIES = {
+    "health": ("ServerLive", "ServerReady", "ModelReady", "Check"),
+    "metadata": ("ServerMetadata", "ModelMetadata"),
+    "inference": ("ModelInfer", "ModelStreamInfer"),
+    "shared-memory": (
+        *("SystemSharedMemoryStatus", "SystemSharedMemoryRegister"),
+        *("SystemSharedMemoryUnregister", "CudaSharedMemoryStatus"),
+        *("CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
+    ),
+    "model-config": ("ModelConfig",),
+    "model-repository": ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+    "statistics": ("ModelStatistics",),
+    "trace": ("TraceSetting",),
+    "logging": ("LogSettings",),
+}
+#: The group that each method belongs to; `Check` is that of gRPC's own health service.
+CATEGORY = {name: category for category, names in _CATEGORIES.items() for name in names}
 
 
-def table(gateway: Gateway, aside: Aside, *subjects: Mapping[str, Method]) -> Mapping[str, Method]:
+def table(
+    gateway: Gateway,
+    shared_memory: SharedMemory,
+    control: RepositoryControl,
+    loop: asyncio.AbstractEventLoop,
+    clock: Clock,
+    *,
+    restrictions: Mapping[str, Restriction] | None = None,
+    forwarding: HeaderForwarding | None = None,
+) -> Mapping[str, Method]:
     """The methods, by their full names (`/package.Service/Method`).
 
-    `aside` runs what blocks; `subjects` are the tables of the other method modules.
+    `restrictions` are by category; only who sends the right metadata may call its methods.
     """
+    background = Background(loop)
+    answers = Mailbox(loop, deliver)
+    inferences = Inferences(
+        gateway, shared_memory, clock, inference.TRACE_EVENTS, answers.post, forwarding
+    )
     methods: dict[str, Method] = {}
-    for subject in (_CoreMethods(gateway, aside).table(), *subjects):
+    for subject in (
+        _CoreMethods(gateway, background).table(),
+        inference.methods(inferences),
+        _shared_memory(shared_memory),
+        _settings(gateway.logging, gateway.tracing),
+        _repository(control, background),
+    ):
         methods.update((_SERVICE + name, method) for name, method in subject.items())
     # A health request is one string, the name of a service, which Triton does not look at.
     methods[_HEALTH_CHECK] = immediate(
         pb.SystemSharedMemoryStatusRequest,
         lambda request: _SERVING if gateway.ready() else _NOT_SERVING,
     )
-    return methods
+    return restricted(methods, restrictions or {})
 
 
 class _CoreMethods:
     """Health, metadata, configuration and statistics."""
 
-    def __init__(self, gateway: Gateway, aside: Aside) -> None:
+    def __init__(self, gateway: Gateway, background: Background) -> None:
         self._gateway = gateway
-        self._aside = aside
+        self._background = background
 
     def table(self) -> Mapping[str, Method]:
         """The methods, by their names."""
         return {
             "ServerLive": immediate(pb.ServerLiveRequest, self._live),
             "ServerReady": immediate(pb.ServerReadyRequest, self._ready),
-            "ModelReady": deliberated(pb.ModelReadyRequest, self._model_ready, self._aside),
+            "ModelReady": deliberated(pb.ModelReadyRequest, self._model_ready, self._background),
             "ServerMetadata": immediate(pb.ServerMetadataRequest, self._server_metadata),
             "ModelMetadata": immediate(pb.ModelMetadataRequest, self._model_metadata),
             "ModelConfig": immediate(pb.ModelConfigRequest, self._model_config),
@@ -61,23 +118,166 @@ class _CoreMethods:
     def _model_ready(
         self, request: pb.ModelReadyRequest
     ) -> pb.ModelReadyResponse | Callable[[], pb.ModelReadyResponse]:
-        version = proto_models.model_version(request.version)
+        version = management_proto.model_version(request.version)
         questions = self._gateway.model_ready(request.name, version)
         if not questions:
             return pb.ModelReadyResponse(ready=questions is not None)
         return lambda: pb.ModelReadyResponse(ready=all(ask() for ask in questions))
 
     def _server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
-        return proto_models.server_metadata(self._gateway.server_metadata())
+        return management_proto.server_metadata(self._gateway.server_metadata())
 
     def _model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
-        version = proto_models.model_version(request.version)
-        return proto_models.model_metadata(self._gateway.model_metadata(request.name, version))
+        version = management_proto.model_version(request.version)
+        return management_proto.model_metadata(self._gateway.model_metadata(request.name, version))
 
     def _model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        version = proto_models.model_version(request.version)
-        return proto_models.model_config(self._gateway.find(request.name, version).config.proto)
+        version = management_proto.model_version(request.version)
+        return management_proto.model_config(self._gateway.find(request.name, version).config.proto)
 
     def _statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
-        version = proto_models.model_version(request.version)
-        return proto_models.statistics(self._gateway.statistics(request.name, version))
+        version = management_proto.model_version(request.version)
+        return management_proto.statistics(self._gateway.statistics(request.name, version))
+
+
+def _shared_memory(shared_memory: SharedMemory) -> Mapping[str, Method]:
+    """The shared memory RPCs."""
+
+    def system_status(
+        request: pb.SystemSharedMemoryStatusRequest,
+    ) -> pb.SystemSharedMemoryStatusResponse:
+        return management_proto.system_status(shared_memory.regions(SystemRegion, request.name))
+
+    def system_register(
+        request: pb.SystemSharedMemoryRegisterRequest,
+    ) -> pb.SystemSharedMemoryRegisterResponse:
+        shared_memory.register_system(request.name, request.key, request.byte_size, request.offset)
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    def system_unregister(
+        request: pb.SystemSharedMemoryUnregisterRequest,
+    ) -> pb.SystemSharedMemoryUnregisterResponse:
+        shared_memory.unregister(SystemRegion, request.name)
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    def cuda_status(
+        request: pb.CudaSharedMemoryStatusRequest,
+    ) -> pb.CudaSharedMemoryStatusResponse:
+        return management_proto.cuda_status(shared_memory.regions(CudaRegion, request.name))
+
+    def cuda_register(
+        request: pb.CudaSharedMemoryRegisterRequest,
+    ) -> pb.CudaSharedMemoryRegisterResponse:
+        shared_memory.register_cuda(
+            request.name, request.raw_handle, request.device_id, request.byte_size
+        )
+        return pb.CudaSharedMemoryRegisterResponse()
+
+    def cuda_unregister(
+        request: pb.CudaSharedMemoryUnregisterRequest,
+    ) -> pb.CudaSharedMemoryUnregisterResponse:
+        shared_memory.unregister(CudaRegion, request.name)
+        return pb.CudaSharedMemoryUnregisterResponse()
+
+    return {
+        "SystemSharedMemoryStatus": immediate(pb.SystemSharedMemoryStatusRequest, system_status),
+        "SystemSharedMemoryRegister": immediate(
+            pb.SystemSharedMemoryRegisterRequest, system_register
+        ),
+        "SystemSharedMemoryUnregister": immediate(
+            pb.SystemSharedMemoryUnregisterRequest, system_unregister
+        ),
+        "CudaSharedMemoryStatus": immediate(pb.CudaSharedMemoryStatusRequest, cuda_status),
+        "CudaSharedMemoryRegister": immediate(pb.CudaSharedMemoryRegisterRequest, cuda_register),
+        "CudaSharedMemoryUnregister": immediate(
+            pb.CudaSharedMemoryUnregisterRequest, cuda_unregister
+        ),
+    }
+
+
+def _settings(log: LogSettings, trace: TraceSettings) -> Mapping[str, Method]:
+    """The RPCs of settings: without changes they read, with changes they read after."""
+
+    def log_settings(request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
+        return management_proto.log_settings(log.update(management_proto.log_changes(request)))
+
+    def trace_setting(request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
+        changes = management_proto.trace_changes(request)
+        return management_proto.trace_settings(trace.update(changes, request.model_name))
+
+    return {
+        "LogSettings": immediate(pb.LogSettingsRequest, log_settings),
+        "TraceSetting": immediate(pb.TraceSettingRequest, trace_setting),
+    }
+
+
+def _repository(control: RepositoryControl, background: Background) -> Mapping[str, Method]:
+    """The RPCs of repository control. They block, so the work is done in the background."""
+
+    def index(request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+        return management_proto.repository_index(
+            (row.name, row.version, row.state.value if row.state else None, row.reason)
+            for row in control.index(ready_only=request.ready, repository=request.repository_name)
+        )
+
+    def load(request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
+        control.load(
+            request.model_name,
+            management_proto.load_parameters(request.parameters),
+            repository=request.repository_name,
+        )
+        return pb.RepositoryModelLoadResponse()
+
+    def unload(request: pb.RepositoryModelUnloadRequest) -> pb.RepositoryModelUnloadResponse:
+        # A repository's name is refused before anything else is looked at.
+        named = bool(request.repository_name)
+        control.unload(
+            request.model_name,
+            unload_dependents=not named and management_proto.unload_dependents(request),
+            repository=request.repository_name,
+        )
+        return pb.RepositoryModelUnloadResponse()
+
+    return {
+        "RepositoryIndex": delegated(pb.RepositoryIndexRequest, index, background),
+        "RepositoryModelLoad": delegated(pb.RepositoryModelLoadRequest, load, background),
+        "RepositoryModelUnload": delegated(pb.RepositoryModelUnloadRequest, unload, background),
+    }
+
+
+def restricted(
+    table: Mapping[str, Method], restrictions: Mapping[str, Restriction]
+) -> Mapping[str, Method]:
+    """The methods by their full names, each for those whom the restriction of its category lets in.
+
+    `restrictions` are by category.
+    """
+    return {name: _restricted(name, method, restrictions) for name, method in table.items()}
+
+
+def _restricted(name: str, method: Method, restrictions: Mapping[str, Restriction]) -> Method:
+    restriction = restrictions.get(CATEGORY.get(name.rpartition("/")[2], ""))
+    if restriction is None:
+        return method
+    key, value = f"{_METADATA_PREFIX}{restriction.key}", restriction.value
+
+    def start(call: Call) -> Running:
+        if call.metadata(key.lower()) == value:
+            return method.start(call)
+        call.end(unavailable(f"This protocol is restricted, expecting header '{key}'"))
+        return _Refused()
+
+    return Method(start, streams=method.streams)
+
+
+class _Refused:
+    """A call that has been answered before it said anything: what it says does not matter."""
+
+    def receive(self, message: Data) -> None:
+        """It does not matter."""
+
+    def half_close(self) -> None:
+        """It does not matter."""
+
+    def cancel(self) -> None:
+        """It has ended already."""

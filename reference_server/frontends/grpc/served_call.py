@@ -7,9 +7,8 @@ from typing import Protocol
 
 from reference_server.codecs.proto_wire import UNREADABLE, Data
 from reference_server.core.errors import ServerError
-from reference_server.frontends.grpc.calls import Method, Running
-from reference_server.frontends.grpc.errors import STATUS, CallFailed, Status
-from reference_server.frontends.grpc.heads import CallHead
+from reference_server.frontends.grpc.calls import STATUS, CallFailed, Method, Running, Status
+from reference_server.frontends.grpc.headers import CallHead
 from reference_server.frontends.grpc.messages import INFLATE, MessageReader
 
 _TOO_LATE = "Deadline Exceeded"

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
+from reference_server.core.errors import invalid_arg
 from reference_server.frontends.connections import (
     BACKLOG,
     SCRATCH_BYTES,
     OpenConnections,
     cannot_listen,
 )
-from reference_server.frontends.grpc import tls
+from reference_server.frontends.grpc import transport
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.http2.streams import Part
 from reference_server.frontends.grpc.session import Session
-from reference_server.options import GrpcOptions
+from reference_server.options import GrpcOptions, TlsOptions
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +60,7 @@ class GrpcListener:
                 options.port,
                 backlog=BACKLOG,
                 reuse_port=options.reuse_port or None,
-                ssl=None if options.tls is None else tls.server_context(options.tls),
+                ssl=None if options.tls is None else transport.server_context(options.tls),
             )
         except OSError as error:
             raise cannot_listen(address, error) from error
@@ -196,3 +199,29 @@ class _Connection(asyncio.BufferedProtocol):
         if self._options.max_connection_age_grace_ms:
             delay_s = self._options.max_connection_age_grace_ms / 1000
             self._age = self._loop.call_later(delay_s, self.abort)
+
+
+def server_context(options: TlsOptions) -> ssl.SSLContext:
+    """A context that speaks HTTP/2 to those who have the right certificates.
+
+    Raises ServerError if a file cannot be read, or is no certificate or key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # RFC 9113, section 9.2.1
+    context.set_alpn_protocols(["h2"])
+    with _reading(f"'{options.certificate}' with the key '{options.key}'"):
+        context.load_cert_chain(options.certificate, options.key)
+    if options.demands_client_certificate:
+        with _reading(f"the root certificates '{options.root}'"):
+            context.load_verify_locations(options.root)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # ssl.SSLError is one
+        raise invalid_arg(f"cannot use {what} for gRPC: {error}") from error

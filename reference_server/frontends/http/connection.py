@@ -11,10 +11,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from reference_server.frontends.http import errors, heads
-from reference_server.frontends.http.heads import Header
+from reference_server.frontends.http import status_codes
 from reference_server.frontends.http.reading import RequestReader
-from reference_server.frontends.http.request import Part, Request
+from reference_server.frontends.http.request import (
+    Header,
+    Part,
+    Request,
+    chunked_reply_head,
+    reply_head,
+)
 
 #: Requests of one connection that may wait before reading pauses.
 _MAX_PIPELINED = 32
@@ -110,7 +115,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         request.keep_alive = False
         self._current = request
-        request.reply_error(errors.BAD_REQUEST, reason, as_json=True)
+        request.reply_error(status_codes.BAD_REQUEST, reason, as_json=True)
 
     def complete(self, request: Request) -> None:
         """It is handled now, or waits."""
@@ -150,7 +155,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         length = sum(map(len, parts))
-        head = heads.head(
+        head = reply_head(
             request.version, request.keep_alive, status, content_type, headers, length
         )
         self._write([head, *parts])
@@ -159,7 +164,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
         """Write the head of a chunked reply to the current request."""
         self._is_chunked = True
-        self._write([heads.chunked(request.version, request.keep_alive, status, content_type)])
+        self._write([chunked_reply_head(request.version, request.keep_alive, status, content_type)])
 
     def send_chunk(self, data: bytes) -> None:
         """Write one chunk of the body."""

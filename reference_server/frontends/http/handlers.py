@@ -1,4 +1,4 @@
-"""What each operation answers over HTTP. Everything here runs on the loop's thread."""
+"""Who answers each operation over HTTP. Everything here runs on the loop's thread."""
 
 from __future__ import annotations
 
@@ -6,61 +6,59 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from reference_server.codecs import compression, infer_request, infer_response, model_json
-from reference_server.codecs.infer_options import ResponseForm
-from reference_server.core.errors import Code, ServerError, internal, unsupported
+from reference_server.codecs import management_json
+from reference_server.core.errors import Code, ServerError, internal, invalid_arg
+from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.ports import Clock
-from reference_server.core.request import RequestTrace
-from reference_server.core.response import InferResponse
-from reference_server.frontends.aside import Aside
-from reference_server.frontends.forwarding import HeaderForwarding
-from reference_server.frontends.http import errors, routes
-from reference_server.frontends.http.heads import Header
+from reference_server.frontends.background import Background
+from reference_server.frontends.http import inference, routes, status_codes
 from reference_server.frontends.http.request import Request
-from reference_server.frontends.http.restricted import Gatekeeper
 from reference_server.frontends.http.routes import Operation, Route
 from reference_server.frontends.mailbox import Mailbox
 from reference_server.gateway.gateway import Gateway
-from reference_server.gateway.shared_memory import RegionLease, SharedMemory
-from reference_server.repository.versions import ServedModel
+from reference_server.gateway.inference import HeaderForwarding, Inferences, deliver
+from reference_server.gateway.repository_control import RepositoryControl
+from reference_server.gateway.shared_memory import SharedMemory
+from reference_server.options import Restriction
 
 log = logging.getLogger(__name__)
 
-_BINARY = b"application/octet-stream"
-_JSON = b"application/json"
 #: Operations that refuse a method in plain text: Triton leaves the type to its HTTP library.
 _PLAIN = frozenset({Operation.LIVE, Operation.READY, Operation.MODEL_READY, Operation.INFER})
 #: Answers one request; raises ServerError where the answer is an error with a JSON body.
-Handler = Callable[[Request, Route], None]
+_Handler = Callable[[Request, Route], None]
 
 
 class HttpHandlers:
     """Answers requests by asking the gateway.
 
-    `subjects` are the tables of the other handler modules: who answers which operations.
+    `restrictions` are by category; only who sends the right header may ask for its operations.
     """
 
     def __init__(
         self,
         gateway: Gateway,
         shared_memory: SharedMemory,
+        control: RepositoryControl,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
-        *subjects: Mapping[Operation, Handler],
-        gatekeeper: Gatekeeper | None = None,
+        *,
+        restrictions: Mapping[str, Restriction] | None = None,
         forwarding: HeaderForwarding | None = None,
+        background: Background | None = None,
     ) -> None:
-        self._gatekeeper = gatekeeper or Gatekeeper({})
-        self._forwarding = forwarding
         self._gateway = gateway
         self._shared_memory = shared_memory
-        self._clock = clock
-        self._decoder = infer_request.InferRequestDecoder()
-        self._aside = Aside(loop)
-        self._answers: Mailbox[tuple[_InferExchange, InferResponse]] = Mailbox(
-            loop, lambda answer: answer[0].finish(answer[1])
+        self._control = control
+        self._background = background or Background(loop)
+        self._demands = _demands(restrictions or {})
+        answers = Mailbox(loop, deliver)
+        self._inference = inference.InferenceHandlers(
+            Inferences(
+                gateway, shared_memory, clock, inference.TRACE_EVENTS, answers.post, forwarding
+            )
         )
-        self._handlers: dict[Operation, Handler] = {
+        self._handlers: dict[Operation, _Handler] = {
             Operation.LIVE: self._live,
             Operation.READY: self._ready,
             Operation.SERVER_METADATA: self._server_metadata,
@@ -69,33 +67,49 @@ class HttpHandlers:
             Operation.MODEL_CONFIG: self._model_config,
             Operation.MODEL_STATISTICS: self._model_statistics,
             Operation.ALL_STATISTICS: self._all_statistics,
-            Operation.INFER: self._infer,
+            Operation.INFER: self._inference.infer,
+            Operation.GENERATE: self._inference.generate,
+            Operation.GENERATE_STREAM: self._inference.generate_stream,
+            Operation.LOG_SETTINGS: self._log_settings,
+            Operation.TRACE_SETTINGS: self._trace_settings,
+            Operation.SYSTEM_REGION_STATUS: self._system_region_status,
+            Operation.SYSTEM_REGION_REGISTER: self._system_region_register,
+            Operation.SYSTEM_REGION_UNREGISTER: self._system_region_unregister,
+            Operation.CUDA_REGION_STATUS: self._cuda_region_status,
+            Operation.CUDA_REGION_REGISTER: self._cuda_region_register,
+            Operation.CUDA_REGION_UNREGISTER: self._cuda_region_unregister,
+            Operation.REPOSITORY_INDEX: self._repository_index,
+            Operation.REPOSITORY_LOAD: self._repository_load,
+            Operation.REPOSITORY_UNLOAD: self._repository_unload,
         }
-        for subject in subjects:
-            self._handlers.update(subject)
 
     def handle(self, request: Request) -> None:
         """Answer `request`, now or when its model has answered."""
         route = routes.match(request.url)
         if route is None:
-            request.reply_error(errors.NOT_FOUND, "Not Found", as_json=False)
+            request.reply_error(status_codes.NOT_FOUND, "Not Found", as_json=False)
             return
         operation = route.operation
-        if not self._gatekeeper.lets_in(request, operation):
+        demand = self._demands.get(operation)
+        if demand is not None and request.header(demand[0]) != demand[1].value:
+            message = f"This API is restricted, expecting header '{demand[1].key}'"
+            request.reply_error(status_codes.FORBIDDEN, message, as_json=False)
             return
         if not operation.allows(request.method):
             request.reply_error(
-                errors.NOT_ALLOWED, "Method Not Allowed", as_json=operation not in _PLAIN
+                status_codes.NOT_ALLOWED, "Method Not Allowed", as_json=operation not in _PLAIN
             )
             return
         try:
             self._handlers[operation](request, route)
         except ServerError as error:
-            request.reply_error(errors.STATUS[error.code], error.message, as_json=True)
+            request.reply_error(status_codes.STATUS[error.code], error.message, as_json=True)
         except Exception as error:  # a defect of ours must not leave the client waiting
             log.exception("%s %s", request.method, request.url.decode("latin-1"))
             message = f"{type(error).__name__}: {error}"
-            request.reply_error(errors.STATUS[Code.INTERNAL], message, as_json=True)
+            request.reply_error(status_codes.STATUS[Code.INTERNAL], message, as_json=True)
+
+    # -- health, metadata, configuration, statistics
 
     def _live(self, request: Request, route: Route) -> None:
         _reply_health(request, healthy=self._gateway.live())
@@ -104,28 +118,32 @@ class HttpHandlers:
         _reply_health(request, healthy=self._gateway.ready())
 
     def _server_metadata(self, request: Request, route: Route) -> None:
-        request.reply(errors.OK, [model_json.server_metadata(self._gateway.server_metadata())])
+        request.reply(
+            status_codes.OK, [management_json.server_metadata(self._gateway.server_metadata())]
+        )
 
     def _model_metadata(self, request: Request, route: Route) -> None:
         metadata = self._gateway.model_metadata(route.model, route.version())
-        request.reply(errors.OK, [model_json.model_metadata(metadata)])
+        request.reply(status_codes.OK, [management_json.model_metadata(metadata)])
 
     def _model_ready(self, request: Request, route: Route) -> None:
         try:
             questions = self._gateway.model_ready(route.model, route.version())
         except ServerError as error:
-            request.reply_error(errors.STATUS[error.code], error.message, as_json=False)
+            request.reply_error(status_codes.STATUS[error.code], error.message, as_json=False)
             return
 
         def reply(ready: bool) -> None:
             if ready:
-                request.reply(errors.OK, content_type=None)
+                request.reply(status_codes.OK, content_type=None)
             else:
-                request.reply_error(errors.BAD_REQUEST, "Model version not ready", as_json=False)
+                request.reply_error(
+                    status_codes.BAD_REQUEST, "Model version not ready", as_json=False
+                )
 
         if questions:
             asked = questions
-            self._aside.run(
+            self._background.run(
                 lambda: all(ask() for ask in asked), reply, lambda _: reply(ready=False)
             )
         else:
@@ -133,135 +151,129 @@ class HttpHandlers:
 
     def _model_config(self, request: Request, route: Route) -> None:
         config = self._gateway.model_config(route.model, route.version())
-        request.reply(errors.OK, [config.encode()])
+        request.reply(status_codes.OK, [config.encode()])
 
     def _model_statistics(self, request: Request, route: Route) -> None:
         snapshots = self._gateway.statistics(route.model, route.version())
-        request.reply(errors.OK, [model_json.statistics(snapshots)])
+        request.reply(status_codes.OK, [management_json.statistics(snapshots)])
 
     def _all_statistics(self, request: Request, route: Route) -> None:
-        request.reply(errors.OK, [model_json.statistics(self._gateway.statistics())])
+        request.reply(status_codes.OK, [management_json.statistics(self._gateway.statistics())])
 
-    def _infer(self, request: Request, route: Route) -> None:
-        received_ns = self._clock.monotonic_ns()
-        trace: RequestTrace | None = None
-        try:
-            served = self._gateway.find(route.model, route.version())
-            if served.config.decoupled:
-                raise unsupported(
-                    "HTTP end point doesn't support models with decoupled transaction policy"
-                )
-            trace = begin_trace(self._gateway, route.model, received_ns)
-            body = compression.decompress(request.header(b"content-encoding"), request.body)
-            length = infer_request.json_length(
-                request.header(b"inference-header-content-length"), len(body)
-            )
-        except ServerError as error:
-            # Triton types what it finds before the request's own JSON as plain text.
-            self._refuse_early(request, error)
-            if trace is not None:
-                trace.close()
-            return
-        regions = self._shared_memory.lease()
-        exchange = _InferExchange(request, served, regions, self._answers)
-        try:
-            inference, exchange.form = self._decoder.decode(
-                served.config.signature, body, length, exchange, regions
-            )
-            inference.received_ns = received_ns
-            inference.model_version = served.version
-            inference.trace = exchange.trace = trace
-            request.cancellation = inference.cancellation
-            if self._forwarding is not None:
-                inference.parameters = self._forwarding.added(inference.parameters, request.fields)
-            served.infer(inference)
-        except BaseException:
-            regions.release()
-            if trace is not None:
-                trace.close()
-            raise
+    # -- settings: GET reads, POST changes and reads
 
-    @staticmethod
-    def _refuse_early(request: Request, error: ServerError) -> None:
-        headers: list[Header] = []
-        if error.message == compression.UNSUPPORTED_CODING:
-            headers.append((b"Accept-Encoding", ", ".join(compression.CODINGS).encode()))
-        request.reply(
-            errors.STATUS[error.code], [errors.body(error.message)], headers, content_type=None
+    def _log_settings(self, request: Request, route: Route) -> None:
+        log_settings = self._gateway.logging
+        if request.method == "GET":
+            settings = log_settings.read()
+        else:
+            settings = log_settings.update(management_json.read_log_settings(request.body))
+        request.reply(status_codes.OK, [management_json.encode_log_settings(settings)])
+
+    def _trace_settings(self, request: Request, route: Route) -> None:
+        tracing = self._gateway.tracing
+        if request.method == "GET":
+            settings = tracing.read(route.model)
+        else:
+            changes = management_json.read_trace_settings(request.body)
+            settings = tracing.update(changes, route.model)
+        request.reply(status_codes.OK, [management_json.encode_trace_settings(settings)])
+
+    # -- shared memory
+
+    def _system_region_status(self, request: Request, route: Route) -> None:
+        regions = self._shared_memory.regions(SystemRegion, route.name)
+        request.reply(status_codes.OK, [management_json.system_status(regions)])
+
+    def _system_region_register(self, request: Request, route: Route) -> None:
+        _check_name(route, "system")
+        given = management_json.system_registration(request.body)
+        self._shared_memory.register_system(route.name, given.key, given.byte_size, given.offset)
+        request.reply(status_codes.OK)
+
+    def _system_region_unregister(self, request: Request, route: Route) -> None:
+        self._shared_memory.unregister(SystemRegion, route.name)
+        request.reply(status_codes.OK)
+
+    def _cuda_region_status(self, request: Request, route: Route) -> None:
+        regions = self._shared_memory.regions(CudaRegion, route.name)
+        request.reply(status_codes.OK, [management_json.cuda_status(regions)])
+
+    def _cuda_region_register(self, request: Request, route: Route) -> None:
+        _check_name(route, "cuda")
+        given = management_json.cuda_registration(request.body)
+        self._shared_memory.register_cuda(
+            route.name, given.raw_handle, given.device_id, given.byte_size
         )
+        request.reply(status_codes.OK)
+
+    def _cuda_region_unregister(self, request: Request, route: Route) -> None:
+        self._shared_memory.unregister(CudaRegion, route.name)
+        request.reply(status_codes.OK)
+
+    # -- repository control: it blocks, so it is done in the background
+
+    def _repository_index(self, request: Request, route: Route) -> None:
+        ready_only = management_json.index_request(request.body)
+
+        def encoded() -> bytes:
+            # Unlike the others, this operation does not look at the repository's name.
+            return management_json.index(
+                (row.name, row.version, row.state.value if row.state else None, row.reason)
+                for row in self._control.index(ready_only=ready_only)
+            )
+
+        self._reply_later(request, encoded)
+
+    def _repository_load(self, request: Request, route: Route) -> None:
+        def loaded() -> bytes:
+            parameters = management_json.load_parameters(request.body)
+            self._control.load(route.model, parameters, repository=route.name)
+            return b""
+
+        self._reply_later(request, loaded)
+
+    def _repository_unload(self, request: Request, route: Route) -> None:
+        dependents = management_json.unload_dependents(request.body)
+
+        def unloaded() -> bytes:
+            self._control.unload(route.model, unload_dependents=dependents, repository=route.name)
+            return b""
+
+        self._reply_later(request, unloaded)
+
+    def _reply_later(self, request: Request, work: Callable[[], bytes]) -> None:
+        """Reply with what `work` gives, or with its error."""
+
+        def done(body: bytes) -> None:
+            request.reply(status_codes.OK, [body] if body else ())
+
+        def failed(error: Exception) -> None:
+            if not isinstance(error, ServerError):  # a defect must not leave the client waiting
+                log.error("%s %s", request.method, request.url, exc_info=error)
+                error = internal(f"{type(error).__name__}: {error}")
+            request.reply_error(status_codes.STATUS[error.code], error.message, as_json=True)
+
+        self._background.run(work, done, failed)
 
 
-class _InferExchange:
-    """An inference request on its way: the sink that its response comes to."""
-
-    __slots__ = ("_answers", "_regions", "_request", "_served", "form", "trace")
-
-    def __init__(
-        self,
-        request: Request,
-        served: ServedModel,
-        regions: RegionLease,
-        answers: Mailbox[tuple[_InferExchange, InferResponse]],
-    ) -> None:
-        self._request = request
-        self._served = served
-        self._regions = regions
-        self._answers = answers
-        self.form = ResponseForm()
-        self.trace: RequestTrace | None = None
-
-    def send(self, response: InferResponse) -> None:
-        self._answers.post((self, response))
-
-    def finish(self, response: InferResponse) -> None:
-        """Write the reply; on the loop's thread."""
-        if self.trace is not None:
-            self.trace.stamp("HTTP_SEND_START")
-        error = response.error
-        if error is None:
-            try:
-                self._reply(response)
-            except ServerError as fault:
-                error = fault
-            except Exception as defect:  # as in `handle`: nobody is left waiting
-                log.exception("reply of %s", response.model_name)
-                error = internal(f"{type(defect).__name__}: {defect}")
-        if error is not None:
-            self._regions.release()
-            self._request.reply_error(errors.STATUS[error.code], error.message, as_json=False)
-        if self.trace is not None:
-            self.trace.stamp("HTTP_SEND_END")
-            self.trace.close()
-
-    def _reply(self, response: InferResponse) -> None:
-        served = self._served
-        encoded = infer_response.encode(response, self.form, served.config.signature, served.labels)
-        self._regions.release()  # before the reply: whoever reads it may unregister at once
-        headers: list[Header] = []
-        if encoded.json_length is not None:
-            headers.append((b"Inference-Header-Content-Length", b"%d" % encoded.json_length))
-        parts = encoded.parts
-        accepted = self._request.header(b"accept-encoding")
-        coding = compression.accepted(accepted) if accepted else ""
-        if coding:
-            parts = [compression.compress(coding, parts)]
-            headers.append((b"Content-Encoding", coding.encode()))
-        self._request.reply(
-            errors.OK,
-            parts,
-            headers,
-            content_type=_JSON if encoded.json_length is None else _BINARY,
-        )
-
-
-def begin_trace(gateway: Gateway, model: str, received_ns: int) -> RequestTrace | None:
-    """The trace of a request to `model`, if it is its turn. Whoever asked for it closes it."""
-    trace = gateway.tracing.sample(model)
-    if trace is not None:
-        trace.stamp("HTTP_RECV_START", received_ns)
-        trace.stamp("HTTP_RECV_END", received_ns)
-    return trace
+def _demands(
+    restrictions: Mapping[str, Restriction],
+) -> dict[Operation, tuple[bytes, Restriction]]:
+    """The header, in lower case, that each restricted operation demands."""
+    return {
+        operation: (restrictions[category].key.lower().encode(), restrictions[category])
+        for operation, category in routes.CATEGORY.items()
+        if category in restrictions
+    }
 
 
 def _reply_health(request: Request, *, healthy: bool) -> None:
-    request.reply(errors.OK if healthy else errors.STATUS[Code.INVALID_ARG], content_type=None)
+    request.reply(
+        status_codes.OK if healthy else status_codes.STATUS[Code.INVALID_ARG], content_type=None
+    )
+
+
+def _check_name(route: Route, kind: str) -> None:
+    if not route.name:
+        raise invalid_arg(f"'region name' is necessary to register {kind} shared memory region")

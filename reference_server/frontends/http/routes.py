@@ -52,6 +52,34 @@ class Operation(enum.Enum):
         return method == self.value[0] or method in self.value[2:]
 
 
+_CATEGORIES: dict[str, tuple[Operation, ...]] = {
+    "health": (Operation.LIVE, Operation.READY, Operation.MODEL_READY),
+    "metadata": (Operation.SERVER_METADATA, Operation.MODEL_METADATA),
+    "inference": (Operation.INFER, Operation.GENERATE, Operation.GENERATE_STREAM),
+    "shared-memory": (
+        Operation.SYSTEM_REGION_STATUS,
+        Operation.SYSTEM_REGION_REGISTER,
+        Operation.SYSTEM_REGION_UNREGISTER,
+        Operation.CUDA_REGION_STATUS,
+        Operation.CUDA_REGION_REGISTER,
+        Operation.CUDA_REGION_UNREGISTER,
+    ),
+    "model-config": (Operation.MODEL_CONFIG,),
+    "model-repository": (
+        Operation.REPOSITORY_INDEX,
+        Operation.REPOSITORY_LOAD,
+        Operation.REPOSITORY_UNLOAD,
+    ),
+    "statistics": (Operation.MODEL_STATISTICS, Operation.ALL_STATISTICS),
+    "trace": (Operation.TRACE_SETTINGS,),
+    "logging": (Operation.LOG_SETTINGS,),
+}
+#: The group of operations that `--http-restricted-api` may restrict together.
+CATEGORY = {
+    operation: category for category, operations in _CATEGORIES.items() for operation in operations
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """An operation, and whom it is about: a model, or the `name` of something else.

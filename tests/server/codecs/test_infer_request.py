@@ -8,8 +8,8 @@ import pytest
 from server.support.regions import MadeUpRegions
 from server.support.requests import NullSink, signature
 
-from reference_server.codecs.infer_options import OutputForm, ResponseForm
-from reference_server.codecs.infer_request import InferRequestDecoder, json_length
+from reference_server.codecs.infer_json import InferRequestDecoder, json_length
+from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import SequenceFlag

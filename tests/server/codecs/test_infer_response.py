@@ -5,8 +5,8 @@ import pytest
 from server.support.regions import MadeUpRegions
 from server.support.requests import array_tensor, signature
 
-from reference_server.codecs.infer_options import OutputForm, ResponseForm
-from reference_server.codecs.infer_response import encode
+from reference_server.codecs.infer_json_response import encode
+from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.response import InferResponse

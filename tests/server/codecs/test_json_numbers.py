@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.codecs import grisu, json_numbers
-from reference_server.codecs.json_numbers import encode, encode_string
+from reference_server.codecs import grisu, json_data
+from reference_server.codecs.json_data import encode, encode_string
 from reference_server.codecs.rapid_json import loads
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "rapid_json_numbers.json").read_text())
-MANY = json_numbers._FEW + 1
+MANY = json_data._FEW + 1
 DOUBLES = st.floats() | st.integers(0, 2**64 - 1).map(
     lambda bits: struct.unpack("<d", struct.pack("<Q", bits))[0]
 )
@@ -84,7 +84,7 @@ def test_all_magnitudes_are_printed_alike_and_read_back(values):
 
 
 def test_rounds_are_joined():
-    count = json_numbers._ROUND
+    count = json_data._ROUND
     array = np.concatenate([np.arange(count), np.arange(count) + 0.1, [math.nan]])
     assert texts(array) == one_by_one(array)
 

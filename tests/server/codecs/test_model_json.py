@@ -4,7 +4,7 @@ import json
 
 from server.support.requests import signature
 
-from reference_server.codecs import model_json
+from reference_server.codecs import management_json
 from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import ModelMetadata, ServerMetadata
 from reference_server.core.telemetry import BatchStatistics, Duration, Snapshot
@@ -15,14 +15,14 @@ OA = {"OA": (DataType.BYTES, [2, -1])}
 
 def test_server_metadata():
     metadata = ServerMetadata("triton", "2.51.0", ("classification", "statistics"))
-    assert model_json.server_metadata(metadata) == (
+    assert management_json.server_metadata(metadata) == (
         b'{"name":"triton","version":"2.51.0","extensions":["classification","statistics"]}'
     )
 
 
 def test_model_metadata_of_a_batching_model():
     metadata = ModelMetadata(signature(A, OA, name="bat", max_batch_size=8), (1, 10), "python")
-    assert model_json.model_metadata(metadata) == (
+    assert management_json.model_metadata(metadata) == (
         b'{"name":"bat","versions":["1","10"],"platform":"python",'
         b'"inputs":[{"name":"A","datatype":"FP32","shape":[-1,4]}],'
         b'"outputs":[{"name":"OA","datatype":"BYTES","shape":[-1,2,-1]}]}'
@@ -31,7 +31,7 @@ def test_model_metadata_of_a_batching_model():
 
 def test_model_metadata_shows_dims_and_not_the_reshape():
     tensor = {"A": (DataType.FP32, [4], {"reshape": (2, 2), "optional": True})}
-    text = model_json.model_metadata(ModelMetadata(signature(tensor), (1,), "ensemble"))
+    text = management_json.model_metadata(ModelMetadata(signature(tensor), (1,), "ensemble"))
     assert b'"inputs":[{"name":"A","datatype":"FP32","shape":[4]}],"outputs":[]' in text
 
 
@@ -52,7 +52,7 @@ def test_statistics():
         cache_miss=Duration(15, 16),
         batches={4: BatchStatistics(Duration(17, 18), Duration(19, 20), Duration(21, 22))},
     )
-    assert model_json.statistics([snapshot]) == (
+    assert management_json.statistics([snapshot]) == (
         b'{"model_stats":[{"name":"m","version":"3","last_inference":1795190437433,'
         b'"inference_count":5,"execution_count":2,"inference_stats":{'
         b'"success":{"count":1,"ns":2},"fail":{"count":3,"ns":4},"queue":{"count":5,"ns":6},'
@@ -66,10 +66,10 @@ def test_statistics():
 
 
 def test_statistics_keep_the_order_given():
-    text = model_json.statistics([Snapshot("b", 1), Snapshot("a", 2), Snapshot("a", 1)])
+    text = management_json.statistics([Snapshot("b", 1), Snapshot("a", 2), Snapshot("a", 1)])
     listed = [(entry["name"], entry["version"]) for entry in json.loads(text)["model_stats"]]
     assert listed == [("b", "1"), ("a", "2"), ("a", "1")]
 
 
 def test_statistics_of_nothing():
-    assert model_json.statistics([]) == b'{"model_stats":[]}'
+    assert management_json.statistics([]) == b'{"model_stats":[]}'

@@ -6,9 +6,9 @@ from server.support.regions import MadeUpRegions
 from server.support.requests import NullSink, array_tensor
 from tritonclient.grpc import service_pb2 as pb
 
-from reference_server.codecs import proto_infer, proto_response
-from reference_server.codecs.infer_options import OutputForm, ResponseForm
-from reference_server.codecs.proto_memo import RequestMemo
+from reference_server.codecs import infer_proto, infer_proto_response
+from reference_server.codecs.infer_proto import InferMessageDecoder
+from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
@@ -40,8 +40,8 @@ def decode(*inputs, raw=RAW, regions=None, given=None, **fields):
     message = pb.ModelInferRequest(
         inputs=inputs or [x()], raw_input_contents=raw, parameters=held(given or {}), **fields
     )
-    received = RequestMemo().read(message.SerializeToString())
-    return proto_infer.decode(MODEL, received, NullSink(), regions or MadeUpRegions())
+    received = InferMessageDecoder().read(message.SerializeToString())
+    return infer_proto.decode(MODEL, received, NullSink(), regions or MadeUpRegions())
 
 
 def refusal(*inputs, **fields):
@@ -56,7 +56,9 @@ def typed(datatype, shape=(2,), **contents):
 
 
 def encode(response, form=None, signature=MODEL, labels=None, **more):
-    parts = proto_response.encode(response, form or ResponseForm(), signature, labels or {}, **more)
+    parts = infer_proto_response.encode(
+        response, form or ResponseForm(), signature, labels or {}, **more
+    )
     return pb.ModelInferResponse.FromString(b"".join(parts))
 
 
@@ -228,12 +230,12 @@ def test_classes():
 
 
 def test_what_a_stream_says_of_errors():
-    refused = proto_response.encode_refusal("i", invalid_arg("no"))
+    refused = infer_proto_response.encode_refusal("i", invalid_arg("no"))
     assert pb.ModelStreamInferResponse.FromString(refused) == pb.ModelStreamInferResponse(
         error_message="no", infer_response=pb.ModelInferResponse(id="i")
     )
     request = pb.ModelInferRequest(model_name="m", model_version="2", id="i")
-    failed = proto_response.encode_failure(request, invalid_arg("no"), final=True)
+    failed = infer_proto_response.encode_failure(request, invalid_arg("no"), final=True)
     response = pb.ModelStreamInferResponse.FromString(failed)
     assert response.error_message == "no"
     assert response.infer_response.model_version == "2"

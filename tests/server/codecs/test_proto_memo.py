@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from reference_server.codecs import proto_infer, proto_response
-from reference_server.codecs.infer_options import OutputForm, ResponseForm
-from reference_server.codecs.proto_memo import RequestMemo
+from reference_server.codecs import infer_proto, infer_proto_response
+from reference_server.codecs.infer_proto import InferMessageDecoder
+from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
 from reference_server.core.response import InferResponse
@@ -65,7 +65,7 @@ def told(decoded):
 def both(memo, data, signature=None):
     """What the memo reads, and what is read without it."""
     signature = signature or Signature()
-    plain = proto_infer.decode(signature, RequestMemo().read(data), None, Regions())
+    plain = infer_proto.decode(signature, InferMessageDecoder().read(data), None, Regions())
     return told(memo.decode(signature, memo.read(data), None, Regions())), told(plain)
 
 
@@ -86,14 +86,14 @@ KINDS = [
 
 @given(st.lists(st.sampled_from(KINDS), max_size=12))
 def test_a_memo_changes_nothing(sent):
-    memo = RequestMemo()
+    memo = InferMessageDecoder()
     for one in sent:
         found, plain = both(memo, one.SerializeToString())
         assert found == plain
 
 
 def test_the_same_head_is_parsed_once_and_has_data_of_its_own():
-    memo = RequestMemo()
+    memo = InferMessageDecoder()
     first, second = (
         memo.read(message(raw=[raw]).SerializeToString()) for raw in (b"abcd", b"wxyz")
     )
@@ -104,14 +104,14 @@ def test_the_same_head_is_parsed_once_and_has_data_of_its_own():
 
 
 def test_data_that_is_missing_is_missed_again():
-    memo = RequestMemo()
+    memo = InferMessageDecoder()
     both(memo, message().SerializeToString())
     with pytest.raises(ServerError, match="unable to find data for input tensor 'X'"):
         memo.decode(Signature(), memo.read(message(raw=()).SerializeToString()), None, Regions())
 
 
 def test_regions_are_asked_for_each_time():
-    memo, regions = RequestMemo(), Regions()
+    memo, regions = InferMessageDecoder(), Regions()
     one = message(raw=())
     one.inputs[0].parameters["shared_memory_region"].string_param = "r"
     one.inputs[0].parameters["shared_memory_byte_size"].int64_param = 4
@@ -121,7 +121,7 @@ def test_regions_are_asked_for_each_time():
 
 
 def test_long_heads_are_not_kept():
-    memo = RequestMemo()
+    memo = InferMessageDecoder()
     memo.read(b"")
     for letter in "ab":
         data = message(id=letter * 5_000).SerializeToString()
@@ -132,14 +132,14 @@ def test_long_heads_are_not_kept():
 
 
 def test_what_is_kept_is_bounded():
-    memo = RequestMemo()
+    memo = InferMessageDecoder()
     for number in range(600):
         both(memo, message(id=str(number)).SerializeToString())
-    assert len(memo._messages) == len(memo._templates) == 256
+    assert len(memo._memo._values) == 256
 
 
 def test_another_models_template_is_not_taken():
-    memo = RequestMemo()
+    memo = InferMessageDecoder()
     both(memo, message().SerializeToString())
     found, plain = both(memo, message().SerializeToString(), Signature("renamed"))
     assert found == plain
@@ -151,7 +151,7 @@ def response(**fields):
 
 
 def encoded(one, final=None):
-    parts = proto_response.encode(one, ResponseForm(), Signature(), {}, final=final)
+    parts = infer_proto_response.encode(one, ResponseForm(), Signature(), {}, final=final)
     return pb.ModelInferResponse.FromString(b"".join(parts))
 
 
@@ -172,6 +172,6 @@ def test_parameters_that_are_equal_keep_their_kinds(value, kind):
 
 
 def test_a_form_that_is_kept_has_no_place():
-    memo = RequestMemo()
+    memo = InferMessageDecoder()
     _, form = memo.decode(Signature(), memo.read(message().SerializeToString()), None, Regions())
     assert form.of("Y") == OutputForm()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.codecs import proto_models
+from reference_server.codecs import management_proto
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.metadata import ModelMetadata, Signature, TensorConfig
@@ -19,12 +19,12 @@ STOL = (
 
 @given(st.integers(0, 2**63 - 1), st.sampled_from(["", " ", "\t\n", "+", "000"]))
 def test_a_version_is_read_as_c_reads_numbers(number, before):
-    assert proto_models.model_version(f"{before}{number}") == number
-    assert proto_models.model_version(f"{before}{number}.7x") == number
+    assert management_proto.model_version(f"{before}{number}") == number
+    assert management_proto.model_version(f"{before}{number}.7x") == number
 
 
 def test_no_text_is_the_latest():
-    assert proto_models.model_version("") == LATEST
+    assert management_proto.model_version("") == LATEST
 
 
 @pytest.mark.parametrize(
@@ -32,25 +32,25 @@ def test_no_text_is_the_latest():
 )
 def test_what_is_no_number_of_64_bits_is_refused(text):
     with pytest.raises(ServerError) as caught:
-        proto_models.model_version(text)
+        management_proto.model_version(text)
     assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, STOL.format(text))
 
 
 @pytest.mark.parametrize("text", ["-1", " -2", str(-(2**63))])
 def test_a_number_below_zero_is_refused(text):
     with pytest.raises(ServerError, match="invalid model version specified ") as caught:
-        proto_models.model_version(text)
+        management_proto.model_version(text)
     assert caught.value.code is Code.INVALID_ARG
 
 
 def test_minus_zero_is_zero():
-    assert proto_models.model_version("-0") == 0
+    assert management_proto.model_version("-0") == 0
 
 
 def test_metadata_of_a_model_that_batches():
     tensor = TensorConfig("X", DataType.BYTES, (-1, 2))
     signature = Signature("m", 4, (tensor,), ())
-    message = proto_models.model_metadata(ModelMetadata(signature, (1, 12), "python"))
+    message = management_proto.model_metadata(ModelMetadata(signature, (1, 12), "python"))
     assert (message.name, list(message.versions), message.platform) == ("m", ["1", "12"], "python")
     assert [(i.name, i.datatype, list(i.shape)) for i in message.inputs] == [
         ("X", "BYTES", [-1, -1, 2])
@@ -68,7 +68,7 @@ def test_statistics_say_every_duration_even_those_of_nothing():
         success=Duration(5, 100),
         batches={4: BatchStatistics(compute_infer=Duration(1, 9))},
     )
-    (model,) = proto_models.statistics([snapshot]).model_stats
+    (model,) = management_proto.statistics([snapshot]).model_stats
     assert (model.version, model.last_inference, model.inference_count) == ("3", 7, 5)
     assert (model.inference_stats.success.count, model.inference_stats.success.ns) == (5, 100)
     assert model.inference_stats.HasField("cache_miss")

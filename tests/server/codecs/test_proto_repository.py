@@ -3,12 +3,12 @@
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from reference_server.codecs import proto_repository
+from reference_server.codecs import management_proto
 from reference_server.core.errors import Code, ServerError
 
 
 def test_index_leaves_out_what_is_not_known():
-    (first, second) = proto_repository.repository_index(
+    (first, second) = management_proto.repository_index(
         [("a", None, None, ""), ("b", 1, "UNAVAILABLE", "unloaded")]
     ).models
     assert (first.name, first.version, first.state, first.reason) == ("a", "", "", "")
@@ -22,7 +22,7 @@ def test_load_parameters_are_of_any_kind():
     request.parameters["i"].int64_param = 0
     request.parameters["b"].bool_param = False
     request.parameters["none"].SetInParent()
-    assert proto_repository.load_parameters(request.parameters) == {
+    assert management_proto.load_parameters(request.parameters) == {
         "config": "c", "file:x": b"y", "i": 0, "b": False, "none": False,
     }  # fmt: skip
 
@@ -42,11 +42,11 @@ def unload_request(**value):
     ],
 )
 def test_unload_dependents(request_, wanted):
-    assert proto_repository.unload_dependents(request_) is wanted
+    assert management_proto.unload_dependents(request_) is wanted
 
 
 @pytest.mark.parametrize("value", [{}, {"string_param": "true"}, {"int64_param": 1}])
 def test_unload_dependents_is_a_bool(value):
     with pytest.raises(ServerError, match="expected bool_param") as caught:
-        proto_repository.unload_dependents(unload_request(**value))
+        management_proto.unload_dependents(unload_request(**value))
     assert caught.value.code is Code.INVALID_ARG

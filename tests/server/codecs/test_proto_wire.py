@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.codecs import proto_wire
-from reference_server.codecs.proto_memo import RequestMemo
+from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.core.errors import Code, ServerError
 
 SMALL = st.binary(max_size=20)
@@ -31,7 +31,7 @@ MESSAGES = st.builds(
 def read(data):
     """What `data` says, as one message; None if it is none."""
     try:
-        received = RequestMemo().read(data)
+        received = InferMessageDecoder().read(data)
     except ServerError:
         return None
     message = pb.ModelInferRequest()
@@ -102,13 +102,13 @@ def test_what_no_client_sends_is_judged_as_by_protobuf(more):
 
 def test_what_is_no_request_is_an_internal_error():
     with pytest.raises(ServerError, match="Unable to parse request") as caught:
-        RequestMemo().read(b"\x0a")
+        InferMessageDecoder().read(b"\x0a")
     assert caught.value.code is Code.INTERNAL
 
 
 def test_raw_contents_are_views_of_what_was_received():
     data = pb.ModelInferRequest(model_name="m", raw_input_contents=[b"abc"]).SerializeToString()
-    (content,) = RequestMemo().read(data).raw
+    (content,) = InferMessageDecoder().read(data).raw
     assert content.obj is data
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.codecs import region_json
+from reference_server.codecs import management_json
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.metadata import CudaRegion, SystemRegion
 
@@ -30,15 +30,15 @@ def fault(read, fields):
 
 def test_a_system_registration():
     fields = {"key": "/k", "byte_size": 2**64 - 1, "offset": 4096, "other": []}
-    assert region_json.system_registration(body(fields)) == ("/k", 2**64 - 1, 4096)
+    assert management_json.system_registration(body(fields)) == ("/k", 2**64 - 1, 4096)
 
 
 def test_an_offset_may_be_left_out():
-    assert region_json.system_registration(body({"key": "k", "byte_size": 1})) == ("k", 1, 0)
+    assert management_json.system_registration(body({"key": "k", "byte_size": 1})) == ("k", 1, 0)
 
 
 def test_a_key_ends_with_its_first_nul():
-    assert region_json.system_registration(body({"key": "k\0l", "byte_size": 1})).key == "k"
+    assert management_json.system_registration(body({"key": "k\0l", "byte_size": 1})).key == "k"
 
 
 SYSTEM_FAULTS = {
@@ -53,7 +53,7 @@ SYSTEM_FAULTS = {
 
 @pytest.mark.parametrize(("fields", "code", "said"), SYSTEM_FAULTS.values(), ids=SYSTEM_FAULTS)
 def test_a_fault_of_a_system_registration(fields, code, said):
-    assert fault(region_json.system_registration, fields) == (code, said)
+    assert fault(management_json.system_registration, fields) == (code, said)
 
 
 def cuda(**changes):
@@ -61,7 +61,7 @@ def cuda(**changes):
 
 
 def test_a_cuda_registration():
-    assert region_json.cuda_registration(body(cuda())) == (HANDLE, 1, 64)
+    assert management_json.cuda_registration(body(cuda())) == (HANDLE, 1, 64)
 
 
 @given(st.lists(st.tuples(st.integers(0, 86), st.sampled_from("\n*-_=. \0é")), max_size=5))
@@ -69,7 +69,9 @@ def test_what_is_not_base64_is_skipped(strangers):
     text = B64.rstrip("=")
     for at, stranger in strangers:
         text = text[:at] + stranger + text[at:]
-    assert region_json.cuda_registration(body(cuda(raw_handle={"b64": text}))).raw_handle == HANDLE
+    assert (
+        management_json.cuda_registration(body(cuda(raw_handle={"b64": text}))).raw_handle == HANDLE
+    )
 
 
 BAD_HANDLE = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
@@ -89,19 +91,19 @@ CUDA_FAULTS = {
 
 @pytest.mark.parametrize(("fields", "code", "said"), CUDA_FAULTS.values(), ids=CUDA_FAULTS)
 def test_a_fault_of_a_cuda_registration(fields, code, said):
-    assert fault(region_json.cuda_registration, fields) == (code, said)
+    assert fault(management_json.cuda_registration, fields) == (code, said)
 
 
 def test_status():
     regions = [SystemRegion('a"', "/k", 0, 64), SystemRegion("b", "l", 4096, 2**40)]
-    assert region_json.system_status(regions) == (
+    assert management_json.system_status(regions) == (
         b'[{"name":"a\\"","key":"/k","offset":0,"byte_size":64},'
         b'{"name":"b","key":"l","offset":4096,"byte_size":1099511627776}]'
     )
-    assert region_json.cuda_status([CudaRegion("c", 1, 64)]) == (
+    assert management_json.cuda_status([CudaRegion("c", 1, 64)]) == (
         b'[{"name":"c","device_id":1,"byte_size":64}]'
     )
 
 
 def test_status_of_nothing():
-    assert region_json.system_status([]) == region_json.cuda_status([]) == b"[]"
+    assert management_json.system_status([]) == management_json.cuda_status([]) == b"[]"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_server.codecs import repository_json
+from reference_server.codecs import management_json
 from reference_server.core.errors import ServerError
 
 
@@ -14,16 +14,16 @@ from reference_server.core.errors import ServerError
     ],
 )  # fmt: skip
 def test_index_request(body, ready_only):
-    assert repository_json.index_request(body) is ready_only
+    assert management_json.index_request(body) is ready_only
 
 
 def test_index_leaves_out_what_is_not_known():
     rows = [("a", None, None, ""), ("b", 1, "READY", ""), ("c", None, "UNAVAILABLE", 'x"\n')]
-    assert repository_json.index(rows) == (
+    assert management_json.index(rows) == (
         b'[{"name":"a"},{"name":"b","version":"1","state":"READY"},'
         b'{"name":"c","state":"UNAVAILABLE","reason":"x\\"\\n"}]'
     )
-    assert repository_json.index([]) == b"[]"
+    assert management_json.index([]) == b"[]"
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ def test_index_leaves_out_what_is_not_known():
 )  # fmt: skip
 def test_files_are_base64_of_any_kind(text, content):
     body = f'{{"parameters":{{"file:x":"{text}","config":"c"}}}}'.encode()
-    assert repository_json.load_parameters(body) == {"file:x": content, "config": "c"}
+    assert management_json.load_parameters(body) == {"file:x": content, "config": "c"}
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"parameters":{}}', b'{"x":1}'])
 def test_a_load_needs_no_parameters(body):
-    assert repository_json.load_parameters(body) == {}
+    assert management_json.load_parameters(body) == {}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_load_needs_no_parameters(body):
 )
 def test_what_is_no_load_request(body, said):
     with pytest.raises(ServerError, match=said):
-        repository_json.load_parameters(body)
+        management_json.load_parameters(body)
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_what_is_no_load_request(body, said):
     ],
 )  # fmt: skip
 def test_an_unload_request_may_make_no_sense(body, wanted):
-    assert repository_json.unload_dependents(body) is wanted
+    assert management_json.unload_dependents(body) is wanted

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_server.codecs import settings_json
+from reference_server.codecs import management_json
 from reference_server.core.errors import Code, ServerError
 
 
@@ -18,22 +18,22 @@ def read_until_refused(changes):
 
 
 def log(text):
-    return settings_json.read_log_settings(memoryview(text.encode()))
+    return management_json.read_log_settings(memoryview(text.encode()))
 
 
 def trace(text):
-    return settings_json.read_trace_settings(memoryview(text.encode()))
+    return management_json.read_trace_settings(memoryview(text.encode()))
 
 
 def test_settings_of_the_log_are_written_as_they_are():
-    assert settings_json.encode_log_settings({"log_file": "é", "log_info": True, "n": 5}) == (
+    assert management_json.encode_log_settings({"log_file": "é", "log_info": True, "n": 5}) == (
         '{"log_file":"é","log_info":true,"n":5}'.encode()
     )
 
 
 def test_trace_levels_are_a_list_and_the_rest_are_strings():
     settings = {"trace_level": ["A", "B"], "trace_rate": ("5",)}
-    assert settings_json.encode_trace_settings(settings) == (
+    assert management_json.encode_trace_settings(settings) == (
         b'{"trace_level":["A","B"],"trace_rate":"5"}'
     )
 

@@ -2,8 +2,8 @@
 
 from tritonclient.grpc import service_pb2 as pb
 
-from reference_server.frontends.grpc import restricted as grpc_restricted
-from reference_server.frontends.http import restricted as http_restricted
+from reference_server.frontends.grpc import methods as grpc_methods
+from reference_server.frontends.http import routes as http_routes
 from reference_server.frontends.http.routes import Operation
 
 RPCS = {method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
@@ -45,4 +45,4 @@ def test_every_rpc_has_its_operation():
 
 def test_both_restrict_the_same_groups():
     for operation, rpc in RPC_OF.items():
-        assert http_restricted.CATEGORY[operation] == grpc_restricted.CATEGORY[rpc]
+        assert http_routes.CATEGORY[operation] == grpc_methods.CATEGORY[rpc]

@@ -11,7 +11,6 @@ from server.support.http import Client, get
 from server.support.requests import PATIENCE_S
 from tritonclient.grpc import service_pb2 as pb
 
-from reference_server.frontends.aside import Aside
 from reference_server.frontends.grpc import methods
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.gateway.shared_memory import SharedMemory
@@ -19,7 +18,7 @@ from reference_server.gateway.shared_memory import SharedMemory
 
 def over_http(asked, loop):
     """Asks; gives what tells the answer, None before there is one."""
-    client = Client(HttpHandlers(asked, SharedMemory(), loop, ManualClock()).handle)
+    client = Client(HttpHandlers(asked, SharedMemory(), None, loop, ManualClock()).handle)
     client.send(get("/v2/models/m/ready"))
     replies = []
 
@@ -33,7 +32,8 @@ def over_http(asked, loop):
 def over_grpc(asked, loop):
     """The same."""
     call = MadeUpCall()
-    running = methods.table(asked, Aside(loop))[f"{SERVICE}ModelReady"].start(call)
+    table = methods.table(asked, SharedMemory(), None, loop, ManualClock())
+    running = table[f"{SERVICE}ModelReady"].start(call)
     running.receive(pb.ModelReadyRequest(name="m").SerializeToString())
     running.half_close()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.gateway.control import RepositoryControl
+from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.options import ControlMode
 from reference_server.repository.model_folders import Override
 

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.gateway.logging import LogSettings
+from reference_server.gateway.log_and_trace_settings import LogSettings
 from reference_server.options import LogOptions
 
 START = {

@@ -6,7 +6,7 @@ from server.support.model_folders import VECTOR
 from server.support.requests import a_request
 
 from reference_server.core.telemetry import FailureReason, MetricKind
-from reference_server.gateway.metrics import MetricsGateway, new_registry
+from reference_server.gateway.gateway import MetricsGateway, new_registry
 from reference_server.observability.server_metrics import HostMetrics
 
 

@@ -4,7 +4,7 @@ import pytest
 from server.support.regions import object_file, shared_object
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.metadata import SystemRegion
+from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.gateway.shared_memory import SharedMemory
 
 
@@ -22,30 +22,30 @@ def shared_memory():
 
 
 def test_a_system_region_comes_and_goes(key, shared_memory):
-    shared_memory.system_register("r", key, 64)
-    assert shared_memory.system_status() == [SystemRegion("r", key, 0, 64)]
+    shared_memory.register_system("r", key, 64)
+    assert shared_memory.regions(SystemRegion) == [SystemRegion("r", key, 0, 64)]
     lease = shared_memory.lease()
     lease.output_buffer("r", 0, 4).write(memoryview(b"abcd"))
     lease.release()
     assert object_file(key).read_bytes()[:4] == b"abcd"
-    shared_memory.system_unregister("r")
-    assert shared_memory.system_status() == []
+    shared_memory.unregister(SystemRegion, "r")
+    assert shared_memory.regions(SystemRegion) == []
 
 
 def test_kinds_are_kept_apart(key, shared_memory):
-    shared_memory.system_register("r", key, 64)
-    shared_memory.cuda_unregister("r")
-    shared_memory.cuda_unregister()
-    assert shared_memory.cuda_status() == []
+    shared_memory.register_system("r", key, 64)
+    shared_memory.unregister(CudaRegion, "r")
+    shared_memory.unregister(CudaRegion)
+    assert shared_memory.regions(CudaRegion) == []
     with pytest.raises(ServerError, match="not CUDA shared memory"):
-        shared_memory.cuda_status("r")
+        shared_memory.regions(CudaRegion, "r")
 
 
 @pytest.mark.parametrize("slashes", ["", "/", "//"])
 def test_the_objects_of_a_server_are_refused(slashes, shared_memory):
     key = slashes + "triton_python_backend_shm_region_7"
     with pytest.raises(ServerError) as caught:
-        shared_memory.system_register("r", key, 64)
+        shared_memory.register_system("r", key, 64)
     assert (caught.value.code, caught.value.message) == (
         Code.INVALID_ARG,
         f"cannot register shared memory region 'r' with key '{key}' as the key contains the "

@@ -4,7 +4,7 @@ import pytest
 from server.support.clock import ManualClock
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.gateway.tracing import TraceSettings
+from reference_server.gateway.log_and_trace_settings import TraceSettings
 from reference_server.options import TraceOptions
 
 NAMES = ("trace_level", "trace_rate", "trace_count", "log_frequency")

@@ -142,13 +142,13 @@ def test_closing_survives_a_client_that_is_gone():
 def test_an_output_goes_through_the_gateway_to_the_device():
     driver = HostDriver()
     shared_memory = SharedMemory(lambda: driver)
-    shared_memory.cuda_register("r", HANDLE, 0, 64)
+    shared_memory.register_cuda("r", HANDLE, 0, 64)
     lease = shared_memory.lease()
     lease.output_buffer("r", 4, 2).write(lease.view("r", 0, 2))
     lease.release()
     assert driver.memory[4:6].tolist() == [0, 1]
-    assert shared_memory.cuda_status() == [CudaRegion("r", 0, 64)]
-    shared_memory.cuda_unregister("r")
+    assert shared_memory.regions(CudaRegion) == [CudaRegion("r", 0, 64)]
+    shared_memory.unregister(CudaRegion, "r")
     assert driver.log[-1] == ("close", 0)
 
 
@@ -198,13 +198,13 @@ def client_on_a_gpu():
 def test_a_region_of_another_process_on_a_gpu(client_on_a_gpu):
     process, handle = client_on_a_gpu
     shared_memory = SharedMemory()
-    shared_memory.cuda_register("r", handle, 0, 4096)
+    shared_memory.register_cuda("r", handle, 0, 4096)
     assert refusal(shared_memory.cuda_register, "s", handle, 0, 1 << 40) == REFUSED
     assert refusal(shared_memory.cuda_register, "s", handle, 99, 64) == REFUSED
     lease = shared_memory.lease()
     assert bytes(lease.view("r", 3, 4)) == bytes([3, 4, 5, 6])
     lease.output_buffer("r", 0, 8).write(memoryview(b"from us!"))
     lease.release()
-    shared_memory.cuda_unregister("r")
+    shared_memory.unregister(CudaRegion, "r")
     told, _ = process.communicate("\n")
     assert bytes.fromhex(told) == b"from us!"

@@ -13,7 +13,6 @@ from reference_server.core.errors import not_found
 from reference_server.core.request import LATEST, InferRequest
 from reference_server.core.response import InferResponse
 from reference_server.core.rules import RequestRules
-from reference_server.frontends.http import generate, settings, shared_memory
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.gateway.gateway import Gateway
 from reference_server.gateway.shared_memory import SharedMemory
@@ -113,15 +112,12 @@ class Frontend:
         self._loop = HandCrankedLoop()
         self.shared_memory = SharedMemory()
         self.gateway = gateway(*models, is_complete=is_complete, **options)
-        clock = ManualClock(now_ns=42)
         handlers = HttpHandlers(
             self.gateway,
             self.shared_memory,
+            None,  # no test of a repository's operations goes this way
             self._loop,
-            clock,
-            shared_memory.handlers(self.shared_memory),
-            settings.handlers(self.gateway.logging, self.gateway.tracing),
-            generate.handlers(self.gateway, self._loop, clock),
+            ManualClock(now_ns=42),
         )
         self.client = Client(handlers.handle)
 

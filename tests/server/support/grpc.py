@@ -11,8 +11,7 @@ from tritonclient.grpc import service_pb2 as pb
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
-from reference_server.frontends.aside import Aside
-from reference_server.frontends.grpc import inference, methods, settings, shared_memory
+from reference_server.frontends.grpc import methods
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.repository.versions import ServedModel
 
@@ -70,11 +69,7 @@ class GrpcFrontend:
         self.shared_memory = SharedMemory()
         self.gateway = gateway(*models, is_complete=is_complete)
         self.table = methods.table(
-            self.gateway,
-            Aside(self._loop),
-            inference.methods(self.gateway, self.shared_memory, self._loop, ManualClock()),
-            shared_memory.methods(self.shared_memory),
-            settings.methods(self.gateway.logging, self.gateway.tracing),
+            self.gateway, self.shared_memory, None, self._loop, ManualClock()
         )
 
     def start(self, method: str, **metadata: str) -> tuple[MadeUpCall, object]:

@@ -9,8 +9,8 @@ from hpack import Encoder
 from support.http2 import ACK, END_HEADERS, HEADERS, PREFACE, SETTINGS, frame
 
 from reference_server.frontends.grpc.http2.connection import Http2Connection
-from reference_server.frontends.grpc.http2.events import Event
-from reference_server.frontends.grpc.http2.settings import Limits
+from reference_server.frontends.grpc.http2.frames import Limits
+from reference_server.frontends.grpc.http2.receiving import Event
 
 REQUEST = [
     (":method", "POST"),

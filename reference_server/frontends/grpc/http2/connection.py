@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reference_server.frontends.grpc.http2 import frames
-from reference_server.frontends.grpc.http2.errors import ErrorCode
-from reference_server.frontends.grpc.http2.events import Event
-from reference_server.frontends.grpc.http2.receiving import Receiver
+from reference_server.frontends.grpc.http2.frames import ErrorCode, Limits
+from reference_server.frontends.grpc.http2.receiving import Event, Receiver
 from reference_server.frontends.grpc.http2.sending import Sender
-from reference_server.frontends.grpc.http2.settings import Limits
 from reference_server.frontends.grpc.http2.stream_table import StreamTable
 from reference_server.frontends.grpc.http2.streams import Part
 

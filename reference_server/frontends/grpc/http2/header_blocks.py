@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
-from reference_server.frontends.grpc.http2.errors import ConnectionFault, ErrorCode
-from reference_server.frontends.grpc.http2.frames import END_HEADERS
+from reference_server.frontends.grpc.http2.frames import END_HEADERS, ConnectionFault, ErrorCode
 
 #: Header fields in their order. Equal blocks may give the very same object.
 Fields = tuple[tuple[bytes, bytes], ...]

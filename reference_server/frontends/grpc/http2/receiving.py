@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from reference_server.frontends.grpc.http2 import frames, settings
-from reference_server.frontends.grpc.http2.abuse import YOUNG_S, Guard
-from reference_server.frontends.grpc.http2.errors import ConnectionFault, ErrorCode, StreamFault
-from reference_server.frontends.grpc.http2.events import (
-    ConnectionFailed,
-    DataCame,
-    Event,
-    PingCame,
-    PongCame,
-    RequestBegan,
-    RequestEnded,
-    StreamGone,
+from reference_server.frontends.grpc.http2 import frames
+from reference_server.frontends.grpc.http2.frames import (
+    ACK,
+    END_HEADERS,
+    END_STREAM,
+    ConnectionFault,
+    ErrorCode,
+    FrameReader,
+    Limits,
+    StreamFault,
 )
-from reference_server.frontends.grpc.http2.flow import ReceiveWindow
-from reference_server.frontends.grpc.http2.frames import ACK, END_HEADERS, END_STREAM, FrameReader
-from reference_server.frontends.grpc.http2.header_blocks import BlockAssembler, HeaderReader
+from reference_server.frontends.grpc.http2.header_blocks import BlockAssembler, Fields, HeaderReader
 from reference_server.frontends.grpc.http2.sending import Sender
-from reference_server.frontends.grpc.http2.settings import Limits
 from reference_server.frontends.grpc.http2.stream_table import StreamTable
-from reference_server.frontends.grpc.http2.streams import Stream
+from reference_server.frontends.grpc.http2.streams import ReceiveWindow, Stream
 
 #: What SETTINGS cost, in frames without use, and for each stream that they may touch.
 _SETTINGS_COST = 10
@@ -194,7 +190,7 @@ class Receiver:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "settings that acknowledge")
             return
         self._sender.output.append(frames.frame(frames.SETTINGS, ACK))
-        self._sender.apply(settings.parse(payload), tuple(self._streams.values()))
+        self._sender.apply(frames.parse(payload), tuple(self._streams.values()))
         self._table.settle()
 
     def _on_push_promise(self, _: int, stream_id: int, payload: memoryview) -> None:
@@ -267,3 +263,86 @@ _HANDLERS: dict[int, Callable[[Receiver, int, int, memoryview], None]] = {
     frames.WINDOW_UPDATE: Receiver._on_window_update,
     frames.CONTINUATION: Receiver._on_continuation,
 }
+
+
+class Allowance:
+    """At most `burst` at once, and `per_s` for each second."""
+
+    def __init__(self, what: str, burst: float, per_s: float) -> None:
+        self._what = what
+        self._burst = burst
+        self._per_s = per_s
+        self._left = burst
+        self._since_s: float | None = None
+
+    def spend(self, now_s: float, cost: float = 1) -> None:
+        """Take `cost` out. Raises ConnectionFault if that is too much."""
+        if self._since_s is not None:
+            grown = (now_s - self._since_s) * self._per_s
+            self._left = min(self._burst, self._left + grown)
+        self._since_s = now_s
+        self._left -= cost
+        if self._left < 0:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many {self._what}")
+
+
+#: A stream that is given up sooner was never meant; deadlines are mostly longer.
+YOUNG_S = 0.05
+
+
+class Guard:
+    """The allowances of one connection."""
+
+    def __init__(self) -> None:
+        #: Streams that are given up as soon as they are opened: each makes work that nobody waits
+        #: for, and those that are open at once are no limit to them.
+        self.resets = Allowance("streams that are reset", burst=2_000, per_s=1_000)
+        #: Pings, settings, empty DATA, priorities, unknown frames, and frames of streams that were.
+        self.idle_frames = Allowance("frames without use", burst=10_000, per_s=1_000)
+
+
+class RequestBegan(NamedTuple):
+    """A stream was opened by these header fields; `ended` if nothing follows them."""
+
+    stream_id: int
+    fields: Fields
+    ended: bool
+
+
+class DataCame(NamedTuple):
+    """A piece of a request's body, valid until more is received; `ended` if it is the last."""
+
+    stream_id: int
+    data: memoryview
+    ended: bool
+
+
+class RequestEnded(NamedTuple):
+    """The request ended with trailers, which nobody needs."""
+
+    stream_id: int
+
+
+class StreamGone(NamedTuple):
+    """The client gave the stream up, or did what ends it; it is gone already."""
+
+    stream_id: int
+
+
+class PingCame(NamedTuple):
+    """The client pinged, and is answered already."""
+
+
+class PongCame(NamedTuple):
+    """The client answered the ping with this payload."""
+
+    payload: bytes
+
+
+class ConnectionFailed(NamedTuple):
+    """The client did what ends the connection, and was told; nothing more is read."""
+
+    reason: str
+
+
+Event = RequestBegan | DataCame | RequestEnded | StreamGone | PingCame | PongCame | ConnectionFailed

@@ -11,21 +11,21 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from reference_server.frontends.grpc.http2 import frames
-from reference_server.frontends.grpc.http2.errors import ConnectionFault, ErrorCode, StreamFault
 from reference_server.frontends.grpc.http2.frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
     HEADERS,
-    MAX_31_BITS,
-)
-from reference_server.frontends.grpc.http2.header_blocks import EMPTY_TABLE
-from reference_server.frontends.grpc.http2.settings import (
     INITIAL_MAX_FRAME,
     INITIAL_TABLE_SIZE,
     INITIAL_WINDOW,
+    MAX_31_BITS,
+    ConnectionFault,
+    ErrorCode,
     Setting,
+    StreamFault,
 )
+from reference_server.frontends.grpc.http2.header_blocks import EMPTY_TABLE
 from reference_server.frontends.grpc.http2.streams import Part, Stream
 
 #: Up to this many bytes of a body are joined with what stands around them; above, what a copy costs

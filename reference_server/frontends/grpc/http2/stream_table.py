@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reference_server.frontends.grpc.http2 import frames
-from reference_server.frontends.grpc.http2.errors import ConnectionFault, ErrorCode
+from reference_server.frontends.grpc.http2.frames import ConnectionFault, ErrorCode
 from reference_server.frontends.grpc.http2.sending import Sender
 from reference_server.frontends.grpc.http2.streams import Stream
 

@@ -11,7 +11,7 @@ from support.http2 import message
 
 from reference_server.codecs import compression
 from reference_server.frontends.grpc import messages
-from reference_server.frontends.grpc.errors import CallFailed, Status
+from reference_server.frontends.grpc.calls import CallFailed, Status
 from reference_server.frontends.grpc.messages import INFLATE, MessageReader
 
 PACK = {"gzip": gzip.compress, "deflate": zlib.compress}

@@ -8,11 +8,10 @@ from server.support.grpc import SERVICE, GrpcFrontend, WaitingScheduler
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.frontends.aside import Aside
-from reference_server.frontends.grpc import repository, restricted
-from reference_server.frontends.grpc.calls import delegated
-from reference_server.frontends.grpc.errors import STATUS
-from reference_server.frontends.http import restricted as http_restricted
+from reference_server.frontends.background import Background
+from reference_server.frontends.grpc import methods
+from reference_server.frontends.grpc.calls import STATUS, delegated
+from reference_server.frontends.http import routes
 
 MODEL = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] } '
 #: What the service of Triton has.
@@ -37,13 +36,12 @@ def test_every_code_has_a_status():
 
 def test_every_rpc_of_the_service_is_served(frontend):
     names = {name.removeprefix(SERVICE) for name in frontend.table if name.startswith(SERVICE)}
-    names |= set(repository.methods(None, None))
     assert names == RPCS
 
 
 def test_every_rpc_can_be_restricted_as_over_http():
-    assert set(restricted.CATEGORY) == RPCS | {"Check"}
-    assert set(restricted.CATEGORY.values()) == set(http_restricted.CATEGORY.values())
+    assert set(methods.CATEGORY) == RPCS | {"Check"}
+    assert set(methods.CATEGORY.values()) == set(routes.CATEGORY.values())
 
 
 def test_health(frontend):
@@ -135,20 +133,27 @@ def test_regions_are_let_go_with_the_answer_and_with_a_refusal(frontend, monkeyp
     released = []
 
     class Lease:
+        def __init__(self):
+            self.view = lambda *span: memoryview(bytes(4))
+
         def release(self):
             released.append(self)
 
     monkeypatch.setattr(frontend.shared_memory, "lease", Lease)
-    frontend.ask("ModelInfer", request())
+    message = request(raw_input_contents=[])
+    message.inputs[0].parameters["shared_memory_region"].string_param = "r"
+    message.inputs[0].parameters["shared_memory_byte_size"].int64_param = 4
+    frontend.ask("ModelInfer", message)
+    message.inputs[0].shape[:] = [2]
     with pytest.raises(ServerError):
-        frontend.ask("ModelInfer", request(raw_input_contents=[b"x"]))
+        frontend.ask("ModelInfer", message)
     assert len(released) == 2
 
 
 def test_work_that_blocks_is_left_to_another_thread():
     handed = []
 
-    class HandedOver(Aside):
+    class HandedOver(Background):
         def run(self, work, done, failed):
             handed.append((work, done, failed))
 
@@ -169,8 +174,8 @@ def test_work_that_blocks_is_left_to_another_thread():
 
 
 def test_restricted_methods_want_the_right_metadata(frontend):
-    restriction = restricted.Restriction("Key", "secret")
-    frontend.table = restricted.guarded(frontend.table, {"health": restriction})
+    restriction = methods.Restriction("Key", "secret")
+    frontend.table = methods.restricted(frontend.table, {"health": restriction})
     for metadata in ({}, {"triton-grpc-protocol-key": "other"}):
         call, running = frontend.start("ServerLive", **metadata)
         running.receive(b"")

@@ -8,8 +8,8 @@ import pytest
 from server.support.http import MemoryTransport, get
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.frontends.http.errors import OK
 from reference_server.frontends.http.listener import HttpListener
+from reference_server.frontends.http.status_codes import OK
 
 
 class Port:

@@ -6,14 +6,13 @@ from server.support.http import Client, HandCrankedLoop, get, post
 
 from reference_server.core.errors import invalid_arg
 from reference_server.core.ports import SystemClock
-from reference_server.frontends.http import repository
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.repository.versions import IndexEntry, State
 
 
 class Here:
-    """Does what is to be done aside here and now."""
+    """Does what is to be done in the background here and now."""
 
     def run(self, work, done, failed):
         try:
@@ -50,8 +49,7 @@ def ask():
     """A function: what the frontend answers to a request; `control` is who it asks."""
     control = Control()
     handlers = HttpHandlers(
-        gateway(), SharedMemory(), HandCrankedLoop(), SystemClock(),
-        repository.handlers(control, Here()),
+        gateway(), SharedMemory(), control, HandCrankedLoop(), SystemClock(), background=Here()
     )  # fmt: skip
 
     def answer(request):

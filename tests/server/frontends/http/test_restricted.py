@@ -1,18 +1,21 @@
 """Restricted APIs: who is let in, and that no operation was forgotten."""
 
 import pytest
-from server.support.http import Client, get
+from server.support.frontend import gateway
+from server.support.http import Client, HandCrankedLoop, get
 
-from reference_server.frontends.grpc import restricted as grpc_restricted
-from reference_server.frontends.http.restricted import CATEGORY, Gatekeeper
-from reference_server.frontends.http.routes import Operation
+from reference_server.core.ports import SystemClock
+from reference_server.frontends.grpc import methods as grpc_methods
+from reference_server.frontends.http.handlers import HttpHandlers
+from reference_server.frontends.http.routes import CATEGORY, Operation
+from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.options import API_CATEGORIES, Restriction, parse_restrictions
 
 
 def test_every_operation_has_a_category():
     assert set(CATEGORY) == set(Operation)
     assert set(CATEGORY.values()) == set(API_CATEGORIES)
-    assert set(grpc_restricted.CATEGORY.values()) == set(API_CATEGORIES)
+    assert set(grpc_methods.CATEGORY.values()) == set(API_CATEGORIES)
 
 
 @pytest.mark.parametrize(
@@ -23,13 +26,11 @@ def test_every_operation_has_a_category():
     ],
 )  # fmt: skip
 def test_who_sends_the_header_is_let_in(headers, lets_in):
-    keeper = Gatekeeper({"health": Restriction("Key", "v")})
-
-    def handle(request):
-        if keeper.lets_in(request, Operation.LIVE):
-            request.reply(b"200 OK")
-
-    client = Client(handle)
+    handlers = HttpHandlers(
+        gateway(), SharedMemory(), None, HandCrankedLoop(), SystemClock(),
+        restrictions={"health": Restriction("Key", "v")},
+    )  # fmt: skip
+    client = Client(handlers.handle)
     client.send(get("/v2/health/live", *headers))
     (reply,) = client.replies()
     assert reply.status == (200 if lets_in else 403)

@@ -9,6 +9,7 @@ from server.support.http import get, post
 from server.support.regions import object_file, shared_object
 
 from reference_server.core.errors import internal
+from reference_server.core.metadata import SystemRegion
 
 VECTOR = """
     input { name: "X" data_type: TYPE_FP32 dims: [-1] }
@@ -30,7 +31,7 @@ def frontend(key):
         served(VECTOR, answer=answering(Y=ONE_TWO)),
         served(VECTOR, "failing", answer=failing(internal("no"))),
     )
-    frontend.shared_memory.system_register("r", key, 64)
+    frontend.shared_memory.register_system("r", key, 64)
     yield frontend
     frontend.shared_memory.close()
 
@@ -55,16 +56,16 @@ def test_register_and_unregister_answer_nothing(frontend, key):
         "application/json",
         "",
     )
-    assert [region.name for region in frontend.shared_memory.system_status()] == ["r", "s"]
+    assert [region.name for region in frontend.shared_memory.regions(SystemRegion)] == ["r", "s"]
     for path in (
         f"{SYSTEM}/region/s/unregister",
         f"{CUDA}/unregister",
         f"{CUDA}/region/r/unregister",
     ):
         assert told(frontend.ask(post(path, b""))) == (200, "application/json", "")
-    assert [region.name for region in frontend.shared_memory.system_status()] == ["r"]
+    assert [region.name for region in frontend.shared_memory.regions(SystemRegion)] == ["r"]
     frontend.ask(post(f"{SYSTEM}/unregister", b""))
-    assert frontend.shared_memory.system_status() == []
+    assert frontend.shared_memory.regions(SystemRegion) == []
 
 
 def test_status(frontend, key):
@@ -102,9 +103,9 @@ def test_an_output_goes_to_its_region(frontend, key):
 
 
 def test_an_output_that_does_not_fit_is_an_error_in_plain_text(frontend):
-    frontend.shared_memory.system_unregister("r")
+    frontend.shared_memory.unregister(SystemRegion, "r")
     with shared_object(bytes(4096)) as key:
-        frontend.shared_memory.system_register("r", key, 64)
+        frontend.shared_memory.register_system("r", key, 64)
         place = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
         document = {
             "inputs": [{"name": "X", "datatype": "FP32", "shape": [2], "data": [1, 2]}],
@@ -126,5 +127,5 @@ def test_an_output_that_does_not_fit_is_an_error_in_plain_text(frontend):
 )
 def test_every_answer_lets_the_regions_go(frontend, request_bytes, status):
     assert frontend.ask(request_bytes).status == status
-    frontend.shared_memory.system_unregister("r")
-    assert frontend.shared_memory.system_status() == []
+    frontend.shared_memory.unregister(SystemRegion, "r")
+    assert frontend.shared_memory.regions(SystemRegion) == []

@@ -25,9 +25,8 @@ from support.http2 import (
     settings,
 )
 
-from reference_server.frontends.grpc.http2.errors import ErrorCode
-from reference_server.frontends.grpc.http2.events import ConnectionFailed, RequestBegan
-from reference_server.frontends.grpc.http2.settings import Limits
+from reference_server.frontends.grpc.http2.frames import ErrorCode, Limits
+from reference_server.frontends.grpc.http2.receiving import ConnectionFailed, RequestBegan
 
 WHOLE = END_HEADERS | END_STREAM
 LIMITS = Limits()

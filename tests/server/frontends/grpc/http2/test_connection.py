@@ -22,9 +22,9 @@ from support.http2 import (
     settings,
 )
 
-from reference_server.frontends.grpc.http2.abuse import Allowance
-from reference_server.frontends.grpc.http2.errors import ConnectionFault, ErrorCode
-from reference_server.frontends.grpc.http2.events import (
+from reference_server.frontends.grpc.http2.frames import ConnectionFault, ErrorCode
+from reference_server.frontends.grpc.http2.receiving import (
+    Allowance,
     ConnectionFailed,
     DataCame,
     RequestBegan,

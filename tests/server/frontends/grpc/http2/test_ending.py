@@ -5,7 +5,7 @@ import struct
 from server.support.http2 import Peer
 from support.http2 import END_HEADERS, END_STREAM, GOAWAY, PING, frame
 
-from reference_server.frontends.grpc.http2.events import StreamGone
+from reference_server.frontends.grpc.http2.receiving import StreamGone
 
 WHOLE = END_HEADERS | END_STREAM
 

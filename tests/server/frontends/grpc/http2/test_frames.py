@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from support.http2 import DATA, END_STREAM, HEADERS, PADDED, PING, PREFACE, frame
 
 from reference_server.frontends.grpc.http2 import frames
-from reference_server.frontends.grpc.http2.errors import ConnectionFault
-from reference_server.frontends.grpc.http2.frames import FrameReader
+from reference_server.frontends.grpc.http2.frames import ConnectionFault, FrameReader
 
 MAX_FRAME, MAX_CONTROL = 500, 100
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_server.frontends.grpc.http2 import header_blocks
-from reference_server.frontends.grpc.http2.errors import ConnectionFault, ErrorCode
+from reference_server.frontends.grpc.http2.frames import ConnectionFault, ErrorCode
 from reference_server.frontends.grpc.http2.header_blocks import HeaderReader
 
 names = st.binary(min_size=1, max_size=200).map(bytes.lower)

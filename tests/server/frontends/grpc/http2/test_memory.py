@@ -17,8 +17,7 @@ from support.http2 import (
     frame,
 )
 
-from reference_server.frontends.grpc.http2.errors import ErrorCode
-from reference_server.frontends.grpc.http2.settings import Limits
+from reference_server.frontends.grpc.http2.frames import ErrorCode, Limits
 
 WHOLE = END_HEADERS | END_STREAM
 MUCH = 2**20

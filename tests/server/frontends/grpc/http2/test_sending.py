@@ -21,9 +21,8 @@ from support.http2 import (
 )
 
 from reference_server.frontends.grpc.http2 import header_blocks
-from reference_server.frontends.grpc.http2.errors import ErrorCode
-from reference_server.frontends.grpc.http2.events import DataCame, StreamGone
-from reference_server.frontends.grpc.http2.settings import Limits
+from reference_server.frontends.grpc.http2.frames import ErrorCode, Limits
+from reference_server.frontends.grpc.http2.receiving import DataCame, StreamGone
 
 HEAD = header_blocks.write([(b":status", b"200")])
 TAIL = header_blocks.write([(b"grpc-status", b"0")])

@@ -1,0 +1,368 @@
+"""The body of an HTTP inference request to a core request: JSON, JSON with binary data, or raw.
+
+Faults are found, and answered, in the order in which Triton finds them.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from math import prod
+
+import numpy as np
+
+from reference_server.codecs import json_data, rapid_json
+from reference_server.codecs.rapid_json_reader import JsonValue
+from reference_server.codecs.request_memo import (
+    LONGEST_KEY,
+    JsonTemplate,
+    RequestMemo,
+    Span,
+    Spans,
+)
+from reference_server.codecs.response_forms import OutputForm, ResponseForm
+from reference_server.core import dtypes, request
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import ServerError, invalid_arg
+from reference_server.core.metadata import Signature
+from reference_server.core.ports import Regions
+from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
+from reference_server.core.tensor import Array, Shape, Tensor
+
+_RAW_FORM = ResponseForm(OutputForm(binary=True))
+#: Twenty digits are more than any length; Python refuses to read thousands.
+_LEADING_INTEGER = re.compile(r"\s*([+-]?\d{1,20})")
+#: No number of JSON is one of theirs.
+_BINARY_ONLY = (DataType.FP16, DataType.BF16)
+_CONTENT_FIELDS = ("binary_data_size", "shared_memory_region")
+
+
+def json_length(header: str | None, body_length: int) -> int:
+    """How many bytes of the body are JSON; 0 says that the body is a raw tensor.
+
+    `header` is the text of `Inference-Header-Content-Length`, read as C reads numbers: what
+    leads it counts. Raises ServerError INVALID_ARG if it is not a length within the body.
+    """
+    if header is None:
+        return body_length
+    match = _LEADING_INTEGER.match(header)
+    length = int(match[1]) if match else 0
+    if not 0 <= length <= body_length:
+        raise invalid_arg(
+            f"inference header size should be in range (0, {body_length}), got: {header}"
+        )
+    return length
+
+
+class InferRequestDecoder:
+    """Reads bodies. Used by one thread, since it remembers headers that it has read."""
+
+    def __init__(self) -> None:
+        self._memo: RequestMemo[JsonTemplate] = RequestMemo()
+
+    def decode(
+        self,
+        signature: Signature,
+        body: memoryview,
+        length: int,
+        sink: ResponseSink,
+        regions: Regions,
+    ) -> tuple[InferRequest, ResponseForm]:
+        """The request in `body`, whose first `length` bytes are JSON, and its response's form.
+
+        Tensors with binary data are views of `body`, those in shared memory of `regions`. Raises
+        ServerError.
+        """
+        if length == 0:
+            return _decode_raw(signature, body, sink), _RAW_FORM
+        spans = Spans()
+        if length > LONGEST_KEY:
+            return _decode_json(signature, body, length, sink, regions, spans)
+        header = bytes(body[:length])
+        known = self._memo.recall(header)
+        # Data of another length is a fault; reading the request anew finds it in Triton's order.
+        if known is not None and known.binary_size == len(body) - length:
+            return known.fill(signature.name, body[length:], sink, regions)
+        request, form = _decode_json(signature, body, length, sink, regions, spans)
+        if all(tensor.is_raw for tensor in request.inputs.values()):
+            self._memo.keep(header, JsonTemplate(request, form, spans))
+        return request, form
+
+
+def _decode_json(
+    signature: Signature,
+    body: memoryview,
+    length: int,
+    sink: ResponseSink,
+    regions: Regions,
+    spans: Spans,
+) -> tuple[InferRequest, ResponseForm]:
+    """The request and its response's form; `spans` is told what they have in shared memory."""
+    document = rapid_json.loads(body[:length])
+    reader = _Reader(signature, body, length, regions, spans)
+    request = InferRequest(signature.name, {}, sink)
+    if "id" in rapid_json.fields(document):
+        request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
+    default = _read_parameters(document, request)
+    reader.read_inputs(document, request)
+    return request, ResponseForm(default, _read_outputs(document, request, regions, spans))
+
+
+class _Reader:
+    """Reads the inputs of one request, handing out the binary data from front to back."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        body: memoryview,
+        position: int,
+        regions: Regions,
+        spans: Spans,
+    ) -> None:
+        self._model = signature.name
+        self._body = body
+        self._position = position
+        self._regions = regions
+        self._spans = spans
+
+    def read_inputs(self, document: JsonValue, request: InferRequest) -> None:
+        inputs = rapid_json.parse_member(document, "inputs", rapid_json.as_array)
+        for entry in inputs:
+            tensor = self._read_input(entry, request)
+            request.inputs[tensor.name] = tensor
+        if self._position != len(self._body):
+            raise invalid_arg(f"unexpected additional input data for model '{self._model}'")
+
+    def _read_input(self, entry: JsonValue, request: InferRequest) -> Tensor:
+        parameters = _check_one_content(entry)
+        assert isinstance(entry, dict)
+        name = entry.get("name")
+        if type(name) is not str:
+            name = rapid_json.parse_member(entry, "name", rapid_json.as_string)
+        type_name = entry.get("datatype")
+        if type(type_name) is not str:
+            type_name = rapid_json.parse_member(entry, "datatype", rapid_json.as_string)
+        datatype = dtypes.BY_NAME.get(type_name)
+        shape = _read_shape(entry)
+        if name in request.inputs:
+            raise invalid_arg(f"{request.label} input '{name}' already exists in request")
+        if "data" not in entry and "binary_data_size" in parameters:
+            return Tensor(name, datatype, shape, raw=self._take(name, parameters))
+        span = _read_span(parameters)
+        if span is not None:
+            self._spans.inputs[name] = span
+            return Tensor(name, datatype, shape, raw=self._regions.view(*span))
+        return Tensor(name, datatype, shape, array=_read_data(name, entry, datatype, shape))
+
+    def _take(self, name: str, parameters: dict[str, JsonValue]) -> memoryview:
+        size = rapid_json.parse_member(parameters, "binary_data_size", rapid_json.as_uint64)
+        end = self._position + size
+        missing = end - len(self._body)
+        if missing > 0:
+            raise invalid_arg(
+                f"unexpected size for input '{name}', expecting {missing} additional bytes "
+                f"for model '{self._model}'"
+            )
+        data = self._body[self._position : end]
+        self._position = end
+        return data
+
+
+def _check_one_content(entry: JsonValue) -> dict[str, JsonValue]:
+    """The input's parameters, once it is clear that it says exactly once where its data is."""
+    parameters: JsonValue = {}
+    given: list[str] = []
+    if isinstance(entry, dict):
+        if "data" in entry:
+            given.append("data")
+        parameters = entry.get("parameters")
+        if isinstance(parameters, dict):
+            given.extend(field for field in _CONTENT_FIELDS if field in parameters)
+    if len(given) != 1:
+        what = " no field is set" if not given else " set" + "".join(f" '{f}'" for f in given)
+        raise invalid_arg(
+            "Input must set only one of the following fields: 'data', 'binary_data_size' in "
+            f"'parameters', 'shared_memory_region' in 'parameters'. But{what}"
+        )
+    return parameters if isinstance(parameters, dict) else {}
+
+
+def _read_shape(entry: JsonValue) -> Shape:
+    sizes = rapid_json.parse_member(entry, "shape", rapid_json.as_array)
+    try:
+        return tuple([rapid_json.as_uint64(size) for size in sizes])
+    except ServerError as error:
+        raise rapid_json.prefixed("Unable to parse 'shape'", error) from None
+
+
+def _read_data(
+    name: str, entry: dict[str, JsonValue], datatype: DataType | None, shape: Shape
+) -> Array:
+    if not shape or 0 in shape:  # no elements: Triton does not look at what is there
+        return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
+    if datatype is None or datatype in _BINARY_ONLY:
+        rapid_json.parse_member(entry, "data", rapid_json.as_array)  # looked at before the type
+        if datatype is None:
+            raise invalid_arg(f"invalid datatype for input {name}")
+        raise invalid_arg(
+            f"receiving {datatype.value} data via JSON is not supported. Please use the binary "
+            f"data format for input {name}"
+        )
+    return json_data.read(entry["data"], datatype, shape)
+
+
+_MAX_INT64 = 2**63 - 1
+
+
+def _read_parameters(document: JsonValue, request: InferRequest) -> OutputForm:
+    """Read them into `request`; the form of outputs that are not listed. Raises ServerError."""
+    default = OutputForm()
+    given = rapid_json.fields(document)
+    if "parameters" not in given:
+        return default
+    try:
+        parameters = rapid_json.members(given["parameters"])
+    except ServerError as error:
+        raise rapid_json.prefixed("failed to get request params.", error) from None
+    passed: dict[str, Parameter] = {}
+    for key, value in parameters.items():
+        if key == "sequence_id":
+            request.correlation_id = _read_correlation_id(parameters)
+        elif key in ("sequence_start", "sequence_end"):
+            if rapid_json.parse_member(parameters, key, rapid_json.as_bool):
+                request.flags |= SequenceFlag.START if key == "sequence_start" else SequenceFlag.END
+        elif key == "priority":
+            request.priority = rapid_json.parse_member(parameters, key, rapid_json.as_uint64)
+        elif key == "timeout":
+            request.timeout_us = rapid_json.parse_member(parameters, key, rapid_json.as_uint64)
+        elif key == "binary_data_output":
+            default = OutputForm(rapid_json.parse_member(parameters, key, rapid_json.as_bool))
+        elif key.startswith("triton_"):
+            raise invalid_arg(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should "
+                "not be specified."
+            )
+        elif isinstance(value, (bool, int, float, str)):
+            passed[key] = float(value) if type(value) is int and value > _MAX_INT64 else value
+        else:
+            raise invalid_arg(
+                f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or "
+                "'string'."
+            )
+    request.parameters = passed
+    return default
+
+
+def _read_correlation_id(parameters: dict[str, JsonValue]) -> int | str:
+    value = parameters["sequence_id"]
+    if type(value) is int and value >= 0:
+        return value
+    text = rapid_json.parse_member(parameters, "sequence_id", rapid_json.as_string)
+    return request.string_id(text)
+
+
+def _read_outputs(
+    document: JsonValue, request: InferRequest, regions: Regions, spans: Spans
+) -> dict[str, OutputForm]:
+    """The forms by name, of outputs named twice the first; `request` gets their names.
+
+    `spans` is told of those that go to shared memory. Raises ServerError.
+    """
+    forms: dict[str, OutputForm] = {}
+    if "outputs" not in rapid_json.fields(document):
+        return forms
+    for entry in rapid_json.parse_member(document, "outputs", rapid_json.as_array):
+        name = rapid_json.parse_member(entry, "name", rapid_json.as_string)
+        given = rapid_json.fields(entry).get("parameters")
+        form = OutputForm()
+        if isinstance(given, dict):
+            span = _read_output_span(given)
+            if span is None:
+                form = _read_form(given)
+            else:
+                form = OutputForm(buffer=regions.output_buffer(*span))
+                spans.outputs.append((name, span, name not in forms))
+        forms.setdefault(name, form)
+    request.requested_outputs = tuple(forms)
+    return forms
+
+
+def _read_output_span(parameters: dict[str, JsonValue]) -> Span | None:
+    """Where in shared memory an output is to go; None if nowhere there."""
+    if "shared_memory_region" not in parameters:
+        return None
+    if "classification" in parameters:
+        raise invalid_arg("Output can't set both 'shared_memory_region' and 'classification'")
+    if "binary_data" in parameters:
+        try:
+            binary = rapid_json.as_bool(parameters["binary_data"])
+        except ServerError as error:
+            raise rapid_json.prefixed("Unable to set 'binary_data'", error) from None
+        if binary:
+            raise invalid_arg("Output can't set both 'shared_memory_region' and 'binary_data'")
+    return _read_span(parameters)
+
+
+def _read_form(parameters: dict[str, JsonValue]) -> OutputForm:
+    classes = 0
+    if "classification" in parameters:
+        try:
+            classes = rapid_json.as_uint64(parameters["classification"])
+        except ServerError as error:
+            raise rapid_json.prefixed("Unable to set 'classification'", error) from None
+    _read_span(parameters)  # which can only be mistyped here
+    binary = "binary_data" in parameters and rapid_json.parse_member(
+        parameters, "binary_data", rapid_json.as_bool
+    )
+    return OutputForm(binary, classes)
+
+
+def _decode_raw(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:
+    """The request with `body` as the data of that input. Raises ServerError INVALID_ARG."""
+    label = "[request id: <id_unknown>]"
+    count = len(signature.inputs)
+    if count != 1:
+        raise invalid_arg(
+            f"{label} Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{count} inputs in '{signature.name}' model configuration"
+        )
+    (config,) = signature.inputs
+    if config.dims.count(-1) > 1:
+        raise invalid_arg(
+            f"{label} The shape of the raw input '{config.name}' can not be deduced because there "
+            "are more than one variable-sized dimension"
+        )
+    batch = (1,) if signature.batches else ()
+    if config.datatype is DataType.BYTES:
+        if prod(config.dims) != 1:
+            raise invalid_arg(
+                f"{label} For BYTE datatype raw input '{config.name}', the model must have input "
+                "shape [1]"
+            )
+        raw = memoryview(struct.pack("<I", len(body)) + bytes(body))
+        shape = batch + config.dims
+    else:
+        raw = body
+        fixed = config.datatype.byte_size * abs(prod(config.dims))
+        shape = batch + tuple(len(body) // fixed if dim == -1 else dim for dim in config.dims)
+        expected = prod(shape) * config.datatype.byte_size
+        if expected != len(body):
+            raise invalid_arg(
+                f"{label} input byte size mismatch for input 'raw_input' for model "
+                f"'{signature.name}'. Expected {expected}, got {len(body)}"
+            )
+    tensor = Tensor(config.name, config.datatype, shape, raw=raw)
+    return InferRequest(signature.name, {config.name: tensor}, sink)
+
+
+def _read_span(parameters: dict[str, JsonValue]) -> Span | None:
+    """Where in shared memory a tensor is; None if it is elsewhere. Mistyped members are refused."""
+    region: str | None = None
+    offset = size = 0
+    if "shared_memory_region" in parameters:
+        region = rapid_json.parse_member(parameters, "shared_memory_region", rapid_json.as_string)
+    if "shared_memory_offset" in parameters:
+        offset = rapid_json.parse_member(parameters, "shared_memory_offset", rapid_json.as_uint64)
+    if "shared_memory_byte_size" in parameters:
+        size = rapid_json.parse_member(parameters, "shared_memory_byte_size", rapid_json.as_uint64)
+    return None if region is None else (rapid_json.c_string(region), offset, size)

@@ -1,0 +1,98 @@
+"""A core response to the body of an HTTP inference reply: JSON, then binary data.
+
+Layout, field order and numbers are Triton's; tensors with binary data are not copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from reference_server.codecs import json_data
+from reference_server.codecs.json_data import encode_string
+from reference_server.codecs.response_forms import Labels, ResponseForm, formed, write
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import invalid_arg
+from reference_server.core.metadata import Signature
+from reference_server.core.response import InferResponse
+from reference_server.core.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedResponse:
+    """The parts of a body: `parts[0]` is the JSON, the rest binary data in output order.
+
+    `json_length` is None if the body is JSON alone; then no header announces it.
+    """
+
+    parts: list[bytes | memoryview]
+    json_length: int | None
+
+
+def encode(
+    response: InferResponse, form: ResponseForm, signature: Signature, labels: Labels
+) -> EncodedResponse:
+    """The body of a response without error; outputs with a buffer are written there.
+
+    Raises ServerError if an output has no such form, or does not fit its buffer.
+    """
+    outputs: list[bytes] = []
+    binary: list[bytes | memoryview] = []
+    for tensor, output_form in formed(response, form, signature, labels):
+        if output_form.buffer is not None:
+            write(tensor, output_form.buffer)
+            outputs.append(_head(tensor) + b"}")
+        elif output_form.binary:
+            raw = tensor.raw()
+            outputs.append(_head(tensor) + b',"parameters":{"binary_data_size":%d}}' % len(raw))
+            if len(raw):
+                binary.append(raw)
+        else:
+            outputs.append(b'%b,"data":%b}' % (_head(tensor), _data(tensor)))
+    text = b'{%b"model_name":%b,"model_version":"%d"%b,"outputs":[%b]}' % (
+        b'"id":%b,' % encode_string(response.id) if response.id else b"",
+        encode_string(response.model_name),
+        response.model_version,
+        _parameters(response),
+        b",".join(outputs),
+    )
+    return EncodedResponse([text, *binary], len(text) if binary else None)
+
+
+def _head(tensor: Tensor) -> bytes:
+    assert tensor.datatype is not None
+    return b'{"name":%b,"datatype":"%b","shape":[%b]' % (
+        encode_string(tensor.name),
+        tensor.datatype.value.encode(),
+        ",".join(map(str, tensor.shape)).encode(),
+    )
+
+
+def _data(tensor: Tensor) -> bytes:
+    if tensor.datatype in (DataType.FP16, DataType.BF16):
+        raise invalid_arg(
+            f"sending {tensor.datatype.value} data via JSON is not supported. Please use the "
+            "binary data format for output"
+        )
+    return json_data.encode(tensor.array())
+
+
+def _parameters(response: InferResponse) -> bytes:
+    if not response.parameters:
+        return b""
+    pairs = b",".join(
+        encode_string(key) + b":" + encode_parameter(value) for key, value in response.parameters
+    )
+    return b',"parameters":{%b}' % pairs
+
+
+def encode_parameter(value: bool | int | float | str) -> bytes:
+    """A parameter of a response as JSON."""
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    if isinstance(value, str):
+        return encode_string(value)
+    if isinstance(value, int):
+        return b"%d" % value
+    return json_data.encode(np.array([value]))[1:-1]

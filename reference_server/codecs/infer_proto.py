@@ -1,0 +1,334 @@
+"""ModelInferRequest to a core request.
+
+Faults are found, and answered, in the order in which Triton finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tritonclient.grpc.service_pb2 import (
+    InferParameter,
+    InferTensorContents,
+    ModelInferRequest,
+)
+
+from reference_server.codecs import proto_wire
+from reference_server.codecs.proto_wire import Data, ReceivedRequest
+from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo, RequestTemplate
+from reference_server.codecs.response_forms import OutputForm, ResponseForm
+from reference_server.core import byte_strings, dtypes, request
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import ServerError, invalid_arg
+from reference_server.core.metadata import Signature
+from reference_server.core.ports import Regions
+from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
+from reference_server.core.tensor import Tensor
+
+#: Asks for a last, empty response if the model ends without one. Only decoupled models do.
+_EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
+
+_UINT64 = 2**64
+_NOTHING = memoryview(b"")
+_PLAIN = OutputForm()
+#: Fields of InferTensorContents, in the order in which Triton looks at them: which data type each
+#: is named after, and which data types' elements it may hold.
+_TYPED = {
+    "bool_contents": ("BOOL", (DataType.BOOL,)),
+    "int_contents": ("INT32", (DataType.INT8, DataType.INT16, DataType.INT32)),
+    "int64_contents": ("INT64", (DataType.INT64,)),
+    "uint_contents": ("UINT32", (DataType.UINT8, DataType.UINT16, DataType.UINT32)),
+    "uint64_contents": ("UINT64", (DataType.UINT64,)),
+    "fp32_contents": ("FP32", (DataType.FP32,)),
+    "fp64_contents": ("FP64", (DataType.FP64,)),
+    "bytes_contents": ("BYTES", (DataType.BYTES,)),
+}
+
+
+@dataclass(slots=True)
+class _KnownMessage:
+    """A message without its data, and what it says, once it has been asked."""
+
+    message: ModelInferRequest
+    template: RequestTemplate | None = None
+
+
+class InferMessageDecoder:
+    """Reads messages. Used by one thread, since it remembers those that it has read."""
+
+    def __init__(self) -> None:
+        self._memo: RequestMemo[_KnownMessage] = RequestMemo()
+
+    def read(self, data: Data) -> ReceivedRequest:
+        """The request in `data`. Raises ServerError INTERNAL if it is none."""
+        head, raw = proto_wire.split(data)
+        known = self._memo.recall(head)
+        if known is None:
+            known = _KnownMessage(proto_wire.parse(head))
+            if len(head) > LONGEST_KEY:
+                return ReceivedRequest(known.message, raw)
+            self._memo.keep(head, known)
+        return ReceivedRequest(known.message, raw, head)
+
+    def decode(
+        self, signature: Signature, received: ReceivedRequest, sink: ResponseSink, regions: Regions
+    ) -> tuple[InferRequest, ResponseForm]:
+        """The request that `read` gave, and the form of its response. Raises ServerError."""
+        head, raw = received.head, received.raw
+        known = None if head is None else self._memo.recall(head)
+        template = None if known is None else known.template
+        if (
+            template is None
+            or len(raw) < len(template.inputs)
+            or template.model_name != signature.name
+        ):
+            request, form = decode(signature, received, sink, regions)
+            if known is not None and _is_plain(received):
+                known.template = RequestTemplate.of(request, form)
+            return request, form
+        inputs = {
+            name: Tensor(name, datatype, shape, raw=data)
+            for (name, datatype, shape), data in zip(template.inputs, raw, strict=False)
+        }
+        return template.request(signature.name, inputs, sink), template.form
+
+
+def _is_plain(received: ReceivedRequest) -> bool:
+    """True if all data is raw, and no output goes to a region: a buffer is good for one request."""
+    message = received.message
+    return len(received.raw) >= len(message.inputs) and not any(
+        "shared_memory_region" in tensor.parameters
+        for tensor in (*message.inputs, *message.outputs)
+    )
+
+
+def decode(
+    signature: Signature, received: ReceivedRequest, sink: ResponseSink, regions: Regions
+) -> tuple[InferRequest, ResponseForm]:
+    """The request, and the form of its response. Raises ServerError.
+
+    Tensors with raw contents are views of what was received, those in shared memory of `regions`.
+    """
+    message = received.message
+    request = InferRequest(signature.name, {}, sink, id=message.id)
+    _read_parameters(message, request)
+    for tensor in message.inputs:
+        if tensor.name in request.inputs:
+            raise invalid_arg(f"{request.label} input '{tensor.name}' already exists in request")
+        request.inputs[tensor.name] = Tensor(
+            tensor.name, dtypes.BY_NAME.get(tensor.datatype), tuple(tensor.shape), raw=_NOTHING
+        )
+    request.requested_outputs = tuple(dict.fromkeys(output.name for output in message.outputs))
+    _read_inputs(signature.name, received, request, regions)
+    forms: dict[str, OutputForm] = {}
+    for output in message.outputs:
+        form = _read_form(output, regions)
+        if form != _PLAIN:  # named more than once, an output has the first form that was asked for
+            forms.setdefault(output.name, form)
+    return request, ResponseForm(outputs=forms)
+
+
+def wants_empty_final(message: ModelInferRequest) -> bool:
+    """Whether a stream's client is told of the end of its request where no response says so."""
+    parameters = message.parameters
+    return _EMPTY_FINAL_RESPONSE in parameters and parameters[_EMPTY_FINAL_RESPONSE].bool_param
+
+
+def _read_parameters(message: ModelInferRequest, request: InferRequest) -> None:
+    passed: dict[str, Parameter] = {}
+    # A map has no order of its own; this one is the same each time.
+    for key in sorted(message.parameters):
+        value = message.parameters[key]
+        kind = value.WhichOneof("parameter_choice")
+        if key == "sequence_id":
+            request.correlation_id = _read_correlation_id(value)
+        elif key in ("sequence_start", "sequence_end"):
+            if kind != "bool_param":
+                raise _wrong_kind(key, "bool_param.")
+            if value.bool_param:
+                request.flags |= SequenceFlag.START if key == "sequence_start" else SequenceFlag.END
+        elif key == "priority":
+            request.priority = _read_priority(value)
+        elif key == "timeout":
+            if kind != "int64_param":
+                raise _wrong_kind(key, "int64_param.")
+            request.timeout_us = value.int64_param % _UINT64
+        elif key.startswith("triton_"):
+            if key != _EMPTY_FINAL_RESPONSE:
+                raise invalid_arg(
+                    "parameter keys starting with 'triton_' are reserved for Triton usage. Only "
+                    "the following keys starting with 'triton_' are allowed: "
+                    f"{_EMPTY_FINAL_RESPONSE}"
+                )
+            if kind != "bool_param":
+                raise _wrong_kind(key, "bool_param.")
+        elif kind in (None, "uint64_param"):
+            raise _wrong_kind(key, "int64_param, bool_param, or string_param.")
+        else:
+            passed[key] = getattr(value, kind)
+    request.parameters = passed
+
+
+def _wrong_kind(key: str, expected: str) -> ServerError:
+    return invalid_arg(f"invalid value type for '{key}' parameter, expected {expected}")
+
+
+def _read_correlation_id(value: InferParameter) -> int | str:
+    kind = value.WhichOneof("parameter_choice")
+    if kind == "int64_param":
+        number: int = value.int64_param
+        return number % _UINT64
+    if kind != "string_param":
+        raise _wrong_kind("sequence_id", "int64_param or string_param.")
+    return request.string_id(value.string_param)
+
+
+def _read_priority(value: InferParameter) -> int:
+    kind = value.WhichOneof("parameter_choice")
+    if kind not in ("int64_param", "uint64_param"):
+        raise _wrong_kind("priority", "int64_param or uint64_param.")
+    priority: int = getattr(value, kind)
+    if priority < 0:
+        raise invalid_arg("invalid value for 'priority', expected value >= 0.")
+    return priority
+
+
+def _read_form(
+    output: ModelInferRequest.InferRequestedOutputTensor, regions: Regions
+) -> OutputForm:
+    span = _read_span(output)
+    classes = 0
+    if "classification" in output.parameters:
+        value = output.parameters["classification"]
+        if value.WhichOneof("parameter_choice") != "int64_param":
+            raise _wrong_kind("classification", "int64_param")
+        classes = value.int64_param
+        if classes <= 0:
+            raise invalid_arg("invalid value for 'classification' parameter, expected >= 0")
+    if span is None:
+        return OutputForm(classes=classes)
+    if classes:
+        raise invalid_arg("output can't set both 'shared_memory_region' and 'classification'")
+    return OutputForm(buffer=regions.output_buffer(*span))
+
+
+def _read_inputs(
+    model: str, received: ReceivedRequest, request: InferRequest, regions: Regions
+) -> None:
+    """Give every input of `request` its elements."""
+    raw = iter(received.raw)
+    for tensor in received.message.inputs:
+        placed = request.inputs[tensor.name]
+        span = _read_span(tensor)
+        if span is not None:
+            if tensor.HasField("contents"):
+                raise invalid_arg(
+                    "unexpected 'content' provided when using shared memory for input tensor "
+                    f"'{tensor.name}' for model '{model}'"
+                )
+            request.inputs[tensor.name] = _with_data(placed, regions.view(*span))
+            continue
+        if not tensor.HasField("contents"):
+            content = next(raw, None)
+            if content is None:
+                raise invalid_arg(
+                    f"unable to find data for input tensor '{tensor.name}' for model '{model}' "
+                    "in request."
+                )
+            request.inputs[tensor.name] = _with_data(placed, content)
+            continue
+        if received.raw:
+            raise invalid_arg(
+                "contents field must not be specified when using raw_input_contents for "
+                f"'{tensor.name}' for model '{model}'"
+            )
+        request.inputs[tensor.name] = _typed(model, placed, tensor.contents)
+
+
+def _with_data(tensor: Tensor, data: memoryview) -> Tensor:
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, raw=data)
+
+
+def _typed(model: str, tensor: Tensor, contents: InferTensorContents) -> Tensor:
+    """`tensor` with the elements in the one field of `contents` that has any."""
+    where = f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model}'"
+    filled = named = ""
+    for field, (datatype_name, allowed) in _TYPED.items():
+        if not getattr(contents, field):
+            continue
+        if filled:
+            raise invalid_arg(f"{where}, binary data was already supplied.")
+        if tensor.datatype not in allowed:
+            expected = tensor.datatype.value if tensor.datatype else "<invalid>"
+            raise invalid_arg(f"{where} of type '{datatype_name}', expected datatype '{expected}'")
+        filled, named = field, datatype_name
+    if not filled:
+        return tensor
+    values = getattr(contents, filled)
+    datatype = tensor.datatype
+    assert datatype is not None
+    if datatype.is_bytes:
+        # Flat: the elements are counted before they get their shape.
+        array = byte_strings.as_array(list(values), (len(values),))
+        return Tensor(tensor.name, datatype, tensor.shape, array=array)
+    numbers: npt.NDArray[Any] = np.array(values, dtypes.BY_NAME[named].numpy)
+    _check_range(numbers, datatype, where)
+    raw = numbers.astype(datatype.numpy, copy=False).data.cast("B")
+    return _with_data(tensor, raw)
+
+
+def _check_range(numbers: npt.NDArray[Any], datatype: DataType, where: str) -> None:
+    """Refuse what would lose its upper bits; the real server drops them silently."""
+    if numbers.dtype.kind not in "iu" or numbers.dtype == datatype.numpy:
+        return
+    limits = np.iinfo(np.dtype(datatype.numpy))
+    outside = numbers[(numbers < limits.min) | (numbers > limits.max)]
+    if outside.size:
+        raise invalid_arg(f"{where}, value {outside[0]} is out of range for '{datatype.value}'")
+
+
+def _read_span(
+    tensor: (ModelInferRequest.InferInputTensor | ModelInferRequest.InferRequestedOutputTensor),
+) -> tuple[str, int, int] | None:
+    """The shared memory that a tensor names: region, offset and size; None if it names none."""
+    parameters = tensor.parameters
+    region, offset = None, 0
+    if "shared_memory_region" in parameters:
+        region = _read_part(tensor.name, parameters, "region", "string_param")
+    if "shared_memory_offset" in parameters:
+        if region is None:
+            raise _without_region("offset", tensor.name)
+        offset = _read_part(tensor.name, parameters, "offset", "int64_param")
+    if "shared_memory_byte_size" in parameters:
+        if region is None:
+            raise _without_region("byte_size", tensor.name)
+        size = _read_part(tensor.name, parameters, "byte_size", "int64_param")
+    elif region is None:
+        return None
+    else:
+        raise invalid_arg(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' "
+            f"parameter for tensor '{tensor.name}'"
+        )
+    return region, offset % _UINT64, size % _UINT64  # negative numbers are very large ones
+
+
+def _read_part(tensor: str, parameters: Mapping[str, InferParameter], part: str, kind: str) -> Any:  # noqa: ANN401 - what `kind` says
+    value = parameters[f"shared_memory_{part}"]
+    if value.WhichOneof("parameter_choice") != kind:
+        raise invalid_arg(
+            f"invalid value type for 'shared_memory_{part}' parameter for tensor '{tensor}', "
+            f"expected {kind}."
+        )
+    return getattr(value, kind)
+
+
+def _without_region(part: str, tensor: str) -> ServerError:
+    return invalid_arg(
+        f"'shared_memory_{part}' can not be specified without 'shared_memory_region' parameter "
+        f"for tensor '{tensor}'"
+    )

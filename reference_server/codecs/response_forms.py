@@ -1,0 +1,106 @@
+"""How a client wants its answer: which outputs as binary data, as classes, in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from reference_server.core.dtypes import DataType
+from reference_server.core.errors import internal, invalid_arg
+from reference_server.core.metadata import Signature
+from reference_server.core.ports import OutputBuffer
+from reference_server.core.response import InferResponse
+from reference_server.core.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForm:
+    """The form of one output: `classes` > 0 turns it into its best `classes` classes.
+
+    With a `buffer` its bytes go there, and the response only says that they exist.
+    """
+
+    binary: bool = False
+    classes: int = 0
+    buffer: OutputBuffer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseForm:
+    """The form of a response: `outputs` by name; `default` holds for outputs not named."""
+
+    default: OutputForm = OutputForm()
+    outputs: Mapping[str, OutputForm] = field(default_factory=dict)
+
+    def of(self, name: str) -> OutputForm:
+        """The form of output `name`."""
+        return self.outputs.get(name, self.default)
+
+
+Labels: TypeAlias = Mapping[str, tuple[str, ...]]
+
+
+def formed(
+    response: InferResponse, form: ResponseForm, signature: Signature, labels: Labels
+) -> Iterator[tuple[Tensor, OutputForm]]:
+    """The outputs, of those that are wanted as classes the classes, each with its form.
+
+    Raises ServerError if an output has no such form.
+    """
+    for tensor in response.outputs:
+        own = form.of(tensor.name)
+        if own.classes:
+            known = labels.get(tensor.name, ())
+            tensor = classify(tensor, own.classes, known, batches=signature.batches)
+        yield tensor, own
+
+
+def write(tensor: Tensor, buffer: OutputBuffer) -> None:
+    """Put the bytes of `tensor` into shared memory. Raises ServerError if they do not fit."""
+    raw = tensor.raw()
+    if len(raw) > buffer.byte_size:
+        raise internal(
+            f"shared memory size specified with the request for output '{tensor.name}' "
+            f"({buffer.byte_size} bytes) should be at least {len(raw)} bytes to hold the results"
+        )
+    buffer.write(raw)
+
+
+_UNSUPPORTED = frozenset({DataType.BYTES, DataType.FP16, DataType.BF16, DataType.BOOL})
+
+
+def classify(tensor: Tensor, count: int, labels: Sequence[str], *, batches: bool) -> Tensor:
+    """The `count` greatest values of each batch item as `<value>:<index>[:<label>]`, descending.
+
+    The result is BYTES, [batch, k] if the model batches, else [k]; k is at most the number of
+    values per item, whose dimensions are flattened. Equal values keep the order of their index.
+    Raises ServerError INVALID_ARG for a data type without order.
+    """
+    if tensor.datatype is None or tensor.datatype in _UNSUPPORTED:
+        kind = tensor.datatype.value if tensor.datatype else "<invalid>"
+        raise invalid_arg(f"class result not available for output due to unsupported type '{kind}'")
+    values = tensor.array()
+    batches = batches and values.ndim > 0  # nobody checks what shape a model answers with
+    rows = values.shape[0] if batches else 1
+    width = values.size // rows if rows else 0
+    items = values.reshape(rows, width)
+    # Sorting the reversed row and reversing again keeps the lower index first among equals.
+    order = width - 1 - np.argsort(items[:, ::-1], axis=1, kind="stable")[:, ::-1]
+    shown = "{:.6f}" if items.dtype.kind == "f" else "{}"
+    texts = [
+        _label(f"{shown.format(row[index])}:{index}", labels, index).encode()
+        for row, best in zip(items, order[:, :count].tolist(), strict=True)
+        for index in best
+    ]
+    k = min(count, width)
+    array = np.empty(len(texts), dtype=np.object_)
+    array[:] = texts
+    shape = (rows, k) if batches else (k,)
+    return Tensor(tensor.name, DataType.BYTES, shape, array=array.reshape(shape))
+
+
+def _label(text: str, labels: Sequence[str], index: int) -> str:
+    return f"{text}:{labels[index]}" if index < len(labels) and labels[index] else text

@@ -1,0 +1,178 @@
+"""The heads of gRPC's requests and responses: header fields read once, and written once.
+
+What is wrong with a request is found, and answered, as Triton's gRPC library does; where that lets
+pass what HTTP/2 forbids (RFC 9113, section 8), the stream is reset.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote_from_bytes
+
+from reference_server.frontends.grpc.calls import CallFailed, Status
+from reference_server.frontends.grpc.http2 import header_blocks
+from reference_server.frontends.grpc.http2.frames import ErrorCode
+from reference_server.frontends.grpc.http2.header_blocks import Fields
+from reference_server.frontends.grpc.messages import INFLATE
+from reference_server.options import Compression
+
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_VALUE = re.compile(rb"[^\0\r\n]*")
+_TIMEOUT = re.compile(rb"(\d+)([HMSmun])")
+_UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+#: Deadlines are a matter of milliseconds, and those beyond this never come.
+_SHORTEST_S, _LONGEST_S = 1e-3, 1e9
+_PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
+_CONNECTION = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
+)
+#: Fields of gRPC's own, which are no metadata.
+_OWN = frozenset(
+    (b"te", b"content-type", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"host")
+)
+_CONTENT_TYPE = b"application/grpc"
+#: What stands unchanged in `grpc-message`: all of printable ASCII but the percent sign.
+_UNQUOTED = bytes(range(0x20, 0x7F)).replace(b"%", b"").decode()
+
+_STATUS_200 = (b":status", b"200")
+_TYPE = (b"content-type", _CONTENT_TYPE)
+_ACCEPTED = (b"grpc-accept-encoding", b"identity, deflate, gzip")
+#: The heads of responses with messages, by the encoding of these.
+OPENING = {
+    encoding: header_blocks.write(
+        [
+            _STATUS_200,
+            _TYPE,
+            *([(b"grpc-encoding", encoding.encode())] if encoding != "identity" else []),
+            _ACCEPTED,
+        ]
+    )
+    for encoding in INFLATE
+}
+#: The trailers of a call that went well.
+WELL = header_blocks.write([(b"grpc-status", b"0")])
+
+
+class MalformedHead(Exception):
+    """No request of gRPC: its stream is to be reset with `code`."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class CallHead:
+    """What a client says of a call before its messages.
+
+    `timeout_s` is None if it will wait for ever. `fields` are the metadata in their order, binary
+    values decoded, `metadata` the first value of each name.
+    """
+
+    path: str
+    metadata: Mapping[str, str]
+    fields: tuple[tuple[bytes, bytes], ...]
+    timeout_s: float | None
+    encoding: str
+    accepted: tuple[str, ...]
+
+
+def read(fields: Fields) -> CallHead:
+    """The head that these fields are.
+
+    Raises MalformedHead, or CallFailed for what the client is told of.
+    """
+    pseudo: dict[bytes, bytes] = {}
+    own: dict[bytes, bytes] = {}
+    metadata: list[tuple[bytes, bytes]] = []
+    for name, value in fields:
+        if name[:1] == b":":
+            if name not in _PSEUDO or name in pseudo or own or metadata:
+                raise MalformedHead(ErrorCode.PROTOCOL_ERROR)
+            pseudo[name] = value
+            continue
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or name in _CONNECTION:
+            raise MalformedHead(ErrorCode.PROTOCOL_ERROR)
+        if name in _OWN:
+            own[name] = value
+        else:
+            metadata.append((name, _value(name, value)))
+    _check(pseudo, own)
+    encoding = own.get(b"grpc-encoding", b"identity").decode("latin-1")
+    if encoding not in INFLATE:
+        raise MalformedHead(ErrorCode.INTERNAL_ERROR)
+    accepted = own.get(b"grpc-accept-encoding", b"").decode("latin-1").split(",")
+    return CallHead(
+        pseudo.get(b":path", b"").decode("latin-1"),
+        {
+            name.decode(): value.decode("utf-8", "surrogateescape")
+            for name, value in reversed(metadata)
+        },
+        tuple(metadata),
+        _timeout_s(own.get(b"grpc-timeout")),
+        encoding,
+        tuple(name.strip() for name in accepted),
+    )
+
+
+def _check(pseudo: Mapping[bytes, bytes], own: Mapping[bytes, bytes]) -> None:
+    """Find what is missing or wrong, in the order and the words of Triton's library."""
+    if not own.get(b"content-type", _CONTENT_TYPE).startswith(_CONTENT_TYPE):
+        raise MalformedHead(ErrorCode.INTERNAL_ERROR)
+    if own.get(b"content-type", _CONTENT_TYPE)[len(_CONTENT_TYPE) :][:1] not in (b"", b"+", b";"):
+        raise MalformedHead(ErrorCode.INTERNAL_ERROR)
+    if own.get(b"te", b"trailers") != b"trailers":
+        raise MalformedHead(ErrorCode.INTERNAL_ERROR)
+    if pseudo.get(b":scheme", b"http") not in (b"http", b"https"):
+        raise MalformedHead(ErrorCode.INTERNAL_ERROR)
+    if pseudo.get(b":method", b"POST") != b"POST":
+        raise CallFailed(Status.UNKNOWN, "Bad method header")
+    for name in (b":method", b"te", b":scheme", b":path", b":authority"):
+        found = name in pseudo or name in own or (name == b":authority" and b"host" in own)
+        if not found:
+            raise CallFailed(
+                Status.UNKNOWN, f"Missing {':te' if name == b'te' else name.decode()} header"
+            )
+
+
+def _value(name: bytes, value: bytes) -> bytes:
+    """A value as it was meant; binary ones are sent in base64, of several the first counts."""
+    if name.endswith(b"-bin"):
+        first = value.partition(b",")[0].rstrip(b"=")
+        try:
+            return binascii.a2b_base64(first + b"=" * (-len(first) % 4), strict_mode=True)
+        except binascii.Error:
+            raise MalformedHead(ErrorCode.INTERNAL_ERROR) from None
+    return value
+
+
+def _timeout_s(value: bytes | None) -> float | None:
+    if value is None:
+        return None
+    found = _TIMEOUT.fullmatch(value)
+    if found is None:
+        raise MalformedHead(ErrorCode.INTERNAL_ERROR)
+    number = int(found[1][:18])
+    seconds = min(number * _UNIT_S[found[2]], _LONGEST_S)
+    return max(seconds, _SHORTEST_S) if number else 0.0
+
+
+def failure(status: Status, message: str, *, opened: bool) -> bytes:
+    """The block that ends a call badly; `opened` if its response has begun."""
+    fields = [(b"grpc-status", b"%d" % status)]
+    if message:
+        text = quote_from_bytes(message.encode("utf-8", "replace"), _UNQUOTED)
+        fields.append((b"grpc-message", text.encode()))
+    return header_blocks.write(fields if opened else [_STATUS_200, _TYPE, *fields])
+
+
+def response_encoding(level: Compression, accepted: tuple[str, ...]) -> str:
+    """How the messages to a client are compressed, as gRPC chooses it: stronger, the higher."""
+    ranked = [name for name in ("gzip", "deflate") if name in accepted]
+    if level is Compression.NONE or not ranked:
+        return "identity"
+    place = {Compression.LOW: 0, Compression.MEDIUM: len(ranked) // 2, Compression.HIGH: -1}
+    return ranked[place[level]]

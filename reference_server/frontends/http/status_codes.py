@@ -1,0 +1,29 @@
+"""The HTTP status of each internal code: the only place where the two meet."""
+
+from __future__ import annotations
+
+from reference_server.codecs.json_data import encode_string
+from reference_server.core.errors import Code
+
+OK = b"200 OK"
+NOT_FOUND = b"404 Not Found"
+#: Triton's HTTP library spells the reason of 405 like this.
+NOT_ALLOWED = b"405 Not Allowed"
+BAD_REQUEST = b"400 Bad Request"
+FORBIDDEN = b"403 Forbidden"
+
+STATUS: dict[Code, bytes] = {
+    Code.UNKNOWN: BAD_REQUEST,
+    Code.INTERNAL: b"500 Internal Server Error",
+    Code.NOT_FOUND: NOT_FOUND,
+    Code.INVALID_ARG: BAD_REQUEST,
+    Code.UNAVAILABLE: b"503 Service Unavailable",
+    Code.UNSUPPORTED: b"501 Not Implemented",
+    Code.ALREADY_EXISTS: BAD_REQUEST,
+    Code.CANCELLED: BAD_REQUEST,
+}
+
+
+def body(message: str) -> bytes:
+    """The body of every error reply."""
+    return b'{"error":%b}' % encode_string(message)

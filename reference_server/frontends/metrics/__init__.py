@@ -1,1 +1,0 @@
-"""The metrics port: Prometheus' text over HTTP."""

@@ -1,0 +1,251 @@
+"""The inference operation: from the model that a client names to the last response.
+
+    served = inferences.find(name, version)
+    inference = inferences.start(served, call)
+
+All that does not depend on the wire is done here, once: the model is found, shared memory leased,
+headers forwarded, the request traced, sent to its scheduler and cleaned up after. A frontend's
+`InferenceCall` only translates between bytes and values.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from reference_server.core.errors import ServerError, internal, unsupported
+from reference_server.core.ports import Clock, OutputBuffer
+from reference_server.core.request import Cancellation, InferRequest, Parameter, RequestTrace
+from reference_server.core.response import InferResponse
+from reference_server.gateway.gateway import Gateway
+from reference_server.gateway.shared_memory import RegionLease, SharedMemory
+from reference_server.repository.versions import ServedModel
+
+log = logging.getLogger(__name__)
+
+_CASE_MATTERS = "(?-i)"
+BodyT = TypeVar("BodyT")
+
+
+class TraceEvents(NamedTuple):
+    """What a frontend's trace calls the beginnings and ends of a request and of each response.
+
+    `tells_refusals`: a request that is refused leaves a trace, too.
+    """
+
+    receive_start: str
+    receive_end: str
+    send_start: str
+    send_end: str
+    tells_refusals: bool
+
+
+class InferenceCall(Protocol[BodyT]):
+    """A frontend's side of one inference. All on the loop's thread."""
+
+    def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
+        """The request, with `inference` as its sink and its regions. Raises ServerError."""
+
+    def fields(self) -> Iterable[tuple[bytes, bytes]]:
+        """The headers or metadata that may be forwarded to the model."""
+
+    def encode(self, served: ServedModel, response: InferResponse) -> BodyT:
+        """A response without error, as it is sent. Raises ServerError."""
+
+    def reply(self, body: BodyT, *, final: bool) -> None:
+        """Send what `encode` gave; `final` if nothing follows."""
+
+    def fail(self, error: ServerError, *, final: bool) -> None:
+        """Send the error that the model answered with, or that `encode` raised."""
+
+    @property
+    def end(self) -> Callable[[], None] | None:
+        """Called for an empty response, which is no answer but the end of a stream of them.
+
+        None where there is to be one response, and it is that.
+        """
+
+
+class HeaderForwarding:
+    """Finds the headers that become parameters: `pattern` may match anywhere in a name.
+
+    It goes by letter case only if it begins with `(?-i)`. Raises ValueError if it is no pattern.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        flags = 0 if pattern.startswith(_CASE_MATTERS) else re.IGNORECASE
+        try:
+            self._pattern = re.compile(pattern.removeprefix(_CASE_MATTERS).encode(), flags)
+        except re.error as error:
+            raise ValueError(f"'{pattern}' is no regular expression: {error}") from None
+
+    def added(
+        self, parameters: Mapping[str, Parameter], fields: Iterable[tuple[bytes, bytes]]
+    ) -> Mapping[str, Parameter]:
+        """`parameters` and those of `fields` that match, which win; the last of equal ones."""
+        forwarded: dict[str, Parameter] = {
+            name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
+            for name, value in fields
+            if self._pattern.search(name)
+        }
+        return {**parameters, **forwarded} if forwarded else parameters
+
+
+class Inferences:
+    """Finds models, and sends them requests. On the loop's thread.
+
+    `post` brings a response from any thread to `deliver` on the loop's.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        shared_memory: SharedMemory,
+        clock: Clock,
+        events: TraceEvents,
+        post: Callable[[tuple[Inference, InferResponse]], None],
+        forwarding: HeaderForwarding | None = None,
+    ) -> None:
+        self._gateway = gateway
+        self._shared_memory = shared_memory
+        self._clock = clock
+        self._events = events
+        self._post = post
+        self._forwarding = forwarding
+
+    def find(self, name: str, version: int, *, refuses_decoupled: str = "") -> ServedModel:
+        """The loaded model. Raises ServerError.
+
+        With `refuses_decoupled`, that is said of a model that may answer more than once.
+        """
+        served = self._gateway.find(name, version)
+        if refuses_decoupled and served.config.decoupled:
+            raise unsupported(refuses_decoupled)
+        return served
+
+    def start(self, served: ServedModel, call: InferenceCall[Any]) -> Inference:
+        """Send the request of `call` to its model, whose responses `call` is given later.
+
+        Raises ServerError if it is refused, and then `call` hears nothing.
+        """
+        received_ns = self._clock.monotonic_ns()
+        trace: RequestTrace | None = None
+        tracing = self._gateway.tracing
+        if tracing.is_on:
+            trace = tracing.sample(served.config.name)
+            if trace is not None:
+                trace.stamp(self._events.receive_start, received_ns)
+                trace.stamp(self._events.receive_end, received_ns)
+        inference = Inference(served, call, trace, self._events, self._shared_memory, self._post)
+        try:
+            request = call.decode(served, inference)
+            request.received_ns = received_ns
+            request.model_version = served.version
+            request.trace = trace
+            if self._forwarding is not None:
+                request.parameters = self._forwarding.added(request.parameters, call.fields())
+            inference.cancellation = request.cancellation
+            served.infer(request)
+        except BaseException:
+            inference.refused()
+            raise
+        return inference
+
+
+class Inference:
+    """One request on its way: the sink of its responses, and the shared memory that it uses.
+
+    It does not know the request, which knows it: a cycle would keep the inputs.
+    """
+
+    __slots__ = (
+        "_call",
+        "_events",
+        "_lease",
+        "_post",
+        "_served",
+        "_shared_memory",
+        "_trace",
+        "cancellation",
+    )
+
+    cancellation: Cancellation
+
+    def __init__(
+        self,
+        served: ServedModel,
+        call: InferenceCall[Any],
+        trace: RequestTrace | None,
+        events: TraceEvents,
+        shared_memory: SharedMemory,
+        post: Callable[[tuple[Inference, InferResponse]], None],
+    ) -> None:
+        self._served = served
+        self._call = call
+        self._trace = trace
+        self._events = events
+        self._shared_memory = shared_memory
+        self._lease: RegionLease | None = None  # most requests name no region
+        self._post = post
+
+    def view(self, region: str, offset: int, byte_size: int) -> memoryview:
+        return self._leased().view(region, offset, byte_size)
+
+    def output_buffer(self, region: str, offset: int, byte_size: int) -> OutputBuffer:
+        return self._leased().output_buffer(region, offset, byte_size)
+
+    def _leased(self) -> RegionLease:
+        if self._lease is None:
+            self._lease = self._shared_memory.lease()
+        return self._lease
+
+    def send(self, response: InferResponse) -> None:
+        self._post((self, response))
+
+    def refused(self) -> None:
+        """The request did not get to its model."""
+        self._release()
+        # Over gRPC the trace is dropped, as in Triton.
+        if self._trace is not None and self._events.tells_refusals:
+            self._trace.close()
+
+    def deliver(self, response: InferResponse) -> None:
+        """Give a response to the frontend, and clean up after the last; on the loop's thread."""
+        call, trace = self._call, self._trace
+        if response.empty and call.end is not None:
+            self._release()
+            call.end()
+        else:
+            if trace is not None:
+                trace.stamp(self._events.send_start)
+            error, body = response.error, None
+            if error is None:
+                try:
+                    body = call.encode(self._served, response)
+                except ServerError as fault:
+                    error = fault
+                except Exception as defect:  # a defect of ours must not leave the client waiting
+                    log.exception("reply of %s", response.model_name)
+                    error = internal(f"{type(defect).__name__}: {defect}")
+            if response.final:
+                self._release()  # before the reply: whoever reads it may unregister at once
+            if error is None:
+                call.reply(body, final=response.final)
+            else:
+                call.fail(error, final=response.final)
+            if trace is not None:
+                trace.stamp(self._events.send_end)
+        if trace is not None and response.final:
+            trace.close()
+
+    def _release(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
+
+
+def deliver(posted: tuple[Inference, InferResponse]) -> None:
+    """Take what an `Inference` has posted; on the loop's thread."""
+    inference, response = posted
+    inference.deliver(response)

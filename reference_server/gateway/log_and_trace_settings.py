@@ -1,0 +1,280 @@
+"""What is logged, as clients read and change it while the server runs."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from reference_server.core.errors import invalid_arg, unsupported
+from reference_server.core.numerals import leading_integer
+from reference_server.core.ports import Clock
+from reference_server.core.request import RequestTrace
+from reference_server.observability.tracing import TraceFile, TraceLevel, Tracer
+from reference_server.options import LogOptions, TraceOptions
+
+Value = bool | int | str
+#: How a flag is changed, by the name of the setting.
+_FLAGS: dict[str, Callable[[LogOptions, bool], LogOptions]] = {
+    "log_info": lambda options, value: replace(options, info=value),
+    "log_warning": lambda options, value: replace(options, warning=value),
+    "log_error": lambda options, value: replace(options, error=value),
+}
+_FORMATS = {"default": False, "ISO8601": True}
+
+
+class LogSettings:
+    """The settings of the log. Used by one thread.
+
+    `apply` makes the log follow them.
+    """
+
+    def __init__(self, options: LogOptions, apply: Callable[[LogOptions], None]) -> None:
+        self._options = options
+        self._apply = apply
+
+    def read(self) -> Mapping[str, Value]:
+        """All settings, in Triton's order."""
+        options = self._options
+        return {
+            "log_file": options.file,
+            "log_info": options.info,
+            "log_warning": options.warning,
+            "log_error": options.error,
+            "log_verbose_level": options.verbose_level,
+            "log_format": "ISO8601" if options.iso8601 else "default",
+        }
+
+    def update(
+        self, changes: Mapping[str, Value] | Iterable[tuple[str, Value]]
+    ) -> Mapping[str, Value]:
+        """Apply one change after the other; returns all settings. Unknown names are ignored.
+
+        Raises ServerError at the first change that cannot be; those before it stay.
+        """
+        for name, value in changes.items() if isinstance(changes, Mapping) else changes:
+            changed = self._changed(name, value)
+            if changed != self._options:
+                self._options = changed
+                self._apply(changed)
+        return self.read()
+
+    def _changed(self, name: str, value: Value) -> LogOptions:
+        options = self._options
+        if name == "log_file":
+            raise unsupported("log file location can not be updated through network protocol")
+        if name in _FLAGS:
+            if type(value) is not bool:
+                raise invalid_arg(f"expect boolean for '{name}'")
+            return _FLAGS[name](options, value)
+        if name == "log_verbose_level":
+            if type(value) is not int:
+                raise invalid_arg(f"expect int32 for '{name}'")
+            return replace(options, verbose_level=_verbose_level(value))
+        if name == "log_format":
+            if type(value) is not str:
+                raise invalid_arg(f"expect string for '{name}'")
+            if value not in _FORMATS:
+                raise invalid_arg(f"invalid argument for log_format, got: {value}")
+            return replace(options, iso8601=_FORMATS[value])
+        return options
+
+
+def _verbose_level(value: int) -> int:
+    """`value` as Triton keeps it: its low 32 bits as a signed number; a negative one is 0."""
+    low = value % 2**32
+    return low if low < 2**31 else 0
+
+
+#: New values of a setting; None clears it, so that it follows the server's, or the command line's.
+Change = Sequence[str] | None
+
+_LEVELS = (TraceLevel.TIMESTAMPS, TraceLevel.TENSORS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """The values that were set; None where another setting is followed."""
+
+    level: TraceLevel | None = None
+    rate: int | None = None
+    count: int | None = None
+    log_frequency: int | None = None
+
+
+class TraceSettings:
+    """The settings of tracing, and the choice of requests by them. Any thread.
+
+    `is_ready` tells whether a model of that name can be asked.
+    """
+
+    def __init__(
+        self, options: TraceOptions, clock: Clock, is_ready: Callable[[str], bool]
+    ) -> None:
+        self._clock = clock
+        self._is_ready = is_ready
+        self._file = TraceFile(options.file)
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        level = TraceLevel.OFF
+        for name in options.levels:
+            level |= TraceLevel[name]
+        self._start = Tracer(
+            level,
+            options.rate,
+            options.count,
+            options.log_frequency,
+            self._file,
+            self._ids,
+            clock,
+        )
+        self._own: dict[str, _Own] = {"": _Own()}  # by model; the server's by the empty name
+        self._tracers = {"": self._tracer(_Own(), self._start)}
+        #: False if no request is traced at all: then nobody needs to ask, which is the usual case.
+        self.is_on = self._start.level is not TraceLevel.OFF
+
+    def read(self, model: str = "") -> Mapping[str, Sequence[str]]:
+        """The settings of a model, or the server's. Raises ServerError for an unknown model."""
+        self._check(model)
+        tracer = self._tracers.get(model) or self._tracers[""]
+        levels = [str(level.name) for level in _LEVELS if level & tracer.level]
+        return {
+            "trace_level": levels or ["OFF"],
+            "trace_rate": [str(tracer.rate)],
+            "trace_count": [str(tracer.remaining)],
+            "log_frequency": [str(tracer.log_frequency)],
+            "trace_file": [self._file.path],
+            "trace_mode": ["triton"],
+        }
+
+    def update(
+        self, changes: Mapping[str, Change] | Iterable[tuple[str, Change]], model: str = ""
+    ) -> Mapping[str, Sequence[str]]:
+        """Change settings of a model, or the server's; returns all of them.
+
+        Unknown names are ignored. Raises ServerError, and then nothing has changed.
+        """
+        self._check(model)
+        with self._lock:
+            own = self._own.get(model, _Own())
+            before = self._tracers.get(model)
+            if own.count is not None and before is not None:
+                own = replace(own, count=before.remaining)
+            for name, change in changes.items() if isinstance(changes, Mapping) else changes:
+                own = _changed(own, name, change)
+            self._replace(model, own)
+        return self.read(model)
+
+    def sample(self, model: str) -> RequestTrace | None:
+        """The trace of a request to `model` that has come now; None if it is not traced."""
+        return (self._tracers.get(model) or self._tracers[""]).sample()
+
+    def close(self) -> None:
+        """Write what waits to be written."""
+        for tracer in self._tracers.values():
+            tracer.retire()
+        self._file.close()
+
+    def _check(self, model: str) -> None:
+        if model and not self._is_ready(model):
+            raise invalid_arg(f"Request for unknown model : {model}")
+
+    def _replace(self, model: str, own: _Own) -> None:
+        """Put new tracers in the place of those that follow from `own`."""
+        settings = self._own | {model: own}
+        tracers: dict[str, Tracer] = {}
+        if not model:
+            tracers[""] = self._valid(self._tracer(own, self._start))
+        server = tracers.get("") or self._tracers[""]
+        for name in (name for name in settings if name and model in ("", name)):
+            if settings[name] == _Own():
+                continue
+            if name in self._tracers and settings[name].count is not None and name != model:
+                settings[name] = replace(settings[name], count=self._tracers[name].remaining)
+            tracers[name] = self._valid(self._tracer(settings[name], server))
+        # Nothing can fail from here on.
+        retired = [self._tracers[name] for name in tracers if name in self._tracers]
+        if model and own == _Own():
+            del settings[model]
+            left = self._tracers.pop(model, None)
+            retired += [] if left is None else [left]
+        self._own = settings
+        self._tracers.update(tracers)
+        self.is_on = any(each.level is not TraceLevel.OFF for each in self._tracers.values())
+        for tracer in retired:
+            tracer.retire()
+
+    def _tracer(self, own: _Own, followed: Tracer) -> Tracer:
+        return Tracer(
+            followed.level if own.level is None else own.level,
+            followed.rate if own.rate is None else own.rate,
+            followed.remaining if own.count is None else own.count,
+            followed.log_frequency if own.log_frequency is None else own.log_frequency,
+            self._file,
+            self._ids,
+            self._clock,
+        )
+
+    @staticmethod
+    def _valid(tracer: Tracer) -> Tracer:
+        if tracer.fault is not None and tracer.level is not TraceLevel.OFF:
+            raise invalid_arg(f"Attempting to set invalid trace setting :{tracer.fault}")
+        return tracer
+
+
+def _changed(own: _Own, name: str, change: Change) -> _Own:
+    if name == "trace_file":
+        raise unsupported("trace file location can not be updated through network protocol")
+    if name == "trace_level":
+        level = None if change is None else _read_level(change, own.level)
+        return replace(own, level=level)
+    if name == "trace_rate":
+        return replace(own, rate=_read_uint32(name, change))
+    if name == "trace_count":
+        return replace(own, count=_read_count(name, change))
+    if name == "log_frequency":
+        return replace(own, log_frequency=_read_uint32(name, change))
+    return own
+
+
+def _read_level(words: Sequence[str], before: TraceLevel | None) -> TraceLevel | None:
+    """The level that `words` name; without a known word it stays as it is."""
+    if "OFF" in words:
+        if len(words) > 1:
+            raise invalid_arg("Expect only one trace level 'OFF' is specified")
+        return TraceLevel.OFF
+    level = TraceLevel.OFF
+    for known in _LEVELS:
+        if known.name in words:
+            level |= known
+    return level or before
+
+
+def _read_uint32(name: str, change: Change) -> int | None:
+    """A number as Triton keeps it: read as a signed one, and its low 32 bits."""
+    number = _read_int32(name, change, "[ 0, 4294967295 ]")
+    return None if number is None else number % 2**32
+
+
+def _read_count(name: str, change: Change) -> int | None:
+    count = _read_int32(name, change, "[ -1, 2147483647 ]")
+    if count is not None and change and count < -1:
+        raise invalid_arg(f"Unable to parse '{name}'. Expecting value >= -1, got: {change[0]}")
+    return count
+
+
+def _read_int32(name: str, change: Change, told_range: str) -> int | None:
+    if change is None:
+        return None
+    if len(change) != 1:
+        raise invalid_arg(f"expect only 1 value for '{name}'")
+    (text,) = change
+    number = leading_integer(text)
+    if number is None:
+        raise invalid_arg(f"Unable to parse '{name}', got: {text}")
+    if not -(2**31) <= number < 2**31:
+        raise invalid_arg(
+            f"Unable to parse '{name}', value is out of range {told_range}, got: {text}"
+        )
+    return number

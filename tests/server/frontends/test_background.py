@@ -1,0 +1,58 @@
+"""Work beside the loop: done on another thread, answered on the loop's."""
+
+import asyncio
+import threading
+
+from reference_server.frontends.background import Background
+
+
+def run(work):
+    """What `done` or `failed` is called with, and whether each is on its right thread."""
+
+    async def scene():
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        here = threading.current_thread()
+        worked_on = []
+
+        def noted():
+            worked_on.append(threading.current_thread())
+            return work()
+
+        def end(result):
+            ended.set_result((result, threading.current_thread() is here))
+
+        Background(loop).run(noted, end, end)
+        result, answered_here = await ended
+        return result, answered_here, worked_on[0] is not here
+
+    return asyncio.run(scene())
+
+
+def test_the_result_comes_back():
+    assert run(lambda: 7) == (7, True, True)
+
+
+def test_so_does_a_failure():
+    def fail():
+        raise ValueError("no")
+
+    error, answered_here, worked_aside = run(fail)
+    assert isinstance(error, ValueError)
+    assert answered_here
+    assert worked_aside
+
+
+def test_an_answer_that_comes_too_late_is_lost():
+    may_end = threading.Event()
+    threads = threading.active_count()
+
+    async def scene():
+        Background(asyncio.get_running_loop()).run(may_end.wait, print, print)
+
+    asyncio.run(scene())
+    may_end.set()
+    for thread in threading.enumerate():
+        if thread.name == "aside":
+            thread.join()
+    assert threading.active_count() <= threads
