@@ -19,7 +19,7 @@ from contract.test_python_backends import write_backends
 from runtime.support.graphs import ENCODER, TABLE, write
 from support.servers import ROOT, Server, start_reference_server, start_tritonserver
 
-from ge_runtime.cli.convert.conversion import Wishes, convert
+from ge_runtime.cli.convert.conversion import ConvertOptions, convert
 
 SIMULATOR = ROOT / "simulator/ascend_simulator/site"
 CARD = '"device_ids" value { string_value: "0" }'
@@ -49,7 +49,7 @@ MASK = [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
     """The converted model's repository, and Triton's folder of backends."""
-    wishes = Wishes({"input_ids": ["tokens"]}, {}, None, frozenset())
+    wishes = ConvertOptions({"input_ids": ["tokens"]}, {}, None, frozenset())
     conversion = convert("encoder", NPU_GE, wishes)
     assert conversion.problems == []
     assert CARD in conversion.text

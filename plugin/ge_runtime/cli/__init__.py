@@ -1,8 +1,7 @@
-"""The command `ge-runtime`. Each subcommand is a module of its own, listed in COMMANDS.
+"""The command `ge-runtime`. Each subcommand is a module with a `COMMAND`.
 
-A subcommand's module has `add_parser(subparsers)`, which sets `run`: a function of the parsed
-arguments that returns the exit code. Exit codes: 0 if it did what was asked, 2 for arguments or
-input that it cannot use; 1 is for subcommands whose answer can be no.
+Exit codes: 0 if it did what was asked, 2 for arguments or input that it cannot use; 1 is for
+subcommands whose answer can be no.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ import ge_runtime.cli.gears as gears
 import ge_runtime.cli.inspect as inspect
 import ge_runtime.cli.probe_device as probe_device
 import ge_runtime.cli.top as top
+from ge_runtime.cli.command import EXIT_UNUSABLE
 from ge_runtime.errors import RuntimeFault
 
-COMMANDS: Final = (gears, build, inspect, conformance, doctor, top, convert, backend, probe_device)
-
-UNUSABLE: Final = 2
-"""The exit code of bad arguments, argparse's own, and of bad input."""
+COMMANDS: Final = tuple(
+    module.COMMAND
+    for module in (gears, build, inspect, conformance, doctor, top, convert, backend, probe_device)
+)
 
 INTERRUPTED: Final = 128 + signal.SIGINT
 """The exit code after Ctrl-C, as shells tell it."""
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"ge-runtime {_version()}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for command in COMMANDS:
-        command.add_parser(subparsers)
+        command.add_to(subparsers)
     given = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = given.run
     try:
@@ -79,4 +79,4 @@ def _version() -> str:
 
 def _unusable(reason: str) -> int:
     print(f"ge-runtime: {reason}", file=sys.stderr)
-    return UNUSABLE
+    return EXIT_UNUSABLE

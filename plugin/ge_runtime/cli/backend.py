@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ge_runtime.cli.arguments import new_command
+from ge_runtime.cli.command import Command
 from ge_runtime.errors import RuntimeFault
-
-if TYPE_CHECKING:
-    from ge_runtime.cli.arguments import Subparsers
 
 NAME: Final = "ge"
 """What models say: `backend: "ge"`."""
@@ -41,19 +38,10 @@ class TritonPythonModel:
 '''
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `backend` to the commands."""
-    parser = new_command(
-        subparsers,
-        "backend",
-        help_='let models say backend: "ge" and bring no code',
-        description="Write the backend `ge` into a folder of backends.",
-        epilog="Exit codes: 0 written, 2 the folder is not there, or cannot be written.",
-    )
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory", type=Path, help="Triton's --backend-directory, e.g. /opt/tritonserver/backends"
     )
-    parser.set_defaults(run=_run)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -69,3 +57,13 @@ def _run(given: argparse.Namespace) -> int:
     file.write_text(MODEL, encoding="utf-8")
     print(file)
     return 0
+
+
+COMMAND: Final = Command(
+    name="backend",
+    help='let models say backend: "ge" and bring no code',
+    description="Write the backend `ge` into a folder of backends.",
+    epilog="Exit codes: 0 written, 2 the folder is not there, or cannot be written.",
+    add_arguments=_add_arguments,
+    run=_run,
+)

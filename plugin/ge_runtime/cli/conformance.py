@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ge_runtime.cli.arguments import add_model, new_command, whole
+from ge_runtime.cli.command import EXIT_NO, Command, add_model, whole
+from ge_runtime.cli.config_pbtxt import read_model_config
 from ge_runtime.cli.inspect import inspect
-from ge_runtime.cli.model_config import read_model_config
 from ge_runtime.errors import ConfigFault
 from ge_runtime.testing.conformance import DEFAULT_ROUNDS, check
 from ge_runtime.testing.model_under_test import PADDINGS
-
-if TYPE_CHECKING:
-    from ge_runtime.cli.arguments import Subparsers
-
-WRONG: Final = 1
-"""The exit code where an answer is not the expected one."""
 
 _DESCRIPTION: Final = """\
 Prove that no answer of a model depends on who shared its batch.
@@ -55,15 +49,7 @@ Exit codes: 0 every answer is right, 1 one is not, 2 arguments or input that can
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `conformance` to the commands."""
-    parser = new_command(
-        subparsers,
-        "conformance",
-        help_="prove that no answer depends on who shared the batch",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add = parser.add_argument
     add(
@@ -96,7 +82,6 @@ def add_parser(subparsers: Subparsers) -> None:
         help="of the second opening: the highest value of the range, NaN for floats, or no second "
         f"opening ({PADDINGS[0]})",
     )
-    parser.set_defaults(run=_run)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -114,7 +99,17 @@ def _run(given: argparse.Namespace) -> int:
         padding=given.padding,
     )
     print(report)
-    return 0 if report.passed else WRONG
+    return 0 if report.passed else EXIT_NO
+
+
+COMMAND: Final = Command(
+    name="conformance",
+    help="prove that no answer depends on who shared the batch",
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)
 
 
 def _range(text: str) -> tuple[str, tuple[float, float]]:

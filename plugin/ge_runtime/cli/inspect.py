@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
-from ge_runtime.cli.arguments import add_model, new_command
-from ge_runtime.cli.inspection import Inspection
-from ge_runtime.cli.model_config import ensure_model, read_model_config, read_runtime_config
+from ge_runtime.cli.command import EXIT_NO, Command, add_model
+from ge_runtime.cli.config_pbtxt import ensure_model, read_model_config, read_runtime_config
 from ge_runtime.components import suffixes
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.engines.artifact import find_artifact, find_artifacts
+from ge_runtime.engines.artifact import Artifact, find_artifact, find_artifacts
 from ge_runtime.engines.backend import DeviceSettings, open_backend
-from ge_runtime.engines.base import Signature
+from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.engines.compiled import with_compiled_gears
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.footprint import Footprint, answer_slots
 from ge_runtime.engines.gearing import Gearing
 from ge_runtime.errors import ArtifactFault, ConfigFault, shown
 from ge_runtime.memory.plan import Plan
-
-if TYPE_CHECKING:
-    from ge_runtime.cli.arguments import Subparsers
-
-DISAGREE: Final = 1
-"""The exit code where config.pbtxt and the graph do not agree."""
+from ge_runtime.memory.table import aligned
+from ge_runtime.specs import ROWS, TensorSpec
 
 _DESCRIPTION: Final = """\
 Show what a model folder holds and what it takes, before it is served.
@@ -55,19 +51,10 @@ Exit codes: 0 config.pbtxt and graph agree, 1 they do not, 2 arguments or input 
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `inspect` to the commands."""
-    parser = new_command(
-        subparsers,
-        "inspect",
-        help_="show a model's engine, signature, gears and memory plan",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add = parser.add_argument
     add("--format", choices=("text", "json"), default="text", help="of what is printed (text)")
-    parser.set_defaults(run=_run)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -76,7 +63,17 @@ def _run(given: argparse.Namespace) -> int:
         print(json.dumps(inspection.as_json(), indent=2))
     else:
         print("\n".join(inspection.lines()))
-    return DISAGREE if inspection.faults else 0
+    return EXIT_NO if inspection.faults else 0
+
+
+COMMAND: Final = Command(
+    name="inspect",
+    help="show a model's engine, signature, gears and memory plan",
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)
 
 
 def inspect(folder: Path, version: int | None = None) -> Inspection:
@@ -148,3 +145,199 @@ def version_folder(folder: Path, version: int | None) -> Path:
         expected = "a folder named 1" if version is None else f"a folder named {version}"
         raise ArtifactFault(f"{folder}: found {found}, expected {expected}")
     return folder / str(version)
+
+
+_NONE: Final = "-"
+
+
+class TensorMatch(NamedTuple):
+    """A tensor of the graph, of config.pbtxt, or of both."""
+
+    name: str
+    graph: str
+    """Its type and dims in the graph; `-` if it is none of the graph's."""
+    config: str
+    """What config.pbtxt makes of it, in words."""
+
+
+_HEADER: Final = TensorMatch("", "in the graph", "in config.pbtxt")
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What one version of a model holds."""
+
+    version_dir: Path
+    config: RuntimeConfig
+    artifacts: Sequence[Artifact]
+    signature: Signature
+    gearing: Gearing
+    plan: Plan | None
+    """None if there are faults."""
+    faults: Sequence[str]
+    """Where config.pbtxt and the graph do not agree."""
+    hardware: str
+    """What the device is, for people."""
+
+    @property
+    def inputs(self) -> list[TensorMatch]:
+        """The graph's inputs and what they are fed, then what requests bring for other uses."""
+        return _matched(self.signature.inputs, _fed(self.config), _used(self.config), "nothing")
+
+    @property
+    def outputs(self) -> list[TensorMatch]:
+        """The graph's outputs and whether they are asked for, then outputs made elsewhere."""
+        config = self.config
+        asked = {spec.name: f"output {spec}" for spec in config.outputs}
+        made = {spec.name: f"output {spec}, by the model's own code" for spec in config.derived}
+        made |= {
+            name: f"output, the request's '{source}'" for name, source in config.passthrough.items()
+        }
+        return _matched(self.signature.outputs, asked, made, "nothing: not an output")
+
+    def lines(self) -> list[str]:
+        """All of it for people."""
+        count = len(self.config.devices)
+        engines = f" of each of {count} engines" if count > 1 else ""
+        sections = {
+            "Engine": self._engines(),
+            "Inputs": aligned([_HEADER, *self.inputs], "<<<"),
+            "Outputs": aligned([_HEADER, *self.outputs], "<<<"),
+            "Sizes": [*self._sizes(), *self.gearing.report],
+            f"Memory{engines}, in bytes": self.plan.table() if self.plan else [],
+            "Faults": list(self.faults),
+        }
+        lines = [f"{self.config.model}, version {self.version_dir.name}"]
+        for title, body in sections.items():
+            if body:
+                lines += ["", title, *(f"  {line}".rstrip() for line in body)]
+        return lines
+
+    def as_json(self) -> dict[str, object]:
+        """The same for programs."""
+        return {
+            "model": self.config.model,
+            "version": int(self.version_dir.name),
+            "engines": [
+                {"engine": each.engine, "file": each.path.name, "reason": each.reason}
+                for each in self.artifacts
+            ],
+            "inputs": [match._asdict() for match in self.inputs],
+            "outputs": [match._asdict() for match in self.outputs],
+            "hardware": self.hardware,
+            "limits": self._limits,
+            "gears": [
+                {"axes": axes, "sizes": sizes} for axes, sizes in self.gearing.tables.items()
+            ],
+            "memory": _memory(self.plan) if self.plan else None,
+            "faults": list(self.faults),
+        }
+
+    def _engines(self) -> list[str]:
+        engines = [f"{each.engine}, because {each.reason}" for each in self.artifacts]
+        if self.config.device_kind != "cpu":
+            engines.append(f"{self.config.devices[0]} is {self.hardware}")
+        return engines
+
+    @property
+    def _limits(self) -> dict[str, int]:
+        rows = {ROWS: self.config.rows} if self.config.batched else {}
+        return {**rows, **self.config.limits}
+
+    def _sizes(self) -> list[str]:
+        limits, tables = self._limits, self.gearing.tables
+        geared = {axis for axes in tables for axis in axes}
+        free = "free: as large as a batch needs"
+        rows = [(axis, str(limits[axis]), free) for axis in limits if axis not in geared]
+        rows += [
+            (",".join(axes), _times(limits[axis] for axis in axes), ", ".join(map(_times, table)))
+            for axes, table in tables.items()
+        ]
+        return aligned([("", "limit", "gears"), *rows], "<><")
+
+
+def _matched(
+    tensors: Sequence[GraphTensor],
+    declared: Mapping[str, str],
+    others: Mapping[str, str],
+    otherwise: str,
+) -> list[TensorMatch]:
+    """The graph's tensors with what is declared of them, then others that are none of its own.
+
+    otherwise: what is said of a graph's tensor that nothing is declared of.
+    """
+    names = {tensor.name for tensor in tensors}
+    return [
+        *(TensorMatch(t.name, str(t), declared.get(t.name, otherwise)) for t in tensors),
+        *(
+            TensorMatch(n, _NONE, words)
+            for n, words in declared.items()
+            if n not in names | {*others}
+        ),
+        *(TensorMatch(n, _NONE, words) for n, words in others.items() if n not in names),
+    ]
+
+
+def _fed(config: RuntimeConfig) -> dict[str, str]:
+    """What graph inputs are made of, by name."""
+    fed = {
+        spec.name: _brought(config, spec)
+        + (f", padded with {config.pads.get(spec.name, 0)}" if spec.axes else "")
+        for spec in config.sources
+    }
+    fed |= {name: f"mask of {', '.join(axes)}" for name, axes in config.masks.items()}
+    fed |= {name: f"true lengths along {axis}" for name, axis in config.lengths.items()}
+    fed |= {name: f"positions along {axis}" for name, axis in config.positions.items()}
+    fed |= {name: f"where rows begin along {axis}" for name, axis in config.offsets.items()}
+    for batch_input in config.batch_inputs:
+        words = f"{batch_input.kind.value} of {batch_input.source}"
+        fed |= dict.fromkeys(batch_input.targets, words)
+    return fed
+
+
+def _used(config: RuntimeConfig) -> dict[str, str]:
+    """Inputs of requests that a graph need not take, and what they are for."""
+    used: dict[str, str] = {}
+    if config.prepared:
+        used |= {spec.name: f"input {spec}, for the model's own code" for spec in config.inputs}
+    specs = {spec.name: spec for spec in (*config.inputs, *config.sources)}
+    for output, name in config.passthrough.items():
+        used[name] = f"input {specs[name]}, returned as output '{output}'"
+    for axis, name in config.axis_lengths.items():
+        used[name] = f"{_brought(config, specs[name])}, true lengths along {axis}"
+    return used
+
+
+def _brought(config: RuntimeConfig, spec: TensorSpec) -> str:
+    """A tensor that batches are made of, and who brings it."""
+    return f"{spec}, by the model's own code" if config.prepared else f"input {spec}"
+
+
+def _memory(plan: Plan) -> dict[str, object]:
+    known = plan.workspace_known
+    return {
+        "weights_bytes": plan.weights_bytes,
+        "workspace_bytes": plan.workspace_bytes if known else None,
+        "unsized_results": plan.unsized,
+        "inputs_bytes": plan.inputs_bytes,
+        "answers_bytes": plan.answers_bytes,
+        "answer_slots": plan.answer_slots,
+        "device_io_bytes": plan.device_io_bytes,
+        "total_bytes": plan.total_bytes,
+        "lower_bound_bytes": plan.lower_bound,
+        "unshared_bytes": plan.unshared_bytes,
+        "gears": [
+            {
+                "sizes": dict(gear.sizes),
+                "inputs_bytes": gear.inputs_bytes,
+                "answers_bytes": gear.answers_bytes,
+                "workspace_bytes": gear.workspace_bytes if known else None,
+                "workspace_bound_bytes": gear.workspace_bound if known else None,
+            }
+            for gear in plan.gears
+        ],
+    }
+
+
+def _times(sizes: Iterable[int]) -> str:
+    return "x".join(map(str, sizes))

@@ -10,9 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from ge_runtime.cli.arguments import new_command
+from ge_runtime.cli.command import EXIT_NO, Command
 from ge_runtime.errors import RuntimeFault, ServiceFault, shown
 from ge_runtime.memory.table import aligned, in_units
 from ge_runtime.service.channel import PeerGone
@@ -20,14 +20,8 @@ from ge_runtime.service.connection import NoService, ask, connect
 from ge_runtime.service.protocol import VERSION
 from ge_runtime.service.runtime_folder import RuntimeFolder
 
-if TYPE_CHECKING:
-    from ge_runtime.cli.arguments import Subparsers
-
 Stats: TypeAlias = Mapping[str, Any]
 """What a service tells: see `service.state.ServiceState.stats`."""
-
-NONE: Final = 1
-"""The exit code of --once and --json where there is no service."""
 
 _DESCRIPTION: Final = """\
 Show the device services of this user: who executes on which device, and what it takes.
@@ -70,20 +64,11 @@ _LESS_NEEDED: Final = ("content", "process", "engine", "weight", "arenas", "clie
 """Columns that a narrow terminal does without, the first to go first."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `top` to the commands."""
-    parser = new_command(
-        subparsers,
-        "top",
-        help_="show what the device services do",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--once", action="store_true", help="print the table once, and end")
     add("--json", action="store_true", help="print all figures once, as JSON")
     add("--interval", type=_seconds, default=1.0, metavar="S", help="between two looks (1)")
-    parser.set_defaults(run=_run)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -91,13 +76,23 @@ def _run(given: argparse.Namespace) -> int:
         if given.json:
             services = look(folder)
             print(json.dumps(services, indent=2))
-            return 0 if services else NONE
+            return 0 if services else EXIT_NO
         if given.once:
             services = look(folder)
             print("\n".join(table(services, {}, folder.path, _size_of_terminal()[0])))
-            return 0 if services else NONE
+            return 0 if services else EXIT_NO
         _live(folder, given.interval)
         return 0
+
+
+COMMAND: Final = Command(
+    name="top",
+    help="show what the device services do",
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)
 
 
 def look(folder: RuntimeFolder) -> list[dict[str, Any]]:

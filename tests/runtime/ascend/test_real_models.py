@@ -13,7 +13,7 @@ from runtime.support.ascend import ENVIRONMENT
 from ge_runtime import Runtime
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.cli.build import build
-from ge_runtime.cli.model_config import read_model_config
+from ge_runtime.cli.config_pbtxt import read_model_config
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 COST = "launch_us=1000, element_ns=1000, element2_ns=0"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from ge_runtime import cli
-from ge_runtime.cli.convert.conversion import Wishes, convert
-from ge_runtime.cli.text_format import parse
+from ge_runtime.cli.config_pbtxt import parse
+from ge_runtime.cli.convert.conversion import ConvertOptions, convert
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.specs import ROWS
 
@@ -100,7 +100,7 @@ def parameter(key, text):
 
 
 def converted(text, *, axes=None, limits=None, device_ids=None, drop=()):
-    return convert("m", text, Wishes(axes or {}, limits or {}, device_ids, frozenset(drop)))
+    return convert("m", text, ConvertOptions(axes or {}, limits or {}, device_ids, frozenset(drop)))
 
 
 def ours(conversion):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ge_runtime import cli
-from ge_runtime.cli.model_config import read_runtime_config
+from ge_runtime.cli.config_pbtxt import read_runtime_config
 
 CONFIG = """
 max_batch_size: 8

@@ -56,7 +56,7 @@ def model(tmp_path):
 @pytest.fixture
 def run(capsys, monkeypatch):
     """A function: arguments of `inspect` to exit code, printed text, and errors."""
-    monkeypatch.setattr(cli, "COMMANDS", (inspect,))
+    monkeypatch.setattr(cli, "COMMANDS", (inspect.COMMAND,))
 
     def run_command(*arguments):
         code = cli.main(["inspect", *map(str, arguments)])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ge_runtime import cli
+from ge_runtime.cli.command import EXIT_UNUSABLE
 
 
 def test_help_lists_the_commands(capsys):
@@ -16,7 +17,7 @@ def test_help_lists_the_commands(capsys):
     assert exited.value.code == 0
     printed = capsys.readouterr().out
     for command in cli.COMMANDS:
-        assert f"\n    {command.__name__.rpartition('.')[2].replace('_', '-')}" in printed
+        assert f"\n    {command.name}" in printed
 
 
 def test_version_is_that_of_the_installed_package(capsys):
@@ -24,6 +25,14 @@ def test_version_is_that_of_the_installed_package(capsys):
         cli.main(["--version"])
     assert exited.value.code == 0
     assert capsys.readouterr() == (f"ge-runtime {version('ge-runtime')}\n", "")
+
+
+def test_python_runs_the_package_as_the_command():
+    process = subprocess.run(
+        [sys.executable, "-m", "ge_runtime.cli", "--version"], capture_output=True, text=True
+    )
+    assert process.returncode == 0
+    assert process.stdout == f"ge-runtime {version('ge-runtime')}\n"
 
 
 def test_version_of_what_is_not_installed_is_its_folder(capsys, monkeypatch):
@@ -85,13 +94,13 @@ def test_what_is_no_models_folder_is_told_with_where_one_may_be(tmp_path, capsys
         (version, f"found no config.pbtxt, {expected}; that is {version.parent}"),
         (config, f"found a file, {expected}; that is {version.parent}"),
     ):
-        assert cli.main([command, str(folder)]) == cli.UNUSABLE
+        assert cli.main([command, str(folder)]) == EXIT_UNUSABLE
         assert capsys.readouterr() == ("", f"ge-runtime: {folder}: {complaint}\n")
 
 
 def test_an_ensemble_is_not_built(tmp_path, capsys):
     (tmp_path / "config.pbtxt").write_text('platform: "ensemble"')
-    assert cli.main(["build", str(tmp_path)]) == cli.UNUSABLE
+    assert cli.main(["build", str(tmp_path)]) == EXIT_UNUSABLE
     assert "platform: found ensemble, expected a model with" in capsys.readouterr().err
 
 

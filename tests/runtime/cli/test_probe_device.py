@@ -14,6 +14,7 @@ from runtime.support.ascend import ENVIRONMENT, SITE
 from runtime.support.fakes import FAKES
 
 from ge_runtime import cli
+from ge_runtime.cli.command import EXIT_UNUSABLE
 from ge_runtime.cli.probe_device import run_checks
 from ge_runtime.cli.probe_device.checks import CHECKS, PROBES
 from ge_runtime.cli.probe_device.exact_graphs import (
@@ -203,24 +204,24 @@ def test_the_command_says_simulator_and_writes_all_of_it(environment, tmp_path, 
 
 def test_without_a_device_nothing_is_asked(monkeypatch, environment, capsys):
     monkeypatch.setenv("ASCEND_SIMULATOR_DEVICES", "0")
-    assert run() == cli.UNUSABLE
+    assert run() == EXIT_UNUSABLE
     assert "found no Ascend device to ask (0); `ge-runtime doctor" in capsys.readouterr().err
 
 
 def test_a_card_that_is_not_there_is_refused(environment, capsys):
-    assert run("--device", 1) == cli.UNUSABLE
+    assert run("--device", 1) == EXIT_UNUSABLE
     assert "--device: found 1, expected one of the 1, from 0" in capsys.readouterr().err
 
 
 def test_nothing_is_asked_where_the_answers_cannot_be_written(environment, tmp_path, capsys):
     file = tmp_path / "nowhere" / "probed.json"
-    assert run("--only", 4, "--json", file) == cli.UNUSABLE
+    assert run("--only", 4, "--json", file) == EXIT_UNUSABLE
     assert capsys.readouterr() == ("", f"ge-runtime: {file}: No such file or directory\n")
 
 
 def test_without_pyacl_nothing_is_asked(monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", "")
-    assert run() == cli.UNUSABLE
+    assert run() == EXIT_UNUSABLE
     assert "found no Ascend device to ask (absent)" in capsys.readouterr().err
 
 

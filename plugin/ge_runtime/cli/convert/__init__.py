@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ge_runtime.cli.arguments import axis_sizes, new_command
-from ge_runtime.cli.convert.conversion import Wishes, convert
-from ge_runtime.cli.convert.graphs import notes_on
-from ge_runtime.cli.model_config import config_file
+from ge_runtime.cli.command import EXIT_NO, Command, axis_sizes
+from ge_runtime.cli.config_pbtxt import config_file
+from ge_runtime.cli.convert.conversion import ConvertOptions, convert
 from ge_runtime.config.triton_config import split_names
 from ge_runtime.errors import ConfigFault
-
-if TYPE_CHECKING:
-    from ge_runtime.cli.arguments import Subparsers
-
-REFUSED: Final = 1
-"""The exit code where something cannot be kept."""
 
 _DESCRIPTION: Final = """\
 Make a config.pbtxt of Huawei's C++ backend npu_ge one of ge_runtime.
@@ -46,15 +40,7 @@ Exit codes: 0 converted, 1 something cannot be kept, 2 arguments or input that c
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `convert` to the commands."""
-    parser = new_command(
-        subparsers,
-        "convert",
-        help_="make a config.pbtxt of the C++ backend npu_ge one of ge_runtime",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("config", type=Path, metavar="CONFIG_PBTXT", help="the file, or the model's folder")
     add("--output", type=Path, metavar="FILE", help="where it is written (standard output)")
@@ -83,20 +69,19 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="NAME",
         help="lose what is refused under this name",
     )
-    parser.set_defaults(run=_run)
 
 
 def _run(given: argparse.Namespace) -> int:
     file = config_file(given.config)
     name = file.resolve().parent.name
-    wishes = Wishes(
+    options = ConvertOptions(
         axes=dict(given.axes),
         limits={axis: size for each in given.limit for axis, size in each.items()},
         device_ids=given.device_ids,
         drop=frozenset(given.drop),
     )
     try:
-        conversion = convert(name, file.read_text(encoding="utf-8"), wishes)
+        conversion = convert(name, file.read_text(encoding="utf-8"), options)
     except ValueError as error:
         raise ConfigFault(name, [f"{file.name}: {error}"]) from error
     for note in (*conversion.notes, *notes_on(file.resolve().parent)):
@@ -104,12 +89,22 @@ def _run(given: argparse.Namespace) -> int:
     if conversion.problems:
         for problem in conversion.problems:
             print(f"cannot be kept: {problem}", file=sys.stderr)
-        return REFUSED
+        return EXIT_NO
     if given.output is None:
         print(conversion.text, end="")
     else:
         given.output.write_text(conversion.text, encoding="utf-8")
     return 0
+
+
+COMMAND: Final = Command(
+    name="convert",
+    help="make a config.pbtxt of the C++ backend npu_ge one of ge_runtime",
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)
 
 
 def _axes(text: str) -> tuple[str, tuple[str, ...]]:
@@ -119,3 +114,25 @@ def _axes(text: str) -> tuple[str, tuple[str, ...]]:
             f"found {text!r}, expected a tensor and names, e.g. image=height,width"
         )
     return name.strip(), split_names(names)
+
+
+_TAKEN: Final = ("model.onnx", "model.om")
+
+
+def notes_on(folder: Path) -> Iterator[str]:
+    """What to do with the graphs of a model's folder, a line for each version that needs it.
+
+    npu_ge takes any ONNX file below a version's folder, and if there is none one of TensorFlow.
+    """
+    for version in sorted(folder.glob("*/")):
+        if not version.name.isdecimal() or any((version / name).is_file() for name in _TAKEN):
+            continue
+        own = f"{version.name}/model"
+        if found := _found(folder, version, "*.onnx"):
+            yield f"{found}: ge_runtime takes {own}.onnx: rename it, then `ge-runtime build`"
+        elif found := _found(folder, version, "*.pb"):
+            yield f"{found}: no engine takes it: `atc --framework=3` makes {own}.om of it"
+
+
+def _found(folder: Path, version: Path, pattern: str) -> str:
+    return " or ".join(str(file.relative_to(folder)) for file in sorted(version.rglob(pattern)))

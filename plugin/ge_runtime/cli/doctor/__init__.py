@@ -6,9 +6,9 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ge_runtime.cli.arguments import new_command
+from ge_runtime.cli.command import EXIT_NO, Command
 from ge_runtime.cli.doctor.ascend_checks import (
     check_cann,
     check_compiler,
@@ -41,12 +41,6 @@ from ge_runtime.cli.doctor.serving_checks import (
     read_models,
 )
 
-if TYPE_CHECKING:
-    from ge_runtime.cli.arguments import Subparsers
-
-UNFIT: Final = 1
-"""The exit code where something that is required is missing or wrong."""
-
 _DESCRIPTION: Final = """\
 Show what is on this machine, what is missing, and what to do about it.
 
@@ -76,15 +70,7 @@ that cannot be used.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `doctor` to the commands."""
-    parser = new_command(
-        subparsers,
-        "doctor",
-        help_="show what a machine lacks to serve, and the cure",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("repository", type=Path, nargs="?", metavar="MODEL_REPOSITORY", help="folders of models")
     add(
@@ -96,7 +82,6 @@ def add_parser(subparsers: Subparsers) -> None:
         "cpu)",
     )
     add("--json", action="store_true", help="print it for programs")
-    parser.set_defaults(run=_run)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -108,7 +93,17 @@ def _run(given: argparse.Namespace) -> int:
         print(json.dumps(as_json(findings, required, faults), indent=2))
     else:
         print("\n".join(report_lines(findings, required, faults)))
-    return UNFIT if faults else 0
+    return EXIT_NO if faults else 0
+
+
+COMMAND: Final = Command(
+    name="doctor",
+    help="show what a machine lacks to serve, and the cure",
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)
 
 
 def required_by(asked: Sequence[str], models: Sequence[Model]) -> frozenset[str]:

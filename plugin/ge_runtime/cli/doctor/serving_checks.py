@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ge_runtime.cli.config_pbtxt import read_model_config
 from ge_runtime.cli.doctor.findings import ANY, Finding, State
 from ge_runtime.cli.doctor.machine import Machine
 from ge_runtime.cli.doctor.trials import Outcome, Trial, run_command
-from ge_runtime.cli.model_config import read_model_config
 from ge_runtime.components import suffixes
 from ge_runtime.config import ConfigErrors
 from ge_runtime.config.execution_settings import kind_of, read_devices

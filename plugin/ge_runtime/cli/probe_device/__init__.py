@@ -11,24 +11,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from ge_runtime.ascend.atc import Atc
-from ge_runtime.cli.arguments import new_command, whole
+from ge_runtime.cli.command import EXIT_NO, Command, whole
 from ge_runtime.cli.doctor.trials import Outcome, try_import
 from ge_runtime.cli.probe_device.checks import CHECKS, DeviceCheck
 from ge_runtime.cli.probe_device.session import ProbeProcess
 from ge_runtime.errors import DeviceFault
 from ge_runtime.memory.table import aligned
-
-if TYPE_CHECKING:
-    from ge_runtime.cli.arguments import Subparsers
-
-
-UNANSWERED: Final = 1
-"""The exit code where a question that was asked has no answer."""
 
 _WIDTH: Final = 100
 _FORMAT: Final = 1
@@ -55,15 +48,7 @@ no compiler.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `probe-device` to the commands."""
-    parser = new_command(
-        subparsers,
-        "probe-device",
-        help_="ask an Ascend card what no document says",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--device", type=int, default=0, metavar="N", help="which card (0)")
     add(
@@ -77,7 +62,6 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--risky", action="store_true", help="also ask what may make the card unusable for a while")
     add("--timeout", type=whole, default=300, metavar="S", help="seconds for each question (300)")
     add("--json", type=Path, metavar="FILE", help="write everything that was seen")
-    parser.set_defaults(run=_run)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -97,7 +81,17 @@ def _run(given: argparse.Namespace) -> int:
     if given.json is not None:
         about = {"acl": facts["file"], "compiler": Atc.find().identity}
         given.json.write_text(json.dumps(_results_json(results, soc, about), indent=2) + "\n")
-    return 0 if all(one.outcome in ("answered", "skipped") for one in results) else UNANSWERED
+    return 0 if all(one.outcome in ("answered", "skipped") for one in results) else EXIT_NO
+
+
+COMMAND: Final = Command(
+    name="probe-device",
+    help="ask an Ascend card what no document says",
+    description=_DESCRIPTION,
+    epilog=_EPILOG,
+    add_arguments=_add_arguments,
+    run=_run,
+)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from ge_runtime.cli.field_names import FIELDS
-from ge_runtime.cli.model_config import read_model_config, read_runtime_config
+from ge_runtime.cli.config_pbtxt import KNOWN_FIELDS, parse, read_model_config, read_runtime_config
 from ge_runtime.errors import ConfigFault
 
 ENCODER = """
@@ -84,7 +83,7 @@ def test_the_fields_are_those_of_tritons_schema():
     messages = {"": "ModelConfig", "input": "ModelInput", "output": "ModelOutput"}
     for field, message in {**messages, "instance_group": "ModelInstanceGroup"}.items():
         schema = getattr(model_config_pb2, message).DESCRIPTOR
-        assert {*FIELDS[field]} == {each.name for each in schema.fields}
+        assert {*KNOWN_FIELDS[field]} == {each.name for each in schema.fields}
 
 
 def test_a_configuration_with_faults_is_refused(folder):
@@ -101,3 +100,85 @@ def test_a_missing_file_is_an_error_of_the_system(tmp_path):
 def test_the_models_of_this_repository_are_read(model):
     repository = Path(__file__).parents[3] / "model_repository"
     assert read_runtime_config(repository / model).model == model
+
+
+def test_a_model_configuration_is_read():
+    assert parse(
+        """
+        # A comment, and then some.
+        backend: "python"  max_batch_size: 64
+        input [
+          { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] allow_ragged_batch: true },
+          { name: 'lengths', data_type: TYPE_INT32; dims: 1 dims: 2 }  # the last one
+        ]
+        output { name: "embedding" dims: [] reshape: < shape: [ ] > }
+        dynamic_batching { }
+        parameters { key: "axes.ids" value { string_value: "tokens" } }
+        parameters: { key: "limit.tokens" value: { string_value: "5" '12' } }
+        """
+    ) == {
+        "backend": "python",
+        "max_batch_size": 64,
+        "input": [
+            {
+                "name": "ids",
+                "data_type": "TYPE_INT64",
+                "dims": [-1],
+                "allow_ragged_batch": True,
+            },
+            {"name": "lengths", "data_type": "TYPE_INT32", "dims": [1, 2]},
+        ],
+        "output": [{"name": "embedding", "dims": [], "reshape": {"shape": []}}],
+        "dynamic_batching": {},
+        "parameters": {
+            "axes.ids": {"string_value": "tokens"},
+            "limit.tokens": {"string_value": "512"},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0x10", 16),
+        ("-3", -3),
+        ("1.5e3", 1500.0),
+        (".5", 0.5),
+        ("false", False),
+        ("KIND_CPU", "KIND_CPU"),
+        (r'"a\tb\n\"\\\'"', "a\tb\n\"\\'"),
+        ('"# no comment"', "# no comment"),
+        ('"长"', "长"),
+        ("[1, 2]", [1, 2]),
+        ("[1, 2,]", [1, 2]),
+        ("{ a: 1 }", {"a": 1}),
+    ],
+)
+def test_a_value_is_read(text, value):
+    assert parse(f"field: {text}") == {"field": value}
+
+
+def test_an_empty_file_says_nothing():
+    assert parse("  # nothing\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb 2", "line 2: found '2', expected ':' or '{'"),
+        ("a:", "line 1: found the end, expected a value"),
+        ("a: }", "line 1: found '}', expected a value"),
+        ("a {\nb: 1\n", "line 3: found the end, expected '}'"),
+        ("a { b: 1 >", "line 1: found '>', expected the name of a field"),
+        ("}", "line 1: found '}', expected the name of a field"),
+        ("a: [1 2]", "line 1: found '2', expected ',' or ']'"),
+        ("a: [1,", "line 1: found the end, expected a value"),
+        ("\n\na: 'open", 'line 3: found "\'", expected a field or value'),
+        ("a: 12x", "line 1: found '1', expected a field or value"),
+        (r'a: "\q"', r"expected a text whose escapes are among"),
+        ("a: 1 \x00", r"line 1: found '\\x00', expected a field or value"),
+    ],
+)
+def test_a_fault_has_its_line(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse(text)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from ge_runtime.cli.convert.fields import edited, quoted
+from ge_runtime.cli.convert.conversion import edit_config, quoted
 
 CONFIG = """\
 # A model of two parameters.
@@ -29,7 +29,7 @@ version_policy: { latest { num_versions: 1 } }"""
 
 
 def edit(text, *, texts=None, without=(), drop=(), more=None):
-    return edited(
+    return edit_config(
         text,
         texts=texts or {},
         without=lambda field: field in without,

@@ -1,14 +1,15 @@
-"""The parameters of npu_ge one by one, save those that make gears: kept, left out or refused."""
+"""npu_ge's parameters one by one, save those that make gears: kept, left out or refused."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from ge_runtime.cli.convert.columns import DIMS, SHAPE
-from ge_runtime.cli.convert.problems import Told
 from ge_runtime.config import ATC_FLAGS
 
+SHAPE: Final = "ge.inputShape"
+DIMS: Final = "ge.dynamicDims"
 SHAPES: Final = (SHAPE, DIMS, "ge.dynamicNodeType")
 """Options of GE that say which sizes a graph is compiled for."""
 
@@ -48,7 +49,7 @@ _REFUSED: Final = {
 }
 
 
-def converted(parameters: Mapping[str, str], told: Told) -> dict[str, str]:
+def convert_parameters(parameters: Mapping[str, str], report: ConversionReport) -> dict[str, str]:
     """The parameters that are kept, each as it is for ge_runtime; all others are told of."""
     kept: dict[str, str] = {}
     for name, value in parameters.items():
@@ -57,58 +58,102 @@ def converted(parameters: Mapping[str, str], told: Told) -> dict[str, str]:
         elif name == "static_model":
             kept[name] = "0" if value.lower() in _OFF else "1"
         elif name == "instance_exec_blocks":
-            _instance_blocks(value, told)
+            _instance_blocks(value, report)
         elif name in _DIAGNOSTICS:
-            _diagnostic(name, value, told)
+            _diagnostic(name, value, report)
         else:
             family, _, option = name.partition(".")
             if family in ("graph", "session") and option:
-                kept |= _option(name, f"ge.{option.removeprefix('ge.')}", value, told)
+                kept |= _option(name, f"ge.{option.removeprefix('ge.')}", value, report)
             elif family == "ge" and option:
                 why = "npu_ge reads it from --backend-config only, and ignored it here"
-                told.refuse(name, value, why, f"write graph.{name} to have it")
+                report.refuse(name, value, why, f"write graph.{name} to have it")
             elif family == "global":
-                told.leave_out(name, value, "npu_ge never passed it on")
+                report.leave_out(name, value, "npu_ge never passed it on")
             else:
                 why = "npu_ge knows no such parameter, and ignored it"
-                told.refuse(name, value, why)
+                report.refuse(name, value, why)
     return kept
 
 
-def _instance_blocks(value: str, told: Told) -> None:
+def _instance_blocks(value: str, report: ConversionReport) -> None:
     name = "instance_exec_blocks"
     if value == "1":
-        told.leave_out(name, value, "a batch is executed by one engine")
+        report.leave_out(name, value, "a batch is executed by one engine")
         return
     why = "a batch is cut by gears, not into equal parts; npu_ge mixed up its rows"
-    told.refuse(name, value, why, "give device_exec_blocks for engines that work side by side")
+    report.refuse(name, value, why, "give device_exec_blocks for engines that work side by side")
 
 
-def _diagnostic(name: str, value: str, told: Told) -> None:
+def _diagnostic(name: str, value: str, report: ConversionReport) -> None:
     if value.lower() in _OFF:
-        told.leave_out(name, value, "it is off")
+        report.leave_out(name, value, "it is off")
     else:
-        told.refuse(name, value, "no such switch in ge_runtime", _DIAGNOSTICS[name])
+        report.refuse(name, value, "no such switch in ge_runtime", _DIAGNOSTICS[name])
 
 
-def _option(name: str, option: str, value: str, told: Told) -> dict[str, str]:
+def _option(name: str, option: str, value: str, report: ConversionReport) -> dict[str, str]:
     """name: as in config.pbtxt. option: as GE has it. Gives the parameter, if it is kept."""
     if option in SHAPES:
         return {}
     if option == "ge.externalWeight" and value != "0":
-        told.refuse(name, value, "weights are loaded from the .om, one file for all")
+        report.refuse(name, value, "weights are loaded from the .om, one file for all")
         return {}
     if option in ATC_FLAGS:
         return {f"{name.partition('.')[0]}.{option}": value}
     if option in _MANAGED:
-        told.leave_out(name, value, _MANAGED[option])
+        report.leave_out(name, value, _MANAGED[option])
     elif option == "ge.graphRunMode" and value == "0":
-        told.leave_out(name, value, "everything is inference")
+        report.leave_out(name, value, "everything is inference")
     elif option == "ge.graphRunMode":
-        told.refuse(name, value, "ge_runtime does not train")
+        report.refuse(name, value, "ge_runtime does not train")
     elif option in _REFUSED:
-        told.refuse(name, value, *_REFUSED[option])
+        report.refuse(name, value, *_REFUSED[option])
     else:
         why = "ge_runtime compiles with ATC, and knows no flag that is this option"
-        told.refuse(name, value, why, "see `atc --help`, compile model.om yourself with its flag")
+        report.refuse(name, value, why, "see `atc --help`, compile model.om yourself with its flag")
     return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing of the configuration that cannot be kept."""
+
+    name: str
+    """A parameter, a field, or a tensor."""
+    value: str
+    why: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.value}: {self.why}; {self.cure}"
+
+
+@dataclass(slots=True)
+class ConversionReport:
+    """Collects what is to be told of one conversion. For one thread."""
+
+    dropped: Collection[str]
+    """The names that may be lost, as the user said."""
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was left out, each with the reason why nothing is lost; what was dropped."""
+    used: set[str] = field(default_factory=set)
+    """Of `dropped`, those that stood in the way."""
+
+    def refuse(self, name: str, value: str, why: str, cure: str = "") -> None:
+        """It cannot be kept: a problem, unless it may be lost. cure: what else could be done."""
+        if name in self.dropped:
+            self.used.add(name)
+            self.notes.append(f"{name} = {value}: dropped")
+            return
+        drop = f"--drop {name}"
+        self.problems.append(Problem(name, value, why, f"{cure}, or {drop}" if cure else drop))
+
+    def require(self, name: str, value: str, why: str, cure: str) -> None:
+        """Something is not known without which nothing can be converted."""
+        self.problems.append(Problem(name, value, why, cure))
+
+    def leave_out(self, name: str, value: str, why: str) -> None:
+        """It is not in the new configuration, and nothing is lost."""
+        self.notes.append(f"{name} = {value}: left out, {why}")

@@ -1,15 +1,140 @@
-"""config.pbtxt as a mapping: protobuf's text format, read without protobuf.
+"""config.pbtxt of a model folder, read without a server and without protobuf.
 
-Of Triton's schema this module knows only which of the fields that ge_runtime reads are lists or
-maps. All else is as it is written: names of enums as text, numbers, truths, messages as mappings,
-a list where a field occurs several times. Whoever reads a field checks what is in it.
+Of Triton's schema it is known only which of the fields that ge_runtime reads are lists or maps,
+and the names of fields, to tell slips such as `max_batchsize`. All else is as it is written: names
+of enums as text, numbers, truths, messages as mappings, a list where a field occurs several times.
+Whoever reads a field checks what is in it.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
+
+from ge_runtime.config import RuntimeConfig
+from ge_runtime.errors import ConfigFault, RuntimeFault
+from ge_runtime.specs import DType
+
+_MOST_NAMES: Final = 5
+
+
+def config_file(path: Path) -> Path:
+    """The config.pbtxt that is at `path`, or in the model's folder there."""
+    return path / "config.pbtxt" if path.is_dir() else path
+
+
+def ensure_model(folder: Path) -> None:
+    """Raises RuntimeFault, with where a model may be, unless one with a graph is in `folder`.
+
+    Raises ConfigFault if its config.pbtxt cannot be read.
+    """
+    if not config_file(folder).is_file() or not folder.is_dir():
+        found = "no config.pbtxt" if folder.is_dir() else "a file" if folder.exists() else "nothing"
+        models = sorted(file.parent.name for file in folder.glob("*/config.pbtxt"))
+        hint = ""
+        if models:
+            more = ", ..." if len(models) > _MOST_NAMES else ""
+            hint = f"; it holds models: {', '.join(models[:_MOST_NAMES])}{more}"
+        elif config_file(folder.parent).is_file() and folder.exists():
+            hint = f"; that is {folder.parent}"
+        raise RuntimeFault(f"{folder}: found {found}, expected the folder of a model{hint}")
+    config = read_model_config(folder)
+    if config.get("platform") == "ensemble":
+        fault = "platform: found ensemble, expected a model with a graph of its own"
+        raise ConfigFault(str(config["name"]), [fault])
+
+
+def read_model_config(path: Path) -> dict[str, object]:
+    """The mapping that Triton hands to the model whose folder, or config.pbtxt, is at `path`.
+
+    Fields that config.pbtxt leaves out are left out, save `name`, which is then the folder's.
+    Raises ConfigFault if it is not in protobuf's text format, or nearly names a field of Triton's;
+    OSError if there is none.
+    """
+    file = config_file(path)
+    folder = file.resolve().parent.name
+    try:
+        config = {"name": folder, **parse(file.read_text(encoding="utf-8"))}
+    except ValueError as error:
+        raise ConfigFault(folder, [f"{file.name}: {error}"]) from error
+    if faults := misspelled_fields(config):
+        raise ConfigFault(folder, [f"{file.name}: {fault}" for fault in faults])
+    return config
+
+
+def read_runtime_config(path: Path) -> RuntimeConfig:
+    """What that configuration says to the runtime.
+
+    Which outputs the model's own code makes is said in its code, which is not run: those of BYTES
+    are taken to be such, as no graph makes them. Raises ConfigFault, or OSError, as above.
+    """
+    config = read_model_config(path)
+    outputs, parameters = config.get("output"), config.get("parameters")
+    passes = parameters if isinstance(parameters, Mapping) else {}
+    derived = [
+        str(output.get("name"))
+        for output in (outputs if isinstance(outputs, list) else [])
+        if isinstance(output, Mapping)
+        and output.get("data_type") == DType.BYTES.config_name
+        and f"pass.{output.get('name')}" not in passes
+    ]
+    return RuntimeConfig.parse(config, cores=1, derived=derived)
+
+
+# -- slips in the names of fields ---------------------------------------------------------------
+
+KNOWN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "": (
+        *("name", "platform", "backend", "runtime", "version_policy", "max_batch_size", "input"),
+        *("output", "batch_input", "batch_output", "optimization", "dynamic_batching"),
+        *("sequence_batching", "ensemble_scheduling", "instance_group", "metric_tags"),
+        *("default_model_filename", "cc_model_filenames", "parameters", "model_warmup"),
+        *("model_operations", "model_transaction_policy", "model_repository_agents"),
+        *("response_cache", "model_metrics"),
+    ),
+    "input": (
+        *("name", "data_type", "format", "dims", "reshape", "is_shape_tensor", "optional"),
+        *("allow_ragged_batch", "is_non_linear_format_io"),
+    ),
+    "output": (
+        *("name", "data_type", "dims", "reshape", "label_filename", "is_shape_tensor"),
+        "is_non_linear_format_io",
+    ),
+    "instance_group": (
+        *("name", "kind", "count", "rate_limiter", "gpus", "secondary_devices", "profile"),
+        *("passive", "host_policy"),
+    ),
+}
+"""The messages that models on ge_runtime write, by the field that holds them, and what is in them;
+"" is the whole. As in model_config.proto of tritonserver 2.51."""
+
+_CLOSE_MATCH: Final = 0.8
+"""How much of two names has to agree."""
+
+
+def misspelled_fields(config: Mapping[str, object]) -> list[str]:
+    """A fault for each name that is nearly one of Triton's. config: of `parse`."""
+    faults = list(_within("", config))
+    for field in filter(None, KNOWN_FIELDS):
+        messages = config.get(field)
+        for place, message in enumerate(messages if isinstance(messages, list) else []):
+            if isinstance(message, Mapping):
+                faults += _within(field, message, f"{field}[{place}]: ")
+    return faults
+
+
+def _within(field: str, message: Mapping[str, object], place: str = "") -> Iterator[str]:
+    known = KNOWN_FIELDS[field]
+    for name in message:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=_CLOSE_MATCH)
+        if near and name not in known:
+            yield f"{place}found no field '{name}', expected '{near[0]}'"
+
+
+# -- protobuf's text format ---------------------------------------------------------------------
 
 _LISTS: Final = (
     "input",
