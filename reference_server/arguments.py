@@ -63,6 +63,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The values of all options. Exits if there is something that is none."""
+        # Not `parse_args`, which names all that is unknown and suggests nothing.
         given, strange = self.parse_known_args(arguments)
         if strange:
             self.error(self._described(strange[0]))
@@ -70,6 +71,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with the reason, and where all options are told."""
+        # argparse would print its usage and exit with 2; tritonserver exits with 1.
         text = _WITHOUT_VALUE.sub(r"option '\1' requires an argument", message)
         text = text.removeprefix("argument ").removeprefix("Error: ")
         self.exit(1, f"Error: {text}\nsee --help for all options\n")

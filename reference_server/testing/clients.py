@@ -85,6 +85,7 @@ class HttpClient:
             if not connection.eof_received():
                 transport.close()
 
+        # One callback feeds all: handlers belong on the loop's thread, as in a server.
         self._loop.call_soon_threadsafe(begin)
         return ended.result()
 

@@ -174,10 +174,11 @@ class Connection:
 
     def _collects(self) -> bool:
         """Have the other side tell what it has finished with; False if this thread cannot wait."""
-        if threading.current_thread() is self._receiver:
+        if threading.current_thread() is self._receiver:  # it would wait for itself
             return False
         with self._collecting:
             self._collected.clear()
+            # Looked at after `clear`: `run` sets both when it ends, so one of them is seen.
             if self._is_over:
                 return False
             self.send("collect")

@@ -74,6 +74,7 @@ class InFlightRequests:
     def take_late(self, child: ChildProcess) -> dict[int, InferRequest]:
         """All that `child` was to answer later."""
         with self._lock:
+            # What is executing has a thread of its own that waits for it, and fails it.
             executing = self._executing.get(child, ())
             late = [
                 number

@@ -98,6 +98,7 @@ class InlineInstance:
         )
         self._metrics = InstanceMetrics(self._registry, spec.name)
         self._server.thread = threading.get_ident()
+        # Each of these knows its instance, on whatever thread the model calls it.
         own_names = {
             "InferenceRequest": self._request_class,
             "MetricFamily": bound_family(self._metrics),
@@ -107,14 +108,14 @@ class InlineInstance:
         modules, module = load(spec.model_file, own_names)
         try:
             model = module.TritonPythonModel()
-            if hasattr(model, "initialize"):
+            if hasattr(model, "initialize"):  # optional, as `finalize` is
                 model.initialize(spec.arguments())
-        except BaseException as error:
+        except BaseException as error:  # a model's `sys.exit()` must not end the server's thread
             self._metrics.keeps = True
             modules.close()
             raise internal(describe(error)) from error
         self._modules, self._model = modules, model
-        self._server.serves = True
+        self._server.serves = True  # from here on BLS is allowed, as in Triton
         if self.tells_readiness:
             self._health.ask(self.name, Readiness(self.name, self.is_ready))
 
@@ -172,6 +173,7 @@ class InlineInstance:
         """Finalize the model and forget its modules; an exception of it is only logged."""
         if self._modules is None:
             return
+        # The loop stays until the last response is sent: coroutines may be about to send it.
         self._senders.close()
         self._coroutines.stop()
         self._server.serves = False
@@ -189,6 +191,7 @@ class InlineInstance:
         try:
             if hasattr(self._model, "execute"):
                 returned: object = self._model.execute(received)
+                # A list is the usual case, and asking an abstract class is slow.
                 if not isinstance(returned, list) and isinstance(returned, Coroutine):
                     returned = self._run_coroutine(returned, received)
                 return returned

@@ -131,6 +131,8 @@ class ModelModules:
         package, _, child = name.rpartition(".")
         parent = self._table.get(package)
         module = module_from_spec(spec)
+        # Functions take their builtins from here: so all code of the module imports by this table,
+        # also when another thread calls it later.
         vars(module)["__builtins__"] = vars(self._builtins)
         self._table[name] = module
         if self._finder.hold(name):

@@ -194,6 +194,7 @@ class BlsRequest:
                 future.set_result(self._result(request, responses, None, decoupled=decoupled))
 
         def came() -> None:
+            # Further responses come, too, and the model may have ended its loop meanwhile.
             if not future.done() and not loop.is_closed():
                 loop.call_soon_threadsafe(finish)
 
@@ -224,6 +225,7 @@ class BlsRequest:
     ) -> ServerError | None:
         """Send `request`; returns why it is not sent."""
         calls = server.calls
+        # The checks are in Triton's order: of several faults it is the first that is told.
         try:
             if not calls.is_ready(self.model_name, self.model_version):
                 raise invalid_arg(
@@ -265,6 +267,7 @@ class BlsRequest:
             responses = _refused(request, refusal)
         first = responses.get(0)
         assert first is not None
+        # Only now, as in Triton, which allocates the outputs when the called model gives them.
         if self.memory is MemoryType.TRITONSERVER_MEMORY_GPU and first.error is None:
             responses = _refused(request, internal(_NO_DEVICE))
         iterator = ResponseIterator._of(responses, request.cancellation)

@@ -188,6 +188,7 @@ class Metric(NotConstructible):
             raise self._failure("get", error) from error
 
     def _move(self, verb: str, value: object) -> None:
+        # The usual case without a call: models count with every request.
         number = value if type(value) is float else self._number(verb, value)
         try:
             getattr(self._shown(verb), verb)(number)

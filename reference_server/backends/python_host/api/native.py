@@ -24,7 +24,7 @@ class Native:
     __slots__ = ()
     __module__ = MODULE
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:  # `copy` comes here, too
         raise TypeError(f"cannot pickle '{_qualified(self)}' object")
 
 

@@ -299,6 +299,7 @@ class _Unanswerable:
 def bound_request(server: ServerAccess) -> type[InferenceRequest]:
     """`InferenceRequest` as the model of one instance sees it."""
 
+    # Without fields of its own, so that `isinstance` and objects of either class go together.
     class BoundRequest(InferenceRequest):
         __slots__ = ()
         __module__ = MODULE

@@ -225,6 +225,7 @@ class InferenceResponseSender(NotConstructible):
         return self._request.cancellation.is_cancelled
 
     def _check(self, response: InferenceResponse | None) -> None:
+        # In Triton's order: a second response is told as such though the sender is closed by then.
         if not self._responder.is_decoupled:
             if response is not None and self._count:
                 raise TritonModelException(

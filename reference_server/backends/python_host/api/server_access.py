@@ -90,6 +90,7 @@ class ServerAccess:
 
         A decoupled model's, and those that have a sender, may be answered by other threads.
         """
+        # A thread that the model has started itself may wait: `execute` goes on beside it.
         thread = threading.get_ident()
         if thread != self.thread and (self.is_decoupled or thread != self.loop_thread()):
             return None
@@ -100,6 +101,7 @@ class ServerAccess:
 
 # ------------------------------------------------------------------------------ model control
 
+#: What C++ takes for a `std::string`.
 _TEXT = (str, bytes)
 _LEADING_NUMBER = re.compile(r"\s*([+-]?\d+)")
 _LARGEST = (1 << 63) - 1
