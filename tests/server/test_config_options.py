@@ -1,0 +1,304 @@
+"""The options `--*-config`: what they are read as, what is refused, what is warned of."""
+
+from argparse import ArgumentTypeError
+
+import pytest
+
+from reference_server import cli, config_options
+from reference_server.cli import parse
+from reference_server.core.errors import ServerError
+from reference_server.options import DEFAULT_QUANTILES, LatencyMetrics, Quantile, TraceOptions
+
+# ------------------------------------------------------------------------------- --backend-config
+
+
+def test_the_settings_of_the_python_backend_are_kept_the_last_of_each():
+    options, _ = parse(
+        [
+            "--backend-config=python,host=process",
+            "--backend-config=default-max-batch-size=8",
+            "--backend-config=onnx,a=b",
+            "--backend-config=python,a,b=c=d",
+            "--backend-config=python,host=inline",
+        ]
+    )
+    assert options.python_backend == {"host": "inline", "a,b": "c=d"}
+
+
+FORM = "--backend-config option format is '<backend name>,<setting>=<value>'. Got "
+NO_BACKEND = (
+    "No backend specified. --backend-config option format is <backend name>,<setting>=<value> or "
+    "<setting>=<value>. Got "
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("python", FORM),
+        ("python,foo", FORM),
+        ("python,=x", FORM),
+        ("python,name=", FORM),
+        (",a=b", NO_BACKEND),
+    ],
+)
+def test_what_cannot_be_read_ends_the_start(capsys, text, refusal):
+    with pytest.raises(SystemExit) as caught:
+        parse([f"--backend-config={text}"])
+    assert caught.value.code == 1
+    assert refusal + text in capsys.readouterr().err
+
+
+def test_a_setting_of_all_backends_is_none_of_python():
+    assert config_options.backend_setting("a=b") == ("", "a", "b")
+    assert config_options.python_backend([("", "a", "b")]) == {}
+
+
+# --------------------------------------------------------------------------------- --cache-config
+
+
+def byte_size(*texts):
+    return config_options.cache_byte_size(
+        [config_options.cache_setting(text) for text in texts], "/caches"
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([], None),
+        (["local,size=1048576"], 1048576),
+        (["local,size=192"], 192),
+        (["local,size=1000", "local,size=2000"], 2000),
+        (["local,size= 1000x"], 1000),
+        (["local,size=1000=3"], 1000),
+        (["local,size=1000,other=1"], 1000),
+        (["local,size=1000", "local,other=1"], 1000),
+    ],
+)
+def test_settings_say_how_large_the_cache_is(texts, expected):
+    assert byte_size(*texts) == expected
+
+
+@pytest.mark.parametrize("text", ["local", "", ",size=1", "size=1"])
+def test_a_setting_names_its_cache(text):
+    with pytest.raises(ArgumentTypeError) as raised:
+        config_options.cache_setting(text)
+    assert str(raised.value) == (
+        "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. "
+        f"Got {text}"
+    )
+
+
+@pytest.mark.parametrize("text", ["local,size", "local,size=", "local,=5"])
+def test_a_setting_has_a_value(text):
+    with pytest.raises(ArgumentTypeError) as raised:
+        config_options.cache_setting(text)
+    assert str(raised.value) == (
+        f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {text}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "code", "said"),
+    [
+        (["local,size=abc"], "Internal", "Failed to initialize LocalCache: stoull"),
+        (["local,size=18446744073709551616"], "Internal", "LocalCache: stoull"),
+        (["local,size=-1"], "Internal", "LocalCache: failed to allocate buffer"),
+        (["local,size=9223372036854775808"], "Internal", "failed to allocate buffer"),
+        (["local,size=0"], "Internal", "basic_managed_external_buffer constructor"),
+        (["local,size=191"], "Internal", "Could not initialize buffer in basic_managed"),
+        (["local,size=10M"], "Internal", "Could not initialize buffer in basic_managed"),
+        (
+            ["local,foo=bar"],
+            "Invalid argument",
+            "Failed to initialize LocalCache: config didn't contain a valid 'size' field.",
+        ),
+        (
+            ["redis,host=x"],
+            "Invalid argument",
+            "unable to find 'libtritoncache_redis.so' for cache. Searched: /caches",
+        ),
+        (
+            ["local,size=1000", "redis,host=x"],
+            "Invalid argument",
+            "found multiple cache configurations, but only a single cache is currently supported",
+        ),
+    ],
+)
+def test_what_triton_cannot_make_is_refused_in_its_words(texts, code, said):
+    with pytest.raises(ServerError) as raised:
+        byte_size(*texts)
+    assert raised.value.code.value == code
+    assert said in raised.value.message
+
+
+# ------------------------------------------------------------------------------- --metrics-config
+
+
+def latencies(*texts):
+    return config_options.latency_metrics([config_options.metrics_setting(text) for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([], LatencyMetrics()),
+        (["counter_latencies=false"], LatencyMetrics(counters=False)),
+        (["counter_latencies=no"], LatencyMetrics()),
+        (["summary_latencies=true"], LatencyMetrics(summaries=True)),
+        (["summary_latencies=True"], LatencyMetrics()),
+        (["summary_latencies=1"], LatencyMetrics()),
+        (["summary_latencies=true", "summary_latencies=false"], LatencyMetrics(summaries=True)),
+        (["unknown=1"], LatencyMetrics()),
+    ],
+)
+def test_only_the_very_words_switch(texts, expected):
+    assert latencies(*texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0.25:0.1,0.75:0.01", (Quantile(0.25, 0.1), Quantile(0.75, 0.01))),
+        ("0.9:0.1,0.1:0.1", (Quantile(0.9, 0.1), Quantile(0.1, 0.1))),
+        ("0.5:0.05:3", (Quantile(0.5, 0.05),)),
+        ("0.5x:0.05z", (Quantile(0.5, 0.05),)),
+        ("a:b,0.5:0.05,x,.9:1e-2", (Quantile(0.5, 0.05), Quantile(0.9, 0.01))),
+        ("0.5", DEFAULT_QUANTILES),
+        (":0.5", DEFAULT_QUANTILES),
+        (",", DEFAULT_QUANTILES),
+    ],
+)
+def test_quantiles_that_cannot_be_read_are_left_out(text, expected):
+    assert latencies(f"summary_quantiles={text}").quantiles == expected
+
+
+@pytest.mark.parametrize("text", ["", "a", "a=", "=b", "local,a=b", ",a=b"])
+def test_a_setting_has_a_name_and_a_value(text):
+    with pytest.raises(ArgumentTypeError) as raised:
+        config_options.metrics_setting(text)
+    assert str(raised.value) == (f"--metrics-config option format is <setting>=<value>. Got {text}")
+
+
+# --------------------------------------------------------------------------------- --trace-config
+
+
+def options(*texts):
+    return config_options.trace_options([config_options.trace_setting(text) for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([], TraceOptions()),
+        (["triton,file=/a=b"], TraceOptions(file="/a=b")),
+        (["level=timestamps"], TraceOptions(levels=frozenset({"TIMESTAMPS"}))),
+        (
+            ["level=TIMESTAMPS", "level=OFF", "level=TENSORS"],
+            TraceOptions(levels=frozenset({"TIMESTAMPS", "TENSORS"})),
+        ),
+        (["level=MIN"], TraceOptions(levels=frozenset({"TIMESTAMPS"}))),
+        (["level=MAX", "triton,level=X"], TraceOptions(levels=frozenset({"TIMESTAMPS"}))),
+        (["rate=5", "rate=6"], TraceOptions(rate=6)),
+        (["rate=-1"], TraceOptions(rate=2**32 - 1)),
+        (["count=7x"], TraceOptions(count=7)),
+        (["triton,log-frequency=3"], TraceOptions(log_frequency=3)),
+        (["mode=TRITON", "other=1", "triton,rate=5"], TraceOptions()),
+    ],
+)
+def test_settings_are_joined(texts, expected):
+    assert options(*texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((text, "option format is") for text in ("", "level", "level=", "=5", "triton,=5")),
+        ("level=ALL", "invalid value for trace level option: all"),
+        ("rate=x", "Invalid option value. Got x"),
+        ("count=2147483648", "Provided option value is out of bound. Got 2147483648"),
+        ("triton,log-frequency=x", "Invalid option value. Got x"),
+        ("mode=jaeger", "invalid value for trace mode option: jaeger"),
+        ("jaeger,file=f", "invalid value for trace mode option: jaeger"),
+        ("mode=opentelemetry", "trace mode 'opentelemetry' is not served"),
+        ("OpenTelemetry,url=x", "trace mode 'opentelemetry' is not served"),
+    ],
+)
+def test_what_cannot_be_is_refused(text, said):
+    with pytest.raises(ArgumentTypeError) as caught:
+        config_options.trace_setting(text)
+    assert said in str(caught.value)
+
+
+# --------------------------------------------------------------------- settings that mean nothing
+
+KNOWN = [
+    "--backend-config=python,host=process",
+    "--backend-config=python,shm-default-byte-size=4194304",
+    "--backend-config=default-max-batch-size=8",
+    "--metrics-config=counter_latencies=false",
+    "--metrics-config=summary_quantiles=0.5:0.05",
+    "--trace-config=level=OFF",
+    "--trace-config=mode=triton",
+    "--trace-config=triton,file=t",
+    "--cache-config=local,size=4096",
+]
+
+
+@pytest.mark.parametrize("argument", KNOWN)
+def test_a_setting_that_means_something_is_not_warned_of(argument):
+    assert cli.parse([argument])[1] == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        (
+            "--backend-config=python,hots=process",
+            "unknown setting 'python,hots'; did you mean 'python,host'?",
+        ),
+        ("--backend-config=hosts=process", "unknown setting 'hosts'; did you mean 'python,host'?"),
+        (
+            "--backend-config=pyhton,host=process",
+            "there is no backend 'pyhton' with settings here, only 'python'; "
+            "did you mean 'python'?",
+        ),
+        (
+            "--backend-config=tensorrt,a=b",
+            "there is no backend 'tensorrt' with settings here, only 'python'",
+        ),
+        (
+            "--metrics-config=counter_latency=true",
+            "unknown setting 'counter_latency'; did you mean 'counter_latencies'?",
+        ),
+        (
+            "--metrics-config=x=1",
+            "unknown setting 'x'; known are counter_latencies, summary_latencies, "
+            "summary_quantiles",
+        ),
+        ("--metrics-config=summary_latencies=1", "the value must be 'true' or 'false'"),
+        ("--trace-config=levle=OFF", "unknown setting 'levle'; did you mean 'level'?"),
+        (
+            "--trace-config=triton,level=OFF",
+            "unknown setting 'triton,level'; did you mean 'level'?",
+        ),
+        ("--trace-config=file=t", "unknown setting 'file'; did you mean 'triton,file'?"),
+    ],
+)
+def test_a_setting_that_means_nothing_is_warned_of(argument, said):
+    (warning,) = cli.parse([argument])[1]
+    assert warning == f"no effect in the reference server: {argument}: {said}"
+
+
+def test_an_unknown_setting_of_the_cache():
+    arguments = ["--cache-config=local,size=4096", "--cache-config=local,siez=1"]
+    assert cli.parse(arguments)[1] == [
+        "no effect in the reference server: --cache-config=local,siez=1: unknown setting "
+        "'local,siez'; did you mean 'local,size'?"
+    ]
+
+
+def test_the_log_tells(capsys, tmp_path):
+    assert cli.main(["--backend-config=python,hots=process"]) == 1
+    assert "did you mean 'python,host'?" in capsys.readouterr().err
