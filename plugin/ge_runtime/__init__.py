@@ -16,8 +16,7 @@ from ge_runtime.errors import (
     ShapeMismatch,
 )
 from ge_runtime.runtime import Runtime
-from ge_runtime.scheduling.callers import Caller
-from ge_runtime.scheduling.request_batch import Answer
+from ge_runtime.scheduling.request_batch import Answer, Caller
 from ge_runtime.specs import DType, TensorSpec
 
 __all__ = [

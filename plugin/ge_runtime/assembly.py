@@ -12,9 +12,7 @@ from ge_runtime import components
 from ge_runtime.batching.admission import Admission
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
-from ge_runtime.batching.grouping import InOrder
-from ge_runtime.batching.overflow import most_rows
-from ge_runtime.batching.partition import BatchPartitioner
+from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, Partitioner
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, find_artifacts
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
@@ -24,14 +22,11 @@ from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.footprint import Footprint, answer_slots
 from ge_runtime.engines.gearing import Gearing
 from ge_runtime.errors import ConfigFault, OutOfMemory, PlanFault, shown
-from ge_runtime.memory.arena import Arena
+from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.plan import Plan
-from ge_runtime.memory.slots import AnswerSlots
 from ge_runtime.planning.histogram import Histogram
-from ge_runtime.scheduling.executor import BatchRules, Executor
-from ge_runtime.scheduling.request_batch import Partitioner
-from ge_runtime.scheduling.warmup import warm_up
-from ge_runtime.workspace.registry import PROCESS_POOLS, Membership
+from ge_runtime.scheduling.executor import BatchRules, Executor, warm_up
+from ge_runtime.workspace.pool import PROCESS_POOLS, Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +179,6 @@ def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
         defaults=config.defaults,
         outputs=config.outputs,
         gears=gearing.gears if config.oversize == "error" else None,
-        gear_keys=tuple(gearing.tables),
     )
 
 
@@ -194,7 +188,7 @@ def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partit
         return partitioner
     # The rows that some gear holds whatever their sizes. Without such a gear, as only oversize:
     # fallback allows, what no gear holds is executed at its own size.
-    return InOrder(partitioner, most_rows(gears, config.limits) or config.rows)
+    return InOrderPartitioner(partitioner, gears.most_rows(config.limits) or config.rows)
 
 
 def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membership | None:

@@ -13,6 +13,7 @@ from ge_runtime.assembly import Assembly, assemble
 from ge_runtime.batching.admission import Block
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.config import RuntimeConfig
+from ge_runtime.counts import Counts, SharedCounts
 from ge_runtime.errors import (
     GearOverflow,
     RequestFault,
@@ -21,12 +22,15 @@ from ge_runtime.errors import (
     forget_frames,
 )
 from ge_runtime.memory.plan import Plan
-from ge_runtime.metrics import Counts, Metrics
 from ge_runtime.planning.histogram import Histogram, HistogramFault
-from ge_runtime.scheduling.callers import ANONYMOUS_CALLER, Caller
 from ge_runtime.scheduling.dispatch import Dispatcher
-from ge_runtime.scheduling.pooled import Pooled
-from ge_runtime.scheduling.request_batch import Answer, RequestBatch, Unmanaged, Workspace
+from ge_runtime.scheduling.request_batch import (
+    ANONYMOUS_CALLER,
+    Answer,
+    Caller,
+    PooledWorkspace,
+    RequestBatch,
+)
 from ge_runtime.specs import ROWS, Tensors
 
 _log = logging.getLogger(__name__)
@@ -44,8 +48,13 @@ class Runtime:
         self._parts = parts
         self._clock = clock
         self._dispatcher = Dispatcher(parts.executors, name, lambda executor: executor.lost)
-        self._metrics = Metrics()
-        self._workspace = _workspace(name, parts, self._metrics)
+        self._counts = SharedCounts()
+        # None: engines allocate what they need.
+        self._workspace = (
+            PooledWorkspace(parts.pool.pool, parts.plan, name, self._counts)
+            if parts.pool is not None
+            else None
+        )
         self._recorded = Histogram((ROWS, *parts.config.limits))
         self._open = True  # these two guarded by the condition
         self._batches = 0
@@ -119,7 +128,7 @@ class Runtime:
                 gears=self._parts.gears if self.config.gears else None,
                 partitioner=self._parts.partitioner,
                 workspace=self._workspace,
-                metrics=self._metrics,
+                counts=self._counts,
                 clock=self._clock,
             )
             self._dispatcher.run_all(
@@ -146,12 +155,12 @@ class Runtime:
 
     def counts(self) -> Counts:
         """All that was counted since the runtime was opened."""
-        counts = self._metrics.snapshot()
+        counts = self._counts.snapshot()
         counts.answers_spilled = sum(executor.spilled for executor in self._parts.executors)
         return counts
 
     def gauges(self) -> dict[str, float]:
-        """Values at this moment, by the names that `adapters.metrics` has for them."""
+        """Values at this moment, by the names that `adapters.metrics_exporter` has for them."""
         parts, plan = self._parts, self._parts.plan
         gauges: dict[str, float] = {
             "weights_bytes": plan.weights_bytes,
@@ -219,7 +228,7 @@ class Runtime:
             block = self._parts.admission.admit(request, request_id)
         except RequestFault as fault:
             missed = isinstance(fault, GearOverflow)
-            self._metrics.add(Counts(refused=1, gear_misses=missed))
+            self._counts.add(Counts(refused=1, gear_misses=missed))
             return fault
         if self.config.histogram is not None:
             self._recorded.add((block.rows, *(block.needs[axis] for axis in self.config.limits)))
@@ -246,9 +255,3 @@ class Runtime:
         state = "open" if self._open else "closed"
         planned = f"{self._parts.plan.total_bytes:,} bytes planned"
         return f"<Runtime {self._name}: {state}, up to {self.config.rows} row(s), {planned}>"
-
-
-def _workspace(name: str, parts: Assembly, metrics: Metrics) -> Workspace:
-    if parts.pool is None:
-        return Unmanaged()
-    return Pooled(parts.pool.pool, parts.plan, name, metrics)

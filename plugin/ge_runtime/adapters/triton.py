@@ -8,21 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from ge_runtime.adapters.answers import (
+from ge_runtime.adapters.metrics_exporter import MetricsExporter
+from ge_runtime.adapters.responses import (
     FaultLog,
+    PbUtils,
+    Request,
     Result,
     answer_batch,
     answer_each,
     attempt,
+    bits_of,
     respond_to,
 )
-from ge_runtime.adapters.dlpack import bits_of
-from ge_runtime.adapters.metrics import MetricsExporter
-from ge_runtime.adapters.protocols import PbUtils, Request
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.runtime import Runtime
-from ge_runtime.scheduling.callers import Caller
+from ge_runtime.scheduling.request_batch import Caller
 from ge_runtime.specs import UNKNOWN, Array, DType, Tensors, TensorSpec
 
 __all__ = ["GraphModel", "answer_batch", "answer_each"]

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ge_runtime.batching.defaults import Default
+import numpy as np
+
 from ge_runtime.batching.gears import Gears
-from ge_runtime.batching.overflow import Key, explain, most_rows
 from ge_runtime.errors import GearOverflow, RequestFault, ShapeMismatch
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, Array, Number, Tensors, TensorSpec
@@ -45,15 +45,13 @@ class Admission:
         defaults: Mapping[str, Number] | None = None,
         outputs: Iterable[TensorSpec] = (),
         gears: Gears | None = None,
-        gear_keys: Collection[Key] = (),
     ) -> None:
         """limits: axis to largest size; axis_lengths: axis to the input with its lengths.
 
         max_batch_size: the most rows of a request; 0 if requests have no batch dimension.
         rows_key: the key in config.pbtxt that says so. defaults: of each input that a request may
         lack, the value of all its elements; an input in axis_lengths has the axis' size instead.
-        outputs: what is answered. gears, gear_keys: those that a request must fit, and the axes
-        of each table; None if any size will do.
+        outputs: what is answered. gears: those that a request must fit; None if any size will do.
         """
         most = max(1, max_batch_size)
         outputs = tuple(outputs)
@@ -78,9 +76,8 @@ class Admission:
             if isinstance(dim, Relation) and dim.size(dict.fromkeys(dim.axes, 1)) < 1
         )
         self._gears = gears
-        self._gear_keys = tuple(gear_keys)
         # What is smaller fits too: requests of no more rows than this need not be asked about.
-        self._fitting = most if gears is None else most_rows(gears, limits)
+        self._fitting = most if gears is None else gears.most_rows(limits)
 
     def admit(self, tensors: Tensors, request_id: str = "") -> Block:
         """The request as a block of rows; its tensors are kept by reference.
@@ -183,7 +180,7 @@ class Admission:
         """Refuses a request that no gear holds."""
         if self._gears is None or self._gears.fit(block.rows, block.needs) is not None:
             return
-        axis, found, expected = explain(self._gears, self._gear_keys, block.rows, block.needs)
+        axis, found, expected = self._gears.explain_overflow(block.rows, block.needs)
         own = next(own for own in self._inputs if axis == ROWS or axis in own.spec.axes)
         shape = self._shown(block.tensors[own.name].shape)
         raise GearOverflow(
@@ -236,3 +233,39 @@ def _lengths(axis: str, name: str, tensor: Array, size: int) -> list[int]:
             f"expected 1 to {size}, the size of axis '{axis}' in the request"
         )
     return lengths
+
+
+class Default:
+    """One optional input of the size of any request. Immutable; safe from any thread."""
+
+    def __init__(
+        self,
+        spec: TensorSpec,
+        limits: Mapping[str, int],
+        rows: int,
+        value: Number,
+        length_of: str | None = None,
+    ) -> None:
+        """spec: no UNKNOWN dims; rows: the most of a request; value: of all elements.
+
+        length_of: the axis whose lengths the input holds; then the value is the axis' size.
+        """
+        shape = (rows, *spec.shape(limits))
+        self._spec = spec
+        self._length_of = length_of
+        # Made once at its largest, and cut for each request: a third of broadcasting's time.
+        self._largest: Array
+        if length_of is None:
+            self._largest = np.broadcast_to(spec.dtype.scalar(value), shape)
+        else:
+            sizes = np.arange(1 + limits[length_of], dtype=spec.dtype.numpy)
+            self._largest = np.broadcast_to(
+                sizes.reshape(-1, *[1] * len(shape)), (len(sizes), *shape)
+            )
+
+    def of(self, rows: int, sizes: Mapping[str, int]) -> Array:
+        """[rows, *dims at these sizes], read-only: a view of one element."""
+        largest = self._largest
+        if self._length_of is not None:
+            largest = largest[sizes[self._length_of]]
+        return largest[(slice(rows), *map(slice, self._spec.shape(sizes)))]

@@ -7,7 +7,8 @@ execution has exactly the size that its batch needs. Numbers only; frozen, safe 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple, TypeAlias
@@ -139,6 +140,42 @@ class Gears:
             parts += [f"{axis} {size}" for axis, size in zip(table.axes, point, strict=True)]
         return ", ".join(parts) or None
 
+    def most_rows(self, extents: Mapping[str, int]) -> int:
+        """The most rows of these extents that a gear holds; 0 if none holds a single one."""
+        return _most(self.rows, lambda rows: self.fit(rows, extents) is not None)
+
+    def explain_overflow(self, rows: int, extents: Mapping[str, int]) -> tuple[str, str, str]:
+        """Why no gear holds `rows` rows of `extents`, in words.
+
+        The axis to blame, ROWS for the rows; what was found of it; and what was expected.
+        """
+        least = dict.fromkeys(extents, 1)
+
+        def most_of(axis: str) -> int:
+            return _most(extents[axis], lambda size: self.fit(1, {**least, axis: size}) is not None)
+
+        # One axis alone is the plainest reason, the rows alone the next; only then sizes together.
+        for axis, extent in extents.items():
+            most = most_of(axis)
+            if most < extent:
+                return axis, f"{axis} {extent}", f"1 to {most} (the largest of {self._key(axis)})"
+        most = self.most_rows(least)
+        if most < rows:
+            return ROWS, f"{rows} rows", f"1 to {most} (the largest of {self._key(ROWS)})"
+        joint = " and ".join(
+            f"gears.{','.join(table.axes)}" for table in self._tables if len(table.axes) > 1
+        )
+        sizes = ", ".join(f"{axis} {extent}" for axis, extent in extents.items())
+        most = self.most_rows(extents)
+        if most:
+            expected = f"at most {most} of that size: no gear of {joint} holds more"
+            return ROWS, f"{rows} rows of {sizes}", expected
+        return next(iter(extents)), sizes, f"sizes that one gear of {joint} holds together"
+
+    def _key(self, axis: str) -> str:
+        keys = (table.axes for table in self._tables if axis in table.axes)
+        return next((f"gears.{','.join(key)}" for key in keys), "all gears")
+
     def __repr__(self) -> str:
         tables = (
             f"{','.join(table.axes)} = {', '.join('x'.join(map(str, p)) for p in table.points)}"
@@ -193,3 +230,8 @@ class _Table:
             cell = cell + places.take(size, mode="clip")
         index = self._cells.take(cell)
         return [column.take(index) for column in self._columns], index < len(self.points)
+
+
+def _most(limit: int, held: Callable[[int], bool]) -> int:
+    """The largest number from 1 to `limit` that is held, if all that are less are; 0 if none."""
+    return bisect_left(range(1, limit + 1), True, key=lambda number: not held(number))

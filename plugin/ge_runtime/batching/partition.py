@@ -1,6 +1,6 @@
 """Which requests of a batch are executed together, at which gears, and in which order.
 
-The request batch is sorted and cut into runs of neighbours, each of them one execution. Dynamic
+The batch is sorted and cut into runs of neighbours, each of them one execution. Dynamic
 programming finds the cuts of least predicted time. Numbers only: no clock is read here, no tensor
 is seen.
 
@@ -8,8 +8,8 @@ What is exact:
 
 - For every order that is tried, the partition into runs is the optimum of the cost model, given
   the gears and the capacity.
-- With one axis, request batches of one-row requests get the optimum over all partitions into sets.
-  Rank the sets of any partition by their longest member, and deal the request batch out again from
+- With one axis, batches of one-row requests get the optimum over all partitions into sets.
+  Rank the sets of any partition by their longest member, and deal the batch out again from
   its longest request on, keeping the sizes of the sets: no set's longest member grows, and the sets
   are runs now. (It needs the time of a set not to fall when its longest member grows. This could
   fail only where rows and the axis share a table and some input lacks the axis.)
@@ -18,7 +18,7 @@ What is exact:
 
 Deadlines: if the optimum, its executions run earliest deadline first, meets all of them, it is the
 plan. Otherwise the best of a family of plans is taken: the k requests with the earliest deadlines
-come first and all others after them; each part is the optimum for itself, and executes its
+come first and all others after them; each part is the optimum for itself, and runs its
 executions earliest deadline first. k is 0, 1, 2, 4, 8, ..., and the number of requests that have
 deadlines. Best is what misses the fewest deadlines, and among such plans what ends first. A
 deadline that its request would miss even if it were executed alone, now, is lost in every plan and
@@ -30,7 +30,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,15 +47,48 @@ class Execution:
     """One execution: whose rows it takes, and how large it is."""
 
     members: tuple[int, ...]
-    """Places in the request batch, ascending."""
+    """Places in the batch of requests, ascending."""
     gear: Gear
-    """The size of the batch, padding included."""
+    """Its size, padding included."""
     seconds: float
     """Predicted."""
 
 
+@dataclass(frozen=True)
+class RequestSizes:
+    """What is known of the requests of one batch when it is partitioned."""
+
+    rows: Sequence[int]
+    """Of each request, at least 1."""
+    sizes: Mapping[str, Sequence[int]]
+    """Every axis: the size that each request needs along it."""
+    deadlines: Sequence[float] | None = None
+    """Of each request, in seconds on the clock of `now`, inf for none; None if none has one."""
+    now: float = 0.0
+
+    @cached_property
+    def row_counts(self) -> Ints:
+        """`rows` as an array."""
+        return np.array(self.rows, np.int64)
+
+    @cached_property
+    def extents(self) -> Mapping[str, Ints]:
+        """`sizes` as arrays."""
+        return {axis: np.array(own, np.int64) for axis, own in self.sizes.items()}
+
+
+class Partitioner(Protocol):
+    """How batches of requests are cut into executions."""
+
+    def plan(self, requests: RequestSizes) -> list[Execution]:
+        """The executions that a batch becomes, in the order to run them; each request is in one."""
+
+    def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
+        """The execution of `members`, places in the batch, whatever the cost."""
+
+
 class BatchPartitioner:
-    """Plans request batches of one model. Immutable; safe from any thread."""
+    """Cuts batches into the executions of least predicted time. Immutable; safe from any thread."""
 
     def __init__(self, gears: Gears, cost: CostModel, capacity: int) -> None:
         """capacity: the most rows of requests in one execution."""
@@ -62,70 +96,56 @@ class BatchPartitioner:
         self._cost = cost
         self._capacity = capacity
 
-    def plan(
-        self,
-        rows: Sequence[int],
-        sizes: Mapping[str, Sequence[int]],
-        *,
-        now: float = 0.0,
-        deadlines: Sequence[float] | None = None,
-    ) -> list[Execution]:
+    def plan(self, requests: RequestSizes) -> list[Execution]:
         """The executions that a batch becomes, in the order to run them; each request is in one.
 
-        rows: of each request, at least 1; sizes: every axis, the size that each request needs along
-        it. A request that no gear holds gets an execution of its own at exactly its size; one of
-        more rows than the capacity gets an execution of its own as well.
+        A request that no gear holds gets an execution of its own at exactly its size; one of more
+        rows than the capacity gets an execution of its own as well.
 
-        deadlines: of each request, on the clock of `now`, in seconds; inf for none.
-
-        Executions without deadlines run the longest first: all answers of a request batch leave
-        together when its last execution ends, so where one executor runs them the order is free,
-        and where several executors do, the longest first ends soonest (within 4/3 of the optimum,
-        R. L. Graham, Bounds on multiprocessing timing anomalies, 1969).
+        Executions without deadlines run the longest first: all answers of a batch leave together
+        when its last execution ends, so where one executor runs them the order is free, and where
+        several executors do, the longest first ends soonest (within 4/3 of the optimum, R. L.
+        Graham, Bounds on multiprocessing timing anomalies, 1969).
         """
-        if not rows:
+        count = len(requests.rows)
+        if not count:
             return []
-        if len(rows) == 1:
-            return [self.execution_of((0,), rows, sizes)]
-        requests = _RequestSizes(rows, sizes)
-        optimum = self._optimum(requests, np.arange(len(rows)))
-        due = [math.inf] * len(rows) if deadlines is None else list(deadlines)
+        if count == 1:
+            return [self.execution_of((0,), requests)]
+        optimum = self._optimum(requests, np.arange(count))
+        due = list(requests.deadlines or [math.inf] * count)
         plan = _earliest_first(optimum, due)
-        if _missed(plan, now, due):
-            plan = self._before_deadlines(requests, optimum, now, due)
+        if _missed(plan, requests.now, due):
+            plan = self._before_deadlines(requests, optimum, due)
         return plan
 
-    def execution_of(
-        self, members: Sequence[int], rows: Sequence[int], sizes: Mapping[str, Sequence[int]]
-    ) -> Execution:
-        """The execution of `members`, places in the request batch, whatever the cost.
+    def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
+        """The execution of `members`, places in the batch, whatever the cost.
 
-        rows, sizes: of the whole request batch, see `plan`. If no gear holds the members together,
-        the batch has exactly the size that they need.
+        If no gear holds the members together, it has exactly the size that they need.
         """
         members = sorted(members)
+        rows, sizes = requests.rows, requests.sizes
+        # Lists, not generators: for a few members sum and max are twice as fast over them.
         total = sum([rows[member] for member in members])
         extents = {axis: max([own[member] for member in members]) for axis, own in sizes.items()}
         gear = self._gears.fit(total, extents) or Gear(total, extents)
         return Execution(tuple(members), gear, self._cost.seconds(gear.rows, gear.extents))
 
-    def _optimum(self, requests: _RequestSizes, members: NDArray[np.intp]) -> list[Execution]:
+    def _optimum(self, requests: RequestSizes, members: NDArray[np.intp]) -> list[Execution]:
         """The executions of least total time for `members`, in no particular order."""
-        counts = requests.counts[members]
+        counts = requests.row_counts[members]
         extents = {axis: own[members] for axis, own in requests.extents.items()}
         alone = self._gears.fit_many(counts, extents)
         held = alone.held & (counts <= self._capacity)
         if not held.all():
             executions = self._optimum(requests, members[held]) if held.any() else []
             lone = members[~held].tolist()
-            return executions + [self._execution([member], requests) for member in lone]
+            return executions + [self.execution_of([member], requests) for member in lone]
         orders = self._orders(counts, extents, alone)
         best, runs = _cheapest_runs(self._seconds(counts, extents, orders))
         ordered = members[orders[best]].tolist()
-        return [self._execution(ordered[run], requests) for run in runs]
-
-    def _execution(self, members: Sequence[int], requests: _RequestSizes) -> Execution:
-        return self.execution_of(members, requests.rows, requests.sizes)
+        return [self.execution_of(ordered[run], requests) for run in runs]
 
     def _orders(self, counts: Ints, extents: Mapping[str, Ints], alone: Fitted) -> NDArray[np.intp]:
         """The orders that are tried, [orders, n].
@@ -144,7 +164,7 @@ class BatchPartitioner:
     def _seconds(
         self, counts: Ints, extents: Mapping[str, Ints], orders: NDArray[np.intp]
     ) -> NDArray[np.float64]:
-        """[orders, n, n]: the time of the run from request i to j at [:, i, j]; inf: no execution.
+        """[orders, n, n]: the time of the run from request i to j at [:, i, j]; inf: none.
 
         Below the diagonal it means nothing.
         """
@@ -162,15 +182,12 @@ class BatchPartitioner:
         return seconds
 
     def _before_deadlines(
-        self,
-        requests: _RequestSizes,
-        optimum: list[Execution],
-        now: float,
-        deadlines: Sequence[float],
+        self, requests: RequestSizes, optimum: list[Execution], deadlines: Sequence[float]
     ) -> list[Execution]:
         """The best plan of the family that the module describes; k = 0 is `optimum`."""
+        now = requests.now
         alone = [
-            now + self._execution([member], requests).seconds for member in range(len(deadlines))
+            now + self.execution_of([member], requests).seconds for member in range(len(deadlines))
         ]
         due = [d if end <= d else math.inf for end, d in zip(alone, deadlines, strict=True)]
         urgency = np.argsort(due, kind="stable")
@@ -179,16 +196,6 @@ class BatchPartitioner:
             first, rest = (self._optimum(requests, part) for part in np.split(urgency, [k]))
             plans.append(_earliest_first(first, due) + _earliest_first(rest, due))
         return min(plans, key=lambda plan: (_missed(plan, now, due), _total(plan)))
-
-
-class _RequestSizes:
-    """The requests as they were given, and as arrays."""
-
-    def __init__(self, rows: Sequence[int], sizes: Mapping[str, Sequence[int]]) -> None:
-        self.rows = rows
-        self.sizes = sizes
-        self.counts = np.array(rows, np.int64)
-        self.extents = {axis: np.array(own, np.int64) for axis, own in sizes.items()}
 
 
 def _cheapest_runs(seconds: NDArray[np.float64]) -> tuple[int, list[slice]]:
@@ -242,5 +249,44 @@ def _total(plan: Sequence[Execution]) -> float:
 def _cuts(urgent: int, n: int) -> list[int]:
     """How many of the most urgent of `n` requests come first in the plans compared."""
     powers = [1 << exponent for exponent in range(urgent.bit_length())]
-    # All of the request batch first is none of it first.
+    # All of the batch first is none of it first.
     return [k for k in dict.fromkeys((*powers, urgent)) if 0 < k < n]
+
+
+class InOrderPartitioner:
+    """Cuts batches of packed requests in order of arrival, into executions as large as can be.
+
+    Rows that are packed have no padding and cost the same in any company, so nobody has to be
+    kept apart, and each execution saved is time saved. Deadlines do not change the order: the
+    oldest requests go first.
+    """
+
+    def __init__(self, partitioner: BatchPartitioner, capacity: int) -> None:
+        """capacity: the most rows of several requests in one execution."""
+        self._partitioner = partitioner
+        self._capacity = capacity
+
+    def plan(self, requests: RequestSizes) -> list[Execution]:
+        runs = greedy_runs(requests.rows, self._capacity)
+        return [self.execution_of(run, requests) for run in runs]
+
+    def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
+        return self._partitioner.execution_of(members, requests)
+
+
+def greedy_runs(rows: Sequence[int], capacity: int) -> list[range]:
+    """The batch cut into runs of neighbours, each of at most `capacity` rows or a single request.
+
+    rows: of each request, in order of arrival. Greedy, so that order is kept and no run could take
+    the first request of the next.
+    """
+    cut: list[range] = []
+    start = taken = 0
+    for index, count in enumerate(rows):
+        if taken and taken + count > capacity:
+            cut.append(range(start, index))
+            start, taken = index, 0
+        taken += count
+    if taken:
+        cut.append(range(start, len(rows)))
+    return cut

@@ -22,8 +22,7 @@ from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.footprint import Footprint, answer_slots
 from ge_runtime.engines.gearing import Gearing
 from ge_runtime.errors import ArtifactFault, ConfigFault, shown
-from ge_runtime.memory.plan import Plan
-from ge_runtime.memory.table import aligned
+from ge_runtime.memory.plan import Plan, aligned_columns
 from ge_runtime.specs import ROWS, TensorSpec
 
 _DESCRIPTION: Final = """\
@@ -201,8 +200,8 @@ class Inspection:
         engines = f" of each of {count} engines" if count > 1 else ""
         sections = {
             "Engine": self._engines(),
-            "Inputs": aligned([_HEADER, *self.inputs], "<<<"),
-            "Outputs": aligned([_HEADER, *self.outputs], "<<<"),
+            "Inputs": aligned_columns([_HEADER, *self.inputs], "<<<"),
+            "Outputs": aligned_columns([_HEADER, *self.outputs], "<<<"),
             "Sizes": [*self._sizes(), *self.gearing.report],
             f"Memory{engines}, in bytes": self.plan.table() if self.plan else [],
             "Faults": list(self.faults),
@@ -253,7 +252,7 @@ class Inspection:
             (",".join(axes), _times(limits[axis] for axis in axes), ", ".join(map(_times, table)))
             for axes, table in tables.items()
         ]
-        return aligned([("", "limit", "gears"), *rows], "<><")
+        return aligned_columns([("", "limit", "gears"), *rows], "<><")
 
 
 def _matched(

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from ge_runtime.cli.command import EXIT_NO, Command
 from ge_runtime.errors import RuntimeFault, ServiceFault, shown
-from ge_runtime.memory.table import aligned, in_units
+from ge_runtime.memory.plan import aligned_columns, in_binary_units
 from ge_runtime.service.channel import PeerGone
 from ge_runtime.service.connection import NoService, ask, connect
 from ge_runtime.service.protocol import VERSION
@@ -252,14 +252,16 @@ def _fitted(rows: Sequence[Sequence[str]], sides: Mapping[str, str], columns: in
             there.remove(name)
         named = [dict(zip(sides, row, strict=True)) for row in (list(sides), *rows)]
         cells = [[row[name] for name in there] for row in named]
-        lines = [f"  {line}" for line in aligned(cells, "".join(sides[name] for name in there))]
+        lines = [
+            f"  {line}" for line in aligned_columns(cells, "".join(sides[name] for name in there))
+        ]
         if max(map(len, lines)) <= columns:
             break
     return lines
 
 
 def _size(nbytes: int) -> str:
-    return in_units(nbytes) or f"{nbytes} B"
+    return in_binary_units(nbytes) or f"{nbytes} B"
 
 
 def _duration(seconds: float) -> str:

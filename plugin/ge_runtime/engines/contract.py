@@ -6,15 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ge_runtime.batching.batch_inputs import (
+from ge_runtime.batching.feeds import (
     AccumulatedElementCount,
     AccumulatedElementCountWithZero,
     ElementCount,
+    Feed,
     ItemShape,
     ItemShapeFlattened,
+    Joined,
+    Lengths,
+    Mask,
     MaxElementCountAsShape,
+    Offsets,
+    Positions,
 )
-from ge_runtime.batching.feeds import Feed, Joined, Lengths, Mask, Offsets, Positions
 from ge_runtime.config import BatchInputKind, ConfigErrors, RuntimeConfig
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.relations import Relation

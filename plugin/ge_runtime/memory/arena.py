@@ -1,8 +1,11 @@
-"""Bytes that are had once, and tensors carved out of them one after the other."""
+"""Planned memory in use: arenas that tensors are carved out of, and the slots of answers."""
 
 from __future__ import annotations
 
 import math
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,3 +86,89 @@ class Arena:
 
     def __repr__(self) -> str:
         return f"<Arena {self._label}: {self._used:,} of {len(self._memory):,} bytes carved>"
+
+
+class AnswerSlots:
+    """Memory for answers: written by one batch, and by no other while anyone reads it.
+
+    An answer is a view of the slot that its batch was executed into. A slot is used again when the
+    last such view is gone: nobody has to give it back, and the server may take its time to send.
+    Safe from any thread.
+    """
+
+    def __init__(self, slots: Sequence[Array]) -> None:
+        """slots: at least one, each uint8 [bytes] of one size, from a multiple of ALIGNMENT on.
+
+        Three are enough where answers are sent while the next batch runs: one is written, one is
+        sent, one is between.
+        """
+        self._count = len(slots)
+        self._nbytes = len(slots[0])
+        # Without a lock: answers die on any thread and, in garbage collection, in the middle of
+        # anything, such as `take`. The slot that was used last is taken first, for the caches.
+        self._free = deque(slots)
+        self._lock = threading.Lock()
+        self._spilled = 0  # guarded by the lock
+        self.poison: int | None = None
+        """`Arena.poison` of the arenas taken from now on."""
+
+    def take(self) -> Arena:
+        """A slot for one batch, all of it free to carve. Never blocks.
+
+        It is used again once the arena and all arrays made of its tensors are gone, views of
+        views included. If no slot is free, it is new memory of the same size for this one batch.
+        Raises PlanFault if that cannot be had.
+        """
+        try:
+            memory = np.asarray(_SlotLease(self._free.pop(), self._give_back))
+        except IndexError:
+            memory = self._spill()
+        arena = Arena(memory, "answers")
+        arena.poison = self.poison
+        return arena
+
+    def close(self) -> None:
+        """Let go of the memory: of each slot as soon as nobody uses it. Safe to call twice."""
+        self._free = deque(maxlen=0)
+
+    def _give_back(self, memory: Array) -> None:
+        self._free.append(memory)
+
+    def _spill(self) -> Array:
+        with self._lock:
+            self._spilled += 1
+        return aligned_bytes(self._nbytes)
+
+    @property
+    def free(self) -> int:
+        """The slots that nobody uses."""
+        return len(self._free)
+
+    @property
+    def spilled(self) -> int:
+        """How often no slot was free, and memory was allocated instead."""
+        return self._spilled
+
+    def __repr__(self) -> str:
+        return (
+            f"<AnswerSlots: {self.free} of {self._count} free, {self._nbytes:,} bytes each, "
+            f"spilled {self._spilled} time(s)>"
+        )
+
+
+class _SlotLease:
+    """Memory on loan to the arrays made from it: each keeps it alive as the base of its bases.
+
+    NumPy replaces the base of a view by that base's own base as long as both are arrays. This is
+    no array, so there it ends: a mere view of the slot would be skipped, and die too early.
+    """
+
+    __slots__ = ("__array_interface__", "_give_back", "_memory")
+
+    def __init__(self, memory: Array, give_back: Callable[[Array], None]) -> None:
+        self._memory = memory
+        self._give_back = give_back
+        self.__array_interface__: dict[str, Any] = memory.__array_interface__
+
+    def __del__(self) -> None:
+        self._give_back(self._memory)

@@ -7,12 +7,11 @@ for answers are as large as for the gear that needs most of it, and serve the ot
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from ge_runtime.memory.lifetimes import Intermediates, pack
-from ge_runtime.memory.table import aligned, in_units
 from ge_runtime.specs import DType
 
 ALIGNMENT: Final = 64
@@ -194,7 +193,7 @@ class Plan:
             )
             for gear in by_need[:_MOST_ROWS]
         ]
-        lines = aligned([header, *rows], ">" * len(header))
+        lines = aligned_columns([header, *rows], ">" * len(header))
         more = len(by_need) - len(rows)
         return [*lines, f"and {more} gear(s) that need less"] if more else lines
 
@@ -215,10 +214,10 @@ class Plan:
             sums.append(("not shared", self.unshared_bytes, "if each gear had memory of its own"))
         whole = max(1, self.total_bytes)
         rows = [
-            (name, f"{nbytes:,}", in_units(nbytes), f"{nbytes / whole:.1%}", note)
+            (name, f"{nbytes:,}", in_binary_units(nbytes), f"{nbytes / whole:.1%}", note)
             for name, nbytes, note in sums
         ]
-        return aligned(rows, "<>>><")
+        return aligned_columns(rows, "<>>><")
 
     def _staging(self) -> tuple[str, int, str]:
         if not self.device_io_bytes:
@@ -243,3 +242,26 @@ def _aligned_bytes(tensor: TypedShape) -> int:
 
 def _ratio(part: int, whole: int) -> str:
     return f"{part / whole:.2f}" if whole else "-"
+
+
+_UNITS: Final = ("", "KiB", "MiB", "GiB", "TiB")
+
+
+def aligned_columns(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """One line per row, cells of a column under each other, two spaces between columns.
+
+    sides: "<" or ">" for each column: the side at which its cells are aligned.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def in_binary_units(nbytes: int) -> str:
+    """The bytes in the largest unit of which there is one, e.g. 1.6 GiB; empty below a KiB."""
+    power = min((max(nbytes, 1).bit_length() - 1) // 10, len(_UNITS) - 1)
+    return f"{nbytes / 1024**power:.1f} {_UNITS[power]}" if power else ""

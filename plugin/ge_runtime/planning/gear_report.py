@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from ge_runtime.memory.table import aligned
+from ge_runtime.memory.plan import aligned_columns
 from ge_runtime.planning.gear_optimizer import optimal_gears_by_count, powers_of_two
 from ge_runtime.planning.size_demand import (
     GearTable,
@@ -94,7 +94,7 @@ def choice_lines(demand: SizeDemand, comparison: Comparison) -> list[str]:
     ]
     multiples = f", in multiples of {demand.align}" if demand.align > 1 else ""
     bound = f"a gear for each size{multiples}: {_candidate_count(demand):,} gears"
-    return aligned([*rows, ("lower bound", percent(demand.bound), bound)], "<><")
+    return aligned_columns([*rows, ("lower bound", percent(demand.bound), bound)], "<><")
 
 
 def curve_lines(demand: SizeDemand, comparisons: Sequence[Comparison]) -> list[str]:
@@ -110,7 +110,7 @@ def curve_lines(demand: SizeDemand, comparisons: Sequence[Comparison]) -> list[s
         for comparison in comparisons
     ]
     rows.append(("bound", percent(demand.bound), *[""] * len(names)))
-    return aligned(rows, ">" * (len(names) + 1) + "<")
+    return aligned_columns(rows, ">" * (len(names) + 1) + "<")
 
 
 def use_lines(
@@ -122,7 +122,7 @@ def use_lines(
         numbers = map(percent, (use.share, use.elements, use.waste))
         memory = [f"{io_bytes[use.gear]:,}"] if io_bytes else []
         rows.append((size_text(use.gear), *numbers, *memory))
-    return aligned(rows, ">" * len(rows[0]))
+    return aligned_columns(rows, ">" * len(rows[0]))
 
 
 def as_json(demand: SizeDemand, comparisons: Iterable[Comparison]) -> dict[str, object]:

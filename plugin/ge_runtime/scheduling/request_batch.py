@@ -1,25 +1,28 @@
-"""The requests of one batch: which still wait, what their executions lease, and their answers."""
+"""One batch of requests: who waits for their answers, and what becomes of its executions."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.gears import Gear, Gears
-from ge_runtime.batching.partition import Execution
+from ge_runtime.batching.partition import Execution, Partitioner, RequestSizes
 from ge_runtime.clock import Clock
-from ge_runtime.errors import Abandoned, EngineFault, OutOfMemory, RuntimeFault
-from ge_runtime.metrics import Counts, Metrics
-from ge_runtime.scheduling.callers import Caller
+from ge_runtime.counts import Counts, SharedCounts
+from ge_runtime.errors import Abandoned, Cancelled, EngineFault, Expired, OutOfMemory, RuntimeFault
+from ge_runtime.memory.plan import Plan
 from ge_runtime.scheduling.executor import Executor
 from ge_runtime.scheduling.isolation import isolate
-from ge_runtime.specs import Array
+from ge_runtime.specs import ROWS, Array
+from ge_runtime.workspace.pool import WorkspacePool
 
 Answer: TypeAlias = dict[str, Array] | RuntimeFault
+"""The outputs of a request by name, or why there are none."""
 
 ASKING_S: Final = 10e-6
 """What it costs to ask the server whether a request is cancelled, measured on tritonserver."""
@@ -27,42 +30,56 @@ ASKING_S: Final = 10e-6
 WORTH_ASKING: Final = 10
 """Callers are asked before an execution that takes this many times as long as asking them does."""
 
-
 _log = logging.getLogger(__name__)
 
 
-class Workspace(Protocol):
-    """Where executions get their workspace."""
-
-    def lease(self, gear: Gear, deadline: float) -> AbstractContextManager[object]:
-        """Workspace for an execution, for the length of a `with`; raises PoolFault."""
+def _never() -> bool:
+    return False
 
 
-class Partitioner(Protocol):
-    """How request batches are cut into executions: see `batching.partition.BatchPartitioner`."""
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What is known of the one who sent a request."""
 
-    def plan(
-        self,
-        rows: Sequence[int],
-        sizes: Mapping[str, Sequence[int]],
-        *,
-        now: float = 0.0,
-        deadlines: Sequence[float] | None = None,
-    ) -> list[Execution]:
-        """The executions of a request batch, in order of execution; each request is in one."""
+    request_id: str = ""
+    """Theirs, for error texts; empty if they gave none."""
+    deadline: float = math.inf
+    """Seconds on the runtime's clock; an answer after it is of no use."""
+    is_cancelled: Callable[[], bool] = _never
+    """Asks the server, which takes time: about 10 us in tritonserver."""
 
-    def execution_of(
-        self, members: Sequence[int], rows: Sequence[int], sizes: Mapping[str, Sequence[int]]
-    ) -> Execution:
-        """The execution of these members of a request batch."""
+    def abandonment(self, now: float, *, ask: bool) -> Abandoned | None:
+        """Why this caller no longer waits, or None. ask: whether to ask the server, too."""
+        if now > self.deadline:
+            late = (now - self.deadline) * 1e3
+            return Expired(f"found the deadline passed by {late:.1f} ms, expected time to execute")
+        if ask and self.is_cancelled():
+            return Cancelled("the request was cancelled")
+        return None
 
 
-class Unmanaged:
-    """See Workspace: engines allocate what they need."""
+ANONYMOUS_CALLER = Caller()
+"""A caller without a name, who waits for ever."""
 
-    def lease(self, gear: Gear, deadline: float) -> AbstractContextManager[object]:
-        """Nothing to wait for."""
-        return nullcontext()
+
+class PooledWorkspace:
+    """Workspace for executions from a pool that models share: each leases what the plan says."""
+
+    def __init__(self, pool: WorkspacePool, plan: Plan, owner: str, counts: SharedCounts) -> None:
+        self._pool = pool
+        self._plan = plan
+        self._owner = owner
+        self._counts = counts
+
+    @contextmanager
+    def lease(self, gear: Gear, deadline: float) -> Iterator[None]:
+        """For the length of a `with`; blocks until it is its turn. Raises PoolFault."""
+        nbytes = self._plan.workspace_at({ROWS: gear.rows, **gear.extents})
+        with self._pool.lease(nbytes, deadline=deadline, owner=self._owner) as lease:
+            if lease.waited_s:
+                waits = Counts(workspace_waits=1, workspace_wait_seconds=lease.waited_s)
+                self._counts.add(waits)
+            yield
 
 
 class RequestBatch:
@@ -78,36 +95,28 @@ class RequestBatch:
         *,
         gears: Gears | None,
         partitioner: Partitioner,
-        workspace: Workspace,
-        metrics: Metrics,
+        workspace: PooledWorkspace | None,
+        counts: SharedCounts,
         clock: Clock,
     ) -> None:
         """callers: of each block.
 
         gears: the declared ones, whose hits and misses are counted; None if there are none.
+        workspace: None where engines allocate what they need.
         """
         self._answers: list[Answer | None] = [None] * len(blocks)
         self._blocks = blocks
         self._callers = callers
-        self._rows = [block.rows for block in blocks]
-        axes = blocks[0].needs if blocks else ()
-        self._sizes = {axis: [block.needs[axis] for block in blocks] for axis in axes}
+        self._sizes = _sizes_of(blocks, callers, clock)
         self._gears = gears
         self._partitioner = partitioner
         self._workspace = workspace
-        self._metrics = metrics
+        self._counts = counts
         self._clock = clock
 
     def plan(self) -> list[Execution]:
-        """The executions of all requests, in order of execution."""
-        due = [caller.deadline for caller in self._callers]
-        pressing = min(due, default=math.inf) < math.inf
-        return self._partitioner.plan(
-            self._rows,
-            self._sizes,
-            now=self._clock.now() if pressing else 0.0,
-            deadlines=due if pressing else None,
-        )
+        """The executions of all requests, in the order to run them."""
+        return self._partitioner.plan(self._sizes)
 
     def results(self) -> list[Answer]:
         """One answer per request, once all executions have run."""
@@ -123,15 +132,16 @@ class RequestBatch:
             for member in left:
                 self._answers[member] = self._named(member, fault)
             if isinstance(fault, Abandoned):  # while they waited for the device
-                self._metrics.add(Counts(departed=len(left)))
+                self._counts.add(Counts(departed=len(left)))
 
     def _run(self, execution: Execution, executor: Executor) -> None:
         members = self._still_waiting(execution.members, execution.seconds)
         if not members:
             return
         latest = max(self._callers[member].deadline for member in members)
-        with self._workspace.lease(execution.gear, latest) as lease:
-            if lease is not None:  # it may have taken its time
+        pool = self._workspace
+        with nullcontext() if pool is None else pool.lease(execution.gear, latest):
+            if pool is not None:  # the lease may have taken its time
                 members = self._still_waiting(members, execution.seconds)
             with executor.waiting(
                 lambda: latest - self._clock.now(), lambda: self._all_gone(members)
@@ -145,16 +155,16 @@ class RequestBatch:
         if failures:
             answers = [self._answers[member] for member in members]
             culprits = sum(isinstance(answer, EngineFault | OutOfMemory) for answer in answers)
-            self._metrics.add(Counts(isolations=failures, culprits=culprits))
+            self._counts.add(Counts(isolations=failures, culprits=culprits))
 
     def _execute(
         self, members: Sequence[int], execution: Execution, executor: Executor
     ) -> list[dict[str, Array]]:
         gear = execution.gear
         if len(members) < len(execution.members):
-            own = self._partitioner.execution_of(members, self._rows, self._sizes).gear
-            # The workspace is leased for the execution: a gear of fewer rows that are longer could
-            # need more of it.
+            own = self._partitioner.execution_of(members, self._sizes).gear
+            # The workspace is leased for the whole execution: a gear of fewer rows that are longer
+            # could need more of it.
             gear = own if _holds(gear, own) else gear
         answers, counts = executor.execute([self._blocks[member] for member in members], gear)
         if self._gears is not None:
@@ -162,11 +172,12 @@ class RequestBatch:
                 counts.gear_hits[label] += 1
             else:
                 counts.gear_misses += len(members)
-        self._metrics.add(counts)
+        self._counts.add(counts)
         return answers
 
     def _still_waiting(self, members: Sequence[int], seconds: float) -> Sequence[int]:
         """The members whose callers have not left; the others are answered with why."""
+        # An execution of a few microseconds would take longer to ask about than to run.
         worth = seconds >= len(members) * ASKING_S * WORTH_ASKING
         now, waiting = self._clock.now(), []
         for member in members:
@@ -176,7 +187,7 @@ class RequestBatch:
             else:
                 self._answers[member] = self._named(member, abandonment)
         if len(waiting) < len(members):
-            self._metrics.add(Counts(departed=len(members) - len(waiting)))
+            self._counts.add(Counts(departed=len(members) - len(waiting)))
         return waiting
 
     def _all_gone(self, members: Sequence[int]) -> bool:
@@ -198,6 +209,18 @@ class RequestBatch:
         named = type(fault)(f"[request id: {request_id}] {fault}")
         named.__cause__ = fault
         return named
+
+
+def _sizes_of(blocks: Sequence[Block], callers: Sequence[Caller], clock: Clock) -> RequestSizes:
+    axes = blocks[0].needs if blocks else ()
+    deadlines = [caller.deadline for caller in callers]
+    any_due = min(deadlines, default=math.inf) < math.inf
+    return RequestSizes(
+        rows=[block.rows for block in blocks],
+        sizes={axis: [block.needs[axis] for block in blocks] for axis in axes},
+        deadlines=deadlines if any_due else None,
+        now=clock.now() if any_due else 0.0,
+    )
 
 
 def _holds(gear: Gear, other: Gear) -> bool:

@@ -13,12 +13,12 @@ import numpy as np
 
 from ge_runtime.assembly import Assembly, assemble
 from ge_runtime.batching.gears import Gears
-from ge_runtime.batching.partition import Execution
+from ge_runtime.batching.partition import Execution, Partitioner, RequestSizes
 from ge_runtime.clock import SystemClock
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import RequestFault
 from ge_runtime.runtime import Runtime
-from ge_runtime.scheduling.request_batch import Answer, Partitioner
+from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import DType, TensorSpec
 from ge_runtime.testing.random_requests import RandomRequest
 
@@ -141,14 +141,8 @@ class ForcedPartitioner:
         self.groups: Groups = ()
         """Of the last batch, in order of execution."""
 
-    def plan(
-        self,
-        rows: Sequence[int],
-        sizes: Mapping[str, Sequence[int]],
-        *,
-        now: float = 0.0,
-        deadlines: Sequence[float] | None = None,
-    ) -> list[Execution]:
+    def plan(self, requests: RequestSizes) -> list[Execution]:
+        rows, sizes = requests.rows, requests.sizes
 
         def fits(members: Sequence[int]) -> bool:
             total = sum(rows[member] for member in members)
@@ -156,17 +150,15 @@ class ForcedPartitioner:
             return total <= self._capacity and self._gears.fit(total, largest) is not None
 
         if self.choice is None:
-            executions = self._partitioner.plan(rows, sizes, now=now, deadlines=deadlines)
+            executions = self._partitioner.plan(requests)
         else:
             groups = self.choice(len(rows), fits)
-            executions = [self._partitioner.execution_of(group, rows, sizes) for group in groups]
+            executions = [self._partitioner.execution_of(group, requests) for group in groups]
         self.groups = [execution.members for execution in executions]
         return executions
 
-    def execution_of(
-        self, members: Sequence[int], rows: Sequence[int], sizes: Mapping[str, Sequence[int]]
-    ) -> Execution:
-        return self._partitioner.execution_of(members, rows, sizes)
+    def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
+        return self._partitioner.execution_of(members, requests)
 
 
 def alone(count: int, fits: Callable[[Sequence[int]], bool]) -> Groups:

@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ge_runtime.memory.suballocator import Suballocator
-from ge_runtime.workspace.lease import Outcome, Waiter
-from ge_runtime.workspace.stats import Held, PoolStats
+from ge_runtime.workspace.lease import Held, Outcome, PoolStats, Waiter
 
 
 class Arbiter:
@@ -157,12 +156,13 @@ class Arbiter:
         return ended
 
     def _head(self) -> int:
+        """The place in `_waiting` of whoever is served next."""
         head = 0
         for index, waiter in enumerate(self._waiting):
             if waiter.priority > self._waiting[head].priority:
                 head = index
             if waiter.bypassed >= self._bypass_limit:
-                break
+                break  # it is served before all that came later, whatever their priority
         return head
 
     def _grant(self, waiter: Waiter) -> bool:

@@ -1,12 +1,14 @@
-"""What is asked of a pool (`Waiter`), and what its user holds in the end (`Lease`)."""
+"""The values of a workspace pool: who waits, what is leased, and what was counted."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import TracebackType
+
+from ge_runtime.memory.plan import aligned_columns
 
 
 class Outcome(Enum):
@@ -24,7 +26,10 @@ class Outcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """Somebody's wish for bytes of a pool. Only the pool's arbiter writes it."""
+    """Somebody who asks for bytes of a pool, from then on until they are released.
+
+    Only the pool's arbiter writes it. Compared by identity: two may ask for the same.
+    """
 
     nbytes: int
     owner: str
@@ -37,7 +42,7 @@ class Waiter:
     asked_at: float = 0.0
     waited_s: float = 0.0
     bypassed: int = 0
-    """Waiters that came later and were granted before it."""
+    """How many came later and were granted before it."""
 
 
 class Lease:
@@ -94,3 +99,68 @@ class Lease:
         state = "held" if waiter.outcome is Outcome.GRANTED else "released"
         end = waiter.offset + waiter.nbytes
         return f"<Lease of {waiter.owner}: bytes {waiter.offset:,} to {end:,}, {state}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one owner holds. An owner that does nothing and holds something leaks."""
+
+    leases: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """Sizes in bytes, times in seconds; counts since the pool was made."""
+
+    capacity: int
+    leased: int
+    peak: int
+    """The most that was ever leased at once."""
+    largest_free: int
+    """A larger lease has to wait, even if more is free in all."""
+    waiting: int
+    """Leases that are waited for now."""
+    granted: int
+    """Leases, those that waited included."""
+    waited: int
+    """Those that had to wait, however that ended."""
+    wait_s: float
+    """Of waits that ended, in all."""
+    longest_wait_s: float
+    timeouts: int
+    cancelled: int
+    refused: int
+    """Those that never could fit, found the queue full, or met a closed pool."""
+    by_owner: Mapping[str, Held]
+    """Who holds something now."""
+
+    def table(self) -> list[str]:
+        """All of it for people, one line each."""
+        held = [
+            (f"  {owner}", held.nbytes, f" in {held.leases} lease(s)")
+            for owner, held in self.by_owner.items()
+        ]
+        sizes = [
+            ("capacity", self.capacity, ""),
+            ("leased", self.leased, ""),
+            *held,
+            ("peak", self.peak, ""),
+            ("largest free", self.largest_free, ""),
+        ]
+        waits = f"for {self.wait_s:.3f} s in all, {self.longest_wait_s:.3f} s at most"
+        counts = [
+            ("waiting", self.waiting, ""),
+            ("granted", self.granted, ""),
+            ("waited", self.waited, waits if self.waited else ""),
+            ("timeouts", self.timeouts, ""),
+            ("cancelled", self.cancelled, ""),
+            ("refused", self.refused, ""),
+        ]
+        return aligned_columns(
+            [
+                *((name, f"{nbytes:,}", f"bytes{note}") for name, nbytes, note in sizes),
+                *((name, f"{count:,}", note) for name, count, note in counts),
+            ],
+            "<><",
+        )

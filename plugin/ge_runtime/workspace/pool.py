@@ -1,6 +1,7 @@
-"""One range of workspace that the models of a process and device take turns in.
+"""Workspace pools: one range of bytes for each device, which the models of a process share.
 
-The decisions are `arbiter`'s; this is the shell that locks, blocks, wakes and raises.
+The decisions are `arbiter`'s. `WorkspacePool` is the shell that locks, blocks, wakes and raises;
+`PoolRegistry` makes the pool of a device for the first of its models, and closes it after the last.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from threading import Condition, Lock
 from typing import Final
 
-from ge_runtime.clock import Clock
+from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.errors import (
+    ConfigFault,
     NeverFits,
     PoolCancelled,
     PoolClosed,
@@ -21,14 +23,16 @@ from ge_runtime.errors import (
     PoolTimeout,
 )
 from ge_runtime.workspace.arbiter import Arbiter
-from ge_runtime.workspace.lease import Lease, Outcome, Waiter
-from ge_runtime.workspace.stats import PoolStats
+from ge_runtime.workspace.lease import Lease, Outcome, PoolStats, Waiter
 
 ALIGNMENT: Final = 512
 """Bytes. What Ascend's graph engine keeps for its own memory; more than CUDA and CPUs ask for."""
 
 BYPASS_LIMIT: Final = 16
 """How often a waiter may be bypassed by higher priorities that came later."""
+
+QUEUE_LIMIT: Final = 256
+"""Waiters, each of which is a thread of this process. Only a defect has more."""
 
 CANCELLATION_POLL_S: Final = 0.01
 """How often a waiter asks whether it is cancelled: servers can be asked, but do not call."""
@@ -89,7 +93,8 @@ class WorkspacePool:
             bypass_limit=BYPASS_LIMIT,
         )
         self._lock = Lock()  # guards the arbiter, its waiters and their conditions
-        self._conditions: dict[Waiter, Condition] = {}  # of each that waits
+        # One condition for each that waits: only those whose waiting ended are woken.
+        self._conditions: dict[Waiter, Condition] = {}
         self._returned = Condition(self._lock)  # notified when a closed pool has all leases back
 
     def lease(
@@ -159,6 +164,7 @@ class WorkspacePool:
         """Block until the waiter waits no more."""
         try:
             while True:
+                # Asked without the lock: it is the server's code, and may take its time.
                 if cancelled is not None and cancelled():
                     self._withdraw(waiter)
                 if waiter.outcome is not Outcome.WAITING:
@@ -186,7 +192,7 @@ class WorkspacePool:
 
     def _notify(self, ended: Iterable[Waiter]) -> None:
         for waiter in ended:
-            # None if its waiting ended before it began.
+            # None if it ended before its thread began to wait.
             if (condition := self._conditions.pop(waiter, None)) is not None:
                 condition.notify()
 
@@ -205,3 +211,77 @@ class WorkspacePool:
             f"<WorkspacePool {self._name}: {state}, {stats.leased:,} of {stats.capacity:,} bytes "
             f"in {leases} lease(s), {stats.waiting} waiting>"
         )
+
+
+class Membership:
+    """A model's share in a pool, until `leave`. Made by `PoolRegistry.join`."""
+
+    def __init__(
+        self, registry: PoolRegistry, pool: WorkspacePool, device: str, model: str
+    ) -> None:
+        self.pool = pool
+        self.device = device
+        self.model = model
+        self._registry = registry
+
+    def leave(self) -> None:
+        """Use the pool no more; the last one out closes it. Safe to call twice."""
+        self._registry._leave(self)
+
+    def __repr__(self) -> str:
+        return f"<Membership of {self.model} in {self.pool!r}>"
+
+
+class PoolRegistry:
+    """The pools of a process, by device. Safe from any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._members: dict[str, list[Membership]] = {}  # device -> its pool's, at least one
+        self._lock = Lock()
+
+    def join(self, device: str, capacity_bytes: int, model: str) -> Membership:
+        """The device's pool for one more model, or instance of a model; made if there is none.
+
+        Raises ConfigFault of `model` if others already share a pool of another capacity; the text
+        names them.
+        """
+        with self._lock:
+            members = self._members.get(device, [])
+            if not members:
+                name = f"workspace of {device}"
+                pool = WorkspacePool(
+                    capacity_bytes, self._clock, queue_limit=QUEUE_LIMIT, name=name
+                )
+            else:
+                pool = members[0].pool
+                if pool.capacity_bytes != capacity_bytes:
+                    raise ConfigFault(model, [_conflict(capacity_bytes, members)])
+            membership = Membership(self, pool, device, model)
+            self._members[device] = [*members, membership]
+            return membership
+
+    def _leave(self, membership: Membership) -> None:
+        with self._lock:
+            members = self._members.get(membership.device, [])
+            left = [member for member in members if member is not membership]
+            if left:
+                self._members[membership.device] = left
+                return
+            self._members.pop(membership.device, None)
+        # Without the lock: nobody finds the pool any more.
+        membership.pool.close()
+
+
+def _conflict(found: int, members: list[Membership]) -> str:
+    models = ", ".join(sorted({f"'{member.model}'" for member in members}))
+    pool = members[0].pool.capacity_bytes
+    return (
+        f"parameter 'workspace_pool_mib': found {found / 2**20:g}, expected {pool / 2**20:g}: "
+        f"device '{members[0].device}' has one pool in this process, and that is its capacity "
+        f"for {models}"
+    )
+
+
+PROCESS_POOLS: Final = PoolRegistry(SystemClock())
+"""The registry of this process."""

@@ -17,5 +17,5 @@ def timers(monkeypatch):
         def cancel(self):
             self.cancelled = True
 
-    monkeypatch.setattr("ge_runtime.adapters.metrics.Timer", Timer)
+    monkeypatch.setattr("ge_runtime.adapters.metrics_exporter.Timer", Timer)
     return timers

@@ -8,7 +8,7 @@ from runtime.support.configs import encoder_config, model_config, tensor
 from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, TABLE, encode
 from runtime.support.triton import Bfloat16Tensor, InferenceRequest, PbUtils, Tensor, TritonError
 
-from ge_runtime.adapters.answers import FaultLog, respond_to
+from ge_runtime.adapters.responses import FaultLog, respond_to
 from ge_runtime.adapters.triton import GraphModel, answer_batch, answer_each
 from ge_runtime.errors import ArtifactFault, ConfigFault, EngineLost, RequestFault, RuntimeFault
 from ge_runtime.testing.clock import ManualClock

@@ -281,7 +281,6 @@ def admission_with(tables, *, inputs=(IDS, LENGTHS), limits=None, outputs=(), ro
         rows,
         outputs=outputs,
         gears=Gears(list(limits), limits, rows, tables),
-        gear_keys=tables,
     )
 
 
@@ -370,9 +369,7 @@ def test_requests_that_no_gear_holds_are_refused(admission, request_, text):
 )
 def test_admitted_are_exactly_those_that_a_gear_holds(table, rows, tokens):
     gears = Gears(["tokens"], {"tokens": 8}, 4, {("batch", "tokens"): table})
-    admission = Admission(
-        (IDS,), {"tokens": 8}, {}, 4, gears=gears, gear_keys=[("batch", "tokens")]
-    )
+    admission = Admission((IDS,), {"tokens": 8}, {}, 4, gears=gears)
     if any(rows <= gear[0] and tokens <= gear[1] for gear in table):
         assert admission.admit(ids(rows, tokens)).rows == rows
     else:

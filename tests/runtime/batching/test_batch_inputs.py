@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime.support.request_batches import AXES, block_of, request_batches, written
 
-from ge_runtime.batching.batch_inputs import (
+from ge_runtime.batching.feeds import (
     AccumulatedElementCount,
     AccumulatedElementCountWithZero,
     ElementCount,

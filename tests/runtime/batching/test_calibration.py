@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.batching.calibration import LAUNCH_FLOOR_S, calibrate
-from ge_runtime.batching.cost import CostModel
+from ge_runtime.batching.cost import LAUNCH_FLOOR_S, CostModel, calibrate
 from ge_runtime.batching.gears import ROWS, Gear, Gears
 from ge_runtime.errors import EngineFault
 

@@ -12,7 +12,7 @@ from runtime.batching.gear_sets import LIMIT, ROW_LIMIT, costs, gear_sets
 
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import ROWS, Gear, Gears
-from ge_runtime.batching.partition import BatchPartitioner, Execution
+from ge_runtime.batching.partition import BatchPartitioner, Execution, RequestSizes
 
 TOKENS = ("tokens",)
 SAME = pytest.approx
@@ -34,7 +34,7 @@ class RequestBatch:
 
     def plan(self, **deadlines):
         return BatchPartitioner(self.gears, self.cost, self.capacity).plan(
-            self.rows, self.sizes, **deadlines
+            RequestSizes(self.rows, self.sizes, **deadlines)
         )
 
     def size(self, members):
@@ -276,28 +276,28 @@ def members_of(plan):
 
 
 def test_an_empty_batch_has_no_executions():
-    assert partitioner().plan([], {"tokens": []}) == []
+    assert partitioner().plan(RequestSizes([], {"tokens": []})) == []
 
 
 def test_one_request_is_one_execution():
-    plan = partitioner(launch_s=1.0).plan([3], {"tokens": [7]})
+    plan = partitioner(launch_s=1.0).plan(RequestSizes([3], {"tokens": [7]}))
     assert plan == [Execution((0,), Gear(3, {"tokens": 7}), SAME(1.021))]
 
 
 def test_dear_executions_make_one_batch():
-    plan = partitioner(launch_s=100.0).plan([1] * 5, {"tokens": [5, 500, 7, 80, 6]})
+    plan = partitioner(launch_s=100.0).plan(RequestSizes([1] * 5, {"tokens": [5, 500, 7, 80, 6]}))
     assert plan == [Execution((0, 1, 2, 3, 4), Gear(5, {"tokens": 500}), SAME(102.5))]
 
 
 def test_free_executions_never_pad_and_never_split_without_gain():
     # Ten times 0.003 s added up in pieces is less than at once, by rounding.
-    plan = partitioner().plan([1] * 12, {"tokens": [3, 30] * 2 + [3] * 8})
+    plan = partitioner().plan(RequestSizes([1] * 12, {"tokens": [3, 30] * 2 + [3] * 8}))
     assert members_of(plan) == [(1, 3), (0, 2, *range(4, 12))]
 
 
 def test_a_batch_gear_is_filled_with_what_is_near_in_size():
     fours = partitioner(launch_s=0.1, tables={(ROWS,): [(1,), (4,)]})
-    plan = fours.plan([1] * 5, {"tokens": [10, 11, 100, 12, 13]})
+    plan = fours.plan(RequestSizes([1] * 5, {"tokens": [10, 11, 100, 12, 13]}))
     assert [(execution.members, execution.gear.rows) for execution in plan] == [
         ((2,), 1),
         ((0, 1, 3, 4), 4),
@@ -310,13 +310,13 @@ def test_requests_of_one_gear_are_neighbours_when_there_are_several_axes():
     cost = CostModel(1e-3, 1e-6, 0.0, (("h", "w"),))
     # By height small and wide ones alternate, by width small and tall, by area wide and tall.
     sizes = {"h": [20, 30, 25, 31, 100, 90], "w": [30, 20, 100, 90, 25, 31]}
-    plan = BatchPartitioner(gears, cost, 64).plan([1] * 6, sizes)
+    plan = BatchPartitioner(gears, cost, 64).plan(RequestSizes([1] * 6, sizes))
     assert sorted(members_of(plan)) == [(0, 1), (2, 3), (4, 5)]
 
 
 def test_a_request_that_no_gear_holds_runs_alone_at_its_size():
     plan = partitioner(launch_s=100.0, tables={TOKENS: [(16,), (64,)]}).plan(
-        [1, 2, 1], {"tokens": [9, 65, 60]}
+        RequestSizes([1, 2, 1], {"tokens": [9, 65, 60]})
     )
     assert sorted(members_of(plan)) == [(0, 2), (1,)]
     assert next(execution for execution in plan if execution.members == (1,)).gear == Gear(
@@ -327,7 +327,7 @@ def test_a_request_that_no_gear_holds_runs_alone_at_its_size():
 def test_a_request_of_more_rows_than_the_capacity_runs_alone():
     tables = {(ROWS,): [(4,), (8,)]}
     plan = partitioner(launch_s=100.0, tables=tables, capacity=4).plan(
-        [5, 2, 2], {"tokens": [9, 9, 9]}
+        RequestSizes([5, 2, 2], {"tokens": [9, 9, 9]})
     )
     assert [(execution.members, execution.gear.rows) for execution in plan] == [
         ((0,), 8),
@@ -338,14 +338,14 @@ def test_a_request_of_more_rows_than_the_capacity_runs_alone():
 def test_an_urgent_request_leaves_the_batch_that_would_make_it_late():
     dear = partitioner(launch_s=1.0)
     rows, sizes = [1, 1, 1], {"tokens": [500, 400, 10]}
-    assert members_of(dear.plan(rows, sizes)) == [(0, 1, 2)]
-    plan = dear.plan(rows, sizes, now=7.0, deadlines=[math.inf, math.inf, 8.1])
+    assert members_of(dear.plan(RequestSizes(rows, sizes))) == [(0, 1, 2)]
+    plan = dear.plan(RequestSizes(rows, sizes, now=7.0, deadlines=[math.inf, math.inf, 8.1]))
     assert members_of(plan) == [(2,), (0, 1)]
 
 
 def test_an_urgent_request_leaves_others_with_deadlines_as_well():
     plan = partitioner(launch_s=1.0).plan(
-        [1] * 4, {"tokens": [500, 10, 400, 500]}, deadlines=[math.inf, 1.1, 9.0, 9.0]
+        RequestSizes([1] * 4, {"tokens": [500, 10, 400, 500]}, deadlines=[math.inf, 1.1, 9.0, 9.0])
     )
     assert members_of(plan) == [(1,), (0, 2, 3)]
 
@@ -355,34 +355,36 @@ def test_a_deadline_is_met_by_an_answer_at_that_very_moment():
     whole = BatchPartitioner(
         Gears(TOKENS, {"tokens": 8}, 8, {}), CostModel(1.0, 1.0, 0.0, (TOKENS,)), 8
     )
-    plan = whole.plan([1, 1], {"tokens": [1, 1]}, deadlines=[3.0, math.inf])
+    plan = whole.plan(RequestSizes([1, 1], {"tokens": [1, 1]}, deadlines=[3.0, math.inf]))
     assert members_of(plan) == [(0, 1)]
 
 
 def test_as_many_urgent_requests_come_first_as_meet_their_deadlines_together():
     dear = partitioner(launch_s=2.0)
     rows, sizes = [1] * 5, {"tokens": [500, 10, 10, 10, 400]}
-    assert len(dear.plan(rows, sizes)) == 1
-    plan = dear.plan(rows, sizes, deadlines=[math.inf, 2.05, 2.06, 2.07, math.inf])
+    assert len(dear.plan(RequestSizes(rows, sizes))) == 1
+    plan = dear.plan(RequestSizes(rows, sizes, deadlines=[math.inf, 2.05, 2.06, 2.07, math.inf]))
     assert members_of(plan) == [(1, 2, 3), (0, 4)]
 
 
 def test_of_plans_that_meet_all_deadlines_the_one_that_ends_first_is_taken():
     dear = partitioner(launch_s=1.2)
     # The first alone and the others together would do as well, and end at 3.4 s.
-    plan = dear.plan([1] * 3, {"tokens": [10, 11, 500]}, deadlines=[1.3, 5.0, math.inf])
+    plan = dear.plan(
+        RequestSizes([1] * 3, {"tokens": [10, 11, 500]}, deadlines=[1.3, 5.0, math.inf])
+    )
     assert members_of(plan) == [(0, 1), (2,)]
 
 
 def test_a_deadline_lost_anyway_makes_nobody_else_late():
-    plan = partitioner().plan([1, 1], {"tokens": [500, 100]}, deadlines=[0.01, 0.15])
+    plan = partitioner().plan(RequestSizes([1, 1], {"tokens": [500, 100]}, deadlines=[0.01, 0.15]))
     assert members_of(plan) == [(1,), (0,)]
 
 
 def test_execution_of_takes_any_members_together():
     batch = [1, 2, 3], {"tokens": [9, 20, 70]}
     tables = {TOKENS: [(16,), (64,)]}
-    execution = partitioner(tables=tables).execution_of([1, 0], *batch)
+    execution = partitioner(tables=tables).execution_of([1, 0], RequestSizes(*batch))
     assert execution == Execution((0, 1), Gear(3, {"tokens": 64}), SAME(0.192))
-    beyond = partitioner(tables=tables).execution_of([2, 0], *batch)
+    beyond = partitioner(tables=tables).execution_of([2, 0], RequestSizes(*batch))
     assert beyond == Execution((0, 2), Gear(4, {"tokens": 70}), SAME(0.28))

@@ -2,15 +2,19 @@ import numpy as np
 import pytest
 from runtime.support.configs import encoder_config, model_config, pixels_config, tensor, without
 
-from ge_runtime.batching.batch_inputs import (
+from ge_runtime.batching.feeds import (
     AccumulatedElementCount,
     AccumulatedElementCountWithZero,
     ElementCount,
     ItemShape,
     ItemShapeFlattened,
+    Joined,
+    Lengths,
+    Mask,
     MaxElementCountAsShape,
+    Offsets,
+    Positions,
 )
-from ge_runtime.batching.feeds import Joined, Lengths, Mask, Offsets, Positions
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.engines.contract import Contract

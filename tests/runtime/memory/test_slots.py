@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_runtime.errors import PlanFault
-from ge_runtime.memory.arena import aligned_bytes
-from ge_runtime.memory.slots import AnswerSlots
+from ge_runtime.memory.arena import AnswerSlots, aligned_bytes
 
 FLOATS = np.dtype(np.float32)
 SLOT = 4096

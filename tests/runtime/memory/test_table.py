@@ -1,11 +1,11 @@
 import pytest
 
-from ge_runtime.memory.table import aligned, in_units
+from ge_runtime.memory.plan import aligned_columns, in_binary_units
 
 
 def test_cells_of_a_column_stand_under_each_other():
     rows = [("name", "bytes", "note"), ("x", "1,024", ""), ("weights", "7", "once")]
-    assert aligned(rows, "<><") == [
+    assert aligned_columns(rows, "<><") == [
         "name     bytes  note",
         "x        1,024",
         "weights      7  once",
@@ -26,4 +26,4 @@ def test_cells_of_a_column_stand_under_each_other():
     ],
 )
 def test_bytes_are_shown_in_the_largest_unit_of_which_there_is_one(nbytes, text):
-    assert in_units(nbytes) == text
+    assert in_binary_units(nbytes) == text

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from ge_runtime.errors import Cancelled, Expired
-from ge_runtime.scheduling.callers import ANONYMOUS_CALLER, Caller
+from ge_runtime.scheduling.request_batch import ANONYMOUS_CALLER, Caller
 
 
 def test_a_caller_without_deadline_waits_for_ever():

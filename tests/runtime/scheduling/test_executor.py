@@ -12,8 +12,7 @@ from ge_runtime.batching.feeds import Joined
 from ge_runtime.batching.gears import Gear
 from ge_runtime.engines.contract import Contract
 from ge_runtime.errors import EngineFault
-from ge_runtime.memory.arena import Arena
-from ge_runtime.memory.slots import AnswerSlots
+from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.scheduling.executor import BatchRules, Executor
 from ge_runtime.specs import UNKNOWN, DType, TensorSpec
 

@@ -1,5 +1,4 @@
-"""What becomes of the executions of one request batch; the executor is a stand-in, all else is
-real."""
+"""What becomes of the executions of a request batch; only the executor is a stand-in."""
 
 import logging
 import math
@@ -11,6 +10,7 @@ from ge_runtime.batching.admission import Block
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.partition import BatchPartitioner
+from ge_runtime.counts import Counts, SharedCounts
 from ge_runtime.errors import (
     Cancelled,
     EngineFault,
@@ -19,9 +19,7 @@ from ge_runtime.errors import (
     PoolTimeout,
     RuntimeFault,
 )
-from ge_runtime.metrics import Counts, Metrics
-from ge_runtime.scheduling.callers import ANONYMOUS_CALLER, Caller
-from ge_runtime.scheduling.request_batch import RequestBatch, Unmanaged
+from ge_runtime.scheduling.request_batch import ANONYMOUS_CALLER, Caller, RequestBatch
 from ge_runtime.testing.clock import ManualClock
 
 COST = CostModel(1.0, 1e-6, 0.0, (("tokens",),))
@@ -59,7 +57,7 @@ class Leases:
         self.gears.append(gear)
         if len(self.gears) - 1 in self.refused:
             raise PoolTimeout("no workspace")
-        yield object()
+        yield
 
 
 @pytest.fixture
@@ -69,24 +67,23 @@ def clock():
 
 @pytest.fixture
 def execute(clock):
-    """A function: sizes, an executor, and more of the request batch -> the answers and what was
-    counted."""
+    """A function: sizes, an executor, and more of the batch -> the answers, what was counted."""
 
     def execute(tokens, executor, *, callers=None, gears=None, workspace=None, capacity=16):
-        metrics = Metrics()
+        shared = SharedCounts()
         sizes = [size if isinstance(size, dict) else {"tokens": size} for size in tokens]
         request_batch = RequestBatch(
             [Block(1, own, {}, {}, needs=own) for own in sizes],
             callers or [ANONYMOUS_CALLER] * len(tokens),
             gears=gears,
             partitioner=BatchPartitioner(gears or FREE, COST, capacity),
-            workspace=workspace or Unmanaged(),
-            metrics=metrics,
+            workspace=workspace,
+            counts=shared,
             clock=clock,
         )
         for execution in request_batch.plan():
             request_batch.run(execution, executor)
-        return request_batch.results(), metrics.snapshot()
+        return request_batch.results(), shared.snapshot()
 
     return execute
 

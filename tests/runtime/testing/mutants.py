@@ -19,11 +19,10 @@ from runtime.testing.models import (
 )
 
 from ge_runtime.batching import admission, feeds, ragged
-from ge_runtime.batching.defaults import Default
+from ge_runtime.batching.admission import Default
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.engines.torch import TorchEngine
-from ge_runtime.memory.arena import Arena
-from ge_runtime.memory.slots import AnswerSlots
+from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.runtime import Runtime
 from ge_runtime.scheduling import executor
 from ge_runtime.scheduling.request_batch import RequestBatch

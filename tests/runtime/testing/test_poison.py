@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from ge_runtime.memory.arena import Arena, aligned_bytes
-from ge_runtime.memory.slots import AnswerSlots
+from ge_runtime.memory.arena import AnswerSlots, Arena, aligned_bytes
 
 FLOATS = np.dtype(np.float32)
 

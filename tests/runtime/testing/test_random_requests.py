@@ -63,7 +63,6 @@ def test_every_request_is_one_that_the_model_takes(model, seed):
         defaults=config.defaults,
         outputs=config.outputs,
         gears=gears,
-        gear_keys=tuple(config.gears),
     )
     batch = generator.request_batch(np.random.default_rng(seed))
     assert batch

@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import groupby
 from typing import Final
 
-from ge_runtime.memory.table import aligned
+from ge_runtime.memory.plan import aligned_columns
 
 REQUIRABLE: Final = ("cpu", "cuda", "npu", "service")
 """What one can ask a machine for."""
@@ -78,7 +78,9 @@ def report_lines(
     findings: Sequence[Finding], required: frozenset[str], faults: Sequence[Finding]
 ) -> list[str]:
     """All of it for people: a table of each group, then what to do."""
-    rows = aligned([(each.what, each.state.value, _short(each.found)) for each in findings], "<<<")
+    rows = aligned_columns(
+        [(each.what, each.state.value, _short(each.found)) for each in findings], "<<<"
+    )
     shown: list[str] = []
     for group, members in groupby(zip(findings, rows, strict=True), key=lambda pair: pair[0].group):
         shown += [*([""] if shown else []), group, *(f"  {row}" for _, row in members)]

@@ -18,7 +18,7 @@ from ge_runtime.config import ConfigErrors
 from ge_runtime.config.execution_settings import kind_of, read_devices
 from ge_runtime.config.triton_config import Parameters, read_instances
 from ge_runtime.errors import RuntimeFault
-from ge_runtime.memory.table import in_units
+from ge_runtime.memory.plan import in_binary_units
 
 MODELS_GROUP: Final = "Models"
 SHARED_MEMORY_GROUP: Final = "Shared memory"
@@ -233,7 +233,7 @@ def _engine(machine: Machine) -> Finding:
 
 
 def _bytes(nbytes: int) -> str:
-    return in_units(nbytes) or f"{nbytes} bytes"
+    return in_binary_units(nbytes) or f"{nbytes} bytes"
 
 
 def _gibibytes(nbytes: int) -> int:

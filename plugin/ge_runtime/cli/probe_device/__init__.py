@@ -21,7 +21,7 @@ from ge_runtime.cli.doctor.trials import Outcome, try_import
 from ge_runtime.cli.probe_device.checks import CHECKS, DeviceCheck
 from ge_runtime.cli.probe_device.session import ProbeProcess
 from ge_runtime.errors import DeviceFault
-from ge_runtime.memory.table import aligned
+from ge_runtime.memory.plan import aligned_columns
 
 _WIDTH: Final = 100
 _FORMAT: Final = 1
@@ -150,7 +150,7 @@ def _report_lines(result: CheckResult, soc: str) -> list[str]:
         (_word(result, soc), result.answer),
         *([("seen", evidence)] if evidence else []),
     ]
-    labels = aligned([(label,) for label, _ in cells], "<")
+    labels = aligned_columns([(label,) for label, _ in cells], "<")
     shown = _wrapped(f"{result.check.number:>2}  ", result.check.question)
     for label, (_, text) in zip(labels, cells, strict=True):
         shown += _wrapped(f"    {label:<{max(map(len, labels))}}  ", text)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from threading import Lock, Timer
 from typing import Any, Final, TypeAlias
 
-from ge_runtime.adapters.protocols import PbUtils
-from ge_runtime.metrics import Counts
+from ge_runtime.adapters.responses import PbUtils
+from ge_runtime.counts import Counts
 
 # `pb_utils.Metric`: increment, set, observe.
 Metric: TypeAlias = Any

@@ -1,17 +1,19 @@
-"""One response per request, whatever becomes of it.
+"""Triton's requests and responses: what is read of a request, and one response for each.
 
 Whatever goes wrong with one request becomes the error response of that request and leaves the
-others alone.
+others alone. `triton_python_backend_utils` is always an argument, never imported: the protocols
+here are what is used of it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import traceback
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from ge_runtime.adapters.dlpack import bfloat16_of
-from ge_runtime.adapters.protocols import PbUtils, Request
+import numpy as np
+
 from ge_runtime.errors import (
     Abandoned,
     Cancelled,
@@ -22,7 +24,136 @@ from ge_runtime.errors import (
     RuntimeFault,
     forget_frames,
 )
-from ge_runtime.specs import Tensors
+from ge_runtime.specs import Array, Tensors
+
+
+class TritonTensor(Protocol):
+    """What is used of `pb_utils.Tensor`."""
+
+    def name(self) -> str:
+        """The name in config.pbtxt."""
+
+    def as_numpy(self) -> Array:
+        """The content; BYTES are an object array."""
+
+    def to_dlpack(self) -> object:
+        """A capsule of its memory: the only way to BF16."""
+
+
+class Request(Protocol):
+    """What is used of `pb_utils.InferenceRequest`."""
+
+    def inputs(self) -> Sequence[TritonTensor]:
+        """All inputs sent."""
+
+    def requested_output_names(self) -> Collection[str]:
+        """The outputs the client wants: all, if it named none."""
+
+    def request_id(self) -> str:
+        """The client's name for the request, "" if it gave none."""
+
+    def timeout(self) -> int:
+        """Microseconds that the client grants the request, 0 for no end."""
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has taken the request back."""
+
+
+class PbUtils(Protocol):
+    """What is used of the module `triton_python_backend_utils`."""
+
+    @property
+    def Tensor(self) -> Any:  # noqa: ANN401 - a class, of a name and content; `from_dlpack`
+        """An output."""
+
+    @property
+    def InferenceResponse(self) -> Callable[..., object]:
+        """An answer: output_tensors, error."""
+
+    @property
+    def TritonError(self) -> Any:  # noqa: ANN401 - a callable with codes as attributes
+        """An error: its text and code."""
+
+    @property
+    def Logger(self) -> Any:  # noqa: ANN401 - a class of static methods
+        """The server's log."""
+
+    @property
+    def MetricFamily(self) -> Any:  # noqa: ANN401 - a class with kinds as attributes
+        """A family of metrics: its name, description and kind."""
+
+
+# BF16 goes to and from Triton by DLPack, since NumPy has no such type: inside the runtime it is the
+# array of its bits, uint16. Capsules of uint16 arrays become those of BF16 and the other way round
+# by an exchange of the type's code. Nothing is copied.
+
+# Type codes and the device of DLPack: https://dmlc.github.io/dlpack/latest/c_api.html
+_UINT: Final = 1
+_BFLOAT: Final = 4
+_CPU: Final = (1, 0)
+
+
+class _TensorHeader(ctypes.Structure):
+    """The first fields of a DLManagedTensor, up to the type's."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+    )
+
+
+# A prototype of our own: setting argtypes of a function in ctypes.pythonapi changes it for all.
+_header = ctypes.PYFUNCTYPE(ctypes.POINTER(_TensorHeader), ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+class _Capsule:
+    """A capsule as NumPy wants it."""
+
+    def __init__(self, capsule: object) -> None:
+        self._capsule = capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU
+
+    def __dlpack__(self, *, stream: None = None, **_: object) -> Any:  # noqa: ANN401 - a capsule
+        # What else NumPy asks for is about versions, which Triton's capsules lack.
+        return self._capsule
+
+
+def bits_of(name: str, tensor: TritonTensor) -> Array:
+    """A tensor's bits: uint16, of its shape, in its own memory, which they keep alive.
+
+    name: for errors. Raises RequestFault if the tensor is not BF16 in the host's memory.
+    """
+    capsule = tensor.to_dlpack()
+    header = _header(capsule, b"dltensor").contents
+    if (header.code, header.bits, header.device_type) != (_BFLOAT, 16, _CPU[0]):
+        raise RequestFault(
+            f"input '{name}': found DLPack type {header.code} of {header.bits} bits on device type "
+            f"{header.device_type}, expected BF16 on the CPU"
+        )
+    header.code = _UINT
+    bits: Array = np.from_dlpack(_Capsule(capsule))
+    return bits
+
+
+def bfloat16_of(bits: TritonTensor) -> object:
+    """A capsule of BF16, of a tensor of its bits, uint16; for `pb_utils.Tensor.from_dlpack`.
+
+    The capsule is Triton's own, because Triton takes no others unharmed: it calls those that it
+    has taken `used_dlpack`, a name which the destructors of NumPy's do not know. They complain of
+    it, which destroys the capsule once more, and again, until the process dies of a full stack.
+    """
+    capsule = bits.to_dlpack()
+    _header(capsule, b"dltensor").contents.code = _BFLOAT
+    return capsule
+
 
 Result: TypeAlias = Tensors | Exception
 """What becomes of a request: its outputs by name, or why there are none."""
@@ -30,7 +161,7 @@ Result: TypeAlias = Tensors | Exception
 Read = TypeVar("Read")
 
 _MOST_LOST: Final = 16
-"""Stories of losses that are kept: each attempt to have a service back may tell another."""
+"""Texts of losses that are kept: each attempt to have a service back may tell another."""
 
 
 def answer_each(
@@ -110,14 +241,14 @@ class FaultLog:
 
     def tell(self, error: Exception) -> None:
         """Write what went wrong."""
-        story = _story(error)
+        text = _text_of(error)
         if isinstance(error, EngineLost):
-            if story in self._lost:
+            if text in self._lost:
                 return
             if len(self._lost) >= _MOST_LOST:
                 self._lost.clear()
-            self._lost.add(story)
-        self._write(self._who + story)
+            self._lost.add(text)
+        self._write(self._who + text)
 
     def note_success(self) -> None:
         """A request was answered: the next loss is another one."""
@@ -172,7 +303,7 @@ def _success(
     return pb_utils.InferenceResponse(output_tensors=tensors)
 
 
-def _story(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     """A sentence for what is raised on purpose, which says all; for all else where it was."""
     if isinstance(error, RuntimeFault):
         return str(error)

@@ -1,8 +1,8 @@
 import pytest
 from runtime.support.triton import PbUtils
 
-from ge_runtime.adapters.metrics import MetricsExporter
-from ge_runtime.metrics import Counts, Metrics
+from ge_runtime.adapters.metrics_exporter import MetricsExporter
+from ge_runtime.counts import Counts, SharedCounts
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def pb_utils():
 
 @pytest.fixture
 def metrics():
-    return Metrics()
+    return SharedCounts()
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """What the runtime counts: plain numbers, no exporter.
 
-`docs/runtime.md` says what each means; `adapters.metrics` gives them to Triton.
+`docs/runtime.md` says what each means; `adapters.metrics_exporter` gives them to Triton. Fields
+have the names of the metrics, which stay as they are: there, a launch is an execution, and the
+departed are the abandoned.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class Counts:
 _NUMBERS: Final = tuple(f.name for f in fields(Counts) if f.type in ("int", "float"))
 
 
-class Metrics:
+class SharedCounts:
     """Counts that many threads add to."""
 
     def __init__(self) -> None:

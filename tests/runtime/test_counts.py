@@ -1,7 +1,7 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from ge_runtime.metrics import Counts, Metrics
+from ge_runtime.counts import Counts, SharedCounts
 
 
 def execution(rows=1, gear="4x8", **amounts):
@@ -11,7 +11,7 @@ def execution(rows=1, gear="4x8", **amounts):
 
 
 def test_counts_add_up():
-    metrics = Metrics()
+    metrics = SharedCounts()
     metrics.add(execution(3, useful_elements=30, executed_elements=40, launch_seconds=0.5))
     metrics.add(execution(3, "8x8", useful_elements=10, executed_elements=40, launch_seconds=0.25))
     counts = metrics.snapshot()
@@ -23,7 +23,7 @@ def test_counts_add_up():
 
 
 def test_a_snapshot_stays_as_it_is():
-    metrics = Metrics()
+    metrics = SharedCounts()
     metrics.add(execution())
     before = metrics.snapshot()
     metrics.add(execution())
@@ -31,7 +31,7 @@ def test_a_snapshot_stays_as_it_is():
 
 
 def test_what_was_counted_since_a_snapshot():
-    metrics = Metrics()
+    metrics = SharedCounts()
     metrics.add(execution(1, copied_bytes=5))
     earlier = metrics.snapshot()
     metrics.add(execution(2, copied_bytes=7))
@@ -39,7 +39,7 @@ def test_what_was_counted_since_a_snapshot():
 
 
 def test_no_count_is_lost_between_threads():
-    metrics = Metrics()
+    metrics = SharedCounts()
 
     def count(_):
         for _ in range(500):
