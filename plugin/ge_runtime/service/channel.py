@@ -67,6 +67,7 @@ class Channel:
         while_waiting: called at each tick while they let nobody in; what it raises ends the
         waiting. Raises OSError.
         """
+        # What bounds sending also bounds connecting while the listener's backlog is full.
         _limit(self._socket, socket.SO_SNDTIMEO, _TICK_S)
         while True:
             try:
@@ -115,13 +116,14 @@ class Channel:
         """
         while True:
             try:
+                # Cheaper than recvmsg; the kernel closes descriptors that nobody takes (unix(7)).
                 length = self._socket.recv_into(self._room)
             except BlockingIOError:
                 while_waiting()
                 continue
             except OSError as error:
                 raise PeerGone(_said(error)) from None
-            if not length:
+            if not length:  # the end: a packet has a header at least
                 raise PeerGone("it closed the connection")
             return unframed(self._room[:length])
 
@@ -171,7 +173,7 @@ class Channel:
         kind, body, descriptors = self.receive_with(while_waiting)
         try:
             if kind is Kind.LARGE and descriptors:
-                large = descriptors.pop(0)
+                large = descriptors.pop(0)  # as it was sent: before the message's own
                 try:
                     body = read_message_file(large)
                 finally:

@@ -43,11 +43,6 @@ class FairScheduler:
         self._begun = self._waited = self._expired = self._cancelled = 0
         self._wait_s = self._longest_wait_s = 0.0
 
-    @property
-    def capacity(self) -> int:
-        """The units there are."""
-        return self._queue.capacity
-
     def enter(self, entry: QueueEntry) -> None:
         """Block until it is the entry's turn; `leave` must follow.
 
@@ -117,10 +112,12 @@ class FairScheduler:
             )
 
     def _wait(self, entry: QueueEntry) -> None:
+        # A condition for each: whoever's turn it is wakes up alone, not all that wait.
         condition = self._conditions[entry] = Condition(self._lock)
         try:
             while entry.state is State.WAITING:
                 self._clock.wait(condition, entry.deadline)
+                # Whoever wakes up asks for all: the queue ends the waiting of each that is late.
                 if entry.deadline < math.inf:
                     self._wake(self._queue.expire(self._clock.now()))
         finally:

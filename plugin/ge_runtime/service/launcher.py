@@ -28,6 +28,10 @@ from ge_runtime.service.runtime_folder import RuntimeFolder, file_name, open_log
 READY: Final = b"ready"
 """What the service says once it listens; anything else is why it does not."""
 
+# What the service's interpreter runs. Modules are found where this process finds them. The fork
+# makes it nobody's child: it may outlive whoever starts it, and is nobody's to wait for. One that
+# hangs before it listens ends itself, or it would have the lock for ever; its log then says where
+# it stood. The lock's file says which process has it, unless the disk is full.
 _BOOT: Final = """\
 import faulthandler, os, sys
 if os.fork():
@@ -42,10 +46,6 @@ sys.argv[:] = ['']
 from ge_runtime.service.server import main
 main(device, folder, timeouts, int(descriptor), int(lock), int(ready))
 """
-"""What its interpreter runs. Modules are found where this process finds them. The fork makes it
-nobody's child: it may outlive whoever starts it, and is nobody's to wait for. One that hangs before
-it listens ends itself, or it would have the lock for ever; its log then says where it stood. The
-lock's file says which process has it, unless the disk is full."""
 
 _TAIL: Final = 2000
 """Characters of a log that are shown."""
@@ -120,6 +120,7 @@ def _lock(device: str, folder: RuntimeFolder) -> _Lock | None:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     lock = _Lock(os.open(f"{file_name(device)}.lock", flags, 0o600, dir_fd=folder.descriptor))
     try:
+        # Of the open file, not of the process as fcntl's: whoever inherits the descriptor has it.
         fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()

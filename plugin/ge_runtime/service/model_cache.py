@@ -151,6 +151,7 @@ class ModelCache:
         contents: Sequence[str],
     ) -> CachedModel:
         engine = self._backend.open(artifacts, threads=threads, outputs=outputs)
+        # After opening: the file may have been replaced between the reading and the opening.
         try:
             self._check(artifacts, contents)
         except BaseException:
@@ -186,6 +187,7 @@ class ModelCache:
         Call it while the engine executes nothing. Raises OutOfMemory.
         """
         with model.preparing:
+            # Together with what it was prepared for before: other clients still need that.
             new = [shapes for shapes in largest if shapes not in model.largest]
             if not new:
                 return
@@ -198,6 +200,7 @@ class ModelCache:
                     with suppress(RuntimeFault):
                         model.engine.bind(model.largest, model.memory)
                 raise
+            # Both exist for a moment: a failure above must leave its users what they have.
             before, model.memory = model.memory, memory
             model.largest += new
             before.free_all()

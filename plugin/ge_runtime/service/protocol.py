@@ -219,6 +219,7 @@ _FAULTS: Final = {
 def fault_as_json(error: Exception) -> list[str]:
     """Class, text and cause of what was raised. What nobody raises on purpose is a RuntimeFault."""
     cause = "" if error.__cause__ is None else _in_words(error.__cause__)
+    # The nearest class that both sides know: a subclass keeps its meaning, not its name.
     for kind in type(error).__mro__:
         if kind.__name__ in _FAULTS:
             return [kind.__name__, str(error)[:_MOST_TEXT], cause]
@@ -354,6 +355,6 @@ def _unpack_tensors(
     return tensors, at
 
 
-@lru_cache(MOST_DIMS + 1)
+@lru_cache(MOST_DIMS + 1)  # a format for each rank, built once: this is on each execution's way
 def _dims(rank: int) -> struct.Struct:
     return struct.Struct(f"<{rank}q")

@@ -196,7 +196,7 @@ class Server:
     def close(self) -> bool:
         """Have executions end, leave all clients, close the device; False if something hangs."""
         _log.info("it ends: %s", self._ending)
-        # Before the listener: whoever comes now finds no socket, and waits for the next service.
+        # The name first: who looks for a service from now on waits for the next one.
         with contextlib.suppress(OSError):
             os.unlink(f"{file_name(self._device)}.sock", dir_fd=self._folder.descriptor)
         self._acceptor.close()

@@ -188,6 +188,7 @@ class SharedMemory(Device[NDArray[np.uint8]]):
             memory = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
             self._numbers += 1
             shared = SharedFile(self._numbers, descriptor, memory.ctypes.data, size)
+            # Before it is announced: a service that comes meanwhile is told of all in the list.
             self._keep([*self._by_address, shared])
             try:
                 self._announcer.announce(shared)

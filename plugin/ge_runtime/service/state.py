@@ -157,6 +157,7 @@ class ServiceState:
         """The device's backend, opened with the first call. Raises what opening it raises."""
         with self._opening:
             if self._backend is None:
+                # With the first client, not at the start: then it is told what is wrong.
                 self._backend = self._open_backend(self.device)
                 self._cache = ModelCache(self._backend)
             return self._backend

@@ -75,7 +75,7 @@ def test_services_models_and_clients_are_shown(services, version_dir, capsys):
 
 def test_share_is_of_the_time_since_the_last_look():
     def client(number, busy_s):
-        """A place of one instance: all have its name and its process."""
+        """A backend of one instance: all have its name and its process."""
         known = dict.fromkeys(("arenas", "executions", "faults", "waiting", "wait_s"), 0)
         named = {"number": number, "name": "encoder_0", "pid": 1, "process": "x", "weight": 1.0}
         return {**known, **named, "busy_s": busy_s}

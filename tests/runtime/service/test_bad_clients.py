@@ -348,7 +348,7 @@ def test_output_of_a_wrong_shape_writes_nothing_beyond_it(shared_services, clien
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_other_users_are_not_served_even_where_they_can_reach_the_socket(services):
     backend = ServiceBackend("cpu", "client")
-    services.path.chmod(0o707)  # others could not even knock otherwise
+    services.path.chmod(0o707)  # others could not even connect otherwise
     (services.path / "cpu.sock").chmod(0o606)
     code = (
         "import os, socket; os.setgroups([]); os.setgid(65534); os.setuid(65534);"

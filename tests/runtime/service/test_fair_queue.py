@@ -16,14 +16,14 @@ from hypothesis.stateful import (
 from ge_runtime.service.fair_queue import FairQueue, QueueEntry, State
 
 
-def offered(queue, *tickets, now=0.0):
-    for entry in tickets:
+def offered(queue, *entries, now=0.0):
+    for entry in entries:
         queue.offer(entry, now)
-    return tickets
+    return entries
 
 
 def in_order(queue, took_s=1.0):
-    """The clients in the order in which their tickets run, one after the other to the end."""
+    """The clients in the order in which their entries run, one after the other to the end."""
     order, now = [], 0.0
     while queue.running:
         entry = queue.running[0]

@@ -8,18 +8,18 @@ def test_service_that_nobody_comes_to_is_not_kept():
 
 
 def test_grace_begins_when_the_last_client_has_left():
-    grace = IdleTimeout(10.0, now=0.0)
-    grace.note(2, 1.0)
-    assert grace.ends_at == math.inf
-    grace.note(1, 2.0)
-    assert grace.ends_at == math.inf
-    grace.note(0, 3.0)
-    grace.note(0, 9.0)
-    assert grace.ends_at == 13.0
+    idle = IdleTimeout(10.0, now=0.0)
+    idle.note(2, 1.0)
+    assert idle.ends_at == math.inf
+    idle.note(1, 2.0)
+    assert idle.ends_at == math.inf
+    idle.note(0, 3.0)
+    idle.note(0, 9.0)
+    assert idle.ends_at == 13.0
 
 
 def test_client_that_comes_within_the_grace_ends_it():
-    grace = IdleTimeout(10.0, now=0.0)
-    grace.note(0, 1.0)
-    grace.note(1, 9.9)
-    assert grace.ends_at == math.inf
+    idle = IdleTimeout(10.0, now=0.0)
+    idle.note(0, 1.0)
+    idle.note(1, 9.9)
+    assert idle.ends_at == math.inf

@@ -47,8 +47,8 @@ from ge_runtime.service.protocol import (
 from ge_runtime.specs import DType
 
 dims = st.lists(st.integers(0, 2**63 - 1), max_size=5).map(tuple)
-spots = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), dims)
-placed = st.tuples(st.integers(0, 2**16 - 1), spots)
+buffers = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), dims)
+placed = st.tuples(st.integers(0, 2**16 - 1), buffers)
 seconds = st.floats(0, allow_nan=False)
 
 
@@ -82,7 +82,7 @@ def test_other_version_is_told_with_both():
         unframed(bytes(packet))
 
 
-@given(st.lists(spots, max_size=5), st.lists(placed, max_size=5))
+@given(st.lists(buffers, max_size=5), st.lists(placed, max_size=5))
 def test_layouts_come_back_whole(inputs, outputs):
     layout = unpack_layout(pack_layout(inputs, outputs))
     assert layout == ExecutionLayout(tuple(inputs), tuple(outputs))
@@ -97,7 +97,7 @@ def test_layouts_of_any_bytes_are_layouts_or_refused(data):
     assert pack_layout(layout.inputs, layout.outputs) == data
 
 
-@given(st.lists(spots, min_size=1, max_size=3), st.data())
+@given(st.lists(buffers, min_size=1, max_size=3), st.data())
 def test_layout_cut_short_or_with_more_behind_it_is_refused(inputs, data):
     whole = pack_layout(inputs, [])
     cut = data.draw(st.integers(0, len(whole) - 1))
