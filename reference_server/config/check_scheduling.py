@@ -1,4 +1,4 @@
-"""The rules for the dynamic batcher, with Triton's texts."""
+"""The rules for the three schedulers that a configuration can choose, with Triton's texts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from tritonclient.grpc.model_config_pb2 import (
 
 from reference_server.config.scheduler_settings import FALSE_TRUE
 from reference_server.core.errors import ServerError, invalid_arg
+
+_CORRELATION = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
+#: In the order in which Triton looks at them.
+_KINDS = (
+    ModelSequenceBatching.Control.CONTROL_SEQUENCE_START,
+    ModelSequenceBatching.Control.CONTROL_SEQUENCE_END,
+    ModelSequenceBatching.Control.CONTROL_SEQUENCE_READY,
+    _CORRELATION,
+)
+_CORRELATION_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
 
 
 def check_dynamic_batching(config: ConfigProto) -> None:
@@ -118,17 +128,6 @@ def _check_connected(config: ConfigProto) -> None:
     unused = written - read - {entry.name for entry in config.output}
     for tensor in sorted(unused | ((read | written) - connected)):
         raise invalid_arg(f"ensemble tensor '{tensor}' is unused in ensemble '{config.name}'")
-
-
-_CORRELATION = ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
-#: In the order in which Triton looks at them.
-_KINDS = (
-    ModelSequenceBatching.Control.CONTROL_SEQUENCE_START,
-    ModelSequenceBatching.Control.CONTROL_SEQUENCE_END,
-    ModelSequenceBatching.Control.CONTROL_SEQUENCE_READY,
-    _CORRELATION,
-)
-_CORRELATION_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
 
 
 def check_sequence_batching(config: ConfigProto) -> None:

@@ -1,4 +1,7 @@
-"""Filling in what a config.pbtxt left out, as Triton does before it checks or loads anything."""
+"""Filling in what a config.pbtxt left out, as Triton does before it checks or loads anything.
+
+Also which backend a model is for where its configuration does not say: by platform, by files.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,24 @@ from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 from reference_server.core.errors import invalid_arg
 
 _DEFAULT_IDLE_US = 1_000_000
+PYTHON_FILE = "model.py"
+_BACKENDS = {
+    "onnxruntime_onnx": "onnxruntime",
+    "pytorch_libtorch": "pytorch",
+    "tensorflow_graphdef": "tensorflow",
+    "tensorflow_savedmodel": "tensorflow",
+    "tensorrt_plan": "tensorrt",
+}
+#: In the order in which Triton looks for them.
+_FILES = (
+    ("model.savedmodel", "tensorflow"),
+    ("model.graphdef", "tensorflow"),
+    ("model.plan", "tensorrt"),
+    ("model.onnx", "onnxruntime"),
+    ("model.xml", "openvino"),
+    ("model.pt", "pytorch"),
+    (PYTHON_FILE, "python"),
+)
 
 
 def complete(config: ConfigProto, model_directory: Path) -> None:
@@ -98,27 +119,6 @@ def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool
         config.model_transaction_policy.CopyFrom(parsed.model_transaction_policy)
     complete_schedulers(config)
     return True
-
-
-PYTHON_FILE = "model.py"
-
-_BACKENDS = {
-    "onnxruntime_onnx": "onnxruntime",
-    "pytorch_libtorch": "pytorch",
-    "tensorflow_graphdef": "tensorflow",
-    "tensorflow_savedmodel": "tensorflow",
-    "tensorrt_plan": "tensorrt",
-}
-#: In the order in which Triton looks for them.
-_FILES = (
-    ("model.savedmodel", "tensorflow"),
-    ("model.graphdef", "tensorflow"),
-    ("model.plan", "tensorrt"),
-    ("model.onnx", "onnxruntime"),
-    ("model.xml", "openvino"),
-    ("model.pt", "pytorch"),
-    (PYTHON_FILE, "python"),
-)
 
 
 def backend_of_files(model_directory: Path) -> str:

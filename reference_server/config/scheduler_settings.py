@@ -1,4 +1,4 @@
-"""The settings of the dynamic batcher and of the instances, frozen."""
+"""The frozen settings of schedulers: instances, the dynamic batcher, sequences."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ from tritonclient.grpc.model_config_pb2 import (
 from reference_server.config.pbtxt import known_datatype
 from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import Dims
+
+#: The fields that give a boolean control its two values, and the type of its tensor then.
+FALSE_TRUE = {
+    "int32_false_true": DataType.INT32,
+    "fp32_false_true": DataType.FP32,
+    "bool_false_true": DataType.BOOL,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +132,6 @@ def read_instances(config: ConfigProto) -> tuple[InstanceConfig, ...]:
         for group in config.instance_group
         for index in range(group.count)
     )
-
-
-#: The fields that give a boolean control its two values, and the type of its tensor then.
-FALSE_TRUE = {
-    "int32_false_true": DataType.INT32,
-    "fp32_false_true": DataType.FP32,
-    "bool_false_true": DataType.BOOL,
-}
 
 
 class ControlKind(enum.Enum):

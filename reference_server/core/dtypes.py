@@ -28,12 +28,9 @@ class DataType(enum.Enum):
 
     config_name: str
     byte_size: int
+    #: True for BYTES, whose elements have lengths of their own.
+    is_bytes: bool
     numpy: npt.DTypeLike
-
-    @property
-    def is_bytes(self) -> bool:
-        """True for BYTES, whose elements have lengths of their own."""
-        return self is DataType.BYTES
 
 
 #: NumPy has no bfloat16: its bits travel as uint16.
@@ -57,6 +54,7 @@ _NUMPY: dict[DataType, npt.DTypeLike] = {
 for _member in DataType:
     # Plain attributes, because the request path reads them for every tensor.
     _member.config_name = "TYPE_STRING" if _member is DataType.BYTES else f"TYPE_{_member.value}"
+    _member.is_bytes = _member is DataType.BYTES
     _member.numpy = _NUMPY[_member]
     _member.byte_size = 0 if _member is DataType.BYTES else np.dtype(_NUMPY[_member]).itemsize
 

@@ -1,6 +1,7 @@
-"""The server's one error: an internal code and a text, as Triton's TRITONSERVER_Error.
+"""The server's errors: a code and a text for clients, as Triton's TRITONSERVER_Error, and defects.
 
-Which HTTP status or gRPC code a code becomes is decided in the frontends, nowhere else.
+Which HTTP status or gRPC code a code becomes is decided in the frontends, nowhere else. A defect of
+the server's own is logged where it happens, and costs no more than what it broke (`Contained`).
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import enum
 import logging
 from types import TracebackType
+
+log = logging.getLogger(__name__)
 
 
 class Code(enum.Enum):
@@ -73,9 +76,6 @@ def unavailable(message: str) -> ServerError:
 def unsupported(message: str) -> ServerError:
     """The request asks for something that this server, or this model, does not do."""
     return ServerError(Code.UNSUPPORTED, message)
-
-
-log = logging.getLogger(__name__)
 
 
 class Contained:

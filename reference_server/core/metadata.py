@@ -1,4 +1,4 @@
-"""What a model takes and gives: names, types and dims, as clients see them."""
+"""What clients are told: of the server, of a model and its tensors, of registered shared memory."""
 
 from __future__ import annotations
 

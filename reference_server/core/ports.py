@@ -1,4 +1,4 @@
-"""Time as a parameter: whoever decides by time is given one of these."""
+"""The protocols that rooms ask of each other, filled in by the composition root; and the clock."""
 
 from __future__ import annotations
 
@@ -17,19 +17,15 @@ class Clock(Protocol):
     def monotonic_ns(self) -> int:
         """Nanoseconds since some fixed moment; never goes back."""
 
-    def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
+    def wall_ns(self) -> int:
+        """Nanoseconds since the epoch."""
 
 
 class SystemClock:
     """The machine's clocks."""
 
     monotonic_ns = staticmethod(time.monotonic_ns)
-
-    @staticmethod
-    def wall_ms() -> int:
-        """Milliseconds since the epoch."""
-        return time.time_ns() // 1_000_000
+    wall_ns = staticmethod(time.time_ns)
 
 
 class OpenInstance(Protocol):

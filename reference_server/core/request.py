@@ -1,4 +1,7 @@
-"""An inference request on its way from a frontend to a model."""
+"""An inference request on its way from a frontend to a model, and how its answer gets back.
+
+A response travels through the sink that its request carries: `deliver` hands it over.
+"""
 
 from __future__ import annotations
 
@@ -13,47 +16,16 @@ from reference_server.core.errors import Contained, unsupported
 from reference_server.core.response import InferResponse, Timing
 from reference_server.core.tensor import Tensor
 
-_lock = threading.Lock()  # one for all: only a cancellation and the few who watch need it
-
-
-class Cancellation:
-    """Set once, never reset. Any thread."""
-
-    __slots__ = ("_watchers", "is_cancelled")
-
-    def __init__(self) -> None:
-        self.is_cancelled = False
-        self._watchers: list[Callable[[], None]] | None = None
-
-    def cancel(self) -> None:
-        """Tell everyone that the result is not wanted any more. Runs what watches, once."""
-        with _lock:
-            if self.is_cancelled:
-                return
-            self.is_cancelled = True
-            watchers, self._watchers = self._watchers, None
-        for watcher in watchers or ():
-            watcher()
-
-    def watch(self, watcher: Callable[[], None]) -> None:
-        """Call `watcher` when it is cancelled: now, if it is; on the thread that cancels."""
-        with _lock:
-            if not self.is_cancelled:
-                if self._watchers is None:
-                    self._watchers = []
-                self._watchers.append(watcher)
-                return
-        watcher()
-
-    def unwatch(self, watcher: Callable[[], None]) -> None:
-        """Forget `watcher`, if it has not been called."""
-        with _lock:
-            if self._watchers is not None and watcher in self._watchers:
-                self._watchers.remove(watcher)
-
+log = logging.getLogger(__name__)
 
 Parameter = bool | int | float | str
+#: The version that a request without one asks for.
 LATEST = -1
+#: A defect of a trace, or a full disk, does not cost the answer.
+TRACING = Contained("what became of a request was not traced")
+_LONGEST_CORRELATION_ID = 128
+# One lock for all requests: only a cancellation, and the few who watch for one, take it.
+_lock = threading.Lock()
 
 
 class SequenceFlag(enum.IntFlag):
@@ -102,6 +74,42 @@ class RequestTrace(Protocol):
         """Nothing more will be recorded."""
 
 
+class Cancellation:
+    """Set once, never reset. Any thread."""
+
+    __slots__ = ("_watchers", "is_cancelled")
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        self._watchers: list[Callable[[], None]] | None = None
+
+    def cancel(self) -> None:
+        """Tell everyone that the result is not wanted any more. Runs what watches, once."""
+        with _lock:
+            if self.is_cancelled:
+                return
+            self.is_cancelled = True
+            watchers, self._watchers = self._watchers, None
+        for watcher in watchers or ():
+            watcher()
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` when it is cancelled: now, if it is; on the thread that cancels."""
+        with _lock:
+            if not self.is_cancelled:
+                if self._watchers is None:
+                    self._watchers = []
+                self._watchers.append(watcher)
+                return
+        watcher()
+
+    def unwatch(self, watcher: Callable[[], None]) -> None:
+        """Forget `watcher`, if it has not been called."""
+        with _lock:
+            if self._watchers is not None and watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+
 @dataclass(slots=True)
 class InferRequest:
     """One request. Belongs to one holder at a time: front, scheduler, instance.
@@ -141,12 +149,6 @@ class InferRequest:
         return f"[request id: {self.id or '<id_unknown>'}]"
 
 
-log = logging.getLogger(__name__)
-
-#: Neither a defect of a trace nor a full disk costs the answer.
-TRACING = Contained("what became of a request was not traced")
-
-
 def deliver(sink: ResponseSink, response: InferResponse) -> None:
     """Send `response` to `sink`. Any thread; an exception of the sink is logged and ends here.
 
@@ -170,14 +172,13 @@ def answer(request: InferRequest, response: InferResponse) -> None:
     deliver(request.sink, response)
 
 
-_LARGEST = 128
-
-
 def string_id(text: str) -> str:
     """`text` as the id of a sequence; what is no text in it stands as lone surrogates.
 
     Raises ServerError UNSUPPORTED if it has more than 128 bytes; Triton's text says characters.
     """
-    if len(text.encode("utf-8", "surrogateescape")) > _LARGEST:
-        raise unsupported(f"string correlation ID cannot be longer than {_LARGEST} characters")
+    if len(text.encode("utf-8", "surrogateescape")) > _LONGEST_CORRELATION_ID:
+        raise unsupported(
+            f"string correlation ID cannot be longer than {_LONGEST_CORRELATION_ID} characters"
+        )
     return text

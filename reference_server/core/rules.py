@@ -1,6 +1,7 @@
 """The checks that every inference request passes before it is scheduled, in Triton's order.
 
-A request that fails here has moved no counter and reached no model.
+A request that fails here has moved no counter and reached no model. Where a configuration says
+`reshape`, inputs and outputs change their layout here, too.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class RequestRules:
         self._reads_strings = reads_strings
         self._name = signature.name
         self._signature = signature
+        self._batches = signature.batches  # a property, read for every tensor
         self._inputs = {tensor.name: tensor for tensor in signature.inputs}
         self._outputs = frozenset(tensor.name for tensor in signature.outputs)
         self._required = [tensor.name for tensor in signature.inputs if not tensor.optional]
@@ -58,7 +60,7 @@ class RequestRules:
         for name in request.inputs:
             if name not in self._inputs:
                 raise invalid_arg(f"unexpected inference input '{name}' for model '{self._name}'")
-        rows = self._rows(request) if self._signature.batches else None
+        rows = self._rows(request) if self._batches else None
         request.batch_size = max(1, rows or 1)
         for tensor in request.inputs.values():
             self._check_tensor(request, tensor, self._inputs[tensor.name])
@@ -118,7 +120,7 @@ class RequestRules:
                 f"{request.label} inference input '{tensor.name}' data-type is '{got}', but "
                 f"model '{self._name}' expects '{config.datatype.value}'"
             )
-        shape = tensor.shape[1:] if self._signature.batches else tensor.shape
+        shape = tensor.shape[1:] if self._batches else tensor.shape
         if -1 in shape and len(shape) == len(config.dims):
             raise invalid_arg(
                 f"{request.label} All input dimensions should be specified for input "
@@ -132,7 +134,7 @@ class RequestRules:
                 f"got {_shown(tensor.shape)}. {note}"
             )
         # A batch of no rows counts as one row here, and one below zero as Triton counts it.
-        rows = tensor.shape[0] % 2**32 if self._signature.batches else 1
+        rows = tensor.shape[0] % 2**32 if self._batches else 1
         elements = prod(shape) * max(1, rows)
         if config.datatype is DataType.BYTES:
             self._check_strings(request, tensor, elements)

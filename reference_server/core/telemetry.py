@@ -1,4 +1,4 @@
-"""A model version's counters as values, under the names of Triton's statistics extension."""
+"""What is counted, as values: of models, of the response cache, and as Prometheus' families."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import enum
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+#: Pairs of a label's name and its value, sorted by name.
+Labels = tuple[tuple[str, str], ...]
+# Two underscores in front are Prometheus' own.
+_LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class FailureReason(enum.Enum):
@@ -23,11 +28,6 @@ class Duration:
 
     count: int = 0
     ns: int = 0
-
-    def add(self, ns: int, count: int = 1) -> None:
-        """Add `count` happenings that took `ns` nanoseconds together."""
-        self.count += count
-        self.ns += ns
 
     def copy(self) -> Duration:
         """A value of its own."""
@@ -83,13 +83,6 @@ class Snapshot:
     cache_miss: Duration = field(default_factory=Duration)
     batches: dict[int, BatchStatistics] = field(default_factory=dict)
     failures: dict[FailureReason, int] = field(default_factory=dict)
-
-
-#: Pairs of a label's name and its value, sorted by name.
-Labels = tuple[tuple[str, str], ...]
-
-# Two underscores in front are Prometheus' own.
-_LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 def is_label_name(text: str) -> bool:

@@ -1,1 +1,1 @@
-"""What an operator sees: per-model statistics and log lines in Triton's format."""
+"""What an operator sees: statistics, metrics, traces, log lines."""

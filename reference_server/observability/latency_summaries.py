@@ -1,4 +1,8 @@
-"""Summaries of a model's latencies, as Triton's metrics tell them if they are asked to."""
+"""Summaries of a model's latencies: quantiles of a stream, in little memory.
+
+The method is that of Cormode, Korn, Muthukrishnan and Srivastava, "Effective computation of biased
+quantiles over data streams" (2005), for targets that are known from the start.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,11 @@ from reference_server.core.telemetry import FamilyHead, MetricKind, Quantiles
 from reference_server.options import Quantile
 
 _NS_PER_US = 1000
+#: Values that a sketch collects before it merges them.
+_BUFFERED = 512
+# As in Triton, quantiles are those of the last minute: five windows of 12 seconds that overlap.
+_WINDOWS = 5
+_WINDOW_NS = 12 * 1_000_000_000
 
 
 def _summary(name: str, description: str) -> FamilyHead:
@@ -89,11 +98,6 @@ class LatencySummaries:
     def read(self) -> Mapping[str, Quantiles]:
         """What they show, by the names of their families."""
         return {head.name: summary.read() for head, summary in self._summaries.items()}
-
-
-_BUFFERED = 512
-_WINDOWS = 5
-_WINDOW_NS = 12 * 1_000_000_000
 
 
 class _Item(NamedTuple):

@@ -1,4 +1,4 @@
-"""Log lines in Triton's format, on the standard library's logging.
+"""Log lines in Triton's format, on the standard library's logging, and the start-up table.
 
 Loggers live under `reference_server`; what models log through `pb_utils.Logger` comes in under
 `reference_server.models`. Nothing is configured before `configure` is called.
@@ -22,6 +22,12 @@ ROOT = "reference_server"
 _MODELS = f"{ROOT}.models"
 VERBOSE = logging.DEBUG
 _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E"}
+_COLUMNS = ("Model", "Version", "Status")
+#: How wide a status may be: where nothing limits the table, and however narrow a terminal is.
+_WIDEST = 100
+_NARROWEST = 30
+# What stands around three cells.
+_FRAME = len("|  |  |  |")
 
 
 class TritonFormatter(logging.Formatter):
@@ -87,14 +93,6 @@ def apply(options: LogOptions) -> None:
         handler.setFormatter(TritonFormatter(iso8601=options.iso8601))
         handler.filters = [lambda record: shown.get(record.levelno, True)]
     logger.setLevel(VERBOSE if options.verbose_level >= 1 else logging.INFO)
-
-
-_COLUMNS = ("Model", "Version", "Status")
-#: How wide a status may be: where nothing limits the table, and however narrow a terminal is.
-_WIDEST = 100
-_NARROWEST = 30
-# What stands around three cells.
-_FRAME = len("|  |  |  |")
 
 
 def model_table(rows: Sequence[tuple[str, str, str]], width: int | None = None) -> str:

@@ -12,8 +12,16 @@ from collections.abc import Mapping, Sequence
 from reference_server.core.ports import Clock
 from reference_server.core.request import InferRequest
 from reference_server.core.response import Execution, Timing
-from reference_server.core.telemetry import BatchStatistics, FailureReason, Quantiles, Snapshot
+from reference_server.core.telemetry import (
+    BatchStatistics,
+    Duration,
+    FailureReason,
+    Quantiles,
+    Snapshot,
+)
 from reference_server.observability.latency_summaries import LatencySummaries
+
+_NS_PER_MS = 1_000_000
 
 
 class ModelStatistics:
@@ -50,12 +58,12 @@ class ModelStatistics:
         with self._lock:
             totals = self._totals
             totals.inference_count += rows
-            totals.success.add(total_ns, count)
-            totals.queue.add(queued_ns, count)
+            _add(totals.success, total_ns, count)
+            _add(totals.queue, queued_ns, count)
             # Each request of a batch is charged with the whole batch's durations.
-            totals.compute_input.add(timing.input_ns * count, count)
-            totals.compute_infer.add(timing.infer_ns * count, count)
-            totals.compute_output.add(timing.output_ns * count, count)
+            _add(totals.compute_input, timing.input_ns * count, count)
+            _add(totals.compute_infer, timing.infer_ns * count, count)
+            _add(totals.compute_output, timing.output_ns * count, count)
             self._count_batch(max(rows, len(batch)), timing)
             if self._summaries is not None:
                 for request in batch:
@@ -88,11 +96,11 @@ class ModelStatistics:
         with self._lock:
             totals = self._totals
             totals.inference_count += request.batch_size
-            totals.success.add(now - request.received_ns)
-            totals.queue.add(began_ns - request.queued_ns)
-            totals.compute_input.add(timing.input_ns)
-            totals.compute_infer.add(timing.infer_ns)
-            totals.compute_output.add(timing.output_ns)
+            _add(totals.success, now - request.received_ns)
+            _add(totals.queue, began_ns - request.queued_ns)
+            _add(totals.compute_input, timing.input_ns)
+            _add(totals.compute_infer, timing.infer_ns)
+            _add(totals.compute_output, timing.output_ns)
             self._count_batch(request.batch_size, timing)
             if self._summaries is not None:
                 lasted, waited = now - request.received_ns, began_ns - request.queued_ns
@@ -121,9 +129,9 @@ class ModelStatistics:
         now = self._clock.monotonic_ns()
         with self._lock:
             totals = self._totals
-            totals.success.add(now - request.received_ns)
-            totals.queue.add(began_ns - request.queued_ns)
-            totals.cache_hit.add(found_ns - began_ns)
+            _add(totals.success, now - request.received_ns)
+            _add(totals.queue, began_ns - request.queued_ns)
+            _add(totals.cache_hit, found_ns - began_ns)
             if self._summaries is not None:
                 self._summaries.cache_hit(began_ns - request.queued_ns, found_ns - began_ns)
 
@@ -133,24 +141,24 @@ class ModelStatistics:
         The time counts with the successes, too, though the request is counted elsewhere.
         """
         with self._lock:
-            self._totals.cache_miss.add(ns)
+            _add(self._totals.cache_miss, ns)
             self._totals.success.ns += ns
             if self._summaries is not None:
                 self._summaries.cache_missed(ns)
 
     def _count_failures(self, reason: FailureReason, ns: int, count: int = 1) -> None:
         totals = self._totals
-        totals.fail.add(ns, count)
+        _add(totals.fail, ns, count)
         totals.failures[reason] = totals.failures.get(reason, 0) + count
 
     def _count_batch(self, rows: int, timing: Timing) -> None:
         totals = self._totals
         totals.execution_count += 1
-        totals.last_inference_ms = self._clock.wall_ms()
+        totals.last_inference_ms = self._clock.wall_ns() // _NS_PER_MS
         batch = self._batch(rows)
-        batch.compute_input.add(timing.input_ns)
-        batch.compute_infer.add(timing.infer_ns)
-        batch.compute_output.add(timing.output_ns)
+        _add(batch.compute_input, timing.input_ns)
+        _add(batch.compute_infer, timing.infer_ns)
+        _add(batch.compute_output, timing.output_ns)
 
     def _batch(self, rows: int) -> BatchStatistics:
         batch = self._totals.batches.get(rows)
@@ -191,3 +199,9 @@ class ModelStatistics:
                 },
                 dict(totals.failures),
             )
+
+
+def _add(duration: Duration, ns: int, count: int = 1) -> None:
+    """Count `count` more events, which took `ns` nanoseconds together."""
+    duration.count += count
+    duration.ns += ns

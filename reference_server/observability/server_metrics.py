@@ -1,4 +1,4 @@
-"""The server's own metrics of its models, out of their statistics: Triton's names and texts."""
+"""The server's own metrics, as Triton names them: of models, response cache and machine."""
 
 from __future__ import annotations
 

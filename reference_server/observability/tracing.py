@@ -22,6 +22,8 @@ from reference_server.core.ports import Clock
 from reference_server.core.request import InferRequest
 from reference_server.core.tensor import Tensor
 
+log = logging.getLogger(__name__)
+
 
 class TraceLevel(enum.IntFlag):
     """What is recorded of a traced request."""
@@ -234,9 +236,6 @@ def _data(tensor: Tensor, datatype: DataType) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False)
-
-
-log = logging.getLogger(__name__)
 
 
 class TraceFile:

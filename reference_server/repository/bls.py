@@ -1,4 +1,7 @@
-"""What models ask of the server that they run in: requests to other models, loading, readiness."""
+"""What models ask of the server that they run in (business logic scripting).
+
+Requests to other models, loading and unloading, readiness.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which models use which: what a change touches, and in what order it is carried out.
+"""What ensembles need of their composing models: who uses whom, and that tensors fit.
 
-Pure: names in, names and errors out. Only ensembles use other models.
+Pure: names, configurations and errors. Only ensembles use other models.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from reference_server.scheduling.ensemble_plan import EnsembleGraph
 
 #: The models that one uses, each with the versions that it insists on.
 Steps = Mapping[str, frozenset[int]]
+FindConfig = Callable[[str, int], ModelConfig]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +139,6 @@ class DependencyGraph:
                     seen.add(user)
                     ways.append([*way, user])
         return []
-
-
-FindConfig = Callable[[str, int], ModelConfig]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""Loading the versions of one model: all or none, and the old ones serve until the new ones do."""
+"""Loading all that an operation names, and all versions of one model: all or none.
+
+Models are loaded wave by wave, what is used before its users. The old versions of a model serve
+until the new ones do.
+"""
 
 from __future__ import annotations
 

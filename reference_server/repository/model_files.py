@@ -1,8 +1,4 @@
-"""Where the Python code of a model lies: in its own folder, or in that of a Python-based backend.
-
-A Python-based backend is a folder below the backend directory, named like the backend, with a
-`model.py` in it. The models that name it bring their artifacts and no code.
-"""
+"""What a model's folder holds beside its configuration: code, labels, initial states."""
 
 from __future__ import annotations
 
@@ -21,6 +17,8 @@ from reference_server.repository.versions import ServedModel
 
 _PYTHON = "python"
 _LIBRARY = "libtriton_python.so"
+Labels = Mapping[str, tuple[str, ...]]
+INITIAL_STATE_FOLDER = "initial_state"
 
 
 def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Path) -> Path | None:
@@ -55,9 +53,6 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
         )
     config.runtime = PYTHON_FILE
     return file
-
-
-Labels = Mapping[str, tuple[str, ...]]
 
 
 def labels_of(config: ModelConfig, folder: Path, steps: Sequence[ServedModel]) -> Labels:
@@ -99,9 +94,6 @@ def _read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]
             except (OSError, UnicodeDecodeError) as error:
                 raise invalid_arg(f"failed to read label file {path}: {error}") from error
     return labels
-
-
-INITIAL_STATE_FOLDER = "initial_state"
 
 
 def read_initial_states(batching: SequenceBatching, model_folder: Path) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
-"""What a load request puts in place of the repository: a configuration, and files.
+"""The folders of the model repositories: what is in them, whether it changed, and what replaces it.
 
-Files are written below a directory of their own, never outside of it, which lives for as long as
-a model that was loaded from it.
+A load request can bring a configuration and files (`Override`). These files are written below a
+directory of their own, never outside of it, which lives as long as a model loaded from it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from reference_server.config.pbtxt import FILE_NAME
 from reference_server.config.schema import VersionPolicy
 from reference_server.core.errors import internal, invalid_arg
+
+#: Triton reads a folder's name as a number and takes what leads it: `3x` is version 3. A name with
+#: a zero in front is none, unless the zero is all of it.
+_VERSION = re.compile(r"[1-9][0-9]*|0$")
+DUPLICATE = "model appears in two or more repositories"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +95,6 @@ def parse_config_override(text: str) -> ConfigProto:
     except (json_format.Error, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise invalid_arg(f"Invalid config override: {error}") from error
     return config
-
-
-#: Triton reads a folder's name as a number and takes what leads it: `3x` is version 3. A name with
-#: a zero in front is none, unless the zero is all of it.
-_VERSION = re.compile(r"[1-9][0-9]*|0$")
-
-DUPLICATE = "model appears in two or more repositories"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the repositories hold for a model now, and whether that is news."""
+"""What the repositories hold for a model now, whether that is new, and when to look again."""
 
 from __future__ import annotations
 

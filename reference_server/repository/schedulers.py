@@ -1,4 +1,4 @@
-"""The instances of a model: each where it wants to run, with all that stands around it."""
+"""What runs a version's requests: instances and their scheduler, or an ensemble's steps."""
 
 from __future__ import annotations
 

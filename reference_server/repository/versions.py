@@ -1,4 +1,4 @@
-"""A model version that is loaded, and the words for what became of one."""
+"""The versions of models: what is served, what was, and why others are not."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from reference_server.core.telemetry import FailureReason
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.model_folders import DUPLICATE, FileDirectory
 from reference_server.scheduling.deadlocks import InstanceGroup
+
+UNLOADED = "unloaded"
 
 
 class State(enum.Enum):
@@ -77,9 +79,6 @@ class VersionStatus:
     version: int | None
     state: State
     reason: str = ""
-
-
-UNLOADED = "unloaded"
 
 
 @dataclass(frozen=True, slots=True)

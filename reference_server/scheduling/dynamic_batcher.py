@@ -1,4 +1,4 @@
-"""Batches on their way to an instance: one being formed, and those that are ready."""
+"""Which waiting requests run next, and with whom: Triton's dynamic batcher."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Hashable, Sequence
 
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.work_queue import CANCELLED, Batch, Refusal
+
+#: How many batches are ready for each instance before it asks for them.
+_AHEAD = 2
 
 
 class BatchSizes:
@@ -104,10 +107,6 @@ class Forming:
     def due_ns(self, delay_ns: int) -> int:
         """When the oldest has waited the whole delay."""
         return self._oldest_ns + delay_ns
-
-
-#: How many batches are ready for each instance before it asks for them.
-_AHEAD = 2
 
 
 class DynamicBatcher:

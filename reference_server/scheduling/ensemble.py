@@ -1,8 +1,8 @@
-"""One request on its way through the steps of an ensemble.
+"""Runs an ensemble: each step is a request of its own, sent when it is ready.
 
 Tensors go from step to step by reference. A step is started by the thread that brought the answer
-it waited for; nothing waits. What a decoupled step answers with begins a flow of its own, so that
-the tensors of its answers do not mix.
+it waited for; nothing waits. Each answer of a decoupled step begins a branch of its own, so that
+the tensors of different answers do not mix.
 """
 
 from __future__ import annotations
@@ -25,6 +25,74 @@ from reference_server.scheduling.execution import COUNTING
 from reference_server.scheduling.work_queue import CANCELLED, stopped
 
 log = logging.getLogger(__name__)
+
+
+class EnsembleScheduler:
+    """Runs the requests of one ensemble by sending its steps through `dispatch`.
+
+    `models` are the configurations of the models of its steps, in the order of the steps.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        models: Sequence[ModelConfig],
+        dispatch: Dispatch,
+        recorder: EnsembleRecorder,
+        clock: Clock,
+    ) -> None:
+        outputs = tuple(output.name for output in config.signature.outputs)
+        decoupled = [index for index, model in enumerate(models) if model.decoupled]
+        self._plan = EnsemblePlan(
+            config.name,
+            version,
+            outputs,
+            EnsembleGraph(config.ensemble, outputs, decoupled),
+            BatchDimAdapter(
+                config.signature, config.ensemble, [model.signature for model in models]
+            ),
+            config.max_inflight_requests,
+            dispatch,
+            recorder,
+            clock,
+        )
+        self._layouts = OutputLayouts(config.signature)
+        self._closing = False
+        self._running = 0
+        self._changed = threading.Condition()
+
+    def __repr__(self) -> str:
+        plan = self._plan
+        return f"EnsembleScheduler({plan.name} version {plan.version}: {self._running} running)"
+
+    @property
+    def pending(self) -> int:
+        """None: a request is with its steps at once, and waits there."""
+        return 0
+
+    def submit(self, request: InferRequest) -> None:
+        """Start the steps that need nothing but the request's inputs."""
+        request.queued_ns = self._plan.clock.monotonic_ns()
+        with self._changed:
+            if self._closing:
+                raise stopped(request)
+            self._running += 1
+        if self._layouts:
+            request.sink = ShowingSink(self._layouts, request.sink)
+        EnsembleRun(self._plan, request, self._finished).start()
+
+    def _finished(self) -> None:
+        """A run has answered its request for the last time."""
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Refuse new requests and wait for those that run."""
+        with self._changed:
+            self._closing = True
+            self._changed.wait_for(lambda: not self._running)
 
 
 class _Branch:
@@ -242,71 +310,3 @@ class _StepSink:
 
     def send(self, response: InferResponse) -> None:
         self._run.step_answered(self._flow, self._index, response)
-
-
-class EnsembleScheduler:
-    """Runs the requests of one ensemble by sending its steps through `dispatch`.
-
-    `models` are the configurations of the models of its steps, in the order of the steps.
-    """
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        version: int,
-        models: Sequence[ModelConfig],
-        dispatch: Dispatch,
-        recorder: EnsembleRecorder,
-        clock: Clock,
-    ) -> None:
-        outputs = tuple(output.name for output in config.signature.outputs)
-        decoupled = [index for index, model in enumerate(models) if model.decoupled]
-        self._plan = EnsemblePlan(
-            config.name,
-            version,
-            outputs,
-            EnsembleGraph(config.ensemble, outputs, decoupled),
-            BatchDimAdapter(
-                config.signature, config.ensemble, [model.signature for model in models]
-            ),
-            config.max_inflight_requests,
-            dispatch,
-            recorder,
-            clock,
-        )
-        self._layouts = OutputLayouts(config.signature)
-        self._closing = False
-        self._running = 0
-        self._changed = threading.Condition()
-
-    def __repr__(self) -> str:
-        plan = self._plan
-        return f"EnsembleScheduler({plan.name} version {plan.version}: {self._running} running)"
-
-    @property
-    def pending(self) -> int:
-        """None: a request is with its steps at once, and waits there."""
-        return 0
-
-    def submit(self, request: InferRequest) -> None:
-        """Start the steps that need nothing but the request's inputs."""
-        request.queued_ns = self._plan.clock.monotonic_ns()
-        with self._changed:
-            if self._closing:
-                raise stopped(request)
-            self._running += 1
-        if self._layouts:
-            request.sink = ShowingSink(self._layouts, request.sink)
-        EnsembleRun(self._plan, request, self._finished).start()
-
-    def _finished(self) -> None:
-        """A run has answered its request for the last time."""
-        with self._changed:
-            self._running -= 1
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Refuse new requests and wait for those that run."""
-        with self._changed:
-            self._closing = True
-            self._changed.wait_for(lambda: not self._running)

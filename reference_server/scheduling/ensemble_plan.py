@@ -1,7 +1,8 @@
-"""The order of an ensemble's steps, decided from what has finished: no requests, no threads.
+"""What is decided for all requests of one ensemble: no threads, no locks.
 
-A step is ready when every step that writes one of its tensors has finished, whether or not the
-tensor was produced: Triton starts it all the same, and the step's model then says what it misses.
+`EnsembleGraph` is the order of the steps. A step is ready when every step that writes one of its
+tensors has finished, whether or not the tensor was produced: Triton starts it all the same, and the
+step's model then says what it misses.
 
 A decoupled step answers any number of times, and what follows it runs once for each answer. So the
 steps fall into stages: a decoupled step is the last of its stage, and each of its answers begins
@@ -26,6 +27,7 @@ from reference_server.core.tensor import Shape, Tensor
 
 #: Where tensors come from that no decoupled step has answered with: the request itself.
 _REQUEST = -1
+Tensors = Mapping[str, Tensor]
 
 
 class EnsembleGraph:
@@ -134,6 +136,10 @@ class EnsembleGraph:
 class BatchDimAdapter:
     """The shapes of an ensemble's tensors, as its models and its client take them. Immutable.
 
+    Between models of which only one has a batch dimension, that is put on or taken off. Where both
+    have it, or neither does, a tensor goes on as it is; a shape that then does not fit is refused
+    by the model that it is given to.
+
     `signature` is the ensemble's, `models` are those of its `steps`, in their order.
     """
 
@@ -186,9 +192,6 @@ def _adapted(shape: Shape, dims: Dims, *, batches: bool) -> Shape:
     if batches:
         return (1, *shape) if fits else shape
     return shape[1:] if not fits and shape[:1] == (1,) else shape
-
-
-Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Queues that refuse, expire and prefer: what waits, in the order in which it is to be served."""
+"""The dynamic batcher with queue policies: priority levels, size limits and timeouts."""
 
 from __future__ import annotations
 

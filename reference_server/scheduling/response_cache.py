@@ -1,4 +1,4 @@
-"""The response cache: what was answered to whom, bounded in bytes, the least recently used goes."""
+"""The response cache, bounded in bytes, and the scheduler in front of others that uses it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ Outputs = tuple[Tensor, ...]
 
 #: What an output is charged beside its bytes: its name, type and shape, and its share of the entry.
 OUTPUT_OVERHEAD_BYTES = 64
+log = logging.getLogger(__name__)
+
+#: A response that cannot be kept is answered all the same.
+_STORING = Contained("a response was not stored")
+_loads = itertools.count()
 
 
 class NotStored(Exception):
@@ -156,14 +161,6 @@ def key_of(request: InferRequest, served: Hashable, outputs: frozenset[str]) -> 
         digest.update(repr((name, tensor.datatype, tensor.shape, len(raw))).encode())
         digest.update(raw)
     return digest.digest()
-
-
-log = logging.getLogger(__name__)
-
-#: A response that cannot be kept is answered all the same.
-_STORING = Contained("a response was not stored")
-
-_loads = itertools.count()
 
 
 class CachingScheduler:

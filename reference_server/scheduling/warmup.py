@@ -1,4 +1,4 @@
-"""The requests that a model is warmed up with."""
+"""Running a model's warm-up samples on an instance before it is ready."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ FOLDER = "warmup"
 # What Triton's texts put in front: these requests have no id.
 _LABEL = "[request id: <id_unknown>]"
 _SEED = 0
+log = logging.getLogger(__name__)
 
 
 def _sample_tensor(given: WarmupInput, signature: Signature, model_folder: Path) -> Tensor:
@@ -76,9 +77,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise internal(f"failed to open text file for read {path}: {error.strerror}") from error
-
-
-log = logging.getLogger(__name__)
 
 
 class Warmup:

@@ -1,1 +1,1 @@
-"""Sequences: which requests belong together, where they wait, and what is added to them."""
+"""The sequence batcher: slots and backlog, the two strategies, control inputs and states."""

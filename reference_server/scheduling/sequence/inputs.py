@@ -1,4 +1,4 @@
-"""What a request of a sequence leaves to the next one."""
+"""What the server adds to a sequence's requests: controls, states, null requests."""
 
 from __future__ import annotations
 

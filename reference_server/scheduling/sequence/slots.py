@@ -1,4 +1,4 @@
-"""A sequence's requests in their order, and the slot of an instance where they are executed."""
+"""Which sequence has which slot, and which wait for one in the backlog. Pure; not thread-safe."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from reference_server.core.errors import ServerError, invalid_arg, unavailable
 from reference_server.core.request import InferRequest, SequenceFlag
 from reference_server.core.tensor import Tensor
 from reference_server.scheduling.work_queue import CANCELLED, Refusal
+
+log = logging.getLogger(__name__)
+
+_NEVER = 2**63
 
 
 @dataclass(slots=True, eq=False)
@@ -49,11 +53,6 @@ class Slot:
     instance: int
     number: int
     sequence: SequenceQueue | None = None
-
-
-log = logging.getLogger(__name__)
-
-_NEVER = 2**63
 
 
 class SequenceSlots:

@@ -1,4 +1,8 @@
-"""The direct strategy: each sequence has its own row in the batches of one instance."""
+"""The two strategies of the sequence batcher, each a WorkQueue.
+
+Direct: each sequence has its own row in the batches of one instance. Oldest: requests of different
+sequences meet in a dynamic batcher.
+"""
 
 from __future__ import annotations
 

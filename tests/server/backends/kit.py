@@ -76,7 +76,7 @@ class Ticks:
         self._now += 1
         return self._now
 
-    def wall_ms(self) -> int:
+    def wall_ns(self) -> int:
         return 0
 
 

@@ -10,12 +10,12 @@ class ManualClock:
 
     def __init__(self, now_ns: int = 0, wall_ms: int = 0) -> None:
         self.now_ns = now_ns
-        self.wall = wall_ms
+        self.wall = wall_ms * 1_000_000
 
     def monotonic_ns(self) -> int:
         return self.now_ns
 
-    def wall_ms(self) -> int:
+    def wall_ns(self) -> int:
         return self.wall
 
     def advance(self, *, seconds: float = 0, ns: int = 0) -> None:
