@@ -168,7 +168,9 @@ class TraceSettings:
 
     def sample(self, model: str) -> RequestTrace | None:
         """The trace of a request to `model` that has come now; None if it is not traced."""
-        return (self._tracers.get(model) or self._tracers[""]).sample()
+        tracer = self._tracers.get(model) or self._tracers[""]
+        # Asked for each request; tracing is usually off, and then this is all that it costs.
+        return None if tracer.level is TraceLevel.OFF else tracer.sample()
 
     def close(self) -> None:
         """Write what waits to be written."""

@@ -19,7 +19,7 @@ from reference_server.options import Quantile
 _NS_PER_US = 1000
 #: Values that a sketch collects before it merges them.
 _BUFFERED = 512
-# As in Triton, quantiles are those of the last minute: five windows of 12 seconds that overlap.
+# As prometheus-cpp's Summary, which Triton uses: the last 60 s, in five age buckets.
 _WINDOWS = 5
 _WINDOW_NS = 12 * 1_000_000_000
 

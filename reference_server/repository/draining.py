@@ -42,7 +42,7 @@ class Draining:
         for served, waits in zip(models, users, strict=True):
             # A daemon: a model that hangs must not keep the process.
             threading.Thread(
-                target=self._retire, args=(served, waits), name="retire", daemon=True
+                target=self._drain, args=(served, waits), name="drain", daemon=True
             ).start()
 
     def join(self) -> None:
@@ -52,7 +52,7 @@ class Draining:
         for gone in leaving:
             gone.wait()
 
-    def _retire(self, served: ServedModel, users: Sequence[threading.Event]) -> None:
+    def _drain(self, served: ServedModel, users: Sequence[threading.Event]) -> None:
         try:
             for gone in users:
                 gone.wait()

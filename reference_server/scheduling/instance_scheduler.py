@@ -61,7 +61,7 @@ class InstanceScheduler:
         ]
         self._idle: list[_Worker] = []
         self._busy = 0  # instances that are open and not idle
-        self._timer = Timer(f"{model_name} alarm", clock, self._on_timer)
+        self._timer = Timer(f"{model_name} timer", clock, self._on_timer)
         self._limiter = limiter
         self._shares = shares
         self._asking: set[int] = set()

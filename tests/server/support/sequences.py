@@ -103,7 +103,7 @@ class Stage:
         """Let time go by, looking whenever the queue asks for it."""
         end = self.now + round(seconds * SECOND_NS)
         while (at := self.work.next_deadline_ns()) is not None and at <= end:
-            assert at > self.now or not self.waits_in_vain(), "the alarm would never fall silent"
+            assert at > self.now or not self.waits_in_vain(), "the timer would fire for ever"
             self.now = max(self.now, at)
             self.look()
         self.now = end
