@@ -30,8 +30,7 @@ from reference_server.options import (
     parse_resources,
     parse_restrictions,
 )
-from reference_server.server import Server
-from reference_server.shutdown import ExitTimeout
+from reference_server.server import ExitTimeout, Server
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ from server.support.requests import PATIENCE_S
 
 from reference_server.core.errors import Code, ServerError
 from reference_server.options import ServerOptions
-from reference_server.server import Server
-from reference_server.shutdown import ExitTimeout
+from reference_server.server import ExitTimeout, Server
 
 CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "mid"}), step("m", {"X": "mid"}, {"Y": "O"}))
 BODY = b'{"inputs":[{"name":"I","datatype":"FP32","shape":[2],"data":[1,2]}]}'

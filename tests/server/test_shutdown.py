@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from reference_server.shutdown import ExitTimeout, shut_down
+from reference_server.server import ExitTimeout, shut_down
 
 LONG_S = 30
 
@@ -40,7 +40,7 @@ def logged(caplog):
     return [
         re.sub("^Timeout \\d+", "Timeout", record.getMessage())
         for record in caplog.records
-        if record.name == "reference_server.shutdown"
+        if record.name == "reference_server.server"
     ]
 
 
@@ -58,7 +58,7 @@ def test_requests_are_answered_before_models_are_finalized(caplog):
             port.answer()
         await ending
 
-    with caplog.at_level(logging.INFO, "reference_server.shutdown"):
+    with caplog.at_level(logging.INFO, "reference_server.server"):
         asyncio.run(run())
     assert told == [
         *("one refuses", "two refuses", "one answers", "two answers"),
