@@ -54,8 +54,17 @@ def main() -> None:
         f"{given.clients} clients in {ROUNDS} rounds; the answers of both are equal within "
         f"{ABSOLUTE:g}; allocated: on the card, in all rounds"
     )
-    heads = ("", "requests", "card/s", "CPU/s", "ratio", "card p50 ms", "CPU p50 ms", "allocated")
-    print_table(heads, rows)
+    headings = (
+        "",
+        "requests",
+        "card/s",
+        "CPU/s",
+        "ratio",
+        "card p50 ms",
+        "CPU p50 ms",
+        "allocated",
+    )
+    print_table(headings, rows)
 
 
 def arguments() -> Namespace:

@@ -164,9 +164,9 @@ def print_machine_facts() -> None:
     print(f"load     {os.getloadavg()[0]:.1f} before the start (0 is an idle machine)")
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print columns; the first is text and the others are numbers, aligned to the right."""
-    lines = [list(map(str, line)) for line in (heads, *rows)]
+    lines = [list(map(str, line)) for line in (headings, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for first, *others in lines:
         cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))

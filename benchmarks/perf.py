@@ -292,8 +292,8 @@ def print_summary(results: list[Result], options: argparse.Namespace) -> None:
     turns = "one turn" if options.rounds == 1 else f"the median of {options.rounds} turns"
     print(f"\n=== summary: {turns}, {WINDOWS} windows of {options.window} ms for each point")
     both = len(options.servers) == len(SERVERS)
-    heads = [f"{name:>10} p50 ms p99 ms" for name in options.servers]
-    print("  ".join([f"{'model':27} {'conc.':>5}", *heads, *(["ratio"] if both else [])]))
+    headings = [f"{name:>10} p50 ms p99 ms" for name in options.servers]
+    print("  ".join([f"{'model':27} {'conc.':>5}", *headings, *(["ratio"] if both else [])]))
     for model, concurrency in dict.fromkeys((r.model, r.concurrency) for r in results):
         cells, throughput = [f"{model:27} {concurrency:5}"], {}
         for name in options.servers:

@@ -220,10 +220,10 @@ def summary(name: str, calls: list[Call], batches: list, peak: int) -> dict:
 
 def print_tokens(rows: list[dict]) -> None:
     longest = next(row for row in rows if row["way"] == "pad to the longest")
-    heads = ["way", "batches", "useful tokens/s", "of longest", "padding", "executions"]
-    heads += ["p50 ms", "p99 ms", "own us", "peak KiB", "faults"]
+    headings = ["way", "batches", "useful tokens/s", "of longest", "padding", "executions"]
+    headings += ["p50 ms", "p99 ms", "own us", "peak KiB", "faults"]
     print_table(
-        heads,
+        headings,
         [
             [
                 row["way"],

@@ -50,8 +50,8 @@ def main() -> None:
             rows = [
                 compare(server.http, name, case, options.seconds) for name, case in cases.items()
             ]
-    heads = ("us", "clients", "requests", "local p50", "p99", "service p50", "p99", "p50 more")
-    print_table([*heads, "lost"], rows)
+    headings = ("us", "clients", "requests", "local p50", "p99", "service p50", "p99", "p50 more")
+    print_table([*headings, "lost"], rows)
     print("requests: of each; lost: of the throughput of all clients together")
 
 

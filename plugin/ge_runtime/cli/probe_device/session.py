@@ -19,6 +19,7 @@ import numpy as np
 
 from ge_runtime.ascend.atc import Atc
 from ge_runtime.ascend.return_codes import ReturnCodeChecker
+from ge_runtime.cli.doctor.trials import Program
 from ge_runtime.cli.probe_device.exact_graphs import (
     Graph,
     RollingConv,
@@ -27,7 +28,6 @@ from ge_runtime.cli.probe_device.exact_graphs import (
     onnx_file,
     rolled,
 )
-from ge_runtime.cli.processes import Program
 
 Anything: TypeAlias = Any
 """What pyACL takes and gives, which comes without types."""

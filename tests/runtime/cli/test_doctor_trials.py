@@ -6,7 +6,7 @@ import sys
 import pytest
 from runtime.support.services import wait_for_end
 
-from ge_runtime.cli.processes import Program
+from ge_runtime.cli.doctor.trials import Program
 
 FAMILY = """
 import subprocess, sys
