@@ -22,12 +22,12 @@ from ge_runtime.ascend.installation import cann_version, read_text_or_none
 from ge_runtime.errors import ArtifactFault
 
 _CHUNK: Final = 2**20
-_MOST_LINES: Final = 20
+_TOLD_LINES: Final = 20
 """Of what ATC says when it fails: the end, where the reason is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class BuildRecord:
     """What a compiled file was made of."""
 
     source_sha256: str
@@ -40,7 +40,7 @@ class Record:
     def describes(self, om: Path) -> bool:
         """Whether the file at `om` was made of just this."""
         try:
-            there = json.loads(_beside(om).read_text(encoding="utf-8"))
+            there = json.loads(_record_path(om).read_text(encoding="utf-8"))
             return bool(there == self.as_json(om))
         except (OSError, ValueError):
             return False
@@ -52,7 +52,7 @@ class Record:
     def write(self, om: Path) -> None:
         """Put it beside the file."""
         text = json.dumps(self.as_json(om), indent=2) + "\n"
-        _beside(om).write_text(text, encoding="utf-8")
+        _record_path(om).write_text(text, encoding="utf-8")
 
 
 class Atc:
@@ -101,7 +101,7 @@ class Atc:
             # Some versions put the system and architecture into the name.
             made = sorted(Path(folder).glob("*.om"))
             if done.returncode != 0 or len(made) != 1:
-                said = "\n".join(done.stdout.splitlines()[-_MOST_LINES:])
+                said = "\n".join(done.stdout.splitlines()[-_TOLD_LINES:])
                 raise ArtifactFault(
                     f"{source}: atc failed with exit code {done.returncode}; it was called with "
                     f"{' '.join(flags)} and said:\n{said}"
@@ -127,7 +127,7 @@ def ensure_content(path: Path, digest: str) -> None:
         )
 
 
-def _beside(om: Path) -> Path:
+def _record_path(om: Path) -> Path:
     return om.with_name(f"{om.name}.json")
 
 

@@ -159,16 +159,13 @@ class ExecutorModels:
         return model
 
     def _load_new(self, file: ModelFile) -> LoadedModel:
-        noticing = self._device.noticing_loss
-        with ExitStack() as undo:
-            with noticing(file.path):
-                weights = self._weights.acquire(file)
+        # A loss is noticed before anything is undone: then no call is made any more.
+        with ExitStack() as undo, self._device.noticing_loss(file.path):
+            weights = self._weights.acquire(file)
             undo.callback(self._weights.release, file.digest)
-            with noticing(file.path):
-                model = LoadedModel(file, self._load_into(file.path, weights), weights)
+            model = LoadedModel(file, self._load_into(file.path, weights), weights)
             undo.callback(self._give_back, self._unload, model)
-            with noticing(file.path):
-                model.describe(self._driver, self._memory)
+            model.describe(self._driver, self._memory)
             undo.pop_all()
         return model
 
@@ -248,6 +245,7 @@ class ExecutorModels:
                 model.unchanged_path()
 
     def _replace_workspace(self, nbytes: int) -> None:
+        # First, as both blocks at a time may not fit, and models hold the old one's address.
         self.unload_all()
         there, self._workspace = self._workspace, None
         if there is not None:

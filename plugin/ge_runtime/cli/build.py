@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.ascend.atc import Atc, Record, sha256_of
+from ge_runtime.ascend.atc import Atc, BuildRecord, sha256_of
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.batching.gears import Gear
 from ge_runtime.cli.command import Command, add_model
@@ -105,7 +105,7 @@ def build(
     for stage, own in shapes.items():
         source, om = version_dir / f"{stage}.onnx", version_dir / f"{stage}.om"
         flags = (chip, *own, *others)
-        record = Record(_digest(source), flags, atc.identity)
+        record = BuildRecord(_digest(source), flags, atc.identity)
         if record.describes(om):
             done = f"nothing to do, it was made of this {source.name} with these options"
         else:
