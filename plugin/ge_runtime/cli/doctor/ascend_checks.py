@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
-from ge_runtime.cli.doctor.findings import NOBODY, Finding, State
+from ge_runtime.cli.doctor.findings import Finding, State, Subject
 from ge_runtime.cli.doctor.machine import Cann, Machine
 from ge_runtime.cli.doctor.package_checks import VersionRange, version_numbers
 from ge_runtime.cli.doctor.trials import Outcome
@@ -67,28 +67,28 @@ def check_driver(machine: Machine) -> list[Finding]:
 
 
 def _driver(machine: Machine) -> Finding:
-    expected = "/usr/local/Ascend/driver/version.info"
+    subject = Subject(DRIVER_GROUP, "driver", "/usr/local/Ascend/driver/version.info", _NPU)
     if machine.npu_driver is None:
         cure = (
             "install Ascend-hdk-<soc>-npu-driver and its firmware on the host; in a container "
             "mount /usr/local/Ascend/driver read-only"
         )
-        return Finding(DRIVER_GROUP, "driver", State.MISSING, "none", expected, cure, _NPU)
+        return subject.missing("none", cure)
     if not machine.npu_driver:
         cure = "`npu-smi info` names the driver's version"
-        found = "a version.info without a version"
-        return Finding(DRIVER_GROUP, "driver", State.UNKNOWN, found, expected, cure, _NPU)
-    return Finding(DRIVER_GROUP, "driver", State.OK, machine.npu_driver, expected, needs=_NPU)
+        return subject.unknown("a version.info without a version", cure)
+    return subject.ok(machine.npu_driver)
 
 
 def _npu_smi(machine: Machine) -> Finding:
     trial, expected = machine.npu_smi, "`npu-smi info` to succeed"
+    subject = Subject(DRIVER_GROUP, "npu-smi", expected)
     if trial.outcome is Outcome.DONE:
-        return Finding(DRIVER_GROUP, "npu-smi", State.OK, "answers", expected)
+        return subject.ok("answers")
     if trial.outcome is Outcome.ABSENT:
         # It comes with the driver; nothing that serves calls it.
         cure = "it comes with the driver; in a container mount /usr/local/bin/npu-smi"
-        return Finding(DRIVER_GROUP, "npu-smi", State.MISSING, "none", expected, cure)
+        return subject.missing("none", cure)
     cure = "the driver or a card is not well: see `dmesg`, and restart the host if nothing helps"
     return Finding(DRIVER_GROUP, "npu-smi", State.WRONG, trial.error, expected, cure, _NPU)
 
@@ -99,32 +99,31 @@ def _card_files(machine: Machine) -> list[str]:
 
 def _cards(machine: Machine) -> Finding:
     cards = _card_files(machine)
-    expected = "/dev/davinci<number> for each card"
+    subject = Subject(DRIVER_GROUP, "cards", "/dev/davinci<number> for each card", _NPU)
     if cards:
-        return Finding(DRIVER_GROUP, "cards", State.OK, ", ".join(cards), expected, needs=_NPU)
+        return subject.ok(", ".join(cards))
     found, cure = "none", _GIVE_DEVICES
     if machine.environment.get("ASCEND_VISIBLE_DEVICES") == "void":
         found = "none: ASCEND_VISIBLE_DEVICES is void"
         cure = "start the container with the numbers of its cards there, e.g. 0 or 0-3"
-    return Finding(DRIVER_GROUP, "cards", State.MISSING, found, expected, cure, _NPU)
+    return subject.missing(found, cure)
 
 
 def _managers(machine: Machine) -> Finding:
     there = {each.path for each in machine.device_files}
     lacking = [path for path in _MANAGER_FILES if path not in there]
-    expected = ", ".join(_MANAGER_FILES)
+    subject = Subject(DRIVER_GROUP, "management", ", ".join(_MANAGER_FILES), _NPU)
     if not lacking:
-        return Finding(DRIVER_GROUP, "management", State.OK, "all three", expected, needs=_NPU)
-    found = f"no {', '.join(lacking)}"
-    return Finding(DRIVER_GROUP, "management", State.MISSING, found, expected, _GIVE_DEVICES, _NPU)
+        return subject.ok("all three")
+    return subject.missing(f"no {', '.join(lacking)}", _GIVE_DEVICES)
 
 
 def _permissions(machine: Machine) -> Finding:
-    expected = f"{machine.user} may read and write all of them"
     closed = [each for each in machine.device_files if not each.usable]
+    expected = f"{machine.user} may read and write all of them"
+    subject = Subject(DRIVER_GROUP, "permissions", expected, _NPU)
     if not closed:
-        found = f"{machine.user} may"
-        return Finding(DRIVER_GROUP, "permissions", State.OK, found, expected, needs=_NPU)
+        return subject.ok(f"{machine.user} may")
     group = closed[0].group
     paths = [each.path for each in closed]
     found = f"{machine.user} may not: {', '.join(paths)} of group {group}"
@@ -134,7 +133,7 @@ def _permissions(machine: Machine) -> Finding:
         cure = f"`usermod -aG {_DEVICE_FILES_GROUP} {machine.user}` as root, and log in again"
     else:
         cure = f"start the container with `--group-add {group}`"
-    return Finding(DRIVER_GROUP, "permissions", State.WRONG, found, expected, cure, _NPU)
+    return subject.wrong(found, cure)
 
 
 def _visible(machine: Machine) -> Finding:
@@ -142,14 +141,14 @@ def _visible(machine: Machine) -> Finding:
     what, count = "ASCEND_RT_VISIBLE_DEVICES", len(_card_files(machine))
     words = [word.strip() for word in text.split(",")]
     found = f"'{text}'"
+    subject = Subject(DRIVER_GROUP, what, _RENUMBERED, _NPU)
     if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
-        cure = "export it as e.g. 0,1, or unset it to see all cards"
-        return Finding(DRIVER_GROUP, what, State.WRONG, found, _RENUMBERED, cure, _NPU)
+        return subject.wrong(found, "export it as e.g. 0,1, or unset it to see all cards")
     if beyond := [word for word in words if int(word) >= count]:
         found += f", and {count} card(s)"
         cure = f"leave out {', '.join(beyond)}: cards are numbered from 0 within a container"
-        return Finding(DRIVER_GROUP, what, State.WRONG, found, _RENUMBERED, cure, _NPU)
-    return Finding(DRIVER_GROUP, what, State.OK, found, _RENUMBERED, needs=_NPU)
+        return subject.wrong(found, cure)
+    return subject.ok(found)
 
 
 def check_cann(machine: Machine) -> list[Finding]:
@@ -179,10 +178,11 @@ def check_simulator(machine: Machine) -> list[Finding]:
 def check_compiler(machine: Machine) -> list[Finding]:
     """What building an .om on this machine takes; serving one takes nothing of it."""
     cann, expected = machine.cann, "atc in the PATH, where .om files are built"
-    findings = [Finding(COMPILER_GROUP, "atc", State.OK, machine.atc or "", expected)]
+    subject = Subject(COMPILER_GROUP, "atc", expected)
+    findings = [subject.ok(machine.atc or "")]
     if machine.atc is None:
         cure = "install CANN's toolkit and source its set_env.sh, here or on a machine that builds"
-        findings = [Finding(COMPILER_GROUP, "atc", State.MISSING, "none", expected, cure)]
+        findings = [subject.missing("none", cure)]
     rules = _requirements_of(cann.version) if cann is not None and cann.version else None
     if cann is None or rules is None:
         return findings
@@ -195,41 +195,38 @@ def check_compiler(machine: Machine) -> list[Finding]:
 def _toolkit(machine: Machine) -> Finding:
     named = machine.environment.get("ASCEND_HOME_PATH")
     cann, expected = machine.cann, "the toolkit, and a file that tells its version"
+    subject = Subject(CANN_GROUP, "toolkit", expected, _NPU)
     if cann is None and named:
         found = f"ASCEND_HOME_PATH={named}, which is not there"
-        cure = "source the set_env.sh of the CANN that is installed"
-        return Finding(CANN_GROUP, "toolkit", State.WRONG, found, expected, cure, _NPU)
+        return subject.wrong(found, "source the set_env.sh of the CANN that is installed")
     if cann is None:
-        cure = "install Ascend-cann-toolkit and the operators of your SoC"
-        return Finding(CANN_GROUP, "toolkit", State.MISSING, "none", expected, cure, _NPU)
+        return subject.missing("none", "install Ascend-cann-toolkit and the operators of your SoC")
     if cann.version is None:
         cure = (
             f"`cat {cann.home}/version.cfg {cann.home}/*-linux/ascend_toolkit_install.info` should "
             "name it: install the toolkit anew if neither does"
         )
-        found = f"{cann.home}, of no known version"
-        return Finding(CANN_GROUP, "toolkit", State.UNKNOWN, found, expected, cure, _NPU)
-    found = f"{cann.version} in {cann.home}"
-    return Finding(CANN_GROUP, "toolkit", State.OK, found, expected, needs=_NPU)
+        return subject.unknown(f"{cann.home}, of no known version", cure)
+    return subject.ok(f"{cann.version} in {cann.home}")
 
 
 def _environment(cann: Cann) -> Finding:
-    expected = f"{cann.set_env} sourced"
+    subject = Subject(CANN_GROUP, "environment", f"{cann.set_env} sourced", _NPU)
     if cann.sourced:
-        return Finding(CANN_GROUP, "environment", State.OK, "sourced", expected, needs=_NPU)
+        return subject.ok("sourced")
     found, cure = "not sourced", f"`source {cann.set_env}` {_BEFORE_SERVER}"
-    return Finding(CANN_GROUP, "environment", State.WRONG, found, expected, cure, _NPU)
+    return subject.wrong(found, cure)
 
 
 def _acl_library(machine: Machine) -> Finding:
     folders, expected = machine.acl_folders, "CANN's lib64 first, its `stub` nowhere before it"
     what = "LD_LIBRARY_PATH"
+    subject = Subject(CANN_GROUP, what, expected, _NPU)
     if not folders:
         cure = f"source CANN's set_env.sh {_BEFORE_SERVER}"
-        found = "no folder with ACL's library"
-        return Finding(CANN_GROUP, what, State.MISSING, found, expected, cure, _NPU)
+        return subject.missing("no folder with ACL's library", cure)
     if "stub" not in PurePath(folders[0]).parts:
-        return Finding(CANN_GROUP, what, State.OK, folders[0], expected, needs=_NPU)
+        return subject.ok(folders[0])
     real = [each for each in folders if "stub" not in PurePath(each).parts]
     found = f"{folders[0]} {f'before {real[0]}' if real else 'only'}"
     without = f"tr : '\\n' <<< $LD_LIBRARY_PATH | grep -Fxv {folders[0]} | paste -sd:"
@@ -237,7 +234,7 @@ def _acl_library(machine: Machine) -> Finding:
         f"take {folders[0]} out of it: a stub is for linking, every call fails with 100039: "
         f"`export LD_LIBRARY_PATH=$({without})`"
     )
-    return Finding(CANN_GROUP, what, State.WRONG, found, expected, cure, _NPU)
+    return subject.wrong(found, cure)
 
 
 def _python(python: tuple[int, int, int], cann: Cann) -> list[Finding]:
@@ -261,14 +258,13 @@ def _python(python: tuple[int, int, int], cann: Cann) -> list[Finding]:
 
 def _acl(machine: Machine) -> Finding:
     trial, expected = machine.imports["acl"], "`import acl` to succeed"
+    subject = Subject(CANN_GROUP, "pyACL", expected, _NPU)
     if trial.outcome is Outcome.DONE:
-        return Finding(CANN_GROUP, "pyACL", State.OK, trial.facts["file"], expected, needs=_NPU)
+        return subject.ok(trial.facts["file"])
     if trial.outcome is Outcome.ABSENT:
         script = f"`source {machine.cann.set_env}`" if machine.cann else "source its set_env.sh"
-        cure = f"{script} {_BEFORE_SERVER}"
-        return Finding(CANN_GROUP, "pyACL", State.MISSING, "none", expected, cure, _NPU)
-    found = f"{trial.outcome.value}: {trial.error}"
-    return Finding(CANN_GROUP, "pyACL", State.WRONG, found, expected, _acl_cure(trial.error), _NPU)
+        return subject.missing("none", f"{script} {_BEFORE_SERVER}")
+    return subject.wrong(f"{trial.outcome.value}: {trial.error}", _acl_cure(trial.error))
 
 
 def _acl_cure(error: str) -> str:
@@ -289,27 +285,28 @@ def _acl_cure(error: str) -> str:
 def _devices(machine: Machine) -> Finding:
     facts, expected = machine.imports["acl"].facts, "at least one device"
     code, count = int(facts["code"]), int(facts["devices"])
+    subject = Subject(CANN_GROUP, "devices", expected, _NPU)
     if code == 0 and count:
-        return Finding(CANN_GROUP, "devices", State.OK, f"{count} device(s)", expected, needs=_NPU)
+        return subject.ok(f"{count} device(s)")
     meaning, cure = _CODES.get(code, ("", "see ~/ascend/log for what ACL says"))
     if code == 0:
         meaning, cure = _CODES[207004]
-    found = f"none: code {code}" + f", {meaning}" * bool(meaning)
-    return Finding(CANN_GROUP, "devices", State.MISSING, found, expected, cure, _NPU)
+    return subject.missing(f"none: code {code}" + f", {meaning}" * bool(meaning), cure)
 
 
 def _compiler_package(machine: Machine, package: str, range_: VersionRange, cann: Cann) -> Finding:
     expected = f"{range_} for the compiler of CANN {cann.version}"
+    subject = Subject(COMPILER_GROUP, package, expected)
     version = machine.packages.get(package)
     cure = (
         f"build .om files with a Python of their own, with {package} {range_}; serving them needs "
         "no compiler"
     )
     if version is None:
-        return Finding(COMPILER_GROUP, package, State.MISSING, "none", expected, cure)
-    state = State.OK if version_numbers(version) in range_ else State.WRONG
-    cure = "" if state is State.OK else cure
-    return Finding(COMPILER_GROUP, package, state, version, expected, cure, NOBODY)
+        return subject.missing("none", cure)
+    return (
+        subject.ok(version) if version_numbers(version) in range_ else subject.wrong(version, cure)
+    )
 
 
 @dataclass(frozen=True, slots=True)

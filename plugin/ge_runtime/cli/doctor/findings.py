@@ -52,6 +52,32 @@ class Finding:
     """It matters to these, of NEEDS; to nothing that serves, if there are none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What one check looks at: a finding, but for what is found."""
+
+    group: str
+    what: str
+    expected: str
+    needs: frozenset[str] = NOBODY
+    """As of Finding."""
+
+    def finding(self, state: State, found: str, cure: str = "") -> Finding:
+        return Finding(self.group, self.what, state, found, self.expected, cure, self.needs)
+
+    def ok(self, found: str) -> Finding:
+        return self.finding(State.OK, found)
+
+    def missing(self, found: str, cure: str) -> Finding:
+        return self.finding(State.MISSING, found, cure)
+
+    def wrong(self, found: str, cure: str) -> Finding:
+        return self.finding(State.WRONG, found, cure)
+
+    def unknown(self, found: str, cure: str) -> Finding:
+        return self.finding(State.UNKNOWN, found, cure)
+
+
 def judge(findings: Iterable[Finding], required: frozenset[str]) -> list[Finding]:
     """The same findings; those that are missing and that nothing required needs say so."""
     return [

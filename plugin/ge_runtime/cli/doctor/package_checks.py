@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from ge_runtime.cli.doctor.findings import ANY, Finding, State
+from ge_runtime.cli.doctor.findings import ANY, Finding, State, Subject
 from ge_runtime.cli.doctor.machine import Machine
 from ge_runtime.cli.doctor.trials import Outcome, Trial
 
@@ -122,18 +122,19 @@ def check_ge_py(machine: Machine) -> list[Finding]:
     """GE-PY, for models that ask for engine ge_session."""
     trial, version = machine.imports["ge"], machine.packages.get("ge-py", "of no known version")
     group, what, expected = "GE-PY", "ge", "GE-PY of CANN's toolkit, for model.air"
+    subject = Subject(group, what, expected, _GE_SESSION)
     if trial.outcome is Outcome.ABSENT:
         cure = f"source set_env.sh of a CANN toolkit that has it, {_OR_BUILD}"
-        return [Finding(group, what, State.MISSING, "none", expected, cure, _GE_SESSION)]
+        return [subject.missing("none", cure)]
     if trial.outcome is not Outcome.DONE:
         cure = f"source CANN's set_env.sh, whose libraries it loads, {_OR_BUILD}"
-        return [Finding(group, what, State.WRONG, _failed(trial), expected, cure, _GE_SESSION)]
+        return [subject.wrong(_failed(trial), cure)]
     if trial.facts["lacking"]:
         found = f"{version}, without {trial.facts['lacking']}"
         cure = f"install another release of CANN's toolkit, {_OR_BUILD}"
-        return [Finding(group, what, State.WRONG, found, expected, cure, _GE_SESSION)]
+        return [subject.wrong(found, cure)]
     found = f"{version}, {trial.facts['file']}"
-    return [Finding(group, what, State.OK, found, expected, needs=_GE_SESSION)]
+    return [subject.ok(found)]
 
 
 def _package(
@@ -155,29 +156,27 @@ def _package(
         ),
         None,
     )
-    expected = str(range_)
+    subject = Subject(group, package, str(range_), needs)
     if trial.outcome is Outcome.ABSENT:
-        return Finding(group, package, State.MISSING, "none", expected, f"`{pip}`", needs)
+        return subject.missing("none", f"`{pip}`")
     if trial.outcome is not Outcome.DONE:
         cure = f"`{pip} --force-reinstall`"
         return Finding(group, package, State.WRONG, _failed(trial), "importable", cure, needs)
     if version is None:
         cure = f"`{pip}` if models fail"
-        found = "importable, of no known version"
-        return Finding(group, package, State.UNKNOWN, found, expected, cure, needs)
+        return subject.unknown("importable, of no known version", cure)
     right = version_numbers(version) in range_
     state, cure = (State.OK, "") if right else (State.WRONG, f"`{pip}`")
-    return Finding(group, package, state, version, expected, cure, needs)
+    return subject.finding(state, version, cure)
 
 
 def _torch(machine: Machine) -> Finding:
     trial, version = machine.imports["torch"], machine.packages.get("torch", "")
-    expected = "torch, for model.pt2"
+    subject = Subject(ENGINES_GROUP, "torch", "torch, for model.pt2", _TORCH)
     if trial.outcome is Outcome.ABSENT:
-        cure = "`pip install 'ge-runtime[torch]'`"
-        return Finding(ENGINES_GROUP, "torch", State.MISSING, "none", expected, cure, _TORCH)
+        return subject.missing("none", "`pip install 'ge-runtime[torch]'`")
     if trial.outcome is Outcome.DONE:
-        return Finding(ENGINES_GROUP, "torch", State.OK, version, expected, needs=_TORCH)
+        return subject.ok(version)
     cure = "`pip install 'ge-runtime[torch]' --force-reinstall`"
     autoload = machine.environment.get("TORCH_DEVICE_BACKEND_AUTOLOAD")
     if "torch-npu" in machine.packages and autoload != "0":
@@ -185,36 +184,34 @@ def _torch(machine: Machine) -> Finding:
             "torch imports torch_npu by itself: make that work, or `export "
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0` where there is no CANN"
         )
-    return Finding(ENGINES_GROUP, "torch", State.WRONG, _failed(trial), expected, cure, _TORCH)
+    return subject.wrong(_failed(trial), cure)
 
 
 def _imported(trial: Trial, version: str) -> Finding:
-    expected = "`import torch_npu` to succeed"
+    subject = Subject(TORCH_NPU_GROUP, "torch_npu", "`import torch_npu` to succeed", _TORCH_NPU)
     if trial.outcome is Outcome.DONE:
-        return Finding(TORCH_NPU_GROUP, "torch_npu", State.OK, version, expected, needs=_TORCH_NPU)
+        return subject.ok(version)
     cure = "source CANN's set_env.sh: torch_npu loads its libraries"
-    found = f"{version} {_failed(trial)}"
-    return Finding(TORCH_NPU_GROUP, "torch_npu", State.WRONG, found, expected, cure, _TORCH_NPU)
+    return subject.wrong(f"{version} {_failed(trial)}", cure)
 
 
 def _fits_torch(version: str, torch: str) -> Finding:
     found, expected = f"torch_npu {version}, torch {torch}", "the same release of both"
     what, base = "fits torch", ".".join(map(str, version_numbers(version)))
+    subject = Subject(TORCH_NPU_GROUP, what, expected, _TORCH_NPU)
     if version_numbers(version)[:3] == version_numbers(torch)[:3]:
-        return Finding(TORCH_NPU_GROUP, what, State.OK, found, expected, needs=_TORCH_NPU)
-    cure = f"`pip install torch=={base}`"
-    return Finding(TORCH_NPU_GROUP, what, State.WRONG, found, expected, cure, _TORCH_NPU)
+        return subject.ok(found)
+    return subject.wrong(found, f"`pip install torch=={base}`")
 
 
 def _cuda_beside(machine: Machine, torch: str) -> Finding:
     facts = machine.imports["torch"].facts
     what, expected = "only accelerator", "no GPU that torch sees: one kind for each process"
+    subject = Subject(TORCH_NPU_GROUP, what, expected, _TORCH_NPU)
     if not facts.get("cuda") or facts.get("cuda_devices") == "0":
-        found = "torch sees no GPU"
-        return Finding(TORCH_NPU_GROUP, what, State.OK, found, expected, needs=_TORCH_NPU)
+        return subject.ok("torch sees no GPU")
     found = f"torch {torch} sees {facts['cuda_devices']} GPU(s)"
-    cure = "install the CPU build of torch, or `export CUDA_VISIBLE_DEVICES=`"
-    return Finding(TORCH_NPU_GROUP, what, State.WRONG, found, expected, cure, _TORCH_NPU)
+    return subject.wrong(found, "install the CPU build of torch, or `export CUDA_VISIBLE_DEVICES=`")
 
 
 def _fits_cann(version: str, cann: str) -> Finding:
@@ -224,22 +221,21 @@ def _fits_cann(version: str, cann: str) -> Finding:
         expected = "a torch_npu of the table in github.com/Ascend/pytorch"
         cure = "look this version up in that table; doctor does not know it"
         return Finding(TORCH_NPU_GROUP, what, State.UNKNOWN, found, expected, cure, _TORCH_NPU)
-    expected = f"CANN {made_for} for torch_npu {version}"
+    subject = Subject(TORCH_NPU_GROUP, what, f"CANN {made_for} for torch_npu {version}", _TORCH_NPU)
     if made_for.lower() == cann.lower():
-        return Finding(TORCH_NPU_GROUP, what, State.OK, found, expected, needs=_TORCH_NPU)
+        return subject.ok(found)
     if version_numbers(made_for)[:2] == version_numbers(cann)[:2]:  # e.g. 8.5.0 and 8.5.1
         cure = f"install CANN {made_for} if models fail: the table has no other patch of it"
-        return Finding(TORCH_NPU_GROUP, what, State.UNKNOWN, found, expected, cure, _TORCH_NPU)
+        return subject.unknown(found, cure)
     others = [each for each, its in CANN_OF_TORCH_NPU.items() if its.lower() == cann.lower()]
-    others.sort(
-        key=lambda each: version_numbers(each) != version_numbers(version)
-    )  # torch may stay, if it can
+    # torch may stay, if it can.
+    others.sort(key=lambda each: version_numbers(each) != version_numbers(version))
     cure = f"install CANN {made_for}"
     if others:
         torch = ".".join(map(str, version_numbers(others[0])))
         other = f" torch=={torch}" if version_numbers(others[0]) != version_numbers(version) else ""
         cure = f"`pip install torch_npu=={others[0]}{other}`"
-    return Finding(TORCH_NPU_GROUP, what, State.WRONG, found, expected, cure, _TORCH_NPU)
+    return subject.wrong(found, cure)
 
 
 def _failed(trial: Trial) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ge_runtime.cli.config_pbtxt import read_model_config
-from ge_runtime.cli.doctor.findings import ANY, Finding, State
+from ge_runtime.cli.doctor.findings import ANY, Finding, State, Subject
 from ge_runtime.cli.doctor.machine import Machine
 from ge_runtime.cli.doctor.trials import Outcome, Trial, run_command
 from ge_runtime.components import suffixes
@@ -72,12 +72,11 @@ def check_models(models: Sequence[Model]) -> list[Finding]:
 
 def _check_model(model: Model) -> Finding:
     trial, expected = model.inspected, "a graph that opens and agrees with config.pbtxt"
+    subject = Subject(MODELS_GROUP, model.name, expected, model.needs)
     if trial.outcome is Outcome.DONE:
-        found = f"{trial.facts['engine']}, needs {', '.join(sorted(model.needs))}"
-        return Finding(MODELS_GROUP, model.name, State.OK, found, expected, needs=model.needs)
+        return subject.ok(f"{trial.facts['engine']}, needs {', '.join(sorted(model.needs))}")
     cure = f"`ge-runtime inspect` its folder: {model.name}"
-    found = trial.error.removeprefix("ge-runtime: ").removeprefix("- ")
-    return Finding(MODELS_GROUP, model.name, State.WRONG, found, expected, cure, model.needs)
+    return subject.wrong(trial.error.removeprefix("ge-runtime: ").removeprefix("- "), cure)
 
 
 def _artifacts(folder: Path) -> set[str]:
@@ -156,80 +155,79 @@ def check_shared_memory(machine: Machine, models: Sequence[Model]) -> Finding:
     """Whether tensors have room on their way between the server and its models' processes."""
     needed, memory = _needed_bytes(models), machine.shared_memory
     engines = sum(model.engines for model in models)
-    expected = f"{_bytes(needed)} for inputs and answers of {engines} engine(s)"
     size = f"{_gibibytes(needed)}g"
     cure = (
         f"`docker run --shm-size={size}`; on a host, as root, `mount -o remount,size={size} "
         "/dev/shm`"
     )
+    expected = f"{_bytes(needed)} for inputs and answers of {engines} engine(s)"
+    subject = Subject(SHARED_MEMORY_GROUP, "/dev/shm", expected, ANY)
     if memory is None:
-        return Finding(SHARED_MEMORY_GROUP, "/dev/shm", State.MISSING, "none", expected, cure, ANY)
+        return subject.missing("none", cure)
     found = f"{_bytes(memory.free_bytes)} free of {_bytes(memory.total_bytes)}"
     if models:
         found += f", {_bytes(needed)} needed"
     if memory.free_bytes < needed or not memory.free_bytes:
-        return Finding(SHARED_MEMORY_GROUP, "/dev/shm", State.WRONG, found, expected, cure, ANY)
-    return Finding(SHARED_MEMORY_GROUP, "/dev/shm", State.OK, found, expected, needs=ANY)
+        return subject.wrong(found, cure)
+    return subject.ok(found)
 
 
 def check_service(machine: Machine) -> Finding:
     """Whether a process that owns a device can be found."""
-    folder, what = machine.service_folder, "runtime folder"
+    folder = machine.service_folder
     expected = f"{folder}, this user's alone, or room to make it"
+    subject = Subject(SERVICE_GROUP, "runtime folder", expected, _SERVICE)
     if not machine.service_fault:
-        return Finding(SERVICE_GROUP, what, State.OK, folder, expected, needs=_SERVICE)
+        return subject.ok(folder)
     cure = "`export XDG_RUNTIME_DIR=$(mktemp -d)` before the server starts: a folder of this user's"
-    return Finding(
-        SERVICE_GROUP, what, State.WRONG, machine.service_fault, expected, cure, _SERVICE
-    )
+    return subject.wrong(machine.service_fault, cure)
 
 
 def _nvidia_driver(machine: Machine) -> Finding:
-    expected = "/proc/driver/nvidia/version"
+    subject = Subject(NVIDIA_GROUP, "driver", "/proc/driver/nvidia/version", _CUDA)
     if machine.nvidia_driver is None:
-        cure = "install NVIDIA's driver on the host; `docker run --gpus all`"
-        return Finding(NVIDIA_GROUP, "driver", State.MISSING, "none", expected, cure, _CUDA)
+        return subject.missing(
+            "none", "install NVIDIA's driver on the host; `docker run --gpus all`"
+        )
     if not machine.nvidia_driver:
         found, cure = "of no known version", "`nvidia-smi` names it"
-        return Finding(NVIDIA_GROUP, "driver", State.UNKNOWN, found, expected, cure, _CUDA)
-    return Finding(NVIDIA_GROUP, "driver", State.OK, machine.nvidia_driver, expected, needs=_CUDA)
+        return subject.unknown(found, cure)
+    return subject.ok(machine.nvidia_driver)
 
 
 def _gpus(machine: Machine) -> Finding:
     trial, expected = machine.nvidia_smi, "at least one in `nvidia-smi`"
+    subject = Subject(NVIDIA_GROUP, "GPUs", expected, _CUDA)
     if trial.outcome is Outcome.DONE and trial.facts:
-        found = "; ".join(f"{number}: {gpu}" for number, gpu in trial.facts.items())
-        return Finding(NVIDIA_GROUP, "GPUs", State.OK, found, expected, needs=_CUDA)
+        return subject.ok("; ".join(f"{number}: {gpu}" for number, gpu in trial.facts.items()))
     if trial.outcome in (Outcome.DONE, Outcome.ABSENT):
         found = "none" if trial.outcome is Outcome.DONE else "no nvidia-smi"
-        cure = "`docker run --gpus all` with NVIDIA's container toolkit"
-        return Finding(NVIDIA_GROUP, "GPUs", State.MISSING, found, expected, cure, _CUDA)
-    cure = "the driver is not well: load its module again, or restart the host"
-    return Finding(NVIDIA_GROUP, "GPUs", State.WRONG, trial.error, expected, cure, _CUDA)
+        return subject.missing(found, "`docker run --gpus all` with NVIDIA's container toolkit")
+    return subject.wrong(
+        trial.error, "the driver is not well: load its module again, or restart the host"
+    )
 
 
 def _engine(machine: Machine) -> Finding:
     """Either of two will do: ONNX Runtime's CUDA provider, or a torch built for CUDA."""
     onnxruntime, torch = machine.imports["onnxruntime"].facts, machine.imports["torch"].facts
-    expected = f"ONNX Runtime's {_CUDA_PROVIDER}, or torch for CUDA"
     both = [each for each in ("onnxruntime", "onnxruntime-gpu") if each in machine.packages]
+    expected = f"ONNX Runtime's {_CUDA_PROVIDER}, or torch for CUDA"
+    subject = Subject(NVIDIA_GROUP, "engine", expected, _CUDA)
     if len(both) > 1:
         found = " beside ".join(f"{each} {machine.packages[each]}" for each in both)
         cure = f"`pip uninstall -y {' '.join(both)}; {_INSTALL}`: both are one package to Python"
         return Finding(NVIDIA_GROUP, "engine", State.WRONG, found, "one of the two", cure, _CUDA)
     offered = _CUDA_PROVIDER in onnxruntime.get("providers", "").split(", ")
     if offered and "cuda_error" not in onnxruntime:
-        return Finding(NVIDIA_GROUP, "engine", State.OK, _CUDA_PROVIDER, expected, needs=_CUDA)
+        return subject.ok(_CUDA_PROVIDER)
     if torch.get("cuda") and torch["cuda_devices"] != "0":
-        found = f"torch for CUDA {torch['cuda']}"
-        return Finding(NVIDIA_GROUP, "engine", State.OK, found, expected, needs=_CUDA)
+        return subject.ok(f"torch for CUDA {torch['cuda']}")
     if offered:
         cure = f"`{_INSTALL}`, or install CUDA and cuDNN of the releases that it is built for"
-        return Finding(
-            NVIDIA_GROUP, "engine", State.WRONG, onnxruntime["cuda_error"], expected, cure, _CUDA
-        )
+        return subject.wrong(onnxruntime["cuda_error"], cure)
     cure = f"`pip uninstall -y onnxruntime; {_INSTALL}`: both are one package to Python"
-    return Finding(NVIDIA_GROUP, "engine", State.MISSING, "none", expected, cure, _CUDA)
+    return subject.missing("none", cure)
 
 
 def _bytes(nbytes: int) -> str:
