@@ -165,7 +165,7 @@ class Heartbeat:
         except (NoService, ServiceFault):
             return  # if it has gone, whoever is connected is told by the kernel
         try:
-            if pid == self._pid:
+            if pid == self._pid:  # else the next one is there, and the last one's end is known
                 with contextlib.suppress(PeerGone, RuntimeFault):
                     ask(channel, {"role": "probe", "version": VERSION}, patience)
         finally:
@@ -209,7 +209,8 @@ def connect_or_start(
             return channel, heartbeat, pid, ask(channel, hello, heartbeat.check)
         except PeerGone:  # it was just leaving, or hung
             channel.close()
-            if heartbeat.stopped and not has_stopped_one:  # which took all the time there was
+            # To find one that hangs took all the time there was: once, it begins again.
+            if heartbeat.stopped and not has_stopped_one:
                 has_stopped_one, until = True, time.monotonic() + timeouts.start_s
             time.sleep(_AGAIN_S)
         except BaseException:

@@ -159,6 +159,7 @@ class ServiceEngine:
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
         """What it needs lies in the service."""
+        # Before it is asked: a next service that comes meanwhile prepares for it as it opens.
         self._largest = [{name: list(dims) for name, dims in shapes.items()} for shapes in largest]
         self._ask({"do": "bind", "largest": self._largest})
 
@@ -229,6 +230,7 @@ class ServiceEngine:
     def _allocated(self, done: Done, files: list[int]) -> dict[str, Array]:
         """The outputs that the engine allocated, in memory of their own."""
         try:
+            # As large as what lies there: the file is mapped no further than it is read.
             size = max((_end(self._signature, one) for one in done.allocated), default=1)
             memory = np.frombuffer(map_sealed(files[0], max(1, size), written=True), np.uint8)
             results: dict[str, Array] = {}
@@ -257,6 +259,7 @@ class ServiceEngine:
             if given[name] is not array:
                 np.copyto(given[name], array)
         results = self.run(given, wanted)
+        # The caller's own arrays come back, as they would from any engine.
         for name, target in targets.items():
             if results[name] is not target:
                 np.copyto(target, results[name])
@@ -333,8 +336,9 @@ class ClientExecutions:
                 raise ProtocolError(
                     f"found the result of execution {done.sequence}, expected {sequence}"
                 )
-        except DescriptorsExhausted as starved:
-            raise OutOfMemory(f"the results of an execution: {starved}") from starved
+        except DescriptorsExhausted as exhausted:
+            # The answer was read, only its file was not had: the connection is still in step.
+            raise OutOfMemory(f"the results of an execution: {exhausted}") from exhausted
         except (PeerGone, ProtocolError) as error:
             close_all(files)
             self._client.note_loss(connection, str(error))

@@ -166,7 +166,7 @@ class ServerExecutions:
         Raises ProtocolError.
         """
         if self._version != self._client.version or len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
+            self._known.clear()  # all: what fixed gears need is soon there again
             self._version = self._client.version
         arguments = self._known.get(layout)
         if arguments is None:
@@ -190,6 +190,7 @@ class ServerExecutions:
             tensor = outputs[index]
             to_allocate = buffer[0] == NOWHERE and not buffer[2]
             wanted[tensor.name] = None if to_allocate else view(buffer, _dtype(tensor))
+        # What is given in `outputs` is written where the client reads it; the rest goes by a file.
         allocates = tuple(name for name, array in wanted.items() if array is None)
         return _Arguments(given, wanted, allocates)
 

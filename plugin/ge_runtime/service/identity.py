@@ -78,6 +78,7 @@ def ensure_same_files(paths: Sequence[Path], seen: Sequence[Sequence[int]], cont
     but those whose weights are in other files must be the same.
     """
     for path, there, whole in zip(paths, seen, content.split("-"), strict=True):
+        # Read only if the files differ: a large model's content takes seconds.
         if file_identity(path) != there and ContentHashes().of(path) != whole:
             raise ArtifactFault(
                 f"{path}: found another file than the device service does, expected the same; one "

@@ -119,6 +119,7 @@ class _Session:
         try:
             reference = client.reference(hello.get("engine"))
             self.name += f" for {reference.name}"
+            # One at a time: the engine's entry, and what cancels it, are those of one execution.
             if not reference.busy.acquire(blocking=False):
                 raise ProtocolError("found a second connection to an engine, expected one")
             try:
@@ -295,6 +296,7 @@ class ControlHandler:
     def _close(self, message: Json, descriptors: list[int]) -> Json:
         reference = self._reference(message)
         reference.disconnect()
+        # Never released: whoever executes on it from now on finds it busy, or gone.
         if not reference.busy.acquire(timeout=_CLOSE_S):
             raise ProtocolError("found an engine that executes, expected it to be idle")
         with self._client.lock:
