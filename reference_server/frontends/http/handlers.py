@@ -23,7 +23,8 @@ from reference_server.options import Restriction
 
 log = logging.getLogger(__name__)
 
-#: Operations that refuse a method in plain text: Triton leaves the type to its HTTP library.
+#: Operations that refuse a method or a version in plain text: Triton leaves the type to its HTTP
+#: library.
 _PLAIN = frozenset({Operation.LIVE, Operation.READY, Operation.MODEL_READY, Operation.INFER})
 #: Answers one request; raises ServerError where the answer is an error with a JSON body.
 _Handler = Callable[[Request, Route], None]
@@ -95,10 +96,12 @@ class HttpHandlers:
             message = f"This API is restricted, expecting header '{demand[1].key}'"
             request.reply_error(status_codes.FORBIDDEN, message, as_json=False)
             return
-        if not operation.allows(request.method):
-            request.reply_error(
-                status_codes.NOT_ALLOWED, "Method Not Allowed", as_json=operation not in _PLAIN
-            )
+        as_json = operation not in _PLAIN
+        if request.method not in operation.methods:
+            request.reply_error(status_codes.NOT_ALLOWED, "Method Not Allowed", as_json=as_json)
+            return
+        if route.fault:
+            request.reply_error(status_codes.BAD_REQUEST, route.fault, as_json=as_json)
             return
         try:
             self._handlers[operation](request, route)
@@ -123,15 +126,11 @@ class HttpHandlers:
         )
 
     def _model_metadata(self, request: Request, route: Route) -> None:
-        metadata = self._gateway.model_metadata(route.model, route.version())
+        metadata = self._gateway.model_metadata(route.model, route.version)
         request.reply(status_codes.OK, [management_json.model_metadata(metadata)])
 
     def _model_ready(self, request: Request, route: Route) -> None:
-        try:
-            questions = self._gateway.model_ready(route.model, route.version())
-        except ServerError as error:
-            request.reply_error(status_codes.STATUS[error.code], error.message, as_json=False)
-            return
+        questions = self._gateway.model_ready(route.model, route.version)
 
         def reply(ready: bool) -> None:
             if ready:
@@ -150,11 +149,11 @@ class HttpHandlers:
             reply(questions is not None)
 
     def _model_config(self, request: Request, route: Route) -> None:
-        config = self._gateway.model_config(route.model, route.version())
+        config = self._gateway.model_config(route.model, route.version)
         request.reply(status_codes.OK, [config.encode()])
 
     def _model_statistics(self, request: Request, route: Route) -> None:
-        snapshots = self._gateway.statistics(route.model, route.version())
+        snapshots = self._gateway.statistics(route.model, route.version)
         request.reply(status_codes.OK, [management_json.statistics(snapshots)])
 
     def _all_statistics(self, request: Request, route: Route) -> None:

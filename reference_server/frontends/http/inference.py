@@ -42,7 +42,7 @@ class InferenceHandlers:
         call = _InferCall(request, self._decoder)
         try:
             served = self._inferences.find(
-                route.model, route.version(), refuses_decoupled=_REFUSES_DECOUPLED
+                route.model, route.version, refuses_decoupled=_REFUSES_DECOUPLED
             )
             inference = self._inferences.start(served, call)
         except ServerError as error:
@@ -61,7 +61,7 @@ class InferenceHandlers:
         self._generate(route, _GenerateCall(request, streams=True))
 
     def _generate(self, route: Route, call: _GenerateCall) -> None:
-        served = self._inferences.find(route.model, route.version())
+        served = self._inferences.find(route.model, route.version)
         call.request.cancellation = self._inferences.start(served, call).cancellation
 
 

@@ -7,17 +7,13 @@ import functools
 import re
 from dataclasses import dataclass
 
-from reference_server.core.errors import invalid_arg
 from reference_server.core.request import LATEST
 
 _MAX_VERSION = 2**63 - 1
 
 
 class Operation(enum.Enum):
-    """What can be asked over HTTP; the value begins with the method that it answers to.
-
-    Methods that it answers to as well stand at its end.
-    """
+    """What can be asked over HTTP: the method that it answers to, its subject, other methods."""
 
     LIVE = ("GET", "live")
     READY = ("GET", "ready")
@@ -42,14 +38,9 @@ class Operation(enum.Enum):
     REPOSITORY_LOAD = ("POST", "repository load")
     REPOSITORY_UNLOAD = ("POST", "repository unload")
 
-    @property
-    def method(self) -> str:
-        """The method that it answers to: `GET` or `POST`."""
-        return str(self.value[0])
-
-    def allows(self, method: str) -> bool:
-        """Whether a request of this method is answered."""
-        return method == self.value[0] or method in self.value[2:]
+    def __init__(self, method: str, subject: str, *more: str) -> None:
+        self.method = method
+        self.methods = frozenset((method, *more))
 
 
 _CATEGORIES: dict[str, tuple[Operation, ...]] = {
@@ -84,26 +75,14 @@ CATEGORY = {
 class Route:
     """An operation, and whom it is about: a model, or the `name` of something else.
 
-    `version_text` is the version in the URL, if there is one.
+    `fault` says what is wrong with the version in the URL.
     """
 
     operation: Operation
     model: str = ""
-    version_text: str = ""
+    version: int = LATEST
     name: str = ""
-
-    def version(self) -> int:
-        """The version number. Raises ServerError INVALID_ARG if it is none that can exist."""
-        if not self.version_text:
-            return LATEST
-        digits = self.version_text.lstrip("0") or "0"
-        number = int(digits[:20])  # more digits are too many in any case
-        if number > _MAX_VERSION:
-            raise invalid_arg(
-                "failed to get model version from specified version string "
-                f"'{self.version_text}' (details: stol), version should be an integral value > 0"
-            )
-        return number
+    fault: str = ""
 
 
 _FIXED = {
@@ -157,7 +136,8 @@ def match(url: bytes) -> Route | None:
     if found is not None:
         if found["verb"] == "trace/setting" and found["version"]:
             return None
-        return Route(_VERBS[found["verb"]], found["model"], found["version"] or "")
+        version, fault = _version(found["version"])
+        return Route(_VERBS[found["verb"]], found["model"], version, fault=fault)
     found = _REGION.fullmatch(path)
     if found is not None:
         operation = Operation[f"{found['kind']}_region_{found['verb']}".upper()]
@@ -167,3 +147,17 @@ def match(url: bytes) -> Route | None:
         operation = Operation[f"repository_{found['verb'] or 'index'}".upper()]
         return Route(operation, found["model"] or "", name=found["name"] or "")
     return None
+
+
+def _version(text: str | None) -> tuple[int, str]:
+    """The version that the digits in a URL name, and what is wrong with it if none can be that."""
+    if text is None:
+        return LATEST, ""
+    digits = text.lstrip("0") or "0"
+    number = int(digits[:20])  # more digits are too many in any case
+    if number > _MAX_VERSION:
+        return LATEST, (
+            f"failed to get model version from specified version string '{text}' "
+            "(details: stol), version should be an integral value > 0"
+        )
+    return number, ""
