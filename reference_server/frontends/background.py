@@ -1,4 +1,4 @@
-"""Work that blocks, beside the event loop: done on a thread of its own, answered on the loop's."""
+"""Work that blocks, in the background: done on a thread of its own, answered on the loop's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Background:
     ) -> None:
         """Do `work`, then call `done` with its result or `failed`, on the loop's thread."""
 
-        def aside() -> None:
+        def in_background() -> None:
             try:
                 result = work()
             except Exception as error:
@@ -34,7 +34,7 @@ class Background:
             else:
                 self._post(done, result)
 
-        threading.Thread(target=aside, name="aside", daemon=True).start()
+        threading.Thread(target=in_background, name="background", daemon=True).start()
 
     def _post(self, call: Callable[[T], None], argument: T) -> None:
         with contextlib.suppress(RuntimeError):  # too late: the loop is gone

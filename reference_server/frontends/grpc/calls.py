@@ -37,7 +37,7 @@ class Call(Protocol):
         """End the call, after what was sent: well, or with `error`."""
 
 
-class Running(Protocol):
+class CallHandler(Protocol):
     """One call, as its transport sees it."""
 
     def receive(self, message: Data) -> None:
@@ -54,11 +54,11 @@ class Running(Protocol):
 class Method:
     """`start` begins a call; `streams` if more than one message goes either way."""
 
-    start: Callable[[Call], Running]
+    start: Callable[[Call], CallHandler]
     streams: bool = False
 
 
-class _OneMessage:
+class _OneMessageCall:
     """A call that takes one message."""
 
     __slots__ = ("_call",)
@@ -77,10 +77,10 @@ class _OneMessage:
         self._call.end()
 
     def _failed(self, error: Exception) -> None:
-        self._call.end(error if isinstance(error, ServerError) else described(error))
+        self._call.end(error if isinstance(error, ServerError) else described_defect(error))
 
 
-class _Delegate(_OneMessage):
+class _WorkCall(_OneMessageCall):
     """A call whose message `work` answers; `run` decides when and where."""
 
     __slots__ = ("_run", "_work")
@@ -94,7 +94,7 @@ class _Delegate(_OneMessage):
         self._run(lambda: self._work(message), self._done, self._failed)
 
 
-class _Deliberation(_OneMessage):
+class _MaybeBlockingCall(_OneMessageCall):
     """A call whose message `consider` answers, or gives the work for it, which `run` does."""
 
     __slots__ = ("_consider", "_run")
@@ -109,7 +109,7 @@ class _Deliberation(_OneMessage):
     def receive(self, message: Data) -> None:
         try:
             answer = self._consider(message)
-        except Exception as error:  # as in `_now`
+        except Exception as error:  # as in `_run_now`
             self._failed(error)
             return
         if isinstance(answer, Message):
@@ -123,18 +123,18 @@ def immediate(
 ) -> Method:
     """A method that `answer` gives the response of; it may raise ServerError."""
     work = _on_bytes(request_type, answer)
-    return Method(lambda call: _Delegate(call, work, _now))
+    return Method(lambda call: _WorkCall(call, work, _run_now))
 
 
-def delegated(
+def blocking(
     request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes], aside: Background
 ) -> Method:
     """As `immediate`, where `answer` blocks and is left to a thread of its own."""
     work = _on_bytes(request_type, answer)
-    return Method(lambda call: _Delegate(call, work, aside.run))
+    return Method(lambda call: _WorkCall(call, work, aside.run))
 
 
-def deliberated(
+def maybe_blocking(
     request_type: type[RequestT],
     answer: Callable[[RequestT], Message | Callable[[], Message]],
     aside: Background,
@@ -147,7 +147,7 @@ def deliberated(
     def consider(data: Data) -> Message | Callable[[], Message]:
         return answer(_read(request_type, data))
 
-    return Method(lambda call: _Deliberation(call, consider, aside.run))
+    return Method(lambda call: _MaybeBlockingCall(call, consider, aside.run))
 
 
 def _on_bytes(
@@ -168,7 +168,7 @@ def _read(request_type: type[RequestT], data: Data) -> RequestT:
     return request
 
 
-def _now(
+def _run_now(
     work: Callable[[], bytes], done: Callable[[bytes], None], failed: Callable[[Exception], None]
 ) -> None:
     """Do `work` here and now."""
@@ -180,7 +180,7 @@ def _now(
         done(answer)
 
 
-def described(defect: Exception) -> ServerError:
+def described_defect(defect: Exception) -> ServerError:
     """What a client is told of a defect; the log is told more."""
     log.error("gRPC", exc_info=defect)
     return internal(f"{type(defect).__name__}: {defect}")

@@ -1,4 +1,4 @@
-"""The heads of gRPC's requests and responses: header fields read once, and written once.
+"""The headers of gRPC's requests and responses: fields read once, and written once.
 
 What is wrong with a request is found, and answered, as Triton's gRPC library does; where that lets
 pass what HTTP/2 forbids (RFC 9113, section 8), the stream is reset.
@@ -40,7 +40,7 @@ _UNQUOTED = bytes(range(0x20, 0x7F)).replace(b"%", b"").decode()
 _STATUS_200 = (b":status", b"200")
 _TYPE = (b"content-type", _CONTENT_TYPE)
 _ACCEPTED = (b"grpc-accept-encoding", b"identity, deflate, gzip")
-#: The heads of responses with messages, by the encoding of these.
+#: The headers of responses with messages, by the encoding of these.
 OPENING = {
     encoding: header_blocks.write(
         [
@@ -56,7 +56,7 @@ OPENING = {
 WELL = header_blocks.write([(b"grpc-status", b"0")])
 
 
-class MalformedHead(Exception):
+class MalformedHeaders(Exception):
     """No request of gRPC: its stream is to be reset with `code`."""
 
     def __init__(self, code: ErrorCode) -> None:
@@ -65,7 +65,7 @@ class MalformedHead(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CallHead:
+class RequestHeaders:
     """What a client says of a call before its messages.
 
     `timeout_s` is None if it will wait for ever. `fields` are the metadata in their order, binary
@@ -80,10 +80,10 @@ class CallHead:
     accepted: tuple[str, ...]
 
 
-def read(fields: Fields) -> CallHead:
-    """The head that these fields are.
+def read_request(fields: Fields) -> RequestHeaders:
+    """The headers that these fields are.
 
-    Raises MalformedHead, or CallFailed for what the client is told of.
+    Raises MalformedHeaders, or CallFailed for what the client is told of.
     """
     pseudo: dict[bytes, bytes] = {}
     own: dict[bytes, bytes] = {}
@@ -91,11 +91,11 @@ def read(fields: Fields) -> CallHead:
     for name, value in fields:
         if name[:1] == b":":
             if name not in _PSEUDO or name in pseudo or own or metadata:
-                raise MalformedHead(ErrorCode.PROTOCOL_ERROR)
+                raise MalformedHeaders(ErrorCode.PROTOCOL_ERROR)
             pseudo[name] = value
             continue
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or name in _CONNECTION:
-            raise MalformedHead(ErrorCode.PROTOCOL_ERROR)
+            raise MalformedHeaders(ErrorCode.PROTOCOL_ERROR)
         if name in _OWN:
             own[name] = value
         else:
@@ -103,9 +103,9 @@ def read(fields: Fields) -> CallHead:
     _check(pseudo, own)
     encoding = own.get(b"grpc-encoding", b"identity").decode("latin-1")
     if encoding not in INFLATE:
-        raise MalformedHead(ErrorCode.INTERNAL_ERROR)
+        raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
     accepted = own.get(b"grpc-accept-encoding", b"").decode("latin-1").split(",")
-    return CallHead(
+    return RequestHeaders(
         pseudo.get(b":path", b"").decode("latin-1"),
         {
             name.decode(): value.decode("utf-8", "surrogateescape")
@@ -121,13 +121,13 @@ def read(fields: Fields) -> CallHead:
 def _check(pseudo: Mapping[bytes, bytes], own: Mapping[bytes, bytes]) -> None:
     """Find what is missing or wrong, in the order and the words of Triton's library."""
     if not own.get(b"content-type", _CONTENT_TYPE).startswith(_CONTENT_TYPE):
-        raise MalformedHead(ErrorCode.INTERNAL_ERROR)
+        raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
     if own.get(b"content-type", _CONTENT_TYPE)[len(_CONTENT_TYPE) :][:1] not in (b"", b"+", b";"):
-        raise MalformedHead(ErrorCode.INTERNAL_ERROR)
+        raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
     if own.get(b"te", b"trailers") != b"trailers":
-        raise MalformedHead(ErrorCode.INTERNAL_ERROR)
+        raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
     if pseudo.get(b":scheme", b"http") not in (b"http", b"https"):
-        raise MalformedHead(ErrorCode.INTERNAL_ERROR)
+        raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
     if pseudo.get(b":method", b"POST") != b"POST":
         raise CallFailed(Status.UNKNOWN, "Bad method header")
     for name in (b":method", b"te", b":scheme", b":path", b":authority"):
@@ -145,7 +145,7 @@ def _value(name: bytes, value: bytes) -> bytes:
         try:
             return binascii.a2b_base64(first + b"=" * (-len(first) % 4), strict_mode=True)
         except binascii.Error:
-            raise MalformedHead(ErrorCode.INTERNAL_ERROR) from None
+            raise MalformedHeaders(ErrorCode.INTERNAL_ERROR) from None
     return value
 
 
@@ -154,7 +154,7 @@ def _timeout_s(value: bytes | None) -> float | None:
         return None
     found = _TIMEOUT.fullmatch(value)
     if found is None:
-        raise MalformedHead(ErrorCode.INTERNAL_ERROR)
+        raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
     number = int(found[1][:18])
     seconds = min(number * _UNIT_S[found[2]], _LONGEST_S)
     return max(seconds, _SHORTEST_S) if number else 0.0

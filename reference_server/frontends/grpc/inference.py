@@ -17,7 +17,7 @@ from reference_server.codecs.response_forms import ResponseForm
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
-from reference_server.frontends.grpc.calls import Call, Method, described
+from reference_server.frontends.grpc.calls import Call, Method, described_defect
 from reference_server.gateway.inference import Inference, Inferences, TraceEvents
 from reference_server.repository.versions import ServedModel
 
@@ -77,7 +77,7 @@ class _UnaryCall:
         except ServerError as error:
             self._call.end(error)
         except Exception as defect:  # a defect of ours must not leave the client waiting
-            self._call.end(described(defect))
+            self._call.end(described_defect(defect))
 
     def half_close(self) -> None:
         """Nothing follows the one message in any case."""
@@ -147,7 +147,7 @@ class _StreamCall:
         except ServerError as error:
             (asked or self._asked(received, decoupled=False)).refuse(error)
         except Exception as defect:
-            (asked or self._asked(received, decoupled=False)).refuse(described(defect))
+            (asked or self._asked(received, decoupled=False)).refuse(described_defect(defect))
 
     def _asked(self, received: ReceivedRequest, *, decoupled: bool) -> _StreamedRequest:
         if decoupled:

@@ -16,11 +16,11 @@ from reference_server.frontends.background import Background
 from reference_server.frontends.grpc import inference
 from reference_server.frontends.grpc.calls import (
     Call,
+    CallHandler,
     Method,
-    Running,
-    delegated,
-    deliberated,
+    blocking,
     immediate,
+    maybe_blocking,
 )
 from reference_server.frontends.mailbox import Mailbox
 from reference_server.gateway.gateway import Gateway
@@ -102,7 +102,7 @@ class _CoreMethods:
         return {
             "ServerLive": immediate(pb.ServerLiveRequest, self._live),
             "ServerReady": immediate(pb.ServerReadyRequest, self._ready),
-            "ModelReady": deliberated(pb.ModelReadyRequest, self._model_ready, self._background),
+            "ModelReady": maybe_blocking(pb.ModelReadyRequest, self._model_ready, self._background),
             "ServerMetadata": immediate(pb.ServerMetadataRequest, self._server_metadata),
             "ModelMetadata": immediate(pb.ModelMetadataRequest, self._model_metadata),
             "ModelConfig": immediate(pb.ModelConfigRequest, self._model_config),
@@ -239,9 +239,9 @@ def _repository(control: RepositoryControl, background: Background) -> Mapping[s
         return pb.RepositoryModelUnloadResponse()
 
     return {
-        "RepositoryIndex": delegated(pb.RepositoryIndexRequest, index, background),
-        "RepositoryModelLoad": delegated(pb.RepositoryModelLoadRequest, load, background),
-        "RepositoryModelUnload": delegated(pb.RepositoryModelUnloadRequest, unload, background),
+        "RepositoryIndex": blocking(pb.RepositoryIndexRequest, index, background),
+        "RepositoryModelLoad": blocking(pb.RepositoryModelLoadRequest, load, background),
+        "RepositoryModelUnload": blocking(pb.RepositoryModelUnloadRequest, unload, background),
     }
 
 
@@ -261,7 +261,7 @@ def _restricted(name: str, method: Method, restrictions: Mapping[str, Restrictio
         return method
     key, value = f"{_METADATA_PREFIX}{restriction.key}", restriction.value
 
-    def start(call: Call) -> Running:
+    def start(call: Call) -> CallHandler:
         if call.metadata(key.lower()) == value:
             return method.start(call)
         call.end(unavailable(f"This protocol is restricted, expecting header '{key}'"))

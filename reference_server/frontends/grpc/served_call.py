@@ -7,8 +7,8 @@ from typing import Protocol
 
 from reference_server.codecs.proto_wire import UNREADABLE, Data
 from reference_server.core.errors import ServerError
-from reference_server.frontends.grpc.calls import STATUS, CallFailed, Method, Running, Status
-from reference_server.frontends.grpc.headers import CallHead
+from reference_server.frontends.grpc.calls import STATUS, CallFailed, CallHandler, Method, Status
+from reference_server.frontends.grpc.headers import RequestHeaders
 from reference_server.frontends.grpc.messages import INFLATE, MessageReader
 
 _TOO_LATE = "Deadline Exceeded"
@@ -50,11 +50,11 @@ class Responder(Protocol):
         """End a call badly; `opened` if its response has begun."""
 
 
-class _Nobody:
-    """Who runs a call that has ended."""
+class _EndedHandler:
+    """The handler of a call that has ended."""
 
     def receive(self, message: Data) -> None:
-        """Heard by nobody, as all that follows."""
+        """Ignored, as all that follows."""
 
     def half_close(self) -> None:
         """As above."""
@@ -63,38 +63,40 @@ class _Nobody:
         """As above."""
 
 
-_NOBODY = _Nobody()
+_ENDED = _EndedHandler()
 
 
 class ServedCall:
-    """A call from its head to its end: `begin`, then what the client does."""
+    """A call from its headers to its end: `begin`, then what the client does."""
 
     __slots__ = (
         "_answer",
         "_encoding",
+        "_handler",
         "_has_ended",
         "_has_message",
-        "_head",
+        "_headers",
         "_is_open",
         "_reader",
         "_responder",
-        "_running",
         "_stream_id",
         "_streams",
         "_timer",
     )
 
-    def __init__(self, responder: Responder, stream_id: int, head: CallHead, encoding: str) -> None:
+    def __init__(
+        self, responder: Responder, stream_id: int, headers: RequestHeaders, encoding: str
+    ) -> None:
         self._responder = responder
         self._stream_id = stream_id
-        self._head = head
+        self._headers = headers
         self._encoding = encoding
-        self._reader = MessageReader(INFLATE[head.encoding])
+        self._reader = MessageReader(INFLATE[headers.encoding])
         self._streams = False
         self._answer: Data | None = None
         self._has_message = False
         self._has_ended = False
-        self._running: Running = _NOBODY
+        self._handler: CallHandler = _ENDED
         self._is_open = False  # the response has begun
         self._timer: Timer | None = None
 
@@ -102,11 +104,11 @@ class ServedCall:
 
     def metadata(self, name: str) -> str | None:
         """The first value that the client sent under this name."""
-        return self._head.metadata.get(name)
+        return self._headers.metadata.get(name)
 
     def fields(self) -> Sequence[tuple[bytes, bytes]]:
         """All metadata, in their order."""
-        return self._head.fields
+        return self._headers.fields
 
     def send(self, message: bytes) -> None:
         """Send a message; the one of a call that has only one waits for its end."""
@@ -136,11 +138,11 @@ class ServedCall:
 
     def begin(self, method: Method, clock: Clock) -> None:
         """Start the method, which may end the call at once."""
-        timeout_s = self._head.timeout_s
+        timeout_s = self._headers.timeout_s
         self._streams = method.streams
-        running = method.start(self)
+        handler = method.start(self)
         if not self._has_ended:
-            self._running = running
+            self._handler = handler
         if timeout_s == 0:
             self._expire()
         elif timeout_s is not None and not self._has_ended:
@@ -153,7 +155,7 @@ class ServedCall:
         try:
             for message in self._reader.feed(data):
                 self._has_message = True
-                self._running.receive(message)
+                self._handler.receive(message)
                 if self._has_ended or not self._streams:
                     return  # what follows does not matter, and is not worth unpacking
         except CallFailed as failure:
@@ -164,21 +166,21 @@ class ServedCall:
         if self._has_ended:
             return
         if self._streams or self._has_message:
-            self._running.half_close()
+            self._handler.half_close()
         else:
             self._fail(Status.INTERNAL, UNREADABLE)
 
     def cancel(self) -> None:
         """The client is gone, or has given up the call."""
         if not self._has_ended:
-            running = self._running
+            handler = self._handler
             self._close()
-            running.cancel()
+            handler.cancel()
 
     def stop(self) -> None:
         """The server is to end: take nothing more from the client of a stream."""
         if self._streams and not self._has_ended:
-            self._running.half_close()
+            self._handler.half_close()
 
     # -- inside
 
@@ -198,6 +200,6 @@ class ServedCall:
 
     def _close(self) -> None:
         self._has_ended = True
-        self._running = _NOBODY  # which knows this call, and would keep it and its messages
+        self._handler = _ENDED  # which knows this call, and would keep it and its messages
         if self._timer is not None:
             self._timer.cancel()

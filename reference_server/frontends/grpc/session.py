@@ -14,7 +14,7 @@ from typing import Any
 from reference_server.codecs.proto_wire import Data
 from reference_server.frontends.grpc import headers, messages
 from reference_server.frontends.grpc.calls import CallFailed, Method, Status
-from reference_server.frontends.grpc.headers import CallHead, MalformedHead
+from reference_server.frontends.grpc.headers import MalformedHeaders, RequestHeaders
 from reference_server.frontends.grpc.http2.connection import Http2Connection
 from reference_server.frontends.grpc.http2.frames import ErrorCode
 from reference_server.frontends.grpc.http2.header_blocks import Fields
@@ -62,8 +62,8 @@ class Session:
         self._strikes = PingStrikes(options)
         self._calls: dict[int, ServedCall] = {}
         self._fields: Fields = ()
-        self._head: CallHead | None = None  # of `_fields`
-        self._encoding = ""  # of the messages to who sends that head
+        self._headers: RequestHeaders | None = None  # of `_fields`
+        self._encoding = ""  # of the messages to who sends those headers
         self._has_told = False  # the client was sent something since pings were looked at
         self._is_receiving = False
         self._is_ending = False
@@ -153,21 +153,23 @@ class Session:
         stream_id, fields, ended = event
         try:
             # A client that repeats itself gives the very same fields.
-            if fields is not self._fields or self._head is None:
-                self._head = None
-                self._head, self._fields = headers.read(fields), fields
-                self._encoding = headers.response_encoding(self._compression, self._head.accepted)
-            head = self._head
-            method = self._table.get(head.path)
+            if fields is not self._fields or self._headers is None:
+                self._headers = None
+                self._headers, self._fields = headers.read_request(fields), fields
+                self._encoding = headers.response_encoding(
+                    self._compression, self._headers.accepted
+                )
+            request = self._headers
+            method = self._table.get(request.path)
             if method is None:
                 raise CallFailed(Status.UNIMPLEMENTED)
-        except MalformedHead as fault:
+        except MalformedHeaders as fault:
             self._http2.reset(stream_id, fault.code)
             return
         except CallFailed as failure:
             self.fail(stream_id, failure.status, failure.message, opened=False)
             return
-        call = self._calls[stream_id] = ServedCall(self, stream_id, head, self._encoding)
+        call = self._calls[stream_id] = ServedCall(self, stream_id, request, self._encoding)
         call.begin(method, self._clock)
         if ended:
             call.half_close()

@@ -52,7 +52,7 @@ class HttpHandlers:
         self._shared_memory = shared_memory
         self._control = control
         self._background = background or Background(loop)
-        self._demands = _demands(restrictions or {})
+        self._required_headers = _required_headers(restrictions or {})
         answers = Mailbox(loop, deliver)
         self._inference = inference.InferenceHandlers(
             Inferences(
@@ -91,9 +91,9 @@ class HttpHandlers:
             request.reply_error(status_codes.NOT_FOUND, "Not Found", as_json=False)
             return
         operation = route.operation
-        demand = self._demands.get(operation)
-        if demand is not None and request.header(demand[0]) != demand[1].value:
-            message = f"This API is restricted, expecting header '{demand[1].key}'"
+        required = self._required_headers.get(operation)
+        if required is not None and request.header(required[0]) != required[1].value:
+            message = f"This API is restricted, expecting header '{required[1].key}'"
             request.reply_error(status_codes.FORBIDDEN, message, as_json=False)
             return
         as_json = operation not in _PLAIN
@@ -256,7 +256,7 @@ class HttpHandlers:
         self._background.run(work, done, failed)
 
 
-def _demands(
+def _required_headers(
     restrictions: Mapping[str, Restriction],
 ) -> dict[Operation, tuple[bytes, Restriction]]:
     """The header, in lower case, that each restricted operation demands."""

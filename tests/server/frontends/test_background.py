@@ -53,6 +53,6 @@ def test_an_answer_that_comes_too_late_is_lost():
     asyncio.run(scene())
     may_end.set()
     for thread in threading.enumerate():
-        if thread.name == "aside":
+        if thread.name == "background":
             thread.join()
     assert threading.active_count() <= threads

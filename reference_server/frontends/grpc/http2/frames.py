@@ -264,7 +264,7 @@ class Limits:
         return frames.frame(frames.SETTINGS, payload=payload) + frames.window_update(0, wider)
 
 
-def parse(payload: memoryview) -> dict[int, int]:
+def parse_settings(payload: memoryview) -> dict[int, int]:
     """The settings in a SETTINGS frame; of equal ones the last. Raises ConnectionFault."""
     if len(payload) % _PAIR.size:
         raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a broken length")

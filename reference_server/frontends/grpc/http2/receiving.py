@@ -19,7 +19,7 @@ from reference_server.frontends.grpc.http2.frames import (
 from reference_server.frontends.grpc.http2.header_blocks import BlockAssembler, Fields, HeaderReader
 from reference_server.frontends.grpc.http2.sending import Sender
 from reference_server.frontends.grpc.http2.stream_table import StreamTable
-from reference_server.frontends.grpc.http2.streams import ReceiveWindow, Stream
+from reference_server.frontends.grpc.http2.streams import FlowControlWindow, Stream
 
 #: What SETTINGS cost, in frames without use, and for each stream that they may touch.
 _SETTINGS_COST = 10
@@ -38,8 +38,8 @@ class Receiver:
         self._frames = FrameReader(limits.max_frame, limits.max_header_block)
         self._header_reader = HeaderReader(limits.max_header_block)
         self._blocks = BlockAssembler(limits.max_header_block)
-        self._window = ReceiveWindow(limits.connection_window)
-        self._guard = Guard()
+        self._window = FlowControlWindow(limits.connection_window)
+        self._guard = AbuseLimits()
         self.is_greeted = False
         self._now_s = 0.0
         self._events: list[Event] = []
@@ -190,7 +190,7 @@ class Receiver:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "settings that acknowledge")
             return
         self._sender.output.append(frames.frame(frames.SETTINGS, ACK))
-        self._sender.apply(frames.parse(payload), tuple(self._streams.values()))
+        self._sender.apply(frames.parse_settings(payload), tuple(self._streams.values()))
         self._table.settle()
 
     def _on_push_promise(self, _: int, stream_id: int, payload: memoryview) -> None:
@@ -265,7 +265,7 @@ _HANDLERS: dict[int, Callable[[Receiver, int, int, memoryview], None]] = {
 }
 
 
-class Allowance:
+class RateAllowance:
     """At most `burst` at once, and `per_s` for each second."""
 
     def __init__(self, what: str, burst: float, per_s: float) -> None:
@@ -290,15 +290,15 @@ class Allowance:
 YOUNG_S = 0.05
 
 
-class Guard:
+class AbuseLimits:
     """The allowances of one connection."""
 
     def __init__(self) -> None:
         #: Streams that are given up as soon as they are opened: each makes work that nobody waits
         #: for, and those that are open at once are no limit to them.
-        self.resets = Allowance("streams that are reset", burst=2_000, per_s=1_000)
+        self.resets = RateAllowance("streams that are reset", burst=2_000, per_s=1_000)
         #: Pings, settings, empty DATA, priorities, unknown frames, and frames of streams that were.
-        self.idle_frames = Allowance("frames without use", burst=10_000, per_s=1_000)
+        self.idle_frames = RateAllowance("frames without use", burst=10_000, per_s=1_000)
 
 
 class RequestBegan(NamedTuple):

@@ -33,7 +33,7 @@ class Stream:
         self.id = stream_id
         self.opened_s = opened_s
         self.send_window = send_window
-        self.receive_window = ReceiveWindow(receive_window)
+        self.receive_window = FlowControlWindow(receive_window)
         self.queue: deque[Part] = deque()
         self.queued_bytes = 0
         self.trailers: bytes | None = None
@@ -44,7 +44,7 @@ class Stream:
         return f"<Stream {self.id} {state}, {self.queued_bytes} bytes wait>"
 
 
-class ReceiveWindow:
+class FlowControlWindow:
     """The window of a stream, or of a connection, which is refilled when half of it is used.
 
     What arrives is used at once; to hold a client up, the refill is put off.

@@ -10,13 +10,13 @@ from support.http2 import head
 
 from reference_server.frontends.grpc import headers
 from reference_server.frontends.grpc.calls import CallFailed, Status
-from reference_server.frontends.grpc.headers import MalformedHead
+from reference_server.frontends.grpc.headers import MalformedHeaders
 from reference_server.frontends.grpc.http2.frames import ErrorCode
 from reference_server.options import Compression
 
 
 def read(*more, **changed):
-    return headers.read(
+    return headers.read_request(
         tuple((name.encode(), value.encode()) for name, value in head("/t.T/u", *more, **changed))
     )
 
@@ -73,7 +73,7 @@ def test_what_the_client_is_told(changed, message):
         if not (path and name == ":path")
     ]
     with pytest.raises(CallFailed) as caught:
-        headers.read(tuple(fields))
+        headers.read_request(tuple(fields))
     assert (caught.value.status, caught.value.message) == (Status.UNKNOWN, message)
 
 
@@ -96,7 +96,7 @@ def test_a_host_is_an_authority():
     ids=["upper", "empty", "space", "line", "connection", "chunked", "pseudo late", "status"],
 )
 def test_what_http2_forbids(more, changed):
-    with pytest.raises(MalformedHead) as caught:
+    with pytest.raises(MalformedHeaders) as caught:
         read(*more, **changed)
     assert caught.value.code is ErrorCode.PROTOCOL_ERROR
 
@@ -116,7 +116,7 @@ def test_what_http2_forbids(more, changed):
     ids=["json", "grpcx", "te", "scheme", "encoding", "timeout", "negative", "base64"],
 )
 def test_what_is_no_grpc(more, changed):
-    with pytest.raises(MalformedHead) as caught:
+    with pytest.raises(MalformedHeaders) as caught:
         read(*more, **changed)
     assert caught.value.code is ErrorCode.INTERNAL_ERROR
 

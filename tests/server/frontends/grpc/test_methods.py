@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2 as pb
 from reference_server.core.errors import Code, ServerError
 from reference_server.frontends.background import Background
 from reference_server.frontends.grpc import methods
-from reference_server.frontends.grpc.calls import STATUS, delegated
+from reference_server.frontends.grpc.calls import STATUS, blocking
 from reference_server.frontends.http import routes
 
 MODEL = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] } '
@@ -157,7 +157,7 @@ def test_work_that_blocks_is_left_to_another_thread():
         def run(self, work, done, failed):
             handed.append((work, done, failed))
 
-    method = delegated(pb.ServerLiveRequest, lambda _: b"done", HandedOver(None))
+    method = blocking(pb.ServerLiveRequest, lambda _: b"done", HandedOver(None))
     frontend = GrpcFrontend()
     frontend.table = {SERVICE + "Slow": method}
     call, running = frontend.start("Slow")

@@ -94,10 +94,8 @@ def test_a_version_may_be_too_large(text):
 
 @pytest.mark.parametrize("verb", ["", "/config", "/stats", "/generate", "/ready", "/infer"])
 def test_a_version_that_is_too_large_is_an_invalid_argument(verb):
-    request = (post if verb in ("/infer", "/generate") else get)(
-        f"/v2/models/m/versions/{2**63}{verb}"
-    )
-    reply = Frontend().ask(request)
+    path = f"/v2/models/m/versions/{2**63}{verb}"
+    reply = Frontend().ask(post(path, b"") if verb in ("/infer", "/generate") else get(path))
     assert reply.status == 400
     assert b"(details: stol)" in reply.body
     assert (reply.header("Content-Type") == "text/plain") == (verb in ("/ready", "/infer"))

@@ -24,9 +24,9 @@ from support.http2 import (
 
 from reference_server.frontends.grpc.http2.frames import ConnectionFault, ErrorCode
 from reference_server.frontends.grpc.http2.receiving import (
-    Allowance,
     ConnectionFailed,
     DataCame,
+    RateAllowance,
     RequestBegan,
     RequestEnded,
     StreamGone,
@@ -214,7 +214,7 @@ def test_the_rest_of_a_request_that_was_refused_may_come():
 
 
 def test_an_allowance_grows_no_further_than_its_burst():
-    allowance = Allowance("things", burst=2, per_s=1)
+    allowance = RateAllowance("things", burst=2, per_s=1)
     allowance.spend(0)
     allowance.spend(1_000)
     allowance.spend(1_000)
