@@ -125,11 +125,11 @@ class QuantileSketch:
         """Count `value`."""
         self._buffer.append(value)
         if len(self._buffer) >= _BUFFERED:
-            self._settle()
+            self._merge_buffer()
 
     def value_at(self, quantile: float) -> float:
         """A value that about this share of all values does not exceed; NaN if there are none."""
-        self._settle()
+        self._merge_buffer()
         if not self._items:
             return math.nan
         wanted = math.ceil(quantile * self._count)
@@ -154,7 +154,7 @@ class QuantileSketch:
             allowed = min(allowed, 2 * error * share)
         return allowed
 
-    def _settle(self) -> None:
+    def _merge_buffer(self) -> None:
         """Put what is buffered in its place, and drop what nobody needs."""
         if not self._buffer:
             return

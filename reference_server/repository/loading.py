@@ -188,7 +188,7 @@ class LoadPlan:
     """What an operation is to load: the models, wave by wave, and those that cannot be."""
 
     waves: Sequence[Sequence[str]]
-    source: Mapping[str, ModelSource]
+    sources: Mapping[str, ModelSource]
     errors: Mapping[str, ServerError]
 
 
@@ -229,7 +229,7 @@ class LoadPlanRunner:
     def _load_one(
         self, plan: LoadPlan, name: str, before: Mapping[str, ServerError], outcome: LoadOutcome
     ) -> None:
-        source = plan.source[name]
+        source = plan.sources[name]
         try:
             self._check(source, before, outcome)
             outcome.attempted.add(name)
@@ -237,7 +237,7 @@ class LoadPlanRunner:
         except ServerError as error:
             outcome.failed[name] = error
             log.error("failed to load '%s': %s", name, error.described())
-            if not plan.source.keys().isdisjoint(source.steps):
+            if not plan.sources.keys().isdisjoint(source.steps):
                 # It would go on with models that may have been replaced by now.
                 outcome.retired.extend(self._rollout.withdraw(name))
 

@@ -54,7 +54,7 @@ class Repository:
         # What follows is read and changed under this lock; it is never held while a model loads.
         self._changed = threading.Condition()
         self._graph = DependencyGraph()
-        self._known: dict[str, ModelSource] = {}
+        self._sources: dict[str, ModelSource] = {}
         self._claimed: set[str] = set()
         self._errors: dict[str, ServerError] = {}  # of models that could be read, not loaded
         self._unreadable: dict[str, ServerError] = {}
@@ -70,10 +70,10 @@ class Repository:
         names = self._poller.names()
         with self._changed:
             self._changed.wait_for(lambda: not self._claimed)
-            found = self._poller.poll(names, self._known)
+            found = self._poller.poll(names, self._sources)
             # One that is there but cannot be read goes on to serve as it was.
-            self._unload_now(set(self._known) - set(names))
-            plan = self._adopt(found)
+            self._unload_now(set(self._sources) - set(names))
+            plan = self._take_over(found)
         self._carry_out(plan)
         with self._changed:
             return not self._errors and not self._unreadable
@@ -105,10 +105,10 @@ class Repository:
             return {name: _not_polled(name) for name in names}
         try:
             with self._changed:
-                found = self._poller.poll(names, self._known, override, files)
+                found = self._poller.poll(names, self._sources, override, files)
                 while not self._is_free(found, names):
                     self._changed.wait()
-                    found = self._poller.poll(names, self._known, override, files)
+                    found = self._poller.poll(names, self._sources, override, files)
                 if files is not None and not names.isdisjoint(found.changed):
                     files.hold()
                 refused = {
@@ -116,8 +116,8 @@ class Repository:
                     for name in names - set(found.changed)
                     if not self._graph.used({name}).isdisjoint(found.failed)
                 }
-                plan = self._adopt(found)
-                for name in names - set(refused) - set(plan.source):
+                plan = self._take_over(found)
+                for name in names - set(refused) - set(plan.sources):
                     # It is as it was, and may be as little to be loaded as it was.
                     if not self._registry.ready(name):
                         refused[name] = internal(
@@ -141,7 +141,7 @@ class Repository:
             used.update(source.steps)
         return self._claimed.isdisjoint(touched | used)
 
-    def _adopt(self, found: PollResult) -> LoadPlan:
+    def _take_over(self, found: PollResult) -> LoadPlan:
         """Take over what a poll found, and claim what that touches. Under the lock."""
         self._unreadable.update(found.failed)
         for name in found.read:
@@ -153,7 +153,7 @@ class Repository:
         self._claimed |= touched
         return LoadPlan(
             list(self._graph.waves(touched)),
-            {name: self._known[name] for name in touched},
+            {name: self._sources[name] for name in touched},
             self._graph.errors(touched),
         )
 
@@ -164,13 +164,13 @@ class Repository:
             self._plans.load(plan, self._errors, outcome)
         finally:
             with self._changed:
-                for name, source in plan.source.items():
+                for name, source in plan.sources.items():
                     self._errors.pop(name, None)
                     if name in outcome.failed:
                         self._errors[name] = outcome.failed[name]
                     failed = name in outcome.failed and name in outcome.attempted
                     self._remember(name, source.after(failed=failed))
-                self._claimed.difference_update(plan.source)
+                self._claimed.difference_update(plan.sources)
                 self._changed.notify_all()
             self._draining.begin(outcome.retired)
         return outcome.failed
@@ -196,7 +196,7 @@ class Repository:
         for name in removed:
             self._errors.pop(name, None)
             self._unreadable.pop(name, None)
-            self._release(self._known.pop(name))
+            self._release(self._sources.pop(name))
         retired: list[ServedModel] = []
         for name in sorted(removed | users):
             retired.extend(self._rollout.withdraw(name))
@@ -205,7 +205,7 @@ class Repository:
             try:
                 if name in errors:
                     raise errors[name]
-                self._plans.check_steps(self._known[name], self._errors)
+                self._plans.check_steps(self._sources[name], self._errors)
             except ServerError as error:
                 log.error("%s", error.described())
                 self._errors[name] = error
@@ -213,8 +213,8 @@ class Repository:
 
     def _remember(self, name: str, source: ModelSource) -> None:
         """Remember what a model is to be loaded from, and let go of what was known before."""
-        before = self._known.get(name)
-        self._known[name] = source
+        before = self._sources.get(name)
+        self._sources[name] = source
         if before is not None and before.folder is not source.folder:
             self._release(before)
 
@@ -228,9 +228,9 @@ class Repository:
         self._draining.begin(self.all())
         self._draining.join()
         with self._changed:
-            for source in self._known.values():
+            for source in self._sources.values():
                 self._release(source)
-            self._known.clear()
+            self._sources.clear()
 
     # -------------------------------------------------------------------------------- reading
 
@@ -276,7 +276,7 @@ class Repository:
     @property
     def is_complete(self) -> bool:
         """True if every version that was to be loaded is ready, or unloaded on request."""
-        return self._registry.is_settled
+        return self._registry.is_as_wanted
 
 
 def _not_polled(name: str) -> ServerError:

@@ -98,8 +98,8 @@ class VersionRecord:
         return self.state, self.reason
 
     @property
-    def is_settled(self) -> bool:
-        """True if the version is as it was asked to be: ready, or unloaded on request."""
+    def is_as_wanted(self) -> bool:
+        """True if the version is as it was wanted: ready, or unloaded on request."""
         state, reason = self.shown
         return state is State.READY or reason == UNLOADED
 
@@ -177,12 +177,13 @@ class VersionRegistry:
         return _ready(self._records.get(name, {}))
 
     @property
-    def is_settled(self) -> bool:
+    def is_as_wanted(self) -> bool:
         """True if each model has a version, and each version is ready or unloaded on request."""
         with self._lock:
             entries = list(self._records.values())
         return all(
-            records and all(record.is_settled for record in records.values()) for records in entries
+            records and all(record.is_as_wanted for record in records.values())
+            for records in entries
         )
 
 

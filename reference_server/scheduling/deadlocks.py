@@ -38,7 +38,7 @@ class _Waiting:
 
 
 class DeadlockDetector:
-    """The waiting instances. Not thread-safe."""
+    """Knows who waits for whom, and refuses a wait that could never end. Not thread-safe."""
 
     def __init__(self) -> None:
         self._waits: dict[Member, _Waiting] = {}

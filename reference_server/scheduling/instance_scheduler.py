@@ -36,7 +36,7 @@ class InstanceScheduler:
 
     `open` before anything else; `submit` from any thread; `close` once, from a thread that may
     wait. Never reopened. With a `limiter` an instance takes a batch only when it is its turn;
-    `shares` are the instances' there.
+    `rate_limited` are the instances there.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class InstanceScheduler:
         recorder: Recorder,
         clock: Clock,
         limiter: RateLimiter | None = None,
-        shares: Sequence[RateLimitedInstance] = (),
+        rate_limited: Sequence[RateLimitedInstance] = (),
     ) -> None:
         self._model = model_name, model_version
         self._work = work
@@ -63,7 +63,7 @@ class InstanceScheduler:
         self._busy = 0  # instances that are open and not idle
         self._timer = Timer(f"{model_name} timer", clock, self._on_timer)
         self._limiter = limiter
-        self._shares = shares
+        self._rate_limited = rate_limited
         self._asking: set[int] = set()
 
     def __repr__(self) -> str:
@@ -119,7 +119,7 @@ class InstanceScheduler:
             self._carry_out(plan)
         if self._limiter is not None:
             # It has asked for another turn by now, so that its rank counts among the others'.
-            self._limiter.end(self._shares[worker.number])
+            self._limiter.end(self._rate_limited[worker.number])
         return own
 
     def _on_timer(self) -> None:
@@ -182,7 +182,7 @@ class InstanceScheduler:
             # Whoever got nothing asks again when something has happened, not at once.
             plan = self._decide(now, asks=batch is not None)
         if not batch:
-            self._limiter.end(self._shares[worker.number], used=False)
+            self._limiter.end(self._rate_limited[worker.number], used=False)
         if plan is not None:
             self._carry_out(plan)
 
@@ -191,7 +191,7 @@ class InstanceScheduler:
             self._executor.refuse(refusal)
         for worker in plan.asking:
             assert self._limiter is not None
-            self._limiter.ask(self._shares[worker.number], partial(self._granted, worker))
+            self._limiter.ask(self._rate_limited[worker.number], partial(self._granted, worker))
 
     def close(self) -> None:
         """Run what waits, without further delay, then close the instances; waits for both."""
@@ -205,7 +205,7 @@ class InstanceScheduler:
             worker.join()
         self._timer.close()
         if self._limiter is not None:
-            self._limiter.remove(self._shares)
+            self._limiter.remove(self._rate_limited)
 
 
 class _Worker(threading.Thread):

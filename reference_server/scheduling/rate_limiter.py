@@ -49,7 +49,7 @@ class ResourceManager:
         return f"ResourceManager({len(self._waiting)} waiting; in use: {used or 'nothing'})"
 
     def add(self, instances: Iterable[InstanceConfig]) -> list[RateLimitedInstance]:
-        """Shares for the instances of one model.
+        """What stands for the instances of one model.
 
         Raises ServerError INVALID_ARG if one could never execute, or if a resource is the whole
         server's for one instance and a device's for another.
@@ -64,7 +64,7 @@ class ResourceManager:
                         "resource in the model configuration."
                     )
         if self._limits is not None:
-            for name, needed in sorted(_most(share for _, share in added).items()):
+            for name, needed in sorted(_most(limited for _, limited in added).items()):
                 limit = self._limits.get((name, scopes[name]), 0)
                 if needed > limit:
                     raise invalid_arg(
@@ -73,29 +73,29 @@ class ResourceManager:
                         f"{needed}"
                     )
         self._members += added
-        return [share for _, share in added]
+        return [limited for _, limited in added]
 
-    def remove(self, shares: Iterable[RateLimitedInstance]) -> list[RateLimitedInstance]:
+    def remove(self, instances: Iterable[RateLimitedInstance]) -> list[RateLimitedInstance]:
         """Forget the instances of a model that is closed. Returns those whose turn it is now."""
-        gone = set(map(id, shares))
+        gone = set(map(id, instances))
         self._members = [member for member in self._members if id(member[1]) not in gone]
         return self._grant()
 
-    def ask(self, share: RateLimitedInstance) -> list[RateLimitedInstance]:
+    def ask(self, limited: RateLimitedInstance) -> list[RateLimitedInstance]:
         """An instance has something to run. Returns those whose turn it is now."""
-        self._waiting.append(share)
+        self._waiting.append(limited)
         return self._grant()
 
-    def give_back(self, share: RateLimitedInstance) -> list[RateLimitedInstance]:
+    def give_back(self, limited: RateLimitedInstance) -> list[RateLimitedInstance]:
         """An instance has run. Returns those whose turn it is now."""
-        for name, count in share.needs.items():
+        for name, count in limited.needs.items():
             self._used[name] -= count
         return self._grant()
 
     def _available(self) -> Mapping[str, int]:
         """How much there is of each resource that is needed."""
         if self._limits is None:
-            return _most(share for _, share in self._members)
+            return _most(limited for _, limited in self._members)
         return {
             resource.name: self._limits.get((resource.name, resource.is_global), 0)
             for instance, _ in self._members
@@ -107,19 +107,21 @@ class ResourceManager:
         total = self._available()
         granted: list[RateLimitedInstance] = []
         reserved: dict[str, int] = {}
-        for share in sorted(self._waiting, key=lambda share: share.rank):
+        # Who does not fit reserves what it needs: those behind it by rank get none of that, so that
+        # nobody is passed over for needing more.
+        for limited in sorted(self._waiting, key=lambda limited: limited.rank):
             fits = all(
                 self._used.get(name, 0) + reserved.get(name, 0) + count <= total.get(name, 0)
-                for name, count in share.needs.items()
+                for name, count in limited.needs.items()
             )
             taken = self._used if fits else reserved
-            for name, count in share.needs.items():
+            for name, count in limited.needs.items():
                 taken[name] = taken.get(name, 0) + count
             if fits:
-                share.turns += 1
-                granted.append(share)
-        for share in granted:
-            self._waiting.remove(share)
+                limited.turns += 1
+                granted.append(limited)
+        for limited in granted:
+            self._waiting.remove(limited)
         return granted
 
 
@@ -130,11 +132,11 @@ def _rate_limited(instance: InstanceConfig) -> RateLimitedInstance:
     return RateLimitedInstance(instance.priority, needs)
 
 
-def _most(shares: Iterable[RateLimitedInstance]) -> dict[str, int]:
+def _most(instances: Iterable[RateLimitedInstance]) -> dict[str, int]:
     """How much of each resource the neediest of them needs."""
     most: dict[str, int] = {}
-    for share in shares:
-        for name, count in share.needs.items():
+    for limited in instances:
+        for name, count in limited.needs.items():
             most[name] = max(count, most.get(name, 0))
     return most
 
@@ -147,31 +149,31 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def add(self, instances: Iterable[InstanceConfig]) -> list[RateLimitedInstance]:
-        """Shares for the instances of a model. Raises ServerError if one could never execute."""
+        """What stands for a model's instances. Raises ServerError if one could never execute."""
         with self._lock:
             return self._resources.add(instances)
 
-    def remove(self, shares: Iterable[RateLimitedInstance]) -> None:
+    def remove(self, instances: Iterable[RateLimitedInstance]) -> None:
         """Forget the instances of a model that is closed."""
         with self._lock:
-            granted = self._resources.remove(shares)
+            granted = self._resources.remove(instances)
         _notify(granted)
 
-    def ask(self, share: RateLimitedInstance, granted: Callable[[], None]) -> None:
+    def ask(self, limited: RateLimitedInstance, granted: Callable[[], None]) -> None:
         """Call `granted` once it is this instance's turn: maybe now, maybe on another's thread."""
         with self._lock:
-            share.granted = granted
-            now = self._resources.ask(share)
+            limited.granted = granted
+            now = self._resources.ask(limited)
         _notify(now)
 
-    def end(self, share: RateLimitedInstance, *, used: bool = True) -> None:
+    def end(self, limited: RateLimitedInstance, *, used: bool = True) -> None:
         """The turn is over; not `used`: there was nothing to execute after all."""
         with self._lock:
-            share.turns -= not used
-            granted = self._resources.give_back(share)
+            limited.turns -= not used
+            granted = self._resources.give_back(limited)
         _notify(granted)
 
 
-def _notify(shares: Iterable[RateLimitedInstance]) -> None:
-    for share in shares:
-        share.granted()
+def _notify(instances: Iterable[RateLimitedInstance]) -> None:
+    for limited in instances:
+        limited.granted()

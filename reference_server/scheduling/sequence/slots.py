@@ -21,13 +21,12 @@ _NEVER = 2**63
 
 @dataclass(slots=True, eq=False)
 class SequenceQueue:
-    """One sequence. Without a `slot` it stands in the backlog.
+    """One sequence: its requests in their order. Without a `slot` it stands in the backlog.
 
     `waiting` are its requests that have not been given out, `executing` how many have. `is_over`:
     its last request has come, so nothing joins any more; `has_expired`: because none came for too
-    long. `seen_ns` is when the newest request came,
-    `expires_ns` when it has waited in the backlog for too long. `states` are what the last request
-    left to the next, by the name of the input.
+    long. `seen_ns` is when the newest request came, `expires_ns` when it has waited in the backlog
+    for too long. `states` are what the last request left to the next, by the name of the input.
     """
 
     key: int | str
@@ -76,9 +75,8 @@ class SequenceSlots:
         self._free = [
             (number, instance) for number in range(slots_each) for instance in range(instances)
         ]
-        self._placed: dict[
-            int | str, SequenceQueue
-        ] = {}  # these two: by the id that requests join by
+        # By the id that requests join by: the sequences with a slot, and those in the backlog.
+        self._placed: dict[int | str, SequenceQueue] = {}
         self._queued: dict[int | str, SequenceQueue] = {}
         self._backlog: deque[SequenceQueue] = deque()
         self._next_expiry_ns = _NEVER  # no sequence with a slot is idle for long enough before
@@ -90,7 +88,7 @@ class SequenceSlots:
     # ------------------------------------------------------------------------------------ coming
 
     def enter(self, request: InferRequest, now_ns: int) -> SequenceQueue:
-        """Give `request` its place at the end of its sequence's sequence.
+        """Give `request` its place at the end of its sequence's queue.
 
         Raises ServerError INVALID_ARG, and then nothing has changed.
         """
@@ -124,6 +122,7 @@ class SequenceSlots:
         key = request.correlation_id
         starts = bool(request.flags & SequenceFlag.START)
         sequence = self._placed.get(key)
+        # It has lost its slot, though nobody has looked since: what comes now has to begin anew.
         if sequence is not None and self._is_idle(sequence, now_ns):
             sequence = None
         sequence = sequence or self._queued.get(key)
@@ -200,6 +199,8 @@ class SequenceSlots:
             or sequence.waiting
         ):
             return
+        # After its last request a sequence makes room at once: the next one's comes in a later
+        # batch of the same instance. Not so if the model may want the request once more.
         if sequence.executing and (self._iterative or sequence.has_expired):
             return
         slot.sequence = None

@@ -146,6 +146,7 @@ class OldestSequences:
     def _look(self, now_ns: int) -> None:
         """End what has expired, and forward from the slots that others have got by that."""
         self._slots.expire(now_ns)
+        # Forwarding can end a cancelled sequence, and then its slot changes hands again.
         while changed := self._slots.take_changed():
             for slot in changed:
                 self._forward(slot, now_ns)
@@ -161,6 +162,7 @@ class OldestSequences:
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
         """Their sequences go on; those in `again` with the same request."""
         self._busy.discard(instance)
+        # Those that come again do so through their slots, so to the batcher none does.
         self._batchers[instance].finished(instance, batch, [], now_ns)
         wanted = {id(request) for request in again}
         for request in batch:

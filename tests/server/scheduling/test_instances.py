@@ -438,7 +438,7 @@ def limited(bench):
 
     def build(work=None, *, count=1):
         config = InstanceConfig("m_0", "CPU", 1, (Resource("R", 1, is_global=False),))
-        return bench(work, count=count, limiter=limiter, shares=limiter.add([config] * count))
+        return bench(work, count=count, limiter=limiter, rate_limited=limiter.add([config] * count))
 
     return build
 

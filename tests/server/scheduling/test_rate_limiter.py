@@ -15,15 +15,15 @@ def instance(priority=1, *, whole=False, **needs):
     return InstanceConfig("m_0", "CPU", priority, resources)
 
 
-def turns(resources, shares, count):
+def turns(resources, instances, count):
     """Who executes when all always have something to run: their places, in order."""
-    running = [share for share in shares for share in resources.ask(share)]
+    running = [limited for limited in instances for limited in resources.ask(limited)]
     order = []
     while len(order) < count:
-        share = running.pop(0)
-        order.append(shares.index(share))
-        running += resources.ask(share)
-        running += resources.give_back(share)
+        limited = running.pop(0)
+        order.append(instances.index(limited))
+        running += resources.ask(limited)
+        running += resources.give_back(limited)
     return order
 
 
@@ -129,31 +129,31 @@ class LedgerContract(RuleBasedStateMachine):
     )
     def start(self, needs):
         self.resources = ResourceManager({(name, False): 3 for name in "RST"})
-        self.shares = self.resources.add([instance(p, **counts) for p, counts in needs])
+        self.instances = self.resources.add([instance(p, **counts) for p, counts in needs])
         self.waiting, self.running = [], []
 
     def move(self, granted):
-        for share in granted:
-            self.waiting.remove(share)
-            self.running.append(share)
+        for limited in granted:
+            self.waiting.remove(limited)
+            self.running.append(limited)
 
     @rule(index=st.integers(0, 4))
     def ask(self, index):
-        share = self.shares[index % len(self.shares)]
-        if share not in self.waiting and share not in self.running:
-            self.waiting.append(share)
-            self.move(self.resources.ask(share))
+        limited = self.instances[index % len(self.instances)]
+        if limited not in self.waiting and limited not in self.running:
+            self.waiting.append(limited)
+            self.move(self.resources.ask(limited))
 
     @rule(index=st.integers(0, 4))
     def give_back(self, index):
         if self.running:
-            share = self.running.pop(index % len(self.running))
-            self.move(self.resources.give_back(share))
+            limited = self.running.pop(index % len(self.running))
+            self.move(self.resources.give_back(limited))
 
     @invariant()
     def there_is_enough(self):
         for name in "RST":
-            assert sum(share.needs.get(name, 0) for share in self.running) <= 3
+            assert sum(limited.needs.get(name, 0) for limited in self.running) <= 3
         assert self.running or not self.waiting
 
 
