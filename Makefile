@@ -22,7 +22,7 @@ export ORT_DISABLE_TELEMETRY := 1
 .DEFAULT_GOAL := help
 # Prerequisites are steps in this order, and two installations must not meet in one environment.
 .NOTPARALLEL:
-.PHONY: help serve models oracle perf train test lint types layers unit contract wheel stack \
+.PHONY: help serve models oracle perf train test lint types layers unit contract tables wheel stack \
         matrix clean torch-models
 
 help:
@@ -67,6 +67,11 @@ unit: $(VENV)/dev models  ## the tests that need no server beside them
 
 contract: $(VENV)/dev models oracle  ## both servers under the same requests
 	$(PYTEST) tests/contract
+
+# TABLES=write records anew what the real server says; the diff is then to be read.
+TABLES ?= all
+tables: $(VENV)/dev models oracle  ## ask the real server for every row of the recorded tables
+	TABLES=$(TABLES) $(PYTEST) -m oracle -k answers_as_recorded tests/contract
 
 wheel: $(VENV)/dev  ## build both packages, install and import them
 	$(PY) -m pytest tests/packaging

@@ -17,6 +17,7 @@ from _pytest.runner import runtestprotocol
 from contract.ascend_repository import write_ascend_repository
 from contract.casebook import Ask, Case
 from contract.probes import write_probes
+from contract.recordings import Recording, recording, repository_folder
 from contract.wire import Exchange, exchange
 from support.servers import (
     ROOT,
@@ -78,13 +79,28 @@ def oracle_installed() -> None:
 
 
 @pytest.fixture(scope="session")
-def real_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(probe_repository: Path) -> Iterator[Recording[Exchange]]:
+    """What the real server said to the rows of the HTTP protocol."""
+    with recording("http", probe_repository) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def recorded_for_real(real_repository: Path) -> Iterator[Recording[Exchange]]:
+    """What the real server said to the rows about the real models."""
+    with recording("real_models", real_repository) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def real_repository() -> Iterator[Path]:
     """Copy model_repository/ with its artifacts: the real server writes into what it serves."""
     subprocess.run([sys.executable, "-m", "model_factory", "build"], cwd=ROOT, check=True)
-    copy = tmp_path_factory.mktemp("repository") / "model_repository"
     # ONNX Runtime serves here; the torch engine's artifacts are as large again.
     ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.pt2")
-    return shutil.copytree(ROOT / "model_repository", copy, ignore=ignored)
+    with repository_folder("real") as folder:
+        copy = folder / "model_repository"
+        yield shutil.copytree(ROOT / "model_repository", copy, ignore=ignored)
 
 
 @pytest.fixture(scope="session")
@@ -110,11 +126,11 @@ def reference(real_repository: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def probe_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def probe_repository() -> Iterator[Path]:
     """The probes; both servers use one folder, so that paths in messages are the same."""
-    repository = tmp_path_factory.mktemp("probes") / "repository"
-    write_probes(repository)
-    return repository
+    with repository_folder("probes") as folder:
+        write_probes(folder / "repository")
+        yield folder / "repository"
 
 
 @pytest.fixture(scope="session")
@@ -132,11 +148,11 @@ def probed_reference(probe_repository: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def traced_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def traced_repository() -> Iterator[Path]:
     """Some probes, for servers whose settings change and which write traces."""
-    repository = tmp_path_factory.mktemp("traced") / "repository"
-    write_probes(repository, *TRACED)
-    return repository
+    with repository_folder("traced") as folder:
+        write_probes(folder / "repository", *TRACED)
+        yield folder / "repository"
 
 
 @pytest.fixture(scope="session")

@@ -118,7 +118,7 @@ def chapter(title: str, *cases: GrpcCase | Iterable[GrpcCase]) -> list[GrpcCase]
 def call(method: str, *requests: Message | bytes, **metadata: str) -> GrpcCall:
     """Write a call; metadata go in by name."""
     sent = tuple(
-        request if isinstance(request, bytes) else request.SerializeToString()
+        request if isinstance(request, bytes) else request.SerializeToString(deterministic=True)
         for request in requests
     )
     return GrpcCall(method, sent, tuple(metadata.items()))

@@ -1,18 +1,21 @@
 """The generate extension, against NVIDIA's server: the same bytes in, the same bytes out.
 
-As in test_protocol_http.py, each case is put to the real server alone and then to both.
+As in test_protocol_http.py, each case is held against what the real server said.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from contract.casebook import Ask, Case, everything
 from contract.cases.generate import CASES
 from contract.differences import WRAPPED, Difference, comparable
+from contract.recordings import Recording, asked_live, recording
 from contract.test_protocol_http import check_row
-from contract.wire import connect
+from contract.wire import Exchange, connect
 from support.servers import Server
 
 pytestmark = pytest.mark.oracle
@@ -25,24 +28,38 @@ DIFFERENCES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_real_server_answers_as_the_table_says(case: Case, ask_triton: Ask):
-    check_row(case, ask_triton(case))
+@pytest.fixture(scope="module")
+def recorded(probe_repository: Path) -> Iterator[Recording[Exchange]]:
+    """What the real server said."""
+    with recording("generate", probe_repository) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("case", asked_live(CASES), ids=str)
+def test_the_real_server_answers_as_recorded(
+    case: Case, ask_triton: Ask, recorded: Recording[Exchange]
+):
+    answer = ask_triton(case)
+    check_row(case, answer)
+    recorded.check(case, answer, comparable)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_both_servers_answer_alike(case: Case, ask_triton: Ask, ask_reference: Ask):
-    real, ours = (comparable(case, ask(case), DIFFERENCES) for ask in (ask_triton, ask_reference))
+def test_both_servers_answer_alike(case: Case, recorded: Recording[Exchange], ask_reference: Ask):
+    check_row(case, recorded.said(case))
+    real, ours = (
+        comparable(case, ask(case), DIFFERENCES) for ask in (recorded.said, ask_reference)
+    )
     assert str(ours) == str(real)
     assert ours == real
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.cases)
 def test_every_accepted_difference_is_still_there(
-    difference: Difference, ask_triton: Ask, ask_reference: Ask
+    difference: Difference, recorded: Recording[Exchange], ask_reference: Ask
 ):
     assert any(
-        ask_triton(case) != ask_reference(case) for case in CASES if difference.concerns(case)
+        recorded.said(case) != ask_reference(case) for case in CASES if difference.concerns(case)
     )
 
 

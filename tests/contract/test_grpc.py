@@ -1,8 +1,8 @@
 """The gRPC surface, against NVIDIA's server: the same messages in, the same messages out.
 
-As for HTTP, each case is tested twice: the real server must answer what the table says, and then
-both servers must answer alike, in status, details and every message, but for the rows of
-grpc_differences.py.
+As for HTTP, each case is held against what the real server said: that is what the table says, and
+the reference server answers alike, in status, details and every message, but for the rows of
+grpc_differences.py. For one case in ten the real server is asked again.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
 from contract.grpc_casebook import AskGrpc, GrpcCase, Outcome
 from contract.grpc_cases import CASES, regions, settings
 from contract.grpc_differences import DIFFERENCES, Difference, comparable
+from contract.recordings import Recording, asked_live, own_path
 from support.servers import ROOT, Server
 
 pytestmark = pytest.mark.oracle
 
+Recorded = Recording[tuple[Outcome, ...]]
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
@@ -58,18 +61,31 @@ def ask_reference(probed_reference: Server, shared_memory: None) -> Iterator[Ask
     yield from _asking(probed_reference)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_real_server_answers_as_the_table_says(case: GrpcCase, ask_triton: AskGrpc):
-    answer = ask_triton(case)[-1]
-    assert answer.code == case.code, answer
-    assert case.says in str(answer)
+@pytest.fixture(scope="module")
+def recorded(probe_repository: Path) -> Iterator[Recorded]:
+    """What the real server said."""
+    opened: Recorded = Recording(
+        "grpc", [Outcome], lambda case: case.calls, own_path(probe_repository)
+    )
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("case", asked_live(CASES), ids=str)
+def test_the_real_server_answers_as_recorded(
+    case: GrpcCase, ask_triton: AskGrpc, recorded: Recorded
+):
+    outcomes = ask_triton(case)
+    check_row(case, outcomes[-1])
+    recorded.check(case, outcomes, comparable)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_both_servers_answer_alike(case: GrpcCase, ask_triton: AskGrpc, ask_reference: AskGrpc):
+def test_both_servers_answer_alike(case: GrpcCase, recorded: Recorded, ask_reference: AskGrpc):
+    check_row(case, recorded.said(case)[-1])
     real, ours = (
         comparable(case, outcomes, DIFFERENCES)
-        for outcomes in (ask_triton(case), ask_reference(case))
+        for outcomes in (recorded.said(case), ask_reference(case))
     )
     # As text first, since that is easier to read where they differ.
     assert "\n".join(map(str, ours)) == "\n".join(map(str, real))
@@ -78,14 +94,21 @@ def test_both_servers_answer_alike(case: GrpcCase, ask_triton: AskGrpc, ask_refe
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.cases)
 def test_every_accepted_difference_is_still_there(
-    difference: Difference, ask_triton: AskGrpc, ask_reference: AskGrpc
+    difference: Difference, recorded: Recorded, ask_reference: AskGrpc
 ):
     others = [other for other in DIFFERENCES if other is not difference]
     assert any(
-        comparable(case, ask_triton(case), others) != comparable(case, ask_reference(case), others)
+        comparable(case, recorded.said(case), others)
+        != comparable(case, ask_reference(case), others)
         for case in CASES
         if difference.concerns(case)
     )
+
+
+def check_row(case: GrpcCase, answer: Outcome) -> None:
+    """Compare a real answer with its row of the table."""
+    assert answer.code == case.code, answer
+    assert case.says in str(answer)
 
 
 def test_no_two_cases_have_the_same_name():

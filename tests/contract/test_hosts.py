@@ -15,7 +15,9 @@ import pytest
 from contract.casebook import Ask, Case
 from contract.cases import real_models
 from contract.conftest import HTTP_ALONE, LIVE, PROBING, _asking
+from contract.recordings import Recording
 from contract.test_protocol_http import CASES, check_alike
+from contract.wire import Exchange
 from server.backends.kit import write
 from server.backends.process.watching import await_end
 from support.servers import Server, start_reference_server, start_tritonserver
@@ -47,9 +49,9 @@ def ask_hosted(probe_repository: Path) -> Iterator[Ask]:
 @pytest.mark.oracle
 @pytest.mark.parametrize("case", [*filter(asks_what_is_played, CASES)], ids=str)
 def test_a_model_in_a_process_answers_as_in_the_real_server(
-    case: Case, ask_triton: Ask, ask_hosted: Ask
+    case: Case, recorded: Recording[Exchange], ask_hosted: Ask
 ):
-    check_alike(case, ask_triton(case), ask_hosted(case))
+    check_alike(case, recorded.said(case), ask_hosted(case))
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +65,9 @@ def ask_hosted_for_real(real_repository: Path) -> Iterator[Ask]:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", real_models.CASES, ids=str)
 def test_a_real_model_in_a_process_answers_as_in_the_real_server(
-    case: Case, ask_triton_for_real: Ask, ask_hosted_for_real: Ask
+    case: Case, recorded_for_real: Recording[Exchange], ask_hosted_for_real: Ask
 ):
-    check_alike(case, ask_triton_for_real(case), ask_hosted_for_real(case))
+    check_alike(case, recorded_for_real.said(case), ask_hosted_for_real(case))
 
 
 # --------------------------------------------------------------------------------- life and death

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from contract.casebook import Case, get, infer, post, tensor
 from contract.cases.settings import LOG, LOG_CASES
+from contract.recordings import Recording, asked_live, recording
 from contract.test_protocol_http import check_row
 from contract.wire import Exchange, exchange
 from support.servers import Server
@@ -38,14 +41,28 @@ def change(server: Server, **settings: object) -> None:
     assert reply.status == 200, reply
 
 
-@pytest.mark.parametrize("case", LOG_CASES, ids=str)
-def test_the_real_server_answers_as_the_table_says(case: Case, traced_triton: Server):
-    check_row(case, outcome(traced_triton, case)[0])
+@pytest.fixture(scope="module")
+def recorded(traced_repository: Path) -> Iterator[Recording[tuple[Exchange, ...]]]:
+    """What the real server said, and then of its settings."""
+    with recording("logging", traced_repository) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("case", asked_live(LOG_CASES), ids=str)
+def test_the_real_server_answers_as_recorded(
+    case: Case, traced_triton: Server, recorded: Recording[tuple[Exchange, ...]]
+):
+    answers = outcome(traced_triton, case)
+    check_row(case, answers[0])
+    recorded.check(case, answers, lambda _, answer: answer)
 
 
 @pytest.mark.parametrize("case", LOG_CASES, ids=str)
-def test_both_servers_answer_alike(case: Case, traced_triton: Server, traced_reference: Server):
-    real, ours = outcome(traced_triton, case), outcome(traced_reference, case)
+def test_both_servers_answer_alike(
+    case: Case, recorded: Recording[tuple[Exchange, ...]], traced_reference: Server
+):
+    real, ours = recorded.said(case), outcome(traced_reference, case)
+    check_row(case, real[0])
     assert [str(answer) for answer in ours] == [str(answer) for answer in real]
     assert ours == real
 

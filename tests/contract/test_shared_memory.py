@@ -1,7 +1,7 @@
 """Shared memory, against NVIDIA's server: the same requests over the same objects.
 
-As in test_protocol_http.py each case is tested twice, and besides the replies the bytes in the
-objects are compared: before a case there are no regions, and the objects are as new.
+As in test_protocol_http.py, and besides the replies the bytes in the objects are compared: before a
+case there are no regions, and the objects are as new.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from contract.cases.shared_memory import (
     unregister,
     wanted,
 )
+from contract.recordings import Recording, asked_live, recording
 from contract.test_protocol_http import check_row
 from contract.wire import LIVE, ConnectionEnded, Exchange, Reply, connect, read_reply
 from support.servers import Server
@@ -189,14 +190,32 @@ def is_safe(case: Case) -> bool:
     return accepted is None or not accepted.unsafe
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if is_safe(case)], ids=str)
-def test_the_real_server_answers_as_the_table_says(case: Case, try_triton: Try):
-    check_row(case, try_triton(case).exchange)
+@pytest.fixture(scope="module")
+def recorded(probe_repository: Path) -> Iterator[Recording[Outcome]]:
+    """What the real server said, and what then lay in the objects."""
+    with recording("shared_memory", probe_repository, Outcome) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("case", asked_live(filter(is_safe, CASES)), ids=str)
+def test_the_real_server_answers_as_recorded(
+    case: Case, try_triton: Try, recorded: Recording[Outcome]
+):
+    outcome = try_triton(case)
+    check_row(case, outcome.exchange)
+    recorded.check(case, outcome, lambda _, answer: answer)
+
+
+@pytest.mark.parametrize("case", [*filter(is_safe, CASES)], ids=str)
+def test_the_table_says_what_the_real_server_said(case: Case, recorded: Recording[Outcome]):
+    check_row(case, recorded.said(case).exchange)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not differing(case)], ids=str)
-def test_both_servers_answer_and_write_alike(case: Case, try_triton: Try, try_reference: Try):
-    real, ours = try_triton(case), try_reference(case)
+def test_both_servers_answer_and_write_alike(
+    case: Case, recorded: Recording[Outcome], try_reference: Try
+):
+    real, ours = recorded.said(case), try_reference(case)
     assert str(ours.exchange) == str(real.exchange)
     assert ours.exchange == real.exchange
     for key, content in real.memory.items():
@@ -204,10 +223,12 @@ def test_both_servers_answer_and_write_alike(case: Case, try_triton: Try, try_re
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if differing(case)], ids=str)
-def test_the_reference_server_differs_as_accepted(case: Case, try_triton: Try, try_reference: Try):
+def test_the_reference_server_differs_as_accepted(
+    case: Case, recorded: Recording[Outcome], try_reference: Try
+):
     accepted, ours = differing(case), try_reference(case)
     assert accepted is not None
-    assert accepted.unsafe or ours != try_triton(case)
+    assert accepted.unsafe or ours != recorded.said(case)
     reply = ours.exchange.replies[-1]
     assert (reply.status, accepted.says in str(reply)) == (accepted.status, True), reply
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from contract.casebook import Case, binary, get, infer, infer_binary, post, tensor
 from contract.cases.settings import MODEL_TRACE, TRACE, TRACE_CASES
+from contract.recordings import Recording, asked_live, recording
 from contract.test_protocol_http import check_row
 from contract.wire import Exchange, exchange
 from support.servers import Server, start_reference_server
@@ -47,25 +48,39 @@ def settings(server: Server, path: str = TRACE) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------- settings
 
 
-def outcome(server: Server, case: Case) -> list[Exchange]:
+def outcome(server: Server, case: Case) -> tuple[Exchange, ...]:
     """The answer to a case, and the settings that it leaves behind; then all is as at start."""
     try:
-        return [
+        return tuple(
             exchange(server.http, request)
             for request in (case.request, get(TRACE), get(MODEL_TRACE))
-        ]
+        )
     finally:
         clear(server)
 
 
-@pytest.mark.parametrize("case", TRACE_CASES, ids=str)
-def test_the_real_server_answers_as_the_table_says(case: Case, traced_triton: Server):
-    check_row(case, outcome(traced_triton, case)[0])
+@pytest.fixture(scope="module")
+def recorded(traced_repository: Path) -> Iterator[Recording[tuple[Exchange, ...]]]:
+    """What the real server said, and then of its settings."""
+    with recording("trace", traced_repository) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("case", asked_live(TRACE_CASES), ids=str)
+def test_the_real_server_answers_as_recorded(
+    case: Case, traced_triton: Server, recorded: Recording[tuple[Exchange, ...]]
+):
+    answers = outcome(traced_triton, case)
+    check_row(case, answers[0])
+    recorded.check(case, answers, lambda _, answer: answer)
 
 
 @pytest.mark.parametrize("case", TRACE_CASES, ids=str)
-def test_both_servers_answer_alike(case: Case, traced_triton: Server, traced_reference: Server):
-    real, ours = outcome(traced_triton, case), outcome(traced_reference, case)
+def test_both_servers_answer_alike(
+    case: Case, recorded: Recording[tuple[Exchange, ...]], traced_reference: Server
+):
+    real, ours = recorded.said(case), outcome(traced_reference, case)
+    check_row(case, real[0])
     assert [str(answer) for answer in ours] == [str(answer) for answer in real]
     assert ours == real
 

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,10 +138,14 @@ def _environments() -> set[Path]:
 
 @contextlib.contextmanager
 def start_reference_server(
-    repository: Path, *, ready_path: str = "/v2/health/ready", **flags: Flag
+    repository: Path,
+    *,
+    ready_path: str = "/v2/health/ready",
+    program: Sequence[str] = ("-m", "reference_server"),
+    **flags: Flag,
 ) -> Iterator[Server]:
     """Run this repository's reference server, with the Python that runs the tests."""
-    command = [sys.executable, "-m", "reference_server"]
+    command = [sys.executable, *program]
     with _running(command, repository, ready_path, flags, stop) as (server, _):
         yield server
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import struct
 from typing import Any
 
@@ -25,9 +24,10 @@ from contract.casebook import (
     post,
     tensor,
 )
+from contract.recordings import PROCESS
 
 SYSTEM, CUDA = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
-_PREFIX = f"contract_{os.getpid()}_"
+_PREFIX = f"contract_{PROCESS}_"
 ONE, TWO, NONE = (_PREFIX + name for name in ("one", "two", "none"))
 FIRST, SECOND = struct.pack("<4f", 1, 2, 3, 4), struct.pack("<4f", 5, 6, 7, 8)
 STRINGS = byte_strings(b"ab", b"\xff\0", b"")

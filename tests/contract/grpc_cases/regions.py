@@ -19,10 +19,11 @@ from contract.grpc_casebook import (
     tensor,
     typed,
 )
+from contract.recordings import PROCESS
 from tritonclient.grpc import service_pb2 as pb
 
 # Both servers map this object; the first half is for inputs, the second for outputs.
-KEY = f"/grpc_regions_{os.getpid()}"
+KEY = f"/grpc_regions_{PROCESS}"
 SIZE = 8192
 HALF = SIZE // 2
 HANDLE = b"x" * 64
@@ -38,7 +39,7 @@ def shared_object() -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-        os.unlink(f"/dev/shm{KEY}")  # noqa: PTH108 - not a path but a key
+        os.unlink(f"/dev/shm{KEY}")
 
 
 def register(name="r", key=KEY, byte_size=SIZE, offset=0):

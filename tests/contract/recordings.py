@@ -1,0 +1,223 @@
+"""What the real server said to the rows of a table, kept in files.
+
+A table of a thousand rows is played against the reference server at every run, and compared with
+the recording. The real server itself is asked for one row in ten, which shows that the recording is
+still true here, and for all of them by
+
+    make tables                 fails where the real server now says something else
+    make tables TABLES=write    records anew what it says; read the diff before you commit it
+
+A recording is a file of JSON lines in `recorded/`, one for each row: its name, a digest of what was
+sent, and what came back. A row that was changed since, or is new, is a failure that says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import pytest
+from contract.wire import Exchange, Reply
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.message import Message
+
+FOLDER = Path(__file__).parent / "recorded"
+#: `sample` asks the real server for one row in ten, `all` for all of them, `write` records them.
+MODE = os.environ.get("TABLES", "sample")
+ONE_IN = 10
+#: What tells shared objects of this process from those of others, in names of one length.
+PROCESS = f"{os.getpid():07}"
+
+
+class Row(Protocol):
+    """A row of a table: its name is its own within the table."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Answer = TypeVar("Answer")
+RowT = TypeVar("RowT", bound=Row)
+
+
+def asked_live(rows: Iterable[RowT]) -> list[RowT]:
+    """The rows for which the real server is asked in this run.
+
+    The same tenth in every run, spread over the table by the rows' names: which tests there are
+    must not depend on the day.
+    """
+    return [row for row in rows if MODE != "sample" or zlib.crc32(row.name.encode()) % ONE_IN == 0]
+
+
+class Recording(Generic[Answer]):
+    """What the real server said to the rows of one table.
+
+    `types` are the dataclasses that answers consist of. `sent` gives what a row sends, of which the
+    digest is made. `own` is text of this run alone, by what stands for it in the file; both have the
+    same length, as lengths are part of answers.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        types: Iterable[type],
+        sent: Callable[[Any], object],
+        own: dict[str, str],
+    ) -> None:
+        self._own = own | {f"_{PROCESS}": "_0000000"}
+        assert all(len(ours) == len(kept) for ours, kept in self._own.items()), own
+        self._table = table
+        self._file = FOLDER / f"{table}.jsonl"
+        self._types = {kind.__name__: kind for kind in types}
+        self._sent = sent
+        self._lines: dict[str, dict[str, Any]] = {}
+        if self._file.exists():
+            lines = map(json.loads, self._file.read_text(encoding="utf-8").splitlines())
+            self._lines = {line["row"]: line for line in lines}
+        self._written: dict[str, dict[str, Any]] = {}
+
+    def said(self, row: Row) -> Answer:
+        """What the real server said to this row, by the file."""
+        line = self._lines.get(row.name)
+        if line is None or line["sent"] != self._digest(row):
+            was = "is not recorded" if line is None else "was changed since it was recorded"
+            pytest.fail(f"{self._table}: row {row.name!r} {was}; run `make tables TABLES=write`")
+        return self._decoded(line["said"])
+
+    def check(self, row: Row, answer: Answer, comparable: Callable[[Any, Answer], Answer]) -> None:
+        """Hold what the real server says now against the file, or into it if that is the mode.
+
+        `comparable` takes out of an answer to a row what the real server does not promise.
+        """
+        if MODE == "write":
+            self._write(row, answer)
+            return
+        now, then = comparable(row, answer), comparable(row, self.said(row))
+        assert str(now) == str(then)  # as text first, since that is easier to read
+        assert now == then
+
+    def _write(self, row: Row, answer: Answer) -> None:
+        said = self._encoded(answer)
+        self._written[row.name] = {"row": row.name, "sent": self._digest(row), "said": said}
+
+    def close(self) -> None:
+        """Put what was recorded into the file, in the order of the rows' names."""
+        if self._written:
+            FOLDER.mkdir(exist_ok=True)
+            lines = [json.dumps(self._written[row]) for row in sorted(self._written)]
+            self._file.write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+    def _digest(self, row: Row) -> str:
+        return hashlib.sha256(self._kept(repr(self._sent(row)).encode())).hexdigest()[:16]
+
+    # -- answers as JSON
+
+    def _encoded(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._kept(value.encode()).decode()
+        if isinstance(value, bytes):
+            return _encoded_bytes(self._kept(value))
+        if isinstance(value, Message):
+            content = self._kept(value.SerializeToString(deterministic=True))
+            return {"message": value.DESCRIPTOR.full_name, **_encoded_bytes(content)}
+        if isinstance(value, tuple | list):
+            return [self._encoded(item) for item in value]
+        if isinstance(value, dict):
+            return {
+                "dict": {self._encoded(key): self._encoded(item) for key, item in value.items()}
+            }
+        if dataclasses.is_dataclass(value):
+            fields = {
+                field.name: self._encoded(getattr(value, field.name))
+                for field in dataclasses.fields(value)
+            }
+            return {"of": type(value).__name__, **fields}
+        return value
+
+    def _decoded(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._ours(value.encode()).decode()
+        if isinstance(value, list):
+            return tuple(map(self._decoded, value))
+        if not isinstance(value, dict):
+            return value
+        if "dict" in value:
+            return {self._decoded(key): self._decoded(item) for key, item in value["dict"].items()}
+        if "of" in value:
+            fields = {name: self._decoded(field) for name, field in value.items() if name != "of"}
+            return self._types[value["of"]](**fields)
+        content = self._ours(_decoded_bytes(value))
+        if "message" not in value:
+            return content
+        described = descriptor_pool.Default().FindMessageTypeByName(value["message"])
+        return message_factory.GetMessageClass(described).FromString(content)
+
+    def _kept(self, content: bytes) -> bytes:
+        for ours, kept in self._own.items():
+            content = content.replace(ours.encode(), kept.encode())
+        return content
+
+    def _ours(self, content: bytes) -> bytes:
+        for ours, kept in self._own.items():
+            content = content.replace(kept.encode(), ours.encode())
+        return content
+
+
+@contextlib.contextmanager
+def repository_folder(word: str) -> Iterator[Path]:
+    """A new folder for a repository that answers tell the path of.
+
+    The path is of one length in every run, since lengths are part of answers.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"{word}-", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def own_path(repository: Path) -> dict[str, str]:
+    """The path of a `repository_folder`, by what stands for it in a recording."""
+    folder = str(repository.parent)
+    word, _, _ = folder.rpartition("-")
+    return {folder: f"{word}-recorded"}
+
+
+@contextlib.contextmanager
+def recording(table: str, repository: Path, *types: type) -> Iterator[Recording[Any]]:
+    """What the real server said to the rows of an HTTP table on this repository."""
+    kept: Recording[Any] = Recording(
+        table,
+        (Exchange, Reply, *types),
+        lambda row: (row.request, row.replies),
+        own_path(repository),
+    )
+    yield kept
+    kept.close()
+
+
+def _encoded_bytes(content: bytes) -> dict[str, str]:
+    """Text where it is text, so that a diff can be read."""
+    packed = zlib.compress(content, 9)
+    if len(content) > 2_000 and len(packed) < len(content) // 2:
+        return {"zlib": base64.b64encode(packed).decode()}
+    try:
+        return {"text": content.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(content).decode()}
+
+
+def _decoded_bytes(value: dict[str, str]) -> bytes:
+    if "zlib" in value:
+        return zlib.decompress(base64.b64decode(value["zlib"]))
+    return value["text"].encode() if "text" in value else base64.b64decode(value["base64"])
