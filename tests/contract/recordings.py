@@ -63,8 +63,8 @@ class Recording(Generic[Answer]):
     """What the real server said to the rows of one table.
 
     `types` are the dataclasses that answers consist of. `sent` gives what a row sends, of which the
-    digest is made. `own` is text of this run alone, by what stands for it in the file; both have the
-    same length, as lengths are part of answers.
+    digest is made. `own` has what stands in the file for text of this run alone; both have the same
+    length, as lengths are part of answers.
     """
 
     def __init__(
