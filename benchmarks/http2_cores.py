@@ -28,10 +28,10 @@ from hpack import Decoder
 from benchmarks.instruments import print_machine_facts
 from benchmarks.perf import WORKLOADS, PerfAnalyzerFailed, copy_models, measure_point, warm_up
 from reference_server import cli
-from reference_server.fronts.grpc import session
-from reference_server.fronts.grpc.http2.connection import Http2Connection
-from reference_server.fronts.grpc.http2.errors import ErrorCode
-from reference_server.fronts.grpc.http2.events import (
+from reference_server.frontends.grpc import session
+from reference_server.frontends.grpc.http2.connection import Http2Connection
+from reference_server.frontends.grpc.http2.frames import ErrorCode, Limits
+from reference_server.frontends.grpc.http2.receiving import (
     ConnectionFailed,
     DataCame,
     Event,
@@ -41,8 +41,7 @@ from reference_server.fronts.grpc.http2.events import (
     RequestEnded,
     StreamGone,
 )
-from reference_server.fronts.grpc.http2.settings import Limits
-from reference_server.fronts.grpc.http2.streams import Part
+from reference_server.frontends.grpc.http2.streams import Part
 from tests.support.servers import start_reference_server
 
 CORES = {"ours": ("-m", "reference_server"), "h2": ("-m", "benchmarks.http2_cores", "serve")}
