@@ -14,13 +14,11 @@ from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, Partitioner
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.engines.artifact import Artifact, find_artifacts
+from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
 from ge_runtime.engines.base import Engine, Limited, Remote
-from ge_runtime.engines.compiled import with_compiled_gears
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.footprint import Footprint, answer_slots
-from ge_runtime.engines.gearing import Gearing
+from ge_runtime.engines.gearing import Footprint, Gearing, answer_slots, with_compiled_gears
 from ge_runtime.errors import ConfigFault, OutOfMemory, PlanFault, shown
 from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.plan import Plan
@@ -90,6 +88,7 @@ def assemble(
         opened.pop_all()
     report = (
         *(f"engine {artifact.engine}, because {artifact.reason}" for artifact in artifacts),
+        *experimental_notes(artifacts, config.device_kind),
         _where(config, backends, cores),
         *gearing.report,
         "memory planned:",

@@ -117,7 +117,7 @@ _BUILT_IN: Final = (
         name="onnxruntime",
         device_kind="cuda",
         suffix=".onnx",
-        engine="ge_runtime.engines.onnx_cuda:OnnxCudaEngine",
+        engine="ge_runtime.engines.onnx:OnnxCudaEngine",
         requires=Requirement(
             "onnxruntime-gpu",
             "pip uninstall -y onnxruntime; pip install 'onnxruntime-gpu[cuda,cudnn]'",

@@ -14,13 +14,11 @@ from ge_runtime.cli.command import EXIT_NO, Command, add_model
 from ge_runtime.cli.config_pbtxt import ensure_model, read_model_config, read_runtime_config
 from ge_runtime.components import suffixes
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.engines.artifact import Artifact, find_artifact, find_artifacts
+from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifact, find_artifacts
 from ge_runtime.engines.backend import DeviceSettings, open_backend
 from ge_runtime.engines.base import GraphTensor, Signature
-from ge_runtime.engines.compiled import with_compiled_gears
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.footprint import Footprint, answer_slots
-from ge_runtime.engines.gearing import Gearing
+from ge_runtime.engines.gearing import Footprint, Gearing, answer_slots, with_compiled_gears
 from ge_runtime.errors import ArtifactFault, ConfigFault, shown
 from ge_runtime.memory.plan import Plan, aligned_columns
 from ge_runtime.specs import ROWS, TensorSpec
@@ -234,6 +232,7 @@ class Inspection:
 
     def _engines(self) -> list[str]:
         engines = [f"{each.engine}, because {each.reason}" for each in self.artifacts]
+        engines += experimental_notes(self.artifacts, self.config.device_kind)
         if self.config.device_kind != "cpu":
             engines.append(f"{self.config.devices[0]} is {self.hardware}")
         return engines

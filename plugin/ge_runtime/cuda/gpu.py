@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ge_runtime.devices import Watch, WatchedHost
 from ge_runtime.devices.health import DeviceHealth
-from ge_runtime.devices.host import PAGE
+from ge_runtime.devices.memory import PAGE
 from ge_runtime.errors import EngineFault, EngineLost, NoDevice, OutOfMemory, RuntimeFault
 
 # A ctypes library, whose functions come without types.

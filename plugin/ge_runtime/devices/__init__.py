@@ -3,8 +3,6 @@
 A card's memory is in the room that knows the card.
 """
 
-from ge_runtime.devices.base import Buffer, Device
-from ge_runtime.devices.host import HostDevice
-from ge_runtime.devices.watch import Watch, WatchedHost
+from ge_runtime.devices.memory import Buffer, Device, HostDevice, Watch, WatchedHost
 
 __all__ = ["Buffer", "Device", "HostDevice", "Watch", "WatchedHost"]

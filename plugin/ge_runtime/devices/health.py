@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Final, Protocol
 
-from ge_runtime.errors import EngineLost
+from ge_runtime.errors import EngineLost, RuntimeFault
 
 _CURE: Final = "the process has to be restarted, which a device service does by itself"
 
@@ -37,3 +37,25 @@ class DeviceHealth:
             self.lost = EngineLost(f"{text}; {_CURE}")
             _log.error("%s", self.lost)
         return EngineLost(str(self.lost))
+
+
+class Accelerator(Protocol):
+    """A device as engines see it whose library reaches it by itself."""
+
+    @property
+    def name(self) -> str:
+        """As config.pbtxt has it, e.g. "cuda:0"."""
+
+    @property
+    def index(self) -> int:
+        """Its number, for libraries."""
+
+    @property
+    def health(self) -> DeviceHealth:
+        """Shared by all who use the device."""
+
+    def fault(self, text: str, *, short: bool) -> RuntimeFault:
+        """What a failed execution means: EngineLost, OutOfMemory or EngineFault.
+
+        text: what the library said. short: whether that was of memory.
+        """

@@ -29,6 +29,16 @@ def is_installed(requirement: Requirement) -> bool:
     return any((folder / requirement.file).is_file() for folder in folders)
 
 
+def experimental_notes(artifacts: Sequence[Artifact], device_kind: str) -> list[str]:
+    """A line for people for each engine of these that was never run on such a device."""
+    engines = engines_on(device_kind)
+    return [
+        f"engine {name} is experimental on {device_kind}: it was never run on such a device"
+        for name in dict.fromkeys(artifact.engine for artifact in artifacts)
+        if engines[name].experimental
+    ]
+
+
 def only_graph(artifacts: Sequence[Artifact], place: str) -> Artifact:
     """The one artifact, for engines of a card that hand nothing over from stage to stage.
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.devices import Device
+from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
@@ -103,6 +104,30 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the graph. Safe to call twice; `run` must not be called afterwards."""
+
+
+class LibraryEngine:
+    """What engines have in common whose library executes in this process, inputs of any shapes."""
+
+    def __init__(self, signature: Signature, health: DeviceHealth | None = None) -> None:
+        """health: of the device, if it can be lost: then the engine is, whoever found that out."""
+        self._signature = signature
+        self._health = health
+
+    @property
+    def signature(self) -> Signature:
+        return self._signature
+
+    @property
+    def shapes(self) -> None:
+        """Any."""
+
+    @property
+    def lost(self) -> bool:
+        return self._health is not None and self._health.lost is not None
+
+    def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
+        """What it needs it allocates itself."""
 
 
 @runtime_checkable

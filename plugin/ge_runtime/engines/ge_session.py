@@ -21,9 +21,8 @@ from ge_runtime.ascend.ge_session_executor import GeSessionExecutor
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.config import GE_LEVELS, GRAPH_LEVEL, SESSION_LEVEL
 from ge_runtime.devices import Device
-from ge_runtime.engines.air import AirFile
+from ge_runtime.engines.air import DYNAMIC_DIMS, NODE_TYPE, AirFile, shapes_of
 from ge_runtime.engines.base import Shapes, Signature
-from ge_runtime.engines.ge_gears import DYNAMIC_DIMS, NODE_TYPE, shapes_of
 from ge_runtime.errors import (
     ArtifactFault,
     EngineFault,

@@ -1,17 +1,29 @@
-"""The gears of a model: those that config.pbtxt declares, and those it leaves to be derived."""
+"""The gears of a model, whoever decides them, and what executions at them take.
+
+Gears are declared in config.pbtxt, derived from recorded sizes, or those of a compiled graph. This
+executes no others, so its shapes are the gears, whatever config.pbtxt leaves open; where that
+names gears, those are used and no more of the graph's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from typing import TypeAlias
 
 from ge_runtime.batching.gears import Gear, Gears
+from ge_runtime.batching.ragged import Geometry
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.config.gear_sizes import GearSizes
+from ge_runtime.engines.base import Engine, Shapes
+from ge_runtime.engines.contract import Contract
+from ge_runtime.errors import ArtifactFault
+from ge_runtime.memory.plan import ANSWER_SLOTS, Need, Plan
 from ge_runtime.planning.gear_optimizer import derive_gears
 from ge_runtime.planning.histogram import Histogram, HistogramFault
-from ge_runtime.specs import ROWS
+from ge_runtime.specs import ROWS, UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +80,173 @@ def _recorded(config: RuntimeConfig, version_dir: Path, report: list[str]) -> Hi
         report.append(f"the histogram is not used: found axes {found}, expected {expected}")
         return None
     return histogram
+
+
+Sizes: TypeAlias = dict[str, int]
+
+
+def with_compiled_gears(
+    config: RuntimeConfig, shapes: Sequence[Shapes], artifact: str
+) -> RuntimeConfig:
+    """The configuration with the gears that the artifact has.
+
+    shapes: all that the graph can execute, at least one. artifact: for people.
+    Raises ArtifactFault if config.pbtxt names a gear that the artifact lacks, asks for sizes that
+    nothing was compiled for, or allows requests that none of the gears holds.
+    """
+    compiled = list(_sizes_of(config, shapes))
+    if not compiled:
+        raise ArtifactFault(
+            f"{artifact}: found no gear whose inputs agree in size, expected one in which each "
+            "axis of config.pbtxt has one size: run `ge-runtime build`"
+        )
+    axes = tuple(compiled[0])
+    if not axes:
+        return config
+    _refuse_free_sizes(config, artifact)
+    gears = list(_named(config, compiled, artifact))
+    _check_limits(config, axes, gears, artifact)
+    table = tuple(sorted({tuple(sizes[axis] for axis in axes) for sizes in gears}))
+    return replace(config, gears={axes: table})
+
+
+def _sizes_of(config: RuntimeConfig, shapes: Sequence[Shapes]) -> Iterator[Sizes]:
+    """Each set of shapes as the size of every axis that an input has, ROWS among them.
+
+    Not those in which an axis has two sizes, as no execution has. Inputs of other ranks or names
+    than config.pbtxt has are left to `Contract`, which tells them.
+    """
+    dims = {spec.name: spec.dims for spec in config.sources}
+    dims |= dict(config.masks)
+    dims |= {name: (axis,) for name, axis in config.positions.items()}
+    dims |= dict.fromkeys(config.lengths, ())
+    rows = (ROWS,) if config.batched else ()
+    order = [*rows, *config.limits]
+    for own in shapes:
+        sizes: Sizes = {}
+        agree = True
+        for name, found in own.items():
+            expected = (*rows, *dims[name]) if name in dims else ()
+            # A length may have a dimension of its own: behind those that are expected.
+            for dim, size in zip(expected, found, strict=False):
+                if isinstance(dim, str):
+                    agree &= sizes.setdefault(dim, size) == size
+        if agree:
+            yield {axis: sizes[axis] for axis in order if axis in sizes}
+
+
+def _refuse_free_sizes(config: RuntimeConfig, artifact: str) -> None:
+    if config.packing is not None:
+        raise ArtifactFault(
+            f"parameter 'packing': found {artifact}, which was compiled for certain sizes, "
+            "expected a graph that takes rows of any lengths together"
+        )
+    if config.oversize == "fallback":
+        raise ArtifactFault(
+            f"parameter 'oversize': found {artifact}, which was compiled for certain sizes, "
+            "expected 'error': it cannot execute others"
+        )
+
+
+def _named(config: RuntimeConfig, compiled: Sequence[Sizes], artifact: str) -> Iterator[Sizes]:
+    """The compiled gears that config.pbtxt names; all, where it leaves an axis open."""
+    tables: Mapping[tuple[str, ...], GearSizes] = {
+        axes: table for axes, table in config.gears.items() if isinstance(table, tuple)
+    }
+    axes = [axis for own in tables for axis in own]
+    wanted = {
+        tuple(size for gear in combination for size in gear)
+        for combination in product(*tables.values())
+    }
+    there = {tuple(sizes[axis] for axis in axes if axis in sizes) for sizes in compiled}
+    if missing := sorted(wanted - there):
+        raise ArtifactFault(
+            f"{artifact}: found no gear {_shown(missing)} for {', '.join(axes)}, expected all that "
+            f"config.pbtxt names, {_shown(sorted(wanted))}; it was compiled for "
+            f"{_shown(sorted(there))}: run `ge-runtime build`, or name these"
+        )
+    for sizes in compiled:
+        if tuple(sizes[axis] for axis in axes if axis in sizes) in wanted:
+            yield sizes
+
+
+def _check_limits(
+    config: RuntimeConfig, axes: Sequence[str], gears: Sequence[Sizes], artifact: str
+) -> None:
+    largest = {axis: config.limits[axis] for axis in axes if axis != ROWS}
+    if not any(all(sizes[axis] >= size for axis, size in largest.items()) for sizes in gears):
+        wanted = ", ".join(f"{axis} {size}" for axis, size in largest.items())
+        table = [tuple(sizes[axis] for axis in axes) for sizes in gears]
+        raise ArtifactFault(
+            f"{artifact}: found no gear that holds {wanted}, expected one, as the limits allow "
+            f"requests of that size; it was compiled for {', '.join(axes)} {_shown(sorted(table))}"
+        )
+
+
+def _shown(gears: Sequence[tuple[int, ...]]) -> str:
+    return ", ".join("x".join(map(str, gear)) for gear in gears)
+
+
+def answer_slots(config: RuntimeConfig) -> int:
+    """How many executions' answers a model has room for.
+
+    With the device service one more, through which answers go that all slots are in use for.
+    """
+    return ANSWER_SLOTS + (config.service_share is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The sizes of a model's tensors at any gear."""
+
+    contract: Contract
+    batched: bool
+    """Whether the graph's tensors have a batch dimension."""
+    packed: str | None
+    """The axis along which rows are joined; a gear's extent of it is that of one row."""
+
+    def shapes(self, gear: Gear) -> dict[str, tuple[int, ...]]:
+        """The shapes of the graph's inputs, by name."""
+        geometry = self._geometry(gear)
+        first = 0 if self.batched else 1  # without rows, batches still have a first dim of 1
+        return {feed.spec.name: feed.shape(geometry)[first:] for feed in self.contract.feeds}
+
+    def plan(
+        self, engine: Engine, gears: Iterable[Gear], *, answer_slots: int = ANSWER_SLOTS
+    ) -> Plan:
+        """The plan for executions at these gears, at least one, one at a time.
+
+        answer_slots: how many executions' answers are kept. Outputs with UNKNOWN dims are not
+        planned: the engine allocates them. Takes milliseconds for each gear, as the graph is
+        analysed at its shapes; nothing is executed.
+        """
+        needs = [self._need(engine, gear) for gear in gears]
+        io_bytes = engine.device_io_bytes()
+        return Plan.of(
+            needs,
+            weights_bytes=engine.weights_bytes(),
+            answer_slots=answer_slots,
+            device_io_bytes=max(need.io_bytes for need in needs) if io_bytes is None else io_bytes,
+        )
+
+    def _need(self, engine: Engine, gear: Gear) -> Need:
+        geometry = self._geometry(gear)
+        outputs = [spec for spec in self.contract.outputs if UNKNOWN not in spec.dims]
+        return Need(
+            sizes={ROWS: gear.rows, **geometry.extents},
+            inputs={
+                feed.spec.name: (feed.spec.dtype, feed.shape(geometry))
+                for feed in self.contract.feeds
+            },
+            outputs={spec.name: (spec.dtype, geometry.shape(spec)) for spec in outputs},
+            intermediates=engine.intermediates(self.shapes(gear)),
+            # What is cut to a request's own sizes is copied, for each row at most.
+            copies={spec.name: gear.rows for spec in outputs if spec.axes},
+            pieces=gear.rows,
+        )
+
+    def _geometry(self, gear: Gear) -> Geometry:
+        extents = dict(gear.extents)
+        if self.packed is not None:
+            extents[self.packed] *= gear.rows
+        return Geometry(gear.rows, extents, packed=self.packed)

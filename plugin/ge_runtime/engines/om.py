@@ -1,6 +1,6 @@
 """The Ascend engine: .om files, compiled by ATC, on a card, executed one after another as one.
 
-One engine is one slot on a lane of the card: all tensors, and each stage's gear, have their place
+One engine is one slot on a stream of the card: all tensors, and each stage's gear, have their place
 in device memory, found once. Batches and answers lie in pinned memory of the host: an execution is
 one copy for each input, the stages, and one copy for each output straight to where it is wanted.
 What one stage gives and another takes stays on the card.
@@ -9,6 +9,7 @@ What one stage gives and another takes stays on the card.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.ascend.card import Card
-from ge_runtime.ascend.driver import Address
-from ge_runtime.ascend.om_model import Stage
-from ge_runtime.ascend.return_codes import DriverFault
+from ge_runtime.ascend.driver import ACL_DTYPES, AIPP_INPUT, GEAR_INPUT, PLAIN_FORMATS, Address
+from ge_runtime.ascend.om_model import Dims, LoadedModel, ModelFile, OmGear, Stage
+from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.ascend.stream_executor import (
     CardExecution,
     Slot,
@@ -27,16 +28,9 @@ from ge_runtime.ascend.stream_executor import (
     slot_layout,
 )
 from ge_runtime.devices import Device
-from ge_runtime.engines.base import Shapes, Signature
-from ge_runtime.engines.om_files import (
-    load_fault,
-    read_files,
-    refuse_what_nobody_can_feed,
-    signature_of,
-)
-from ge_runtime.engines.om_gears import ChainGear, join_gears, listed
-from ge_runtime.engines.wiring import Wiring
-from ge_runtime.errors import ArtifactFault, EngineFault
+from ge_runtime.engines.base import GraphTensor, Shapes, Signature
+from ge_runtime.engines.chain import Wiring
+from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import Array, Tensors
 
@@ -228,3 +222,149 @@ class OmEngine:
     def _transfer(self, array: Array, device: Address) -> Transfer:
         host = Address(array.ctypes.data)
         return Transfer(host, device, array.nbytes, self._is_pinned(array))
+
+
+def read_files(paths: Sequence[Path], card: Card) -> list[ModelFile]:
+    """The files. Raises ArtifactFault with all that cannot be executed, OutOfMemory, EngineLost."""
+    files: list[ModelFile] = []
+    faults: list[str] = []
+    for path in paths:
+        try:
+            files.append(_read(path, card))
+        except ArtifactFault as fault:
+            faults.append(str(fault))
+    if faults:
+        raise ArtifactFault("\n".join(faults))
+    return files
+
+
+def _read(path: Path, card: Card) -> ModelFile:
+    try:
+        file = ModelFile.read(path, card.driver)
+    except DriverFault as fault:
+        raise load_fault(path, card, fault) from fault
+    except OSError as error:
+        raise ArtifactFault(f"{path}: {error.strerror}") from error
+    if file.workspace_bytes == 0:
+        raise ArtifactFault(
+            f"{path}: found a model whose sizes only an execution tells, so that its memory cannot "
+            "be planned; expected gears: name them in config.pbtxt (gears.<axes>) and run "
+            "`ge-runtime build`"
+        )
+    return file
+
+
+def load_fault(path: Path, card: Card, fault: DriverFault) -> RuntimeFault:
+    """What a failed load means."""
+    if fault.kind is FailureKind.LOST:
+        return card.lose(f"{path}: {fault}")
+    if fault.kind is FailureKind.MEMORY:
+        return OutOfMemory(f"{path}: {fault}")
+    return ArtifactFault(
+        f"{path}: {card.name}, {card.soc_name}, cannot execute it: {fault}; `ge-runtime build` "
+        f"makes it anew from {path.stem}.onnx, for this chip"
+    )
+
+
+def refuse_what_nobody_can_feed(path: Path, model: LoadedModel) -> None:
+    """Raises ArtifactFault for tensors that Triton, or we, have no form of."""
+    description = model.description
+    faults: list[str] = []
+    for tensor in (*description.data_inputs, *description.outputs):
+        if tensor.name == AIPP_INPUT:
+            faults.append("found dynamic AIPP, expected static or none: `atc --insert_op_conf`")
+        elif tensor.dtype not in ACL_DTYPES:
+            faults.append(f"'{tensor.name}': found aclDataType {tensor.dtype}, which Triton lacks")
+        elif tensor.format not in PLAIN_FORMATS:
+            expected = "ND, NCHW or NHWC, whose elements lie in order: `atc --input_format`"
+            faults.append(f"'{tensor.name}': found aclFormat {tensor.format}, expected {expected}")
+    if description.family is not None and description.inputs[-1].name != GEAR_INPUT:
+        names = ", ".join(tensor.name for tensor in description.inputs)
+        faults.append(f"found the inputs {names}, expected {GEAR_INPUT} as the last of them")
+    if faults:
+        raise ArtifactFault("\n".join(f"{path}: {fault}" for fault in faults))
+
+
+def signature_of(model: LoadedModel) -> Signature:
+    """What the model takes and gives; sizes in which its gears differ vary."""
+    description, gears = model.description, model.gears.values()
+    return Signature(
+        tuple(
+            GraphTensor(t.name, ACL_DTYPES[t.dtype], _common([gear.inputs[i] for gear in gears]))
+            for i, t in enumerate(description.data_inputs)
+        ),
+        tuple(
+            GraphTensor(name, ACL_DTYPES[t.dtype], _common([gear.outputs[i] for gear in gears]))
+            for i, (name, t) in enumerate(
+                zip(description.output_names, description.outputs, strict=True)
+            )
+        ),
+    )
+
+
+def _common(dims: Sequence[tuple[int, ...]]) -> tuple[int | None, ...]:
+    """The dims, None for those in which gears differ."""
+    return tuple(sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*dims, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ChainGear:
+    """One set of shapes that the chain can execute."""
+
+    stages: tuple[OmGear, ...]
+    """Each stage's own."""
+    dims: Mapping[str, Dims]
+    """Of all tensors of all stages, by name."""
+
+
+def join_gears(models: Mapping[str, LoadedModel]) -> list[ChainGear]:
+    """Every combination of the stages' gears that agrees on the tensors they have in common.
+
+    models: by stage, in order of execution. The first stage's gears are in their order.
+    Raises ArtifactFault, with both lists, at the first stage that agrees with no combination of
+    those before it.
+    """
+    joined = [ChainGear((), {})]
+    for stage, model in models.items():
+        own = [(gear, _dims(model, gear)) for gear in model.gears.values()]
+        common = joined[0].dims.keys() & own[0][1].keys()
+        names = [name for name in own[0][1] if name in common]
+        agreeing: dict[tuple[Dims, ...], list[tuple[OmGear, Mapping[str, Dims]]]] = {}
+        for gear, dims in own:
+            agreeing.setdefault(_of(dims, names), []).append((gear, dims))
+        more = [
+            ChainGear((*before.stages, gear), {**before.dims, **dims})
+            for before in joined
+            for gear, dims in agreeing.get(_of(before.dims, names), ())
+        ]
+        if not more:
+            given = dict.fromkeys(_of(before.dims, names) for before in joined)
+            raise ArtifactFault(
+                f"the stages {', '.join(models)} do not fit together: stage '{stage}': found gears "
+                f"for {_shown(names, agreeing)}, expected one for what there is before it: "
+                f"{_shown(names, given)}; `ge-runtime build` compiles all stages for the same gears"
+            )
+        joined = more
+    return joined
+
+
+def listed(shapes: Shapes) -> str:
+    """Shapes for people."""
+    return ", ".join(f"{name} {list(dims)}" for name, dims in shapes.items())
+
+
+def _dims(model: LoadedModel, gear: OmGear) -> dict[str, Dims]:
+    description = model.description
+    names = [tensor.name for tensor in description.data_inputs]
+    return {
+        **dict(zip(names, gear.inputs, strict=True)),
+        **dict(zip(description.output_names, gear.outputs, strict=True)),
+    }
+
+
+def _of(dims: Mapping[str, Dims], names: Sequence[str]) -> tuple[Dims, ...]:
+    return tuple(dims[name] for name in names)
+
+
+def _shown(names: Sequence[str], shapes: Iterable[tuple[Dims, ...]]) -> str:
+    return "; ".join(listed(dict(zip(names, dims, strict=True))) for dims in shapes)

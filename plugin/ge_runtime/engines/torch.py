@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ge_runtime.devices import Device
+from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.engines.analysis.torch_graph import TorchGraph, weights_bytes
-from ge_runtime.engines.base import GraphTensor, Shapes, Signature
-from ge_runtime.engines.importing import Torch, import_torch
-from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory, RuntimeFault
+from ge_runtime.engines.base import GraphTensor, LibraryEngine, Shapes, Signature
+from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, OutOfMemory, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
+
+# The module, whose types cannot be named without importing it.
+Torch: TypeAlias = Any
+
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+
+
+def import_torch() -> Torch:
+    """torch, without back ends of devices that load themselves. A choice in the environment stands.
+
+    Where torch_npu is installed, `import torch` imports it too, and without CANN's libraries both
+    fail, for good: an import of torch that failed cannot be made up for in the same process. Code
+    that uses torch.npu says `import torch_npu`. Whoever imports torch before has to set the
+    variable himself.
+    """
+    # torch's OpenMP threads spin while they wait, unless told otherwise before its import.
+    # Measured with a small CNN and 2 threads on 2 cores that others use too: 350 ms a batch
+    # when they spin, 7 ms when they sleep.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    with _no_autoload():
+        import torch
+    return torch
+
+
+def import_torch_for(device: str, cure: str) -> Torch:
+    """The same for a device that needs it. cure: the command. Raises NoDevice, with both."""
+    try:
+        return import_torch()
+    except (ImportError, OSError, RuntimeError) as error:  # of its libraries, of its back ends
+        raise NoDevice(f"{device}: found no torch ({error}), expected it: `{cure}`") from error
+
+
+@contextmanager
+def _no_autoload() -> Iterator[None]:
+    """For the length of a `with`; child processes choose for themselves."""
+    given = _AUTOLOAD in os.environ
+    os.environ.setdefault(_AUTOLOAD, "0")
+    try:
+        yield
+    finally:
+        if not given:
+            del os.environ[_AUTOLOAD]
+
 
 # torch's own objects. Its types cannot be named without importing it.
 ExportedProgram: TypeAlias = Any
@@ -44,21 +85,26 @@ _NO_MEMORY: Final = "not enough memory"
 """What torch's allocator for the CPU says; those of other devices raise OutOfMemoryError."""
 
 
-class TorchEngine:
-    """See `base.Engine`."""
+class TorchEngine(LibraryEngine):
+    """A program on the CPU; engines of other devices are derived from it."""
 
     queues: ClassVar[bool] = False
     """Whether copies of results from a device are queued, and waited for at the end of `run`."""
 
     def __init__(
-        self, torch: Torch, program: ExportedProgram, signature: Signature, threads: int
+        self,
+        torch: Torch,
+        program: ExportedProgram,
+        signature: Signature,
+        threads: int,
+        health: DeviceHealth | None = None,
     ) -> None:
+        super().__init__(signature, health)
         self._torch = torch
         self._module = program.module()
         self._arguments = program.call_spec.in_spec
         self._graph = TorchGraph(program)
         self._weights_bytes = weights_bytes(program)
-        self._signature = signature
         self._threads = threads
 
     @classmethod
@@ -71,22 +117,6 @@ class TorchEngine:
         torch = import_torch()
         program = load_program(torch, path)
         return cls(torch, program, signature_of(path, program, outputs), threads)
-
-    @property
-    def signature(self) -> Signature:
-        return self._signature
-
-    @property
-    def shapes(self) -> None:
-        """Any."""
-
-    @property
-    def lost(self) -> bool:
-        """It executes in this process."""
-        return False
-
-    def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """What it needs it allocates itself."""
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         """Results are copied once into given arrays: torch allocates its own."""
@@ -161,6 +191,26 @@ def moved(program: ExportedProgram, device: str) -> ExportedProgram:
     from torch.export.passes import move_to_device_pass
 
     return move_to_device_pass(program, device)
+
+
+@contextmanager
+def bringing_to(
+    device: str, path: Path, fault_of: Callable[[Exception], RuntimeFault]
+) -> Iterator[None]:
+    """For the length of a `with` in which a program goes to a device: what fails, by its cause.
+
+    fault_of: what an error of torch means there. Raises ArtifactFault for what is neither of the
+    device's memory nor of its loss.
+    """
+    try:
+        yield
+    except RuntimeFault:
+        raise
+    except Exception as error:
+        fault = fault_of(error)
+        if isinstance(fault, EngineFault):
+            fault = ArtifactFault(f"{path}: it cannot be brought to {device}: {error}")
+        raise fault from error
 
 
 def element_type(torch: Torch, dtype: DType) -> ElementType:

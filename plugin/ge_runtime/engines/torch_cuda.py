@@ -1,35 +1,66 @@
 """The torch engine on a GPU: `model.pt2`, recorded as CUDA graphs, replayed on a stream of its own.
 
+A replay allocates nothing, and costs the host one call however many kernels there are. It reads and
+writes where the recorded execution did: inputs and outputs have addresses of their own on the
+device, which all recordings share, as one is executed at a time.
+
 Written from torch's documents and source, and never run on a GPU: tests hold it against a fake.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ge_runtime.cuda.gpu import Gpu
+from ge_runtime.cuda.gpu import CAPTURING, Gpu
 from ge_runtime.devices import Device
-from ge_runtime.engines.base import Shapes, Signature
-from ge_runtime.engines.importing import Torch, import_torch_for
+from ge_runtime.engines.base import GraphTensor, Shapes, Signature
 from ge_runtime.engines.torch import (
+    ElementType,
     ExportedProgram,
     Results,
+    Torch,
     TorchEngine,
     TorchTensor,
+    bringing_to,
+    element_type,
+    import_torch_for,
     load_program,
     moved,
     signature_of,
 )
-from ge_runtime.engines.torch_captures import Capture, DeviceModule, Key, Recorder
-from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, PlanFault, RuntimeFault
+from ge_runtime.errors import (
+    NoDevice,
+    OutOfMemory,
+    PlanFault,
+    RuntimeFault,
+)
+from ge_runtime.memory.plan import ALIGNMENT
 from ge_runtime.specs import Array, Tensors
+
+# torch.cuda, or what stands for it, and its objects.
+DeviceModule: TypeAlias = Any
+Stream: TypeAlias = Any
+CudaGraph: TypeAlias = Any
+
+Key: TypeAlias = tuple[tuple[int, ...], ...]
+"""The shapes of a graph's inputs, in its order."""
+Execute: TypeAlias = Callable[[Sequence[TorchTensor]], Mapping[str, TorchTensor]]
+"""Executes the graph on inputs on the device, in its order; its results by name."""
+
+_log = logging.getLogger(__name__)
+
+_BROKEN: Final[list[CudaGraph]] = []
+"""Those whose capture failed. torch's allocator never learns that it is over: from then on it asks
+the graph, and refuses the pool to other captures (`CUDAGraph::capture_end`)."""
 
 DEVICE_TYPE: Final = "cuda"
 """torch's name for the kind of device."""
@@ -80,7 +111,7 @@ class CudaTorch:
 
 
 class TorchCudaEngine(TorchEngine):
-    """See `base.Engine` and `base.Limited`. Executions of the shapes it was bound for are replayed.
+    """Executions of the shapes it was bound for are replayed.
 
     Of those nothing is allocated on the device, and the host waits once, at the end, without the
     GIL. Others, and those that cannot be recorded because they wait for the device in between, are
@@ -99,7 +130,7 @@ class TorchCudaEngine(TorchEngine):
     ) -> None:
         """Made by `open_on`; brings the program to the device."""
         # The analysis of the graph is of its weights on the host.
-        super().__init__(cuda.torch, program, signature, threads)
+        super().__init__(cuda.torch, program, signature, threads, cuda.gpu.health)
         self._module = moved(program, cuda.device).module()
         self._cuda = cuda
         self._asked = frozenset(outputs)
@@ -129,18 +160,8 @@ class TorchCudaEngine(TorchEngine):
         cuda = CudaTorch.load(gpu)
         program = load_program(cuda.torch, path)
         signature = signature_of(path, program, outputs)
-        try:
+        with bringing_to(gpu.name, path, cuda.fault):
             return cls(cuda, program, signature, threads, outputs)
-        except Exception as error:
-            fault = cuda.fault(error)
-            if isinstance(fault, EngineFault):
-                fault = ArtifactFault(f"{path}: it cannot be brought to {cuda.gpu.name}: {error}")
-            raise fault from error
-
-    @property
-    def lost(self) -> bool:
-        """With the GPU, whoever found that out."""
-        return self._cuda.gpu.health.lost is not None
 
     @property
     def device_allocations(self) -> Callable[[], int]:
@@ -211,8 +232,8 @@ class TorchCudaEngine(TorchEngine):
         capture = self._captures.get(tuple(tuple(tensor.shape) for tensor in flat))
         if capture is None:
             return self._module_on([t.to(self._cuda.device, non_blocking=True) for t in flat])
-        for place, tensor in zip(capture.inputs, flat, strict=True):
-            place.copy_(tensor, non_blocking=True)
+        for target, tensor in zip(capture.inputs, flat, strict=True):
+            target.copy_(tensor, non_blocking=True)
         capture.graph.replay()
         return capture.outputs
 
@@ -230,3 +251,138 @@ class TorchCudaEngine(TorchEngine):
 
     def _fault(self, error: Exception) -> RuntimeFault:
         return self._cuda.fault(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One recording, and where it reads and writes on the device."""
+
+    graph: CudaGraph
+    inputs: tuple[TorchTensor, ...]
+    outputs: Mapping[str, TorchTensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What a result is like, whoever holds it."""
+
+    dtype: ElementType
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Records executions of one graph on one stream of a device."""
+
+    torch: Torch
+    module: DeviceModule
+    device: str
+    """As torch calls it."""
+    name: str
+    """For people."""
+    stream: Stream
+    inputs: Sequence[GraphTensor]
+    execute: Execute
+
+    def record(self, largest: Sequence[Shapes]) -> dict[Key, Capture]:
+        """A recording for each of these shapes that can be recorded; the log names the others.
+
+        The stream is current. All recordings allocate from one pool, the largest first, so that the
+        others find what they need there. Raises OutOfMemory, and what torch raises where the graph
+        cannot be executed at all.
+        """
+        wanted = sorted(largest, key=self._inputs_bytes, reverse=True)
+        tried = [(shapes, self._tried(shapes)) for shapes in wanted]
+        needed = (
+            self._inputs_bytes(shapes) + sum(_rounded(each.nbytes) for each in results.values())
+            for shapes, results in tried
+        )
+        block = self.torch.zeros(max(needed, default=0), dtype=self.torch.uint8, device=self.device)
+        pool = self.module.graph_pool_handle()
+        captures: dict[Key, Capture] = {}
+        for shapes, results in tried:
+            graph = self.module.CUDAGraph()
+            try:
+                captures[self._key(shapes)] = self._capture(graph, shapes, results, block, pool)
+            except RuntimeError as error:
+                _BROKEN.append(graph)
+                pool = self.module.graph_pool_handle()
+                # What broke the capture; its end then says no more than that it is broken.
+                cause = error.__context__ or error
+                if isinstance(cause, self.torch.OutOfMemoryError):
+                    raise OutOfMemory(f"{self.name}: torch: {cause}") from error
+                sizes = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+                _log.warning(
+                    "%s: executions of %s are not recorded, and allocate while serving: %s",
+                    self.name,
+                    sizes,
+                    str(cause).partition("\n")[0],
+                )
+        return captures
+
+    def _tried(self, shapes: Shapes) -> dict[str, _Result]:
+        """The results of an execution on zeros; what libraries prepare, they prepare now."""
+        given = [
+            self.torch.zeros(
+                shapes[tensor.name],
+                dtype=element_type(self.torch, tensor.dtype),
+                device=self.device,
+            )
+            for tensor in self.inputs
+        ]
+        results = {
+            name: _Result(result.dtype, tuple(result.shape), result.numel() * result.itemsize)
+            for name, result in self.execute(given).items()
+        }
+        self.stream.synchronize()  # what fails, fails here
+        return results
+
+    def _capture(
+        self,
+        graph: CudaGraph,
+        shapes: Shapes,
+        results: Mapping[str, _Result],
+        block: TorchTensor,
+        pool: object,
+    ) -> Capture:
+        tensors = _Block(block)
+        inputs = tuple(
+            tensors.next(element_type(self.torch, tensor.dtype), shapes[tensor.name])
+            for tensor in self.inputs
+        )
+        outputs = {name: tensors.next(own.dtype, own.shape) for name, own in results.items()}
+        # Only what this thread does can break it: other models execute meanwhile.
+        capturing = self.module.graph(
+            graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"
+        )
+        with CAPTURING, capturing:
+            for name, result in self.execute(inputs).items():
+                outputs[name].copy_(result)
+        return Capture(graph, inputs, outputs)
+
+    def _key(self, shapes: Shapes) -> Key:
+        return tuple(shapes[tensor.name] for tensor in self.inputs)
+
+    def _inputs_bytes(self, shapes: Shapes) -> int:
+        return sum(
+            _rounded(math.prod(shapes[tensor.name]) * tensor.dtype.numpy.itemsize)
+            for tensor in self.inputs
+        )
+
+
+class _Block:
+    """Tensors one after the other in a block of bytes."""
+
+    def __init__(self, block: TorchTensor) -> None:
+        self._block = block
+        self._end = 0
+
+    def next(self, dtype: ElementType, shape: tuple[int, ...]) -> TorchTensor:
+        nbytes = math.prod(shape) * int(dtype.itemsize)
+        start, self._end = self._end, self._end + _rounded(nbytes)
+        return self._block[start : start + nbytes].view(dtype).view(shape)
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -20,17 +20,19 @@ from ge_runtime.devices.health import DeviceHealth
 from ge_runtime.engines.artifact import Artifact, only_graph
 from ge_runtime.engines.backend import DeviceSettings, HostBackend
 from ge_runtime.engines.base import Engine, Signature
-from ge_runtime.engines.importing import Torch, import_torch_for
 from ge_runtime.engines.torch import (
     ExportedProgram,
     Results,
+    Torch,
     TorchEngine,
     TorchTensor,
+    bringing_to,
+    import_torch_for,
     load_program,
     moved,
     signature_of,
 )
-from ge_runtime.errors import ArtifactFault, NoDevice, OutOfMemory, RuntimeFault
+from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, OutOfMemory, RuntimeFault
 
 # torchair's own objects, which come without types.
 Torchair: TypeAlias = Any
@@ -98,6 +100,18 @@ class NpuTorch:
         """How often torch's caching allocator has asked the device for memory so far."""
         return int(self.torch.npu.memory_stats(self.index)["num_device_alloc"])
 
+    def fault(self, error: Exception) -> RuntimeFault:
+        """What an error of torch_npu means for whoever used the device."""
+        text = f"{self.device}: torch: {error}"
+        code = _CODE.search(str(error))
+        kind = failure_kind(int(code[1])) if code else None
+        if kind is FailureKind.LOST:
+            return self.health.lose(text)
+        short = isinstance(error, self.torch.OutOfMemoryError) or _NO_MEMORY in str(error)
+        if short or kind is FailureKind.MEMORY:
+            return OutOfMemory(text)
+        return EngineFault(text)
+
     def backend(self, options: Mapping[str, str]) -> Backend:
         """The compiler, for `torch.compile`. options: of GE. Raises ArtifactFault for others."""
         config = self.torchair.CompilerConfig()
@@ -113,7 +127,7 @@ class NpuTorch:
 
 
 class TorchNpuEngine(TorchEngine):
-    """See `base.Engine` and `base.Limited`. One GE graph for each set of shapes.
+    """One GE graph for each set of shapes.
 
     A graph is compiled as a whole or not at all, at the first execution of its shapes.
 
@@ -129,7 +143,7 @@ class TorchNpuEngine(TorchEngine):
     ) -> None:
         """Made by `open_on`; brings the program to the device."""
         # The analysis of the graph is of its weights on the host.
-        super().__init__(npu.torch, program, signature, npu.torch.get_num_threads())
+        super().__init__(npu.torch, program, signature, npu.torch.get_num_threads(), npu.health)
         self._module = None
         self._npu = npu
         npu.enter()
@@ -148,20 +162,8 @@ class TorchNpuEngine(TorchEngine):
         backend = npu.backend(options)
         program = load_program(npu.torch, path)
         signature = signature_of(path, program, outputs)
-        try:
+        with bringing_to(npu.device, path, npu.fault):
             return cls(npu, program, signature, backend)
-        except RuntimeFault:
-            raise
-        except Exception as error:
-            fault = _fault(npu, error)
-            if fault is None:
-                fault = ArtifactFault(f"{path}: it cannot be brought to {npu.device}: {error}")
-            raise fault from error
-
-    @property
-    def lost(self) -> bool:
-        """Once an execution was told so, of whichever engine of the process."""
-        return self._npu.health.lost is not None
 
     @property
     def compiles_each_shape(self) -> bool:
@@ -197,19 +199,8 @@ class TorchNpuEngine(TorchEngine):
             return compiled(*args, **kwargs)
 
     def _fault(self, error: Exception) -> RuntimeFault:
-        return _fault(self._npu, error) or super()._fault(error)
-
-
-def _fault(npu: NpuTorch, error: Exception) -> RuntimeFault | None:
-    """What an error of torch_npu means for whoever used the device; None if nothing special."""
-    text = f"{npu.device}: torch: {error}"
-    code = _CODE.search(str(error))
-    if code and failure_kind(int(code[1])) is FailureKind.LOST:
-        return npu.health.lose(text)
-    short = isinstance(error, npu.torch.OutOfMemoryError) or _NO_MEMORY in str(error)
-    if short or (code and failure_kind(int(code[1])) is FailureKind.MEMORY):
-        return OutOfMemory(text)
-    return None
+        fault = self._npu.fault(error)
+        return super()._fault(error) if isinstance(fault, EngineFault) else fault
 
 
 def _import(module: str, device: str, cure: str) -> Any:  # noqa: ANN401 - a module without types

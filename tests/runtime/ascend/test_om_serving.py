@@ -20,7 +20,7 @@ from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.pyacl import open_driver
 from ge_runtime.cli.build import shape_flags
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.engines.compiled import with_compiled_gears
+from ge_runtime.engines.gearing import with_compiled_gears
 from ge_runtime.errors import NoDevice
 from ge_runtime.testing.conformance import check
 

@@ -483,6 +483,13 @@ def test_a_model_whose_graph_disagrees_is_a_fault():
     assert "ge-runtime inspect" in finding.cure
 
 
+def test_a_model_of_an_engine_that_never_ran_on_a_device_is_experimental():
+    for need in ("torch_npu", "ge_session"):
+        found = find(ASCEND, "Models", "encoder", [model(needs=["npu", need])]).found
+        assert found.endswith("; experimental: never run on a device")
+    assert "experimental" not in find(PLAIN, "Models", "encoder", [model()]).found
+
+
 def test_models_say_what_is_required():
     assert required_by([], []) == {"cpu"}
     assert required_by([], [model(needs=["torch", "cuda"])]) == {"torch", "cuda"}

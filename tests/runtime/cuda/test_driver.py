@@ -11,7 +11,7 @@ from runtime.support.gpus import gpus_of
 
 from ge_runtime.cuda.gpu import CAPTURING, Context, CudaDriver, CudaFault, Gpus, PinnedMemory
 from ge_runtime.devices import Watch
-from ge_runtime.devices.host import PAGE
+from ge_runtime.devices.memory import PAGE
 from ge_runtime.errors import EngineFault, EngineLost, NoDevice, OutOfMemory
 
 TIMEOUT_S = 30

@@ -1,4 +1,4 @@
-"""What every device must do, whatever its memory is: see `ge_runtime.devices.base`.
+"""What every device must do, whatever its memory is: see `ge_runtime.devices.memory`.
 
 A suite to inherit from, with a fixture `device`: one named "dev" of CAPACITY bytes.
 """
@@ -12,7 +12,7 @@ import pytest
 from ge_runtime.errors import DeviceFault, OutOfMemory
 
 CAPACITY = 1_000_000
-LOGGER = "ge_runtime.devices.base"
+LOGGER = "ge_runtime.devices.memory"
 
 
 class DeviceConformance:

@@ -3,7 +3,7 @@ import pytest
 from runtime.devices.conformance_device import CAPACITY, DeviceConformance
 
 from ge_runtime.devices import HostDevice
-from ge_runtime.devices.host import PAGE
+from ge_runtime.devices.memory import PAGE
 from ge_runtime.errors import OutOfMemory
 
 

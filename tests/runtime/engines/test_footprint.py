@@ -7,7 +7,7 @@ from ge_runtime.batching.feeds import Joined, Offsets
 from ge_runtime.batching.gears import Gear
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.footprint import Footprint
+from ge_runtime.engines.gearing import Footprint
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.specs import DType, TensorSpec
 

@@ -22,12 +22,12 @@ from runtime.support.graphs import ENCODER, TABLE, onnx_model
 
 from ge_runtime import Runtime
 from ge_runtime.components import engines_on
-from ge_runtime.engines import cuda_backend, onnx_cuda
+from ge_runtime.engines import cuda_backend
+from ge_runtime.engines import onnx as onnx_engine
 from ge_runtime.engines.artifact import Artifact, is_installed
 from ge_runtime.engines.backend import open_backend
 from ge_runtime.engines.base import Limited
-from ge_runtime.engines.onnx import OnnxEngine, open_session, signature_of
-from ge_runtime.engines.onnx_cuda import OnnxCudaEngine
+from ge_runtime.engines.onnx import OnnxCudaEngine, OnnxEngine, open_session, signature_of
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost, NoDevice, OutOfMemory
 from ge_runtime.testing.conformance import check
 
@@ -173,7 +173,7 @@ def hosts_provider(monkeypatch, fake):
     """The CPU's provider in place of CUDA's."""
     import onnxruntime
 
-    monkeypatch.setattr(onnx_cuda, "_PROVIDER", "CPUExecutionProvider")
+    monkeypatch.setattr(onnx_engine, "_CUDA_PROVIDER", "CPUExecutionProvider")
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: print("not found"))
 
 
@@ -236,11 +236,13 @@ def test_provider_that_does_not_load_is_told_with_what_it_lacks(version_dir, fak
     """As onnxruntime-gpu 1.31 does without CUDA's libraries: it goes on with the CPU."""
     import onnxruntime
 
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [onnx_cuda._PROVIDER])
+    monkeypatch.setattr(
+        onnxruntime, "get_available_providers", lambda: [onnx_engine._CUDA_PROVIDER]
+    )
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
     monkeypatch.setattr(onnxruntime, "cuda_version", "13.0", raising=False)
     monkeypatch.setattr(
-        onnx_cuda,
+        onnx_engine,
         "open_session",
         lambda path, threads, providers, entries: open_session(
             path, threads, ["CPUExecutionProvider"], entries
@@ -265,7 +267,7 @@ def test_onnxruntime_gpu_without_a_gpu_says_what_it_lacks(version_dir):
         from types import SimpleNamespace
         from fake_cuda.libcuda import Library
         from ge_runtime.cuda.gpu import CudaDriver, Gpus
-        from ge_runtime.engines.onnx_cuda import OnnxCudaEngine
+        from ge_runtime.engines.onnx import OnnxCudaEngine
         from ge_runtime.errors import NoDevice
         machine = SimpleNamespace(lost=None, capture=None, pins=True, pinned={{}})
         gpu = Gpus(lambda: CudaDriver(Library(machine))).gpu(0)

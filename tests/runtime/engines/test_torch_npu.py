@@ -221,7 +221,10 @@ def test_what_it_cannot_promise_is_told_with_its_plan(version_dir, encoder):
             "encoder_0: engine torch, because model.pt2 is there and torch_npu is installed; "
             "model.om is not there; model.air is not there"
         )
-        assert runtime.report[1] == "encoder_0: npu:0 is fake of torch_npu"
+        assert runtime.report[1:3] == (
+            "encoder_0: engine torch is experimental on npu: it was never run on such a device",
+            "encoder_0: npu:0 is fake of torch_npu",
+        )
         told = [line for line in runtime.report if "not planned: " in line]
         assert len(told) == len(encoder.unplanned) == 3
         assert runtime.gauges()["allocations_after_freeze"] == 0
@@ -305,7 +308,7 @@ def test_torch_is_imported_beside_a_torch_npu_that_cannot_be(tmp_path):
     """
     plain = told_by(code.format("import torch"), tmp_path)
     assert "Failed to load the backend extension: torch_npu" in plain
-    ours = "from ge_runtime.engines.importing import import_torch; import_torch()"
+    ours = "from ge_runtime.engines.torch import import_torch; import_torch()"
     assert told_by(code.format(ours), tmp_path) == "torch False\n"
     told = told_by(OPEN, tmp_path, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
     assert "npu:0: found no torch (Failed to load the backend extension: torch_npu" in told

@@ -1,7 +1,7 @@
 import pytest
 
 from ge_runtime.engines.base import GraphTensor, Signature
-from ge_runtime.engines.wiring import Step, Wiring, foresee
+from ge_runtime.engines.chain import Step, Wiring, foresee
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import DType
 

@@ -32,6 +32,8 @@ _INSTALL: Final = "pip install 'onnxruntime-gpu[cuda,cudnn]'"
 _REGION_BYTES: Final = 2**20
 """Of shared memory that Triton gives each instance of a Python model at first
 (`--backend-config=python,shm-default-byte-size`)."""
+_EXPERIMENTAL: Final = frozenset({"torch_npu", "ge_session"})
+"""What models need whose engine was never run on a device (`EngineEntry.experimental`)."""
 _INSPECT_TIMEOUT_S: Final = 300.0
 """Large graphs take a while to open."""
 
@@ -74,7 +76,10 @@ def _check_model(model: Model) -> Finding:
     trial, expected = model.inspected, "a graph that opens and agrees with config.pbtxt"
     subject = Subject(MODELS_GROUP, model.name, expected, model.needs)
     if trial.outcome is Outcome.DONE:
-        return subject.ok(f"{trial.facts['engine']}, needs {', '.join(sorted(model.needs))}")
+        found = f"{trial.facts['engine']}, needs {', '.join(sorted(model.needs))}"
+        if not model.needs.isdisjoint(_EXPERIMENTAL):
+            found += "; experimental: never run on a device"
+        return subject.ok(found)
     cure = f"`ge-runtime inspect` its folder: {model.name}"
     return subject.wrong(trial.error.removeprefix("ge-runtime: ").removeprefix("- "), cure)
 

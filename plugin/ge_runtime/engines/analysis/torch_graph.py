@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from ge_runtime.engines.analysis.dataflow import Operation, intermediates
+from ge_runtime.engines.analysis import Operation, intermediates
 from ge_runtime.memory.lifetimes import Intermediates
 
 # torch's own objects, which cannot be named without importing it. Those in a program's graph are

@@ -1,4 +1,4 @@
-from ge_runtime.engines.analysis.dataflow import Operation, intermediates
+from ge_runtime.engines.analysis import Operation, intermediates
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 
 SIZES = dict.fromkeys("abcdefg", 10)

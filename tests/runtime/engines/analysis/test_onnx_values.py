@@ -3,7 +3,7 @@ import onnx
 from onnx import TensorProto, helper
 from runtime.support.graphs import onnx_model
 
-from ge_runtime.engines.analysis.onnx_values import ShapeValues
+from ge_runtime.engines.analysis.onnx_graph import ShapeValues
 
 node = helper.make_node
 

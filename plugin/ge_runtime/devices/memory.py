@@ -1,11 +1,16 @@
-"""What a device promises, and the books that every device keeps of its memory."""
+"""Memory of devices, allocated at load under labels and counted; the host's own among it."""
 
 from __future__ import annotations
 
 import logging
+import mmap
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from threading import Lock
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ge_runtime.errors import DeviceFault, OutOfMemory
 
@@ -176,3 +181,82 @@ class Device(ABC, Generic[Memory]):
         of = "" if self.capacity_bytes is None else f" of {self.capacity_bytes:,}"
         frozen = f", frozen, {self._late} allocation(s) since" if self._frozen else ""
         return f"<{type(self).__name__} {self.name}: {self._used_bytes:,}{of} bytes in use{frozen}>"
+
+
+PAGE: Final = mmap.PAGESIZE
+"""Bytes. Buffers start at pages: cache lines and vector registers are never split, and two
+buffers never share a page, so what is untouched in one costs nothing."""
+
+
+class HostDevice(Device[NDArray[np.uint8]]):
+    """Buffers are uint8 arrays [nbytes] that start at a multiple of PAGE.
+
+    Address space is reserved; the operating system provides pages as they are touched. A freed
+    buffer's bytes return to it when the last view of them goes.
+    """
+
+    kind: ClassVar[str] = "cpu"
+
+    def __init__(self, name: str = "cpu", capacity_bytes: int | None = None) -> None:
+        """capacity_bytes: a limit to keep to; without one the operating system decides."""
+        super().__init__(name, capacity_bytes)
+
+    def _obtain(self, nbytes: int) -> NDArray[np.uint8]:
+        try:
+            raw = np.empty(nbytes + PAGE - 1, np.uint8)
+        except (OverflowError, ValueError) as error:  # more than there are addresses
+            raise MemoryError(str(error)) from error
+        start = -raw.ctypes.data % PAGE
+        return raw[start : start + nbytes]
+
+    def _release(self, memory: NDArray[np.uint8]) -> None:
+        """The last view of the bytes gives them back."""
+
+
+class Watch:
+    """How often somebody else's allocator asks a device for memory while nobody should.
+
+    Such requests count as defects of a `Device`. Safe from any thread.
+    """
+
+    def __init__(self, name: str, allocations: Callable[[], int]) -> None:
+        """name: the device. allocations: how often the allocator has asked so far."""
+        self._name = name
+        self._allocations = allocations
+        self._before: int | None = None  # until all is warm
+        self._told = False
+
+    def begin(self) -> None:
+        """All is warm: from now on each counts. Safe to call twice."""
+        if self._before is None:
+            self._before = self._allocations()
+
+    def late(self) -> int:
+        """How many there were since; the first are logged."""
+        late = 0 if self._before is None else self._allocations() - self._before
+        if late and not self._told:
+            self._told = True
+            _log.warning(
+                "%s: torch's allocator asked for memory %d time(s) while serving, where all sizes "
+                "were executed before; more are counted, not logged",
+                self._name,
+                late,
+            )
+        return late
+
+
+class WatchedHost(HostDevice):
+    """The host's memory, whose count of defects has those of a watched allocator as well."""
+
+    def __init__(self, name: str, watch: Watch) -> None:
+        """name: the device that batches and answers go to, and whose allocator is watched."""
+        super().__init__(name)
+        self._watch = watch
+
+    def freeze(self) -> None:
+        self._watch.begin()
+        super().freeze()
+
+    @property
+    def allocations_after_freeze(self) -> int:
+        return super().allocations_after_freeze + self._watch.late()

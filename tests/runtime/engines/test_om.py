@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ge_runtime.ascend.driver import ModelDescription, ModelTensor
 from ge_runtime.ascend.om_model import OmGear
-from ge_runtime.engines.om_gears import join_gears
+from ge_runtime.engines.om import join_gears
 from ge_runtime.errors import ArtifactFault
 
 
