@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ge_runtime import components
 from ge_runtime.batching.admission import Admission
@@ -24,7 +25,9 @@ from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.plan import Plan
 from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.executor import BatchRules, Executor, warm_up
-from ge_runtime.workspace.pool import PROCESS_POOLS, Membership
+
+if TYPE_CHECKING:
+    from ge_runtime.workspace.pool import Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,9 @@ def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membersh
         cure = "expected the package that reads it: `pip install 'ge-runtime[plan]'`"
         found = "parameter 'workspace_pool_mib': found a graph whose workspace nobody can tell"
         raise ConfigFault(config.model, [f"{found}, {cure}"])
+    # Loaded by models that have a pool.
+    from ge_runtime.workspace.pool import PROCESS_POOLS
+
     membership = PROCESS_POOLS.join("cpu", config.workspace_pool_bytes, config.model)
     opened.callback(membership.leave)
     membership.pool.require(plan.workspace_bytes, config.model)

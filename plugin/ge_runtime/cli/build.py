@@ -23,11 +23,10 @@ from ge_runtime.config import ATC_FLAGS, RuntimeConfig
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
 from ge_runtime.engines.base import Signature
+from ge_runtime.engines.chain import Shape, Wiring, foresee
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.footprint import Footprint
-from ge_runtime.engines.gearing import Gearing
+from ge_runtime.engines.gearing import Footprint, Gearing
 from ge_runtime.engines.onnx import OnnxEngine
-from ge_runtime.engines.wiring import Shape, Wiring, foresee
 from ge_runtime.errors import ArtifactFault, NoDevice
 from ge_runtime.planning.ascend_gears import CompileTarget, ascend_options
 from ge_runtime.specs import ROWS, Dim, TensorSpec

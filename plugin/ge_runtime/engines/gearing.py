@@ -21,7 +21,6 @@ from ge_runtime.engines.base import Engine, Shapes
 from ge_runtime.engines.contract import Contract
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.memory.plan import ANSWER_SLOTS, Need, Plan
-from ge_runtime.planning.gear_optimizer import derive_gears
 from ge_runtime.planning.histogram import Histogram, HistogramFault
 from ge_runtime.specs import ROWS, UNKNOWN
 
@@ -52,6 +51,9 @@ class Gearing:
         tables: dict[tuple[str, ...], GearSizes] = {}
         for axes, table in config.gears.items():
             if isinstance(table, int):
+                # The optimizer is loaded by models that leave their gears to it.
+                from ge_runtime.planning.gear_optimizer import derive_gears
+
                 derived = derive_gears(axes, limits, table, histogram)
                 report.append(derived.how)
                 table = derived.gears

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.gears import Gear, Gears
@@ -19,7 +19,10 @@ from ge_runtime.memory.plan import Plan
 from ge_runtime.scheduling.executor import Executor
 from ge_runtime.scheduling.isolation import isolate
 from ge_runtime.specs import ROWS, Array
-from ge_runtime.workspace.pool import WorkspacePool
+
+if TYPE_CHECKING:
+    # Loaded by models that have a pool.
+    from ge_runtime.workspace.pool import WorkspacePool
 
 Answer: TypeAlias = dict[str, Array] | RuntimeFault
 """The outputs of a request by name, or why there are none."""
