@@ -37,7 +37,7 @@ class Command:
             description=self.description,
             epilog=self.epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
+            allow_abbrev=False,  # a script's abbreviation would break with the next option
         )
         self.add_arguments(parser)
         parser.set_defaults(run=self.run)

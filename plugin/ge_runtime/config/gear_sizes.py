@@ -25,6 +25,7 @@ GearSizes: TypeAlias = tuple[tuple[int, ...], ...]
 _MOST: Final = 100
 """Gears in one table. Each is executed at load, and engines are advised to have a few."""
 _AUTO: Final = re.compile(r"auto\s+(\d+)", re.ASCII)
+# At most 18 digits: sizes stay within 64 bits.
 _GEAR: Final = re.compile(r"\d{1,18}(\s*x\s*\d{1,18})*", re.ASCII)
 
 

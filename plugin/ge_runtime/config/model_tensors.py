@@ -48,7 +48,7 @@ class ModelTensors:
     axes: tuple[str, ...]
     """Those whose sizes requests bring.
 
-    Those in a faulty list count too: one slip is one error, not an error at every mention.
+    Those in a list with an error count too: one slip is one error, not one at every mention.
     """
 
     @property
@@ -80,6 +80,7 @@ class ModelTensors:
         dimension. rows_first: the dims of outputs begin with it.
         """
         outputs = read_tensors(model_config, "output", errors)
+        # With max_batch_size 0 Triton adds no batch dimension, so config.pbtxt writes it as a -1.
         if rows_first:
             outputs = without_rows(outputs, parameters.families["pass"], errors)
         inputs = read_tensors(model_config, "input", errors)

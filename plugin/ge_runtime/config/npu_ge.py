@@ -64,6 +64,7 @@ def read_device_ids(parameters: Parameters, errors: ConfigErrors) -> tuple[str, 
     if "devices" in settings:
         errors.add(field, "'devices' as well", "one of the two")
     ids = split_names(text)
+    # By their numbers: 1 and 01 are one card.
     if not all(map(str.isdecimal, ids)) or len({*map(int, ids)}) < len(ids):
         errors.add(field, f"'{text}'", "the numbers of cards, each once, e.g. 0, 1")
         return None

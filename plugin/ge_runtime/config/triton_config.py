@@ -228,6 +228,7 @@ def read_dtype(field: str, entry: Mapping[str, object], errors: ConfigErrors) ->
 
 def _read_dims(field: str, entry: Mapping[str, object], errors: ConfigErrors) -> tuple[int, ...]:
     """The dims as the model meets them: those of `reshape` where there is one."""
+    # Triton hands tensors to the model in the shape of `reshape`; `dims` is what clients send.
     reshape = entry.get("reshape")
     dims = reshape.get("shape", []) if isinstance(reshape, Mapping) else entry.get("dims", [])
     if isinstance(dims, list) and all(
@@ -251,6 +252,7 @@ def read_whole(field: str, value: object, errors: ConfigErrors, *, least: int) -
         number = int(value) if isinstance(value, str) else value
     except ValueError:
         number = None
+    # True and False are integers to Python, and none in a configuration.
     if isinstance(number, int) and not isinstance(number, bool) and number >= least:
         return number
     errors.add(field, repr(value), f"a whole number of at least {least}")
@@ -273,4 +275,5 @@ def read_number(text: str, dtype: DType) -> Number | None:
         value = float(text)
     except ValueError:
         return None
+    # Infinity and NaN are values of every float type; a finite number may be too large for it.
     return None if dtype.largest < abs(value) < math.inf else value

@@ -142,6 +142,7 @@ def ascend_options(target: CompileTarget) -> AscendOptions:
     values = ";".join(
         ",".join(str(gear[str(axis)]) for axis in changing) for gear in target.gears()
     )
+    # dynamicNodeType 1: sizes change at placeholders; 0 would be those of a dataset (GetNext).
     ge = {"ge.inputShape": shapes, "ge.dynamicDims": values, "ge.dynamicNodeType": "1"}
     if axes == {ROWS}:
         rows = ",".join(str(gear[ROWS]) for gear in target.gears())
@@ -149,6 +150,7 @@ def ascend_options(target: CompileTarget) -> AscendOptions:
     elif layout := _image_layout(list(dims.values()), axes):
         flags = [f"--input_format={layout}", f'--dynamic_image_size="{values}"']
     else:
+        # ATC takes --dynamic_dims with the format ND only.
         flags = ["--input_format=ND", f'--dynamic_dims="{values}"']
     return AscendOptions((f'--input_shape="{shapes}"', *flags), ge)
 

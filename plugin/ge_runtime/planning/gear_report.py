@@ -60,7 +60,7 @@ class GearUse:
 
 def compare(demand: SizeDemand, counts: Sequence[int]) -> list[Comparison]:
     """The choices for each of `counts`, which are at least 1."""
-    best = optimal_gears_by_count(demand, max(counts))
+    best = optimal_gears_by_count(demand, max(counts))  # one run finds those of all counts
     comparisons = []
     for count in counts:
         tables = {OPTIMUM: best[count - 1]}

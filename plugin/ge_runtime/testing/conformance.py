@@ -100,6 +100,7 @@ def check(
         begun = requests = executions = shared = 0
         failure = None
         while begun < rounds and failure is None:
+            # A generator for each round: a round is the same however many come before it.
             rng = np.random.default_rng((seed, begun))
             batch = generator.request_batch(rng)
             expected = [_expected(reference, request) for request in batch]
