@@ -18,6 +18,7 @@ import numpy as np
 from ge_runtime.ascend.device import AscendDevice, DefaultContext
 from ge_runtime.ascend.driver import ACL_DTYPES, Address
 from ge_runtime.ascend.ge_py import GeProcess, GePy, Graph, Session
+from ge_runtime.ascend.memory import part_bytes
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.devices import Device
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost
@@ -51,8 +52,6 @@ _KEPT_ALIVE: Final[list[object]] = []
 ALIGNMENT: Final = 512
 """Bytes. What GE aligns its own memory to; it promises to ask for nothing."""
 
-_GRANULE: Final = 32
-
 _log = logging.getLogger(__name__)
 
 
@@ -79,8 +78,7 @@ class ArenaPool:
 
     def allocate(self, nbytes: int) -> Address:
         """A block of at least so many bytes. Raises MemoryError if there is none."""
-        # aclrtMalloc's rule for parts of a block: bytes rounded up to 32, and 32 more.
-        needed = -(-max(1, nbytes) // _GRANULE) * _GRANULE + _GRANULE
+        needed = part_bytes(max(1, nbytes))
         with self._lock:
             offset = self._suballocator.allocate(needed, ALIGNMENT)
             if offset is None:

@@ -15,8 +15,19 @@ from ge_runtime.ascend.return_codes import DriverFault
 from ge_runtime.devices import Device
 
 _NOWHERE: Final = Address(0)
+_ALIGNMENT: Final = 64
+"""Of both ends of a queued copy: documented up to CANN 8.1."""
+_GRANULE: Final = 32
 
 _log = logging.getLogger(__name__)
+
+
+def part_bytes(nbytes: int) -> int:
+    """What these bytes take as a part of a block, if operators use them.
+
+    It is what malloc itself adds to a block: rounded up to 32, and 32 more ("aclrtMalloc").
+    """
+    return -(-nbytes // _GRANULE) * _GRANULE + _GRANULE
 
 
 class CardMemory(Device[Address]):
@@ -138,7 +149,3 @@ class _Pinned:
 
     def __del__(self) -> None:
         self._unpin(self._address)
-
-
-_ALIGNMENT: Final = 64
-"""Of both ends of a queued copy: documented up to CANN 8.1."""

@@ -83,7 +83,7 @@ class PyAclDriver:
         self._status = checker.status
         self._value = checker.value
         self._handle = checker.handle
-        self._told = checker.told
+        self._getter = checker.getter
 
     # -- process, device, context --
 
@@ -267,31 +267,32 @@ class PyAclDriver:
         return desc
 
     def _description(self, desc: int) -> ModelDescription:
-        mdl, told = self._mdl, self._told
+        mdl, get = self._mdl, self._getter
         inputs = tuple(
             ModelTensor(
                 name=self._real_name(
-                    desc, told(f"{_INPUT}_name_by_index", mdl.get_input_name_by_index(desc, index))
+                    desc,
+                    get(f"{_INPUT}_name_by_index", mdl.get_input_name_by_index(desc, index)),
                 ),
                 dtype=int(mdl.get_input_data_type(desc, index)),
                 format=int(mdl.get_input_format(desc, index)),
                 dims=self._dims("acl.mdl.get_input_dims", mdl.get_input_dims(desc, index)),
-                nbytes=told(f"{_INPUT}_size_by_index", mdl.get_input_size_by_index(desc, index)),
+                nbytes=get(f"{_INPUT}_size_by_index", mdl.get_input_size_by_index(desc, index)),
             )
-            for index in range(told("acl.mdl.get_num_inputs", mdl.get_num_inputs(desc)))
+            for index in range(get("acl.mdl.get_num_inputs", mdl.get_num_inputs(desc)))
         )
         outputs = tuple(
             ModelTensor(
                 name=self._real_name(
                     desc,
-                    told(f"{_OUTPUT}_name_by_index", mdl.get_output_name_by_index(desc, index)),
+                    get(f"{_OUTPUT}_name_by_index", mdl.get_output_name_by_index(desc, index)),
                 ),
                 dtype=int(mdl.get_output_data_type(desc, index)),
                 format=int(mdl.get_output_format(desc, index)),
                 dims=self._dims("acl.mdl.get_output_dims", mdl.get_output_dims(desc, index)),
-                nbytes=told(f"{_OUTPUT}_size_by_index", mdl.get_output_size_by_index(desc, index)),
+                nbytes=get(f"{_OUTPUT}_size_by_index", mdl.get_output_size_by_index(desc, index)),
             )
-            for index in range(told("acl.mdl.get_num_outputs", mdl.get_num_outputs(desc)))
+            for index in range(get("acl.mdl.get_num_outputs", mdl.get_num_outputs(desc)))
         )
         batch = self._value("acl.mdl.get_dynamic_batch", mdl.get_dynamic_batch(desc))
         image = self._value("acl.mdl.get_dynamic_hw", mdl.get_dynamic_hw(desc, _RESERVED_INDEX))

@@ -21,6 +21,12 @@ REPEAT_FINALIZE: Final = 100037
 NOT_SUPPORTED: Final = 207000
 """This chip, driver or system does not do it."""
 
+# Of functions that have no return code.
+_NO_HANDLE: Final = 200000
+"""BAD_ALLOC: what a creator without a return code fails of, as it takes host memory only."""
+_NO_ANSWER: Final = 100000
+"""INVALID_PARAM: what a getter without a return code fails of."""
+
 
 class FailureKind(Enum):
     """What to do about a failure."""
@@ -150,7 +156,7 @@ class DriverFault(RuntimeFault):
 
 
 class ReturnCodeChecker:
-    """Calls functions of one `acl` module. From any thread."""
+    """Checks what functions of one `acl` module answer. From any thread."""
 
     def __init__(self, recent_message: Callable[[], str]) -> None:
         """recent_message: acl.get_recent_err_msg, whose text is that of the calling thread."""
@@ -171,19 +177,13 @@ class ReturnCodeChecker:
 
     def handle(self, function: str, handle: int) -> int:
         """A handle that comes without a code, where 0 is the failure."""
-        return self._bare(function, handle, _NO_HANDLE)
+        return self._without_code(function, handle, _NO_HANDLE)
 
-    def told(self, function: str, value: Value) -> Value:
-        """What a getter tells that has no code, where 0 and "" are the failure."""
-        return self._bare(function, value, _NOT_TOLD)
+    def getter(self, function: str, value: Value) -> Value:
+        """What a getter without a code answers, where 0 and "" are the failure."""
+        return self._without_code(function, value, _NO_ANSWER)
 
-    def _bare(self, function: str, value: Value, code: int) -> Value:
+    def _without_code(self, function: str, value: Value, code: int) -> Value:
         if not value:
             raise DriverFault(function, code, " ".join(self._recent_message().split()))
         return value
-
-
-_NO_HANDLE: Final = 200000
-"""BAD_ALLOC: what a creator without a return code fails of, as it takes host memory only."""
-_NOT_TOLD: Final = 100000
-"""INVALID_PARAM: what a getter without a return code fails of."""

@@ -14,18 +14,17 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ge_runtime.ascend.device import AscendDevice, DeviceContext
 from ge_runtime.ascend.driver import GEAR_INPUT, Address, Copy, Dataset, Driver, Stream
 from ge_runtime.ascend.executor_models import ExecutorModels
+from ge_runtime.ascend.memory import part_bytes
 from ge_runtime.ascend.om_model import LoadedModel, ModelFile, OmGear, Stage
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.devices import Device
 from ge_runtime.errors import EngineFault, OutOfMemory, RuntimeFault, shown
 from ge_runtime.memory.lifetimes import Lifetime, Packing, pack
-
-_GRANULE: Final = 32
 
 _log = logging.getLogger(__name__)
 
@@ -52,9 +51,8 @@ class CardExecution(NamedTuple):
 def slot_layout(models: Sequence[LoadedModel], kept: Collection[str]) -> Packing:
     """Where the tensors of a chain of these models lie in one block, by name.
 
-    Each is as large as the largest gear needs of any stage. A part of a block that operators use
-    takes its bytes rounded up to 32, and 32 more, and starts at a multiple of 64: what malloc
-    itself does for a block. Tensors that no stage needs at the same time share bytes.
+    Each is as large as the largest gear needs of any stage, and starts at a multiple of 64, as
+    malloc's blocks do. Tensors that no stage needs at the same time share bytes.
     kept: what stages take and is wanted in the end as well. What no stage takes is kept anyway.
     """
     sizes: dict[str, int] = {}
@@ -70,7 +68,9 @@ def slot_layout(models: Sequence[LoadedModel], kept: Collection[str]) -> Packing
             first[name] = stage
     end = len(models) - 1
     return pack(
-        Lifetime(name, _taken(nbytes), first[name], end if name in kept else last.get(name, end))
+        Lifetime(
+            name, part_bytes(nbytes), first[name], end if name in kept else last.get(name, end)
+        )
         for name, nbytes in sizes.items()
     )
 
@@ -118,9 +118,8 @@ class Slot:
     def submit(self, stream: Stream, execution: CardExecution) -> None:
         """Queue the stages between the copies. Raises DriverFault, with the file if it is one's.
 
-        Nothing of the slot may be executing: gears, and what cannot be queued, are written at
-        once, ahead of the stream. What cannot be queued of the results is left to `collect`.
-        Raises EngineFault, before anything is done, if one of them is not loaded.
+        Nothing of the slot may be executing. What cannot be queued of the results is left to
+        `collect`. Raises EngineFault, before anything is done, if one of them is not loaded.
         """
         for number, _ in execution.steps:
             self._stages[number].model.ensure_there()
@@ -128,9 +127,11 @@ class Slot:
         for host, device, nbytes, queued in execution.copies_in:
             if queued:
                 driver.copy_async(device, host, nbytes, Copy.TO_DEVICE, stream)
-            else:
+            else:  # at once, ahead of the stream
                 driver.copy(device, host, nbytes, Copy.TO_DEVICE)
         try:
+            # All gears before the first execution: they are written at once, outside the stream's
+            # order, each into its stage's own buffer, the model's last input.
             for number, gear in execution.steps:
                 if gear.setting is not None:
                     inputs, _ = self._datasets[number]
@@ -171,10 +172,6 @@ def _outputs(model: LoadedModel) -> Iterator[tuple[str, int]]:
     description = model.description
     for name, tensor in zip(description.output_names, description.outputs, strict=True):
         yield name, tensor.nbytes
-
-
-def _taken(nbytes: int) -> int:
-    return -(-nbytes // _GRANULE) * _GRANULE + _GRANULE
 
 
 class StreamExecutor:

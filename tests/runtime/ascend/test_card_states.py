@@ -47,8 +47,8 @@ class Engines(RuleBasedStateMachine):
         super().__init__()
         self.machine = Machine()
         PROCESS_CARDS.__init__()
-        self.open = {}  # engine -> (place, name, lane)
-        self.blocks = defaultdict(int)  # lane -> bytes of workspace since its first model
+        self.open = {}  # engine -> (place, name, number of the executor)
+        self.blocks = defaultdict(int)  # executor -> bytes of workspace since its first model
 
     @rule(target=engines, name=st.sampled_from(sorted(GEARS)), lane=st.integers(0, 1))
     def open_engine(self, name, lane):

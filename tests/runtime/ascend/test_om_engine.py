@@ -297,9 +297,9 @@ def test_a_larger_model_has_the_smaller_one_loaded_again(place, encoder_dir, lar
     large = there.open_om(larger)
     large.bind([], there.memory)
     card = PROCESS_CARDS._open[0]
-    (lane,) = card._executors.values()
+    (executor,) = card._executors.values()
     needs = {engine.intermediates({}).lifetimes[0].nbytes for engine in (little, large)}
-    assert lane.models.workspace_bytes == max(needs) > min(needs)
+    assert executor.models.workspace_bytes == max(needs) > min(needs)
     assert right(little, 4, 8)
     assert right(large, 64, 1024)
     assert right(little, 8, 32)
@@ -421,7 +421,7 @@ def test_a_file_that_has_changed_is_not_loaded_again(place, encoder_dir, larger,
 
 @pytest.fixture
 def beside(place, engine, encoder_dir, tmp_path):
-    """Another engine of the same lane, its file, and what was in that."""
+    """Another engine of the same executor, its file, and what was in that."""
     path = tmp_path / "beside.om"
     graph = onnx.load(encoder_dir / "model.onnx")
     graph.doc_string = "another content"
@@ -567,7 +567,7 @@ def test_a_load_that_finds_the_card_lost_calls_nothing_of_it_any_more(
     assert found > 25
 
 
-def test_adopted_memory_is_copied_from_and_to_in_the_stream(engine, machine):
+def test_registered_memory_is_copied_from_and_to_in_the_stream(engine, machine):
     inputs, expected = token_batch(4, 8)
     with mmap.mmap(-1, 3 * mmap.PAGESIZE) as pages:
         memory = np.frombuffer(pages, np.uint8)
@@ -724,7 +724,7 @@ def test_a_failed_execution_has_the_lane_made_anew(engine, place, encoder_dir, m
 def test_a_lane_that_is_made_anew_during_a_load_is_no_concern_of_it(
     engine, place, larger, machine, monkeypatch
 ):
-    assert right(engine, 4, 8)  # this thread has the lane's context
+    assert right(engine, 4, 8)  # this thread has the executor's context
 
     def fail_and_go_on():
         machine.arm("execute@1=507015")
