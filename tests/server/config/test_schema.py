@@ -1,10 +1,17 @@
-"""The frozen configuration: what the server reads out of a completed message."""
+"""The frozen configuration: what the server reads out of a completed message, warm-up included."""
 
 import pytest
 from server.support.configs import completed, ensemble, model_config, proto, step
 
 from reference_server.config import pbtxt
-from reference_server.config.schema import DynamicBatching, EnsembleStep
+from reference_server.config.schema import (
+    DynamicBatching,
+    EnsembleStep,
+    Filling,
+    WarmupInput,
+    WarmupSample,
+    warmup_samples,
+)
 from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import TensorConfig
 
@@ -88,3 +95,40 @@ def test_no_data_type_is_none():
 def test_a_configuration_is_a_value():
     assert model_config("max_batch_size: 4") == model_config("max_batch_size: 4")
     assert completed("") == completed("")
+
+
+def test_samples_are_read():
+    text = """
+        model_warmup { name: "a" batch_size: 2 count: 3
+          inputs { key: "Z" value { data_type: TYPE_STRING dims: [1] random_data: true } }
+          inputs { key: "X" value { data_type: TYPE_FP32 dims: [2, 3] zero_data: true } }
+        }
+        model_warmup { name: "b" batch_size: 1
+          inputs { key: "X" value { dims: [-1] input_data_file: "data" } }
+          inputs { key: "Y" value { data_type: TYPE_FP32 } }
+        }
+    """
+    assert warmup_samples(proto(text)) == (
+        WarmupSample(
+            "a",
+            2,
+            3,
+            (
+                WarmupInput("X", DataType.FP32, (2, 3), Filling.ZEROS),
+                WarmupInput("Z", DataType.BYTES, (1,), Filling.RANDOM),
+            ),
+        ),
+        WarmupSample(
+            "b",
+            1,
+            1,
+            (
+                WarmupInput("X", None, (-1,), Filling.FILE, "data"),
+                WarmupInput("Y", DataType.FP32, (), Filling.NOTHING),
+            ),
+        ),
+    )
+
+
+def test_a_sample_of_no_batch_size_is_left_out():
+    assert warmup_samples(proto('model_warmup { name: "a" count: 3 }')) == ()

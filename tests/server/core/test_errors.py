@@ -1,9 +1,13 @@
-"""Errors: how a code stands before a nested text."""
+"""Errors: how a code stands before a nested text; defects that are contained."""
 
 import pytest
+from server.support.requests import Answers, BrokenSink, a_request
+from server.support.traces import NotedTrace
 
 from reference_server.core import errors
-from reference_server.core.errors import Code, ServerError
+from reference_server.core.errors import Code, Contained, ServerError, internal
+from reference_server.core.request import answer, deliver
+from reference_server.core.response import InferResponse
 
 
 @pytest.mark.parametrize(
@@ -39,3 +43,46 @@ def test_str_is_the_bare_message():
 )
 def test_short_names_carry_their_code(make, code):
     assert make("why").code is code
+
+
+RESPONSE = InferResponse("m", 3, "q")
+
+
+class Untraceable:
+    """A trace that cannot be written."""
+
+    def answered(self, outputs):
+        raise OSError("the disk is full")
+
+
+def test_a_defect_is_logged_and_the_next_block_runs(caplog):
+    contained = Contained("nothing came of it")
+    for _ in range(2):
+        with contained:
+            raise ValueError("a defect")
+    assert [record.message for record in caplog.records] == ["nothing came of it"] * 2
+    assert "ValueError: a defect" in caplog.text
+
+
+def test_who_wants_to_end_the_process_may():
+    with pytest.raises(KeyboardInterrupt), Contained("nothing came of it"):
+        raise KeyboardInterrupt
+
+
+def test_a_response_that_nobody_takes_is_told_in_the_log(caplog):
+    deliver(BrokenSink(), RESPONSE)
+    assert "a response of m version 3 to 'q' was lost" in caplog.text
+
+
+def test_the_only_answer_ends_the_trace():
+    trace, answers = NotedTrace(), Answers()
+    answer(a_request(sink=answers, trace=trace), InferResponse("m", 3, "q", error=internal("no")))
+    assert trace.told == [("answered", [], None)]
+    assert answers.wait().error is not None
+
+
+def test_a_trace_that_cannot_be_written_costs_no_answer(caplog):
+    answers = Answers()
+    answer(a_request(sink=answers, trace=Untraceable()), RESPONSE)
+    assert answers.wait() is RESPONSE
+    assert "the disk is full" in caplog.text

@@ -1,4 +1,4 @@
-"""An timer fires when its time has come, and not before."""
+"""A timer fires when its time has come, and not before."""
 
 import queue
 

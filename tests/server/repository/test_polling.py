@@ -1,4 +1,4 @@
-"""Following the files: looks are taken, and none is the end."""
+"""Looking at the repositories again at intervals, whatever happens."""
 
 import threading
 

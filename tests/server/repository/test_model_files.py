@@ -1,0 +1,127 @@
+"""Where a model's code is found, and the files that states of sequences begin with."""
+
+import pytest
+from server.support.configs import model_config, proto
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.repository.model_files import locate_code, read_initial_states
+
+
+@pytest.fixture
+def backends(tmp_path):
+    """Backends `ge`, with code, and `hollow`, without."""
+    (tmp_path / "ge").mkdir()
+    (tmp_path / "ge" / "model.py").touch()
+    (tmp_path / "hollow").mkdir()
+    return tmp_path
+
+
+def found(text, backends):
+    config = proto(f'name: "m" {text}')
+    return locate_code(config, backends / "m" / "1", backends), config.runtime
+
+
+@pytest.mark.parametrize("runtime", ["", 'runtime: "libtriton_python.so"'])
+def test_a_python_model_has_its_code_in_its_version(backends, runtime):
+    file, _ = found(f'backend: "python" default_model_filename: "x.py" {runtime}', backends)
+    assert file == backends / "m" / "1" / "x.py"
+
+
+@pytest.mark.parametrize("runtime", ["", 'runtime: "model.py"'])
+def test_a_model_of_a_backend_has_the_backends(backends, runtime):
+    expected = backends / "ge" / "model.py", "model.py"
+    assert found(f'backend: "ge" default_model_filename: "x.py" {runtime}', backends) == expected
+
+
+def test_an_ensemble_has_none(backends):
+    assert found('platform: "ensemble"', backends) == (None, "")
+
+
+LIBRARY = "unable to find backend library for backend '{}', try specifying runtime on the "
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('backend: "hollow"', LIBRARY.format("hollow")),
+        ('backend: "nobody"', LIBRARY.format("nobody")),
+        ('platform: "tensorrt_plan"', LIBRARY.format("tensorrt")),
+        (
+            'backend: "python" runtime: "model.py"',
+            "unable to find Python backend based backend library 'model.py' for model 'm', "
+            "searched: '{folder}/python/model.py'",
+        ),
+        (
+            'backend: "ge" runtime: "x.so"',
+            "unable to find backend library 'x.so' for model 'm', searched: '{folder}/m/1' "
+            "'{folder}/m' '{folder}/ge' ",
+        ),
+    ],
+)
+def test_what_cannot_be_run_is_refused(backends, text, said):
+    with pytest.raises(ServerError) as caught:
+        found(text, backends)
+    assert caught.value.message.startswith(said.format(folder=backends))
+
+
+STATE = """
+    sequence_batching { state {
+        input_name: "I" output_name: "O" data_type: TYPE_%s dims: [2]
+        initial_state { name: "i" data_type: TYPE_%s dims: [2] data_file: "first" }
+    } }
+"""
+
+
+def read(folder, datatype, data):
+    (folder / "initial_state").mkdir()
+    if data is not None:
+        (folder / "initial_state" / "first").write_bytes(data)
+    batching = model_config(STATE % (datatype, datatype)).sequence_batching
+    return read_initial_states(batching, folder)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "kept"),
+    [
+        ("INT32", b"abcdefgh", b"abcdefgh"),
+        ("INT32", b"abcdefgh and more", b"abcdefgh"),
+        ("STRING", b"\1\0\0\0a\0\0\0\0", b"\1\0\0\0a\0\0\0\0"),
+    ],
+)
+def test_the_bytes_that_are_needed(tmp_path, datatype, data, kept):
+    assert read(tmp_path, datatype, data) == {"I": kept}
+
+
+REFUSED = {
+    "no file": (
+        "INT32",
+        None,
+        Code.INTERNAL,
+        "failed to open text file for read {}/initial_state/first: No such file or directory",
+    ),
+    "too few bytes": (
+        "INT32",
+        b"abc",
+        Code.INVALID_ARG,
+        "initial_state setting expects 8 bytes, but the data provided from firstonly has 3 bytes.",
+    ),
+    "one string": (
+        "STRING",
+        b"\1\0\0\0a",
+        Code.INVALID_ARG,
+        "initial_state setting expects 2 strings, but the data provided from first has 1.",
+    ),
+    "no strings": (
+        "STRING",
+        b"\1\0",
+        Code.INVALID_ARG,
+        "initial_state file {}/initial_state/first is not a list of strings",
+    ),
+}
+
+
+@pytest.mark.parametrize(("datatype", "data", "code", "text"), REFUSED.values(), ids=REFUSED)
+def test_a_file_that_will_not_do(tmp_path, datatype, data, code, text):
+    with pytest.raises(ServerError) as caught:
+        read(tmp_path, datatype, data)
+    assert (caught.value.code, caught.value.message) == (code, text.format(tmp_path))
