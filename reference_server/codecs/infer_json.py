@@ -34,6 +34,7 @@ _RAW_FORM = ResponseForm(OutputForm(binary=True))
 _LEADING_INTEGER = re.compile(r"\s*([+-]?\d{1,20})")
 #: No number of JSON is one of theirs.
 _BINARY_ONLY = (DataType.FP16, DataType.BF16)
+_MAX_INT64 = 2**63 - 1
 _CONTENT_FIELDS = ("binary_data_size", "shared_memory_region")
 
 
@@ -211,7 +212,7 @@ def _read_data(
     return json_data.read(entry["data"], datatype, shape)
 
 
-_MAX_INT64 = 2**63 - 1
+# -- parameters: those that Triton knows, and those for the model
 
 
 def _read_parameters(document: JsonValue, request: InferRequest) -> OutputForm:
@@ -259,6 +260,9 @@ def _read_correlation_id(parameters: dict[str, JsonValue]) -> int | str:
         return value
     text = rapid_json.parse_member(parameters, "sequence_id", rapid_json.as_string)
     return request.string_id(text)
+
+
+# -- outputs: which are wanted, and in what form
 
 
 def _read_outputs(
@@ -317,6 +321,22 @@ def _read_form(parameters: dict[str, JsonValue]) -> OutputForm:
     return OutputForm(binary, classes)
 
 
+def _read_span(parameters: dict[str, JsonValue]) -> Span | None:
+    """Where in shared memory a tensor is; None if it is elsewhere. Mistyped members are refused."""
+    region: str | None = None
+    offset = size = 0
+    if "shared_memory_region" in parameters:
+        region = rapid_json.parse_member(parameters, "shared_memory_region", rapid_json.as_string)
+    if "shared_memory_offset" in parameters:
+        offset = rapid_json.parse_member(parameters, "shared_memory_offset", rapid_json.as_uint64)
+    if "shared_memory_byte_size" in parameters:
+        size = rapid_json.parse_member(parameters, "shared_memory_byte_size", rapid_json.as_uint64)
+    return None if region is None else (rapid_json.c_string(region), offset, size)
+
+
+# -- a body that is the data of the model's only input
+
+
 def _decode_raw(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:
     """The request with `body` as the data of that input. Raises ServerError INVALID_ARG."""
     label = "[request id: <id_unknown>]"
@@ -353,16 +373,3 @@ def _decode_raw(signature: Signature, body: memoryview, sink: ResponseSink) -> I
             )
     tensor = Tensor(config.name, config.datatype, shape, raw=raw)
     return InferRequest(signature.name, {config.name: tensor}, sink)
-
-
-def _read_span(parameters: dict[str, JsonValue]) -> Span | None:
-    """Where in shared memory a tensor is; None if it is elsewhere. Mistyped members are refused."""
-    region: str | None = None
-    offset = size = 0
-    if "shared_memory_region" in parameters:
-        region = rapid_json.parse_member(parameters, "shared_memory_region", rapid_json.as_string)
-    if "shared_memory_offset" in parameters:
-        offset = rapid_json.parse_member(parameters, "shared_memory_offset", rapid_json.as_uint64)
-    if "shared_memory_byte_size" in parameters:
-        size = rapid_json.parse_member(parameters, "shared_memory_byte_size", rapid_json.as_uint64)
-    return None if region is None else (rapid_json.c_string(region), offset, size)

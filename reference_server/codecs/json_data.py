@@ -1,8 +1,8 @@
-"""The `data` field of a JSON input: any nesting of elements to one NumPy array.
+"""The elements of tensors as JSON, both ways: the `data` of an input, the `data` of an output.
 
-Elements are judged in their order, as in the real server: the first one too many or of another type
-is the fault that is told. Long lists are judged and converted as a whole, at the speed of C; only a
-list with a fault is walked element by element, to find the first.
+What is read is judged in its order, as in the real server: the first element too many or of another
+type is the fault that is told. Long lists are judged and converted as a whole, at the speed of C;
+only a list with a fault is walked element by element, to find the first.
 """
 
 from __future__ import annotations
@@ -149,6 +149,9 @@ def _first_fault(
         return prefixed(context, error)
     return internal(f"{context}: Shape does not match true shape of 'data' field")
 
+
+# -- tensors to JSON: byte for byte as RapidJSON's writer prints it. orjson prints what needs no
+# rounding, integers above all; `grisu` prints doubles.
 
 #: Up to here one double after the other is faster than NumPy's fixed cost per call.
 _FEW = 64

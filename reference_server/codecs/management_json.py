@@ -1,4 +1,4 @@
-"""Metadata and statistics as the JSON that Triton's HTTP endpoints answer with."""
+"""The JSON of all HTTP operations but inference, both ways."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ from reference_server.core.numerals import leading_integer
 from reference_server.core.telemetry import Duration, Snapshot
 
 JsonObject = dict[str, object]
+Buffer = bytes | bytearray | memoryview
+LogValue = bool | int | str
+#: The values of one trace setting; None clears it.
+TraceChange = Sequence[str] | None
+
+_NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]+")
+_NOT_BASE64_BYTES = re.compile(rb"[^A-Za-z0-9+/]")
+#: The size of a `cudaIpcMemHandle_t`.
+_HANDLE_BYTES = 64
+
+
+# -- metadata and statistics
 
 
 def server_metadata(metadata: ServerMetadata) -> bytes:
@@ -101,9 +113,7 @@ def _duration(duration: Duration) -> JsonObject:
     return {"count": duration.count, "ns": duration.ns}
 
 
-Buffer = bytes | bytearray | memoryview
-
-_NOT_BASE64_BYTES = re.compile(rb"[^A-Za-z0-9+/]")
+# -- repository control
 
 
 def index_request(body: Buffer) -> bool:
@@ -172,9 +182,8 @@ def unload_dependents(body: Buffer) -> bool:
         return False
 
 
-LogValue = bool | int | str
-#: The values of one trace setting; None clears it.
-TraceChange = Sequence[str] | None
+# -- settings: members are read one by one, as they are asked for: what stands before a fault
+# has been applied, as in Triton
 
 
 def encode_log_settings(settings: Mapping[str, LogValue]) -> bytes:
@@ -265,8 +274,7 @@ def _fields(value: JsonValue) -> dict[str, JsonValue]:
     return value if isinstance(value, dict) else {}
 
 
-_HANDLE_BYTES = 64
-_NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]+")
+# -- shared memory regions
 
 
 class SystemRegistration(NamedTuple):

@@ -1,4 +1,4 @@
-"""Metadata, configuration and statistics as the messages of Triton's gRPC service."""
+"""The messages of all RPCs but inference, both ways."""
 
 from __future__ import annotations
 
@@ -39,6 +39,15 @@ from reference_server.core.metadata import (
 from reference_server.core.request import LATEST, Parameter
 from reference_server.core.telemetry import Duration, Snapshot
 
+LogValue = bool | int | str
+#: The values of one trace setting; None clears it.
+TraceChange = Sequence[str] | None
+
+#: The settings in the order in which Triton looks for them; a map has none of its own.
+_LOG_SETTINGS = (
+    *("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format"),
+)
+_TRACE_SETTINGS = ("trace_file", "trace_level", "trace_rate", "trace_count", "log_frequency")
 #: A version is read as C reads numbers: what leads the text counts. Twenty digits are too many.
 _LEADING_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]{1,20})")
 _MAX_INT64 = 2**63 - 1
@@ -130,6 +139,9 @@ def _duration(duration: Duration) -> StatisticDuration:
     return StatisticDuration(count=duration.count, ns=duration.ns)
 
 
+# -- repository control
+
+
 def repository_index(
     rows: Iterable[tuple[str, int | None, str | None, str]],
 ) -> RepositoryIndexResponse:
@@ -169,15 +181,7 @@ def unload_dependents(request: RepositoryModelUnloadRequest) -> bool:
     return bool(value.bool_param)
 
 
-LogValue = bool | int | str
-#: The values of one trace setting; None clears it.
-TraceChange = Sequence[str] | None
-
-#: The settings in the order in which Triton looks for them; a map has none of its own.
-_LOG_SETTINGS = (
-    *("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format"),
-)
-_TRACE_SETTINGS = ("trace_file", "trace_level", "trace_rate", "trace_count", "log_frequency")
+# -- settings
 
 
 def log_changes(request: LogSettingsRequest) -> Iterator[tuple[str, LogValue]]:
@@ -217,6 +221,9 @@ def trace_settings(settings: Mapping[str, Sequence[str]]) -> TraceSettingRespons
     for name, values in settings.items():
         response.settings[name].value.extend(values)
     return response
+
+
+# -- shared memory regions
 
 
 def system_status(regions: Sequence[SystemRegion]) -> SystemSharedMemoryStatusResponse:

@@ -1,4 +1,4 @@
-"""How a client wants its answer: which outputs as binary data, as classes, in shared memory."""
+"""The form of outputs, whatever the wire: as binary data, as classes, in shared memory."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from reference_server.core.metadata import Signature
 from reference_server.core.ports import OutputBuffer
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
+
+#: The lines of the label files, by output.
+Labels: TypeAlias = Mapping[str, tuple[str, ...]]
+#: What has no order, or, as in Triton, no text.
+_UNCLASSIFIED = frozenset({DataType.BYTES, DataType.FP16, DataType.BF16, DataType.BOOL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +43,6 @@ class ResponseForm:
     def of(self, name: str) -> OutputForm:
         """The form of output `name`."""
         return self.outputs.get(name, self.default)
-
-
-Labels: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
 def formed(
@@ -69,9 +71,6 @@ def write(tensor: Tensor, buffer: OutputBuffer) -> None:
     buffer.write(raw)
 
 
-_UNSUPPORTED = frozenset({DataType.BYTES, DataType.FP16, DataType.BF16, DataType.BOOL})
-
-
 def classify(tensor: Tensor, count: int, labels: Sequence[str], *, batches: bool) -> Tensor:
     """The `count` greatest values of each batch item as `<value>:<index>[:<label>]`, descending.
 
@@ -79,7 +78,7 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str], *, batches: bool
     values per item, whose dimensions are flattened. Equal values keep the order of their index.
     Raises ServerError INVALID_ARG for a data type without order.
     """
-    if tensor.datatype is None or tensor.datatype in _UNSUPPORTED:
+    if tensor.datatype is None or tensor.datatype in _UNCLASSIFIED:
         kind = tensor.datatype.value if tensor.datatype else "<invalid>"
         raise invalid_arg(f"class result not available for output due to unsupported type '{kind}'")
     values = tensor.array()

@@ -1,7 +1,4 @@
-"""The operations of the protocol, over the loaded models. Every method may be called by any thread.
-
-Frontends translate bytes to calls of these and results to bytes.
-"""
+"""Health, metadata, configuration, statistics and metrics. Any thread may call all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is logged, as clients read and change it while the server runs."""
+"""The settings of the log and of tracing, as clients read and change them while the server runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from reference_server.core.ports import Clock
 from reference_server.core.request import RequestTrace
 from reference_server.observability.tracing import TraceFile, TraceLevel, Tracer
 from reference_server.options import LogOptions, TraceOptions
+
+#: New values of a setting; None clears it, so that it follows the server's, or the command line's.
+Change = Sequence[str] | None
+
+_LEVELS = (TraceLevel.TIMESTAMPS, TraceLevel.TENSORS)
 
 Value = bool | int | str
 #: How a flag is changed, by the name of the setting.
@@ -87,10 +92,7 @@ def _verbose_level(value: int) -> int:
     return low if low < 2**31 else 0
 
 
-#: New values of a setting; None clears it, so that it follows the server's, or the command line's.
-Change = Sequence[str] | None
-
-_LEVELS = (TraceLevel.TIMESTAMPS, TraceLevel.TENSORS)
+# -- tracing: a model follows the server's settings but for those that were set for itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""How a method and a transport meet, whatever the transport is. All on the loop's thread."""
+"""Calls of gRPC, whatever carries them: methods, what handles their messages, status codes.
+
+All on the loop's thread.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,44 @@ log = logging.getLogger(__name__)
 RequestT = TypeVar("RequestT", bound=Message)
 #: Runs work, and then calls what is done with its result or with its error.
 Run = Callable[[Callable[[], bytes], Callable[[bytes], None], Callable[[Exception], None]], None]
+
+
+class Status(enum.IntEnum):
+    """gRPC's status codes that this server answers with, by their numbers on the wire."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+#: The status of each internal code: the only place where the two meet.
+STATUS: dict[Code, Status] = {
+    Code.UNKNOWN: Status.UNKNOWN,
+    Code.INTERNAL: Status.INTERNAL,
+    Code.NOT_FOUND: Status.NOT_FOUND,
+    Code.INVALID_ARG: Status.INVALID_ARGUMENT,
+    Code.UNAVAILABLE: Status.UNAVAILABLE,
+    Code.UNSUPPORTED: Status.UNIMPLEMENTED,
+    Code.ALREADY_EXISTS: Status.ALREADY_EXISTS,
+    Code.CANCELLED: Status.CANCELLED,
+}
+
+
+class CallFailed(Exception):
+    """A call ends before or beside its method, for a reason of gRPC's own."""
+
+    def __init__(self, status: Status, message: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
 
 
 class Call(Protocol):
@@ -127,17 +168,19 @@ def immediate(
 
 
 def blocking(
-    request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes], aside: Background
+    request_type: type[RequestT],
+    answer: Callable[[RequestT], Message | bytes],
+    background: Background,
 ) -> Method:
     """As `immediate`, where `answer` blocks and is left to a thread of its own."""
     work = _on_bytes(request_type, answer)
-    return Method(lambda call: _WorkCall(call, work, aside.run))
+    return Method(lambda call: _WorkCall(call, work, background.run))
 
 
 def maybe_blocking(
     request_type: type[RequestT],
     answer: Callable[[RequestT], Message | Callable[[], Message]],
-    aside: Background,
+    background: Background,
 ) -> Method:
     """As `immediate`, where `answer` may give work that blocks and has the response as its result.
 
@@ -147,7 +190,7 @@ def maybe_blocking(
     def consider(data: Data) -> Message | Callable[[], Message]:
         return answer(_read(request_type, data))
 
-    return Method(lambda call: _MaybeBlockingCall(call, consider, aside.run))
+    return Method(lambda call: _MaybeBlockingCall(call, consider, background.run))
 
 
 def _on_bytes(
@@ -184,40 +227,3 @@ def described_defect(defect: Exception) -> ServerError:
     """What a client is told of a defect; the log is told more."""
     log.error("gRPC", exc_info=defect)
     return internal(f"{type(defect).__name__}: {defect}")
-
-
-class Status(enum.IntEnum):
-    """gRPC's status codes that this server answers with, by their numbers on the wire."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    RESOURCE_EXHAUSTED = 8
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-
-
-STATUS: dict[Code, Status] = {
-    Code.UNKNOWN: Status.UNKNOWN,
-    Code.INTERNAL: Status.INTERNAL,
-    Code.NOT_FOUND: Status.NOT_FOUND,
-    Code.INVALID_ARG: Status.INVALID_ARGUMENT,
-    Code.UNAVAILABLE: Status.UNAVAILABLE,
-    Code.UNSUPPORTED: Status.UNIMPLEMENTED,
-    Code.ALREADY_EXISTS: Status.ALREADY_EXISTS,
-    Code.CANCELLED: Status.CANCELLED,
-}
-
-
-class CallFailed(Exception):
-    """A call ends before or beside its method, for a reason of gRPC's own."""
-
-    def __init__(self, status: Status, message: str = "") -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message

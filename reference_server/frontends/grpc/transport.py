@@ -18,7 +18,6 @@ from reference_server.frontends.connections import (
     OpenConnections,
     cannot_listen,
 )
-from reference_server.frontends.grpc import transport
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.http2.streams import Part
 from reference_server.frontends.grpc.session import Session
@@ -60,7 +59,7 @@ class GrpcListener:
                 options.port,
                 backlog=BACKLOG,
                 reuse_port=options.reuse_port or None,
-                ssl=None if options.tls is None else transport.server_context(options.tls),
+                ssl=None if options.tls is None else server_context(options.tls),
             )
         except OSError as error:
             raise cannot_listen(address, error) from error
@@ -199,6 +198,9 @@ class _Connection(asyncio.BufferedProtocol):
         if self._options.max_connection_age_grace_ms:
             delay_s = self._options.max_connection_age_grace_ms / 1000
             self._age = self._loop.call_later(delay_s, self.abort)
+
+
+# -- TLS: the certificates that the options name, as asyncio wants them
 
 
 def server_context(options: TlsOptions) -> ssl.SSLContext:

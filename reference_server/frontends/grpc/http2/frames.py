@@ -1,7 +1,8 @@
-"""Frames (RFC 9113, sections 4 and 6): cut out of the bytes that arrive, and written.
+"""Frames of HTTP/2 (RFC 9113, sections 4, 6 and 7): read, written, and the codes in them.
 
-What a frame means is none of this module's business, but for one thing: the payload of DATA is
-handed on as it comes, so that a large message is never gathered twice.
+A frame's meaning is the receiver's business, but for two things: the payload of DATA is handed on
+as it comes, so that a large message is never gathered twice; and SETTINGS are read here, since what
+they may say and what the server grants belong together.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import enum
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-from reference_server.frontends.grpc.http2 import frames
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = 0x0, 0x1, 0x2, 0x3, 0x4
 PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0x5, 0x6, 0x7, 0x8, 0x9
@@ -34,6 +33,49 @@ _NOTHING = memoryview(b"")
 #: Type, flags, stream and payload. An unpadded DATA frame may come in several pieces, of which only
 #: the last has END_STREAM.
 Frame = tuple[int, int, int, memoryview]
+
+
+# -- what goes wrong, with the code that the peer is told (RFC 9113, section 7)
+
+
+class ErrorCode(enum.IntEnum):
+    """Why a stream or a connection ends."""
+
+    NO_ERROR = 0x0
+    PROTOCOL_ERROR = 0x1
+    INTERNAL_ERROR = 0x2
+    FLOW_CONTROL_ERROR = 0x3
+    SETTINGS_TIMEOUT = 0x4
+    STREAM_CLOSED = 0x5
+    FRAME_SIZE_ERROR = 0x6
+    REFUSED_STREAM = 0x7
+    CANCEL = 0x8
+    COMPRESSION_ERROR = 0x9
+    CONNECT_ERROR = 0xA
+    ENHANCE_YOUR_CALM = 0xB
+    INADEQUATE_SECURITY = 0xC
+    HTTP_1_1_REQUIRED = 0xD
+
+
+class ConnectionFault(Exception):
+    """The peer did what ends the connection."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(f"{code.name}: {reason}")
+        self.code = code
+        self.reason = reason
+
+
+class StreamFault(Exception):
+    """The peer did what ends one stream, and nothing else."""
+
+    def __init__(self, stream_id: int, code: ErrorCode) -> None:
+        super().__init__(f"stream {stream_id}: {code.name}")
+        self.stream_id = stream_id
+        self.code = code
+
+
+# -- frames
 
 
 def head(kind: int, flags: int, stream_id: int, length: int) -> bytes:
@@ -174,42 +216,7 @@ class FrameReader:
         return memoryview(joined)
 
 
-class ErrorCode(enum.IntEnum):
-    """Why a stream or a connection ends."""
-
-    NO_ERROR = 0x0
-    PROTOCOL_ERROR = 0x1
-    INTERNAL_ERROR = 0x2
-    FLOW_CONTROL_ERROR = 0x3
-    SETTINGS_TIMEOUT = 0x4
-    STREAM_CLOSED = 0x5
-    FRAME_SIZE_ERROR = 0x6
-    REFUSED_STREAM = 0x7
-    CANCEL = 0x8
-    COMPRESSION_ERROR = 0x9
-    CONNECT_ERROR = 0xA
-    ENHANCE_YOUR_CALM = 0xB
-    INADEQUATE_SECURITY = 0xC
-    HTTP_1_1_REQUIRED = 0xD
-
-
-class ConnectionFault(Exception):
-    """The peer did what ends the connection."""
-
-    def __init__(self, code: ErrorCode, reason: str) -> None:
-        super().__init__(f"{code.name}: {reason}")
-        self.code = code
-        self.reason = reason
-
-
-class StreamFault(Exception):
-    """The peer did what ends one stream, and nothing else."""
-
-    def __init__(self, stream_id: int, code: ErrorCode) -> None:
-        super().__init__(f"stream {stream_id}: {code.name}")
-        self.stream_id = stream_id
-        self.code = code
-
+# -- SETTINGS (RFC 9113, section 6.5): what the client wants, and what it is told
 
 _PAIR = struct.Struct(">HI")
 #: What holds before anybody has said anything.
@@ -261,7 +268,7 @@ class Limits:
         }
         payload = b"".join(_PAIR.pack(*pair) for pair in told.items())
         wider = self.connection_window - INITIAL_WINDOW
-        return frames.frame(frames.SETTINGS, payload=payload) + frames.window_update(0, wider)
+        return frame(SETTINGS, payload=payload) + window_update(0, wider)
 
 
 def parse_settings(payload: memoryview) -> dict[int, int]:
@@ -271,7 +278,7 @@ def parse_settings(payload: memoryview) -> dict[int, int]:
     found = dict(_PAIR.iter_unpack(payload))
     if found.get(Setting.ENABLE_PUSH, 0) > 1:
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
-    if found.get(Setting.INITIAL_WINDOW_SIZE, 0) > frames.MAX_31_BITS:
+    if found.get(Setting.INITIAL_WINDOW_SIZE, 0) > MAX_31_BITS:
         raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE of 32 bits")
     max_frame = found.get(Setting.MAX_FRAME_SIZE, INITIAL_MAX_FRAME)
     if not INITIAL_MAX_FRAME <= max_frame <= _LARGEST_MAX_FRAME:

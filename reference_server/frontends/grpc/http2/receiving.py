@@ -1,4 +1,4 @@
-"""The way in: what each kind of frame does (RFC 9113, section 6)."""
+"""The receiving side of HTTP/2 (RFC 9113, section 6): frames to events, within limits of abuse."""
 
 from __future__ import annotations
 
@@ -25,6 +25,102 @@ from reference_server.frontends.grpc.http2.streams import FlowControlWindow, Str
 _SETTINGS_COST = 10
 _COST_PER_STREAM = 0.1
 _PING_BYTES = 8
+
+
+# -- events: what a client did; streams are named by their numbers
+
+
+class RequestBegan(NamedTuple):
+    """A stream was opened by these header fields; `ended` if nothing follows them."""
+
+    stream_id: int
+    fields: Fields
+    ended: bool
+
+
+class DataCame(NamedTuple):
+    """A piece of a request's body, valid until more is received; `ended` if it is the last."""
+
+    stream_id: int
+    data: memoryview
+    ended: bool
+
+
+class RequestEnded(NamedTuple):
+    """The request ended with trailers, which nobody needs."""
+
+    stream_id: int
+
+
+class StreamGone(NamedTuple):
+    """The client gave the stream up, or did what ends it; it is gone already."""
+
+    stream_id: int
+
+
+class PingCame(NamedTuple):
+    """The client pinged, and is answered already."""
+
+
+class PongCame(NamedTuple):
+    """The client answered the ping with this payload."""
+
+    payload: bytes
+
+
+class ConnectionFailed(NamedTuple):
+    """The client did what ends the connection, and was told; nothing more is read."""
+
+    reason: str
+
+
+Event = RequestBegan | DataCame | RequestEnded | StreamGone | PingCame | PongCame | ConnectionFailed
+
+
+# -- what a client may do without asking for anything
+#
+# Frames that cost the server more than the client, and move nothing, are paid for out of allowances
+# that grow with time (against "rapid reset", CVE-2023-44487, and its kin). A good client never
+# comes near their end.
+
+
+class RateAllowance:
+    """At most `burst` at once, and `per_s` for each second."""
+
+    def __init__(self, what: str, burst: float, per_s: float) -> None:
+        self._what = what
+        self._burst = burst
+        self._per_s = per_s
+        self._left = burst
+        self._since_s: float | None = None
+
+    def spend(self, now_s: float, cost: float = 1) -> None:
+        """Take `cost` out. Raises ConnectionFault if that is too much."""
+        if self._since_s is not None:
+            grown = (now_s - self._since_s) * self._per_s
+            self._left = min(self._burst, self._left + grown)
+        self._since_s = now_s
+        self._left -= cost
+        if self._left < 0:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many {self._what}")
+
+
+#: A stream that is given up sooner was never meant; deadlines are mostly longer.
+YOUNG_S = 0.05
+
+
+class AbuseLimits:
+    """The allowances of one connection."""
+
+    def __init__(self) -> None:
+        #: Streams that are given up as soon as they are opened: each makes work that nobody waits
+        #: for, and those that are open at once are no limit to them.
+        self.resets = RateAllowance("streams that are reset", burst=2_000, per_s=1_000)
+        #: Pings, settings, empty DATA, priorities, unknown frames, and frames of streams that were.
+        self.idle_frames = RateAllowance("frames without use", burst=10_000, per_s=1_000)
+
+
+# -- the receiver
 
 
 class Receiver:
@@ -263,86 +359,3 @@ _HANDLERS: dict[int, Callable[[Receiver, int, int, memoryview], None]] = {
     frames.WINDOW_UPDATE: Receiver._on_window_update,
     frames.CONTINUATION: Receiver._on_continuation,
 }
-
-
-class RateAllowance:
-    """At most `burst` at once, and `per_s` for each second."""
-
-    def __init__(self, what: str, burst: float, per_s: float) -> None:
-        self._what = what
-        self._burst = burst
-        self._per_s = per_s
-        self._left = burst
-        self._since_s: float | None = None
-
-    def spend(self, now_s: float, cost: float = 1) -> None:
-        """Take `cost` out. Raises ConnectionFault if that is too much."""
-        if self._since_s is not None:
-            grown = (now_s - self._since_s) * self._per_s
-            self._left = min(self._burst, self._left + grown)
-        self._since_s = now_s
-        self._left -= cost
-        if self._left < 0:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many {self._what}")
-
-
-#: A stream that is given up sooner was never meant; deadlines are mostly longer.
-YOUNG_S = 0.05
-
-
-class AbuseLimits:
-    """The allowances of one connection."""
-
-    def __init__(self) -> None:
-        #: Streams that are given up as soon as they are opened: each makes work that nobody waits
-        #: for, and those that are open at once are no limit to them.
-        self.resets = RateAllowance("streams that are reset", burst=2_000, per_s=1_000)
-        #: Pings, settings, empty DATA, priorities, unknown frames, and frames of streams that were.
-        self.idle_frames = RateAllowance("frames without use", burst=10_000, per_s=1_000)
-
-
-class RequestBegan(NamedTuple):
-    """A stream was opened by these header fields; `ended` if nothing follows them."""
-
-    stream_id: int
-    fields: Fields
-    ended: bool
-
-
-class DataCame(NamedTuple):
-    """A piece of a request's body, valid until more is received; `ended` if it is the last."""
-
-    stream_id: int
-    data: memoryview
-    ended: bool
-
-
-class RequestEnded(NamedTuple):
-    """The request ended with trailers, which nobody needs."""
-
-    stream_id: int
-
-
-class StreamGone(NamedTuple):
-    """The client gave the stream up, or did what ends it; it is gone already."""
-
-    stream_id: int
-
-
-class PingCame(NamedTuple):
-    """The client pinged, and is answered already."""
-
-
-class PongCame(NamedTuple):
-    """The client answered the ping with this payload."""
-
-    payload: bytes
-
-
-class ConnectionFailed(NamedTuple):
-    """The client did what ends the connection, and was told; nothing more is read."""
-
-    reason: str
-
-
-Event = RequestBegan | DataCame | RequestEnded | StreamGone | PingCame | PongCame | ConnectionFailed

@@ -1,4 +1,4 @@
-"""A stream (RFC 9113, section 5.1): what both sides may still do on it, and what waits there."""
+"""One stream (RFC 9113, section 5.1), and the windows that hold clients back (section 5.2)."""
 
 from __future__ import annotations
 
