@@ -123,8 +123,8 @@ def build(
 
 def _digest(source: Path) -> str:
     """SHA-256 of the graph and its weights, which torch's exporter puts into a file beside it."""
-    beside = [source.parent / name for name in sorted(OnnxFile.read(source).elsewhere)]
-    digests = [sha256_of(path) for path in (source, *beside) if path.is_file()]
+    weights = [source.parent / name for name in sorted(OnnxFile.read(source).elsewhere)]
+    digests = [sha256_of(path) for path in (source, *weights) if path.is_file()]
     return digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()
 
 

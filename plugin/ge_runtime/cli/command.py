@@ -27,7 +27,7 @@ class Command:
     epilog: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
-    """Gives the exit code. A RuntimeFault or OSError is told, and exits with EXIT_UNUSABLE."""
+    """Gives the exit code. A RuntimeFault or OSError is printed, and exits with EXIT_UNUSABLE."""
 
     def add_to(self, subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         """Add its parser, whose `run` is that of the command."""
@@ -50,10 +50,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     add("--version", type=int, metavar="N", help="the version folder (the highest there is)")
 
 
-def whole(text: str) -> int:
-    """An argument that is a whole number of at least 1. Raises ArgumentTypeError."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 1")
+def whole(text: str, least: int = 1) -> int:
+    """An argument that is a whole number of at least `least`. Raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected a whole number of at least {least}"
+        )
     return int(text)
 
 

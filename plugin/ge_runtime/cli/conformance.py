@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from functools import partial
 from typing import Final
 
 from ge_runtime.cli.command import EXIT_NO, Command, add_model, whole
@@ -25,7 +26,7 @@ bit; FP32 and FP64 to 1e-5, FP16 to 4e-3, BF16 to 3e-2, each relative to the exp
 
 What must not matter is poison:
   - what tensors of requests hold past the ends of their rows: NaN, and the largest integers;
-  - the runtime's memory, before each launch: bytes 0xFF (NaN) or 0x7F (huge integers);
+  - the runtime's memory, before each execution: bytes 0xFF (NaN) or 0x7F (huge integers);
   - padding, where masks, lengths or offsets tell the graph what is padding: the model is opened
     once more with padding of the highest value of each input's range.
 
@@ -59,7 +60,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"random request batches ({DEFAULT_ROUNDS})",
     )
-    add("--seed", type=_natural, default=0, metavar="S", help="of the random request batches (0)")
+    add(
+        "--seed",
+        type=partial(whole, least=0),
+        default=0,
+        metavar="S",
+        help="of the random request batches (0)",
+    )
     add(
         "--range",
         action="append",
@@ -133,9 +140,3 @@ def _tolerance(text: str) -> float:
     if not 0 <= tolerance < math.inf:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a number of at least 0")
     return tolerance
-
-
-def _natural(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 0")
-    return int(text)

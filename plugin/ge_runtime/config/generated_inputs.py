@@ -82,7 +82,7 @@ class GeneratedInputs:
     def add_name(self, field: str, label: str, name: str) -> None:
         """Add a generated input; an error at `field` if something else has its name.
 
-        label: how a later input of the same name is told of this one.
+        label: what the error of a later input of the same name calls this one.
         """
         if name in self._tensors.inputs or name in self._tensors.prepared:
             self._errors.add(field, f"'{name}' among the inputs", "a graph input requests lack")
@@ -92,7 +92,7 @@ class GeneratedInputs:
 
 
 class BatchInputKind(Enum):
-    """What is told; the value is the name in config.pbtxt. An item is one request of the batch."""
+    """What is generated; values are the names in config.pbtxt. An item: a request of the batch."""
 
     ELEMENT_COUNT = "BATCH_ELEMENT_COUNT"
     """[items]: the elements of each."""
@@ -101,7 +101,7 @@ class BatchInputKind(Enum):
     ACCUMULATED_ELEMENT_COUNT_WITH_ZERO = "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO"
     """[items + 1]: the same after a leading 0."""
     MAX_ELEMENT_COUNT_AS_SHAPE = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"
-    """[the elements of the largest]: told by the shape."""
+    """[the elements of the largest]: the shape is the answer, the content means nothing."""
     ITEM_SHAPE = "BATCH_ITEM_SHAPE"
     """[batch, number of dims]: the sizes of each row."""
     ITEM_SHAPE_FLATTEN = "BATCH_ITEM_SHAPE_FLATTEN"
@@ -117,7 +117,7 @@ class BatchInput:
     """Graph inputs, all with the same content."""
     dtype: DType
     source: str
-    """The input that is told of."""
+    """The input that is described."""
 
 
 _KINDS: Final = {kind.value: kind for kind in BatchInputKind}
@@ -154,7 +154,7 @@ def read_batch_inputs(
 def _check_holds(
     field: str, batch_input: BatchInput, shape: tuple[int, ...], rows: int, errors: ConfigErrors
 ) -> None:
-    """An error for whole numbers too small for what is told of rows of this shape."""
+    """An error for a type of integers too small to describe rows of this shape."""
     shapes = (BatchInputKind.ITEM_SHAPE, BatchInputKind.ITEM_SHAPE_FLATTEN)
     largest = max(shape, default=0) if batch_input.kind in shapes else rows * math.prod(shape)
     if batch_input.dtype.is_integer and batch_input.dtype.largest < largest:

@@ -40,9 +40,9 @@ GE_LEVELS: Final = {
     "ge.inputShape": GRAPH_LEVEL,
     "ge.dynamicDims": GRAPH_LEVEL,
 }
-"""Option of GE: where a session of GE is told it.
+"""Option of GE: whether a session of GE gets it when it is made, or with the graph.
 
-GE itself is told none: it is begun once for all models of a process.
+GE itself gets none: it is initialized once for all models of a process.
 """
 
 # `graph.ge.x` and `session.ge.x` hold the whole name of the option behind the first dot; of `ge.x`

@@ -1,7 +1,7 @@
 """RuntimeConfig: all that config.pbtxt says of one model.
 
 All errors are collected and raised together, each with its field, what was found and what was
-expected. What each key means is told where it is read.
+expected. What each key means is documented where it is read.
 """
 
 from __future__ import annotations

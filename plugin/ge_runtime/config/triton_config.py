@@ -1,7 +1,7 @@
 """Triton's model configuration as plain values: declared tensors, and `parameters` by their keys.
 
 Reading does not stop at an error: ConfigErrors collects them all. What the value of a parameter
-means is told in the module that reads it.
+means is documented in the module that reads it.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class CompileTarget:
         The graph itself is not opened. So it is taken not to ask for lengths that config.pbtxt
         only names to tell rows from padding, and to want generated inputs as INT64.
         """
-        told = {*config.passthrough.values(), *config.axis_lengths.values()}
-        inputs = [spec for spec in config.prepared or config.inputs if spec.name not in told]
+        not_fed = {*config.passthrough.values(), *config.axis_lengths.values()}
+        inputs = [spec for spec in config.prepared or config.inputs if spec.name not in not_fed]
         inputs += [TensorSpec(name, DType.INT64, dims) for name, dims in config.masks.items()]
         inputs += [TensorSpec(name, DType.INT64, ()) for name in config.lengths]
         inputs += [

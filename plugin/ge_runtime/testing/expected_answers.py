@@ -125,20 +125,20 @@ class Reference:
             rows.append(row[: ends[spec.axes[0]]] if self._packs(spec) else row)
         return np.concatenate(rows) if self._packs(spec) else np.stack(rows)
 
-    def _described(self, told: BatchInput, batch: GearBatch) -> Array:
+    def _described(self, batch_input: BatchInput, batch: GearBatch) -> Array:
         """What Triton's `batch_input` asks for."""
-        source = self._sources[told.source]
+        source = self._sources[batch_input.source]
         shapes = [source.shape(ends) for ends in batch.ends]
-        if told.kind not in _COUNTS:
+        if batch_input.kind not in _COUNTS:
             sizes = np.array(shapes)
-            return sizes if told.kind is BatchInputKind.ITEM_SHAPE else sizes.ravel()
+            return sizes if batch_input.kind is BatchInputKind.ITEM_SHAPE else sizes.ravel()
         counts = [sum(math.prod(shapes[row]) for row in own) for own in batch.requests]
-        if told.kind is BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE:
+        if batch_input.kind is BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE:
             return np.zeros(max(counts))
-        if told.kind is BatchInputKind.ELEMENT_COUNT:
+        if batch_input.kind is BatchInputKind.ELEMENT_COUNT:
             return np.array(counts)
         sums = [sum(counts[:number]) for number in range(len(counts) + 1)]
-        zero = told.kind is BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO
+        zero = batch_input.kind is BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO
         return np.array(sums if zero else sums[1:])
 
     def _planned(self, spec: TensorSpec, batch: GearBatch) -> Array | None:

@@ -206,19 +206,19 @@ def poisoned_pads(
     config = parts.config
     if padding == "keep":
         return {}
-    told = _axes_told(parts)
+    known = _axes_with_known_lengths(parts)
     taken = {feed.spec.name for feed in parts.contract.feeds} - {*config.axis_lengths.values()}
     return {
         spec.name: _pad_value(spec, config, ranges[spec.name], padding)
         for spec in config.sources
         if spec.name in taken
         and spec.axes
-        and told.issuperset(spec.axes)
+        and known.issuperset(spec.axes)
         and spec.dtype is not DType.BOOL
     }
 
 
-def _axes_told(parts: Assembly) -> set[str]:
+def _axes_with_known_lengths(parts: Assembly) -> set[str]:
     """The axes along which the graph is told how far rows reach."""
     config = parts.config
     fed = {feed.spec.name for feed in parts.contract.feeds}

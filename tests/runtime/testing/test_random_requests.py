@@ -92,7 +92,7 @@ def test_most_sizes_are_small():
     assert np.median(sizes) < 10
 
 
-def test_a_window_in_one_batch_stays_affordable():
+def test_a_request_batch_stays_affordable_as_one_execution():
     limits = {"limit.tokens": "512"}
     model = type(FREE)(FREE.graph, {**FREE.config, "max_batch_size": 64})
     model.config["parameters"] = {

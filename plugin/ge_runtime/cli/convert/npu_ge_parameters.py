@@ -50,7 +50,7 @@ _REFUSED: Final = {
 
 
 def convert_parameters(parameters: Mapping[str, str], report: ConversionReport) -> dict[str, str]:
-    """The parameters that are kept, each as it is for ge_runtime; all others are told of."""
+    """The parameters that are kept, each as it is for ge_runtime; all others are reported."""
     kept: dict[str, str] = {}
     for name, value in parameters.items():
         if name.isupper() or name in ("device_ids", "device_exec_blocks"):
@@ -131,7 +131,7 @@ class Problem:
 
 @dataclass(slots=True)
 class ConversionReport:
-    """Collects what is to be told of one conversion. For one thread."""
+    """Collects what a conversion refuses, misses and leaves out. For one thread."""
 
     dropped: Collection[str]
     """The names that may be lost, as the user said."""
