@@ -50,14 +50,12 @@ class EngineEntry:
     suffix: str
     """Of its artifacts."""
     engine: str
-    """Its class. What a class offers is told at the `open` of the backend that opens it."""
+    """Its class, an `engines.base.Engine`. How it is opened, its device's backend tells."""
     requires: Requirement
     backend: str = ""
     """The class of the device backend that opens it, where that is not the device's own."""
     preferred_because: str = ""
     """Why it comes before others of its device, where that is told."""
-    chains: bool = False
-    """Whether it executes several artifacts as the stages of one graph."""
     experimental: bool = False
     """Whether it was never run on such a device."""
 
@@ -144,7 +142,6 @@ _BUILT_IN: Final = (
         engine="ge_runtime.engines.om:OmEngine",
         requires=Requirement("acl", _SET_ENV),
         preferred_because="all its memory is planned",
-        chains=True,
     ),
     EngineEntry(
         name="torch",
