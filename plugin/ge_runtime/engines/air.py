@@ -128,8 +128,8 @@ def shapes_of(
         )
     pattern = _pattern(options[INPUT_SHAPE])
     _check_pattern(pattern, inputs, artifact)
-    places = sum(dims.count(-1) for dims in pattern.values())
-    gears = _dynamic_dims(options[DYNAMIC_DIMS], places)
+    free_dims = sum(dims.count(-1) for dims in pattern.values())
+    gears = _dynamic_dims(options[DYNAMIC_DIMS], free_dims)
     shapes = [_shapes_at(pattern, gear) for gear in gears]
     return sorted(shapes, key=_elements)
 
@@ -167,12 +167,12 @@ def _check_pattern(
             _refuse(INPUT_SHAPE, found, f"what {artifact} has: {tensor}")
 
 
-def _dynamic_dims(text: str, places: int) -> list[tuple[int, ...]]:
+def _dynamic_dims(text: str, free_dims: int) -> list[tuple[int, ...]]:
     gears: list[tuple[int, ...]] = []
     for part in text.split(";"):
         gear = _numbers(part)
-        if gear is None or len(gear) != places or min(gear, default=0) < 1 or gear in gears:
-            expected = f"{places} positive number(s), one for each -1, and no gear twice"
+        if gear is None or len(gear) != free_dims or min(gear, default=0) < 1 or gear in gears:
+            expected = f"{free_dims} positive number(s), one for each -1, and no gear twice"
             _refuse(DYNAMIC_DIMS, f"'{part}'", expected)
         gears.append(gear)
     if not _FEWEST <= len(gears) <= _MOST:

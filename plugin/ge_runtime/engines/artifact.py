@@ -39,15 +39,15 @@ def experimental_notes(artifacts: Sequence[Artifact], device_kind: str) -> list[
     ]
 
 
-def only_graph(artifacts: Sequence[Artifact], place: str) -> Artifact:
+def only_graph(artifacts: Sequence[Artifact], device: str) -> Artifact:
     """The one artifact, for engines of a card that hand nothing over from stage to stage.
 
-    place: the device, for people. Raises ArtifactFault.
+    device: for people. Raises ArtifactFault.
     """
     if len(artifacts) > 1:
         stages = ", ".join(artifact.path.name for artifact in artifacts)
         raise ArtifactFault(
-            f"{place}: found the stages {stages}, expected one graph, or .om files alone, which "
+            f"{device}: found the stages {stages}, expected one graph, or .om files alone, which "
             "hand tensors over on a card: `ge-runtime build` makes them of .onnx files"
         )
     return artifacts[0]

@@ -29,7 +29,7 @@ _NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 class AscendBackend:
     """Engines work on copies in the card's own memory.
 
-    Models of one lane share its workspace and take turns; see `ascend.stream_executor`.
+    Models of one executor share its workspace and take turns; see `ascend.stream_executor`.
     """
 
     kind: Final = CardMemory.kind
@@ -38,14 +38,14 @@ class AscendBackend:
         self,
         device: int,
         *,
-        lane: int = 0,
+        executor: int = 0,
         workspace_bytes: int | None = None,
         options: Mapping[str, str] = _NO_OPTIONS,
         cards: Cards = PROCESS_CARDS,
     ) -> None:
-        """device: its number. lane: of the card, from 0.
+        """device: its number. executor: its number on the card, from 0.
 
-        workspace_bytes: of the lane, which all its models must agree on; None: as large as the
+        workspace_bytes: of the executor, which all its models must agree on; None: as large as the
         largest of them needs. A session of GE has as much for itself. options: of GE, for it.
         Raises NoDevice where there is no card, or none that can be used, and EngineLost if it
         was lost before.
@@ -58,7 +58,7 @@ class AscendBackend:
         self.hardware: Final = card.soc_name
         self._card = card
         self._cards = cards
-        self._lane = lane
+        self._executor = executor
         self._workspace_bytes = workspace_bytes
         self._options = options
         self._memory = PinnedMemory(card)
@@ -70,7 +70,7 @@ class AscendBackend:
         """The backend of the device that config.pbtxt calls `device`."""
         return cls(
             int(device.partition(":")[2]),
-            lane=settings.executor,
+            executor=settings.executor,
             workspace_bytes=settings.workspace_bytes,
             options=settings.compiler_options,
         )
@@ -103,7 +103,7 @@ class AscendBackend:
                 [artifact.path for artifact in artifacts],
                 self._card,
                 self._device_memory,
-                lane=self._lane,
+                executor=self._executor,
                 workspace_bytes=self._workspace_bytes,
                 is_pinned=self._memory.holds,
                 outputs=outputs,

@@ -61,13 +61,13 @@ class GeSessionEngine:
         self,
         file: AirFile,
         card: Card,
-        lane: GeSessionExecutor,
+        executor: GeSessionExecutor,
         shapes: Sequence[Shapes] | None,
     ) -> None:
-        """Made by `open`; closes the lane it is given."""
+        """Made by `open`; closes the executor it is given."""
         self._path = file.path
         self._card = card
-        self._lane = lane
+        self._executor = executor
         self._signature = signature = file.signature
         self._shapes = shapes
         names = [tensor.name for tensor in signature.inputs]
@@ -96,7 +96,7 @@ class GeSessionEngine:
         shapes = shapes_of(file.signature.inputs, options, shown(path))
         own = {**_PRECISION, **options, **(NODE_TYPE if DYNAMIC_DIMS in options else {})}
         try:
-            lane = GeSessionExecutor(
+            executor = GeSessionExecutor(
                 shown(path),
                 card,
                 memory,
@@ -109,7 +109,7 @@ class GeSessionEngine:
         except (DriverFault, RuntimeError) as error:
             forget_frames(error)
             raise _fault(path, card, error, at_load=True) from error
-        return cls(file, card, lane, shapes)
+        return cls(file, card, executor, shapes)
 
     @property
     def signature(self) -> Signature:
@@ -152,16 +152,16 @@ class GeSessionEngine:
                 f"{self._path}: found inputs of shapes {[list(s) for s in shapes]}, expected those "
                 f"of a gear: {self._shapes}"
             )
-        pool = self._lane.pool
+        pool = self._executor.pool
         refused = pool.refused
         try:
-            results = self._lane.execute(arrays, self._dtypes)
+            results = self._executor.execute(arrays, self._dtypes)
         except (DriverFault, RuntimeError, ValueError) as error:
             # They refer to memory on the card, and to the session, which has to go before GE ends.
             forget_frames(error)
             if pool.refused > refused:
                 raise OutOfMemory(
-                    f"{self._path}: found {self._lane.arena_bytes:,} bytes of arena for GE, of "
+                    f"{self._path}: found {self._executor.arena_bytes:,} bytes of arena for GE, of "
                     f"which it took {pool.peak_bytes:,}, expected more for these sizes: a larger "
                     f"'workspace_pool_mib' ({error})"
                 ) from error
@@ -186,18 +186,18 @@ class GeSessionEngine:
 
     def intermediates(self, shapes: Shapes) -> Intermediates:
         """The arena, which results lie in, too."""
-        return Intermediates((Lifetime("arena", self._lane.arena_bytes, 0, 0),))
+        return Intermediates((Lifetime("arena", self._executor.arena_bytes, 0, 0),))
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        self._lane.close()
+        self._executor.close()
         _log.info(
             "%s: GE took at most %s bytes of its arena of %s",
             self._path,
-            f"{self._lane.pool.peak_bytes:,}",
-            f"{self._lane.arena_bytes:,}",
+            f"{self._executor.pool.peak_bytes:,}",
+            f"{self._executor.arena_bytes:,}",
         )
 
 

@@ -53,7 +53,7 @@ class OmEngine:
     def __init__(
         self,
         card: Card,
-        lane: StreamExecutor,
+        executor: StreamExecutor,
         stages: Sequence[Stage],
         memory: Device[Address],
         is_pinned: Callable[[Array], bool],
@@ -61,7 +61,7 @@ class OmEngine:
     ) -> None:
         """Made by `open`; closes the models it is given. Raises ArtifactFault."""
         self._card = card
-        self._lane = lane
+        self._executor = executor
         self._stages = stages
         self._memory = memory
         self._is_pinned = is_pinned
@@ -87,23 +87,23 @@ class OmEngine:
         card: Card,
         memory: Device[Address],
         *,
-        lane: int,
+        executor: int,
         workspace_bytes: int | None,
         is_pinned: Callable[[Array], bool],
         outputs: Sequence[str],
     ) -> OmEngine:
-        """The models in `paths`, in order of execution, on a lane of the card.
+        """The models in `paths`, in order of execution, on an executor of the card.
 
-        memory: of the card, for the slot. workspace_bytes: the lane's; None: as large as its models
-        need. is_pinned: whether copies to and from an array can be queued. outputs: those that
-        executions will want, of what stages give each other.
+        memory: of the card, for the slot. executor: its number. workspace_bytes: the executor's;
+        None: as large as its models need. is_pinned: whether copies to and from an array can be
+        queued. outputs: those that executions will want, of what stages give each other.
         Raises ArtifactFault for files that cannot be executed here, or not together, OutOfMemory,
         PlanFault, or EngineLost; then nothing stays loaded.
         """
         try:
             card.enter()
             files = read_files(paths, card)
-            there, stages = card.load(files, lane, workspace_bytes)
+            loaded_on, stages = card.load(files, executor, workspace_bytes)
         except DriverFault as fault:
             raise load_fault(fault.path or paths[0], card, fault) from fault
         except OSError as error:
@@ -111,9 +111,9 @@ class OmEngine:
         try:
             for stage in stages:
                 refuse_what_nobody_can_feed(*stage)
-            return cls(card, there, stages, memory, is_pinned, outputs)
+            return cls(card, loaded_on, stages, memory, is_pinned, outputs)
         except BaseException:
-            card.unload(there, stages)
+            card.unload(loaded_on, stages)
             raise
 
     @property
@@ -153,7 +153,7 @@ class OmEngine:
         if not route.stages:
             return results
         addresses = slot.addresses
-        self._lane.execute(
+        self._executor.execute(
             slot,
             CardExecution(
                 [(number, gear.stages[number]) for number in route.stages],
@@ -172,7 +172,7 @@ class OmEngine:
         return self._packing.peak
 
     def intermediates(self, shapes: Shapes) -> Intermediates:
-        """The compiler's plan, one for all gears; all models of a lane share it."""
+        """The compiler's plan, one for all gears; all models of an executor share it."""
         largest = max(stage.model.file.workspace_bytes for stage in self._stages)
         return Intermediates((Lifetime("workspace", largest, 0, 0),))
 
@@ -185,7 +185,7 @@ class OmEngine:
             if self._slot is not None and self._card.lost is None:
                 self._card.enter()
                 self._slot.close()
-            self._card.unload(self._lane, self._stages)
+            self._card.unload(self._executor, self._stages)
 
     def _route(self, outputs: Iterable[str]) -> _Route:
         """Those of the stages that these outputs need, and no others."""

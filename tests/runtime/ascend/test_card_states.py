@@ -52,7 +52,7 @@ class Engines(RuleBasedStateMachine):
 
     @rule(target=engines, name=st.sampled_from(sorted(GEARS)), lane=st.integers(0, 1))
     def open_engine(self, name, lane):
-        place = AscendBackend(0, lane=lane)
+        place = AscendBackend(0, executor=lane)
         engine = place.open([Artifact(self.paths[name], "om", "")], threads=1, outputs=())
         engine.bind([], place.memory)
         self.open[engine] = (place, name, lane)

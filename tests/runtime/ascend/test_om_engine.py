@@ -312,7 +312,7 @@ def test_a_larger_model_has_the_smaller_one_loaded_again(place, encoder_dir, lar
 def test_two_lanes_have_a_workspace_each_and_the_weights_once(place, encoder_dir, machine):
     engines = []
     for lane in range(2):
-        there = place(lane=lane)
+        there = place(executor=lane)
         engine = there.open_om(encoder_dir / "model.om")
         engine.bind([], there.memory)
         engines.append(engine)
@@ -786,7 +786,7 @@ def test_what_one_engine_found_lost_is_lost_for_all_on_that_card(
     engines = []
     for there, path in [
         (place(), encoder_dir / "model.om"),
-        (place(lane=lane), larger),
+        (place(executor=lane), larger),
         (place(1), larger),
     ]:
         engines.append(there.open_om(path))

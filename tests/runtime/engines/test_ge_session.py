@@ -307,13 +307,13 @@ def test_all_that_ge_asks_for_comes_from_the_arena(air, opened, machine):
     engine = opened(air(ENCODER))
     assert right(engine, 1, 1)  # what the graph keeps it has from now on
     gc.collect()
-    arena, kept = machine.used("device"), engine._lane.pool.used_bytes
+    arena, kept = machine.used("device"), engine._executor.pool.used_bytes
     for seed in range(20):
         assert right(engine, 8, 32, seed=seed)
     gc.collect()
     assert machine.used("device") == arena  # inputs, which GE-PY allocates, are gone again
-    assert engine._lane.pool.used_bytes == kept
-    assert kept < engine._lane.pool.peak_bytes <= ARENA
+    assert engine._executor.pool.used_bytes == kept
+    assert kept < engine._executor.pool.peak_bytes <= ARENA
 
 
 def test_arena_that_is_too_small_is_out_of_memory_and_the_engine_stays_usable(air, opened, capfd):
@@ -323,7 +323,7 @@ def test_arena_that_is_too_small_is_out_of_memory_and_the_engine_stays_usable(ai
         with pytest.raises(OutOfMemory, match="a larger 'workspace_pool_mib'"):
             engine.run({"x": large}, {"y": None})
         assert engine.run({"x": small}, {"y": None})["y"].tolist() == small.tolist()
-    assert engine._lane.pool.refused == 2
+    assert engine._executor.pool.refused == 2
     assert "MemoryError: found 6,000 bytes wanted" in capfd.readouterr().err
 
 
@@ -382,7 +382,7 @@ def test_failed_execution_is_followed_by_a_new_session_in_the_same_arena(
 ):
     engine, other = opened(air(ENCODER)), opened(air(copy_of(np.float32)), ["y"])
     assert right(engine, 2, 3)
-    stream = engine._lane._stream
+    stream = engine._executor._stream
     streams = machine.report.calls["rt.create_stream"]
     machine.arm("execute@1=507015")
     with pytest.raises(EngineFault, match="507015"):
@@ -391,7 +391,7 @@ def test_failed_execution_is_followed_by_a_new_session_in_the_same_arena(
     gc.collect()
     with caplog.at_level(logging.WARNING):
         assert all(right(engine, rows, 4) for rows in (1, 2))
-    assert engine._lane._stream != stream
+    assert engine._executor._stream != stream
     assert machine.report.calls["rt.create_stream"] == streams + 1
     (told,) = [each.getMessage() for each in caplog.records]
     assert told.startswith("encoder/1/model.air: its session is made anew, which compiles it again")
