@@ -194,7 +194,9 @@ def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partit
 
 
 def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membership | None:
-    """The model's share in the pool of the host, if it is to have one: a card's lanes have theirs.
+    """The model's share in the pool of the host, if it is to have one.
+
+    The executors of a card and the engines on a GPU have workspace of their own.
 
     Raises NeverFits if it is too small, ConfigFault if nobody knows what the model needs of it.
     """

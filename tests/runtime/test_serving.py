@@ -222,7 +222,7 @@ def test_an_executor_whose_engine_is_lost_is_left_to_itself(opened, engine):
     runtime = opened({"devices": "cpu, cpu"}, batch=1)
 
     def lose():
-        if "lane-0" in threading.current_thread().name:
+        if "executor-0" in threading.current_thread().name:
             raise EngineLost("the device is gone")
 
     engine.before = lose

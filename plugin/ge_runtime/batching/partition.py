@@ -30,8 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +53,7 @@ class Execution:
     """Predicted."""
 
 
-@dataclass(frozen=True)
-class RequestSizes:
+class RequestSizes(NamedTuple):
     """What is known of the requests of one batch when it is partitioned."""
 
     rows: Sequence[int]
@@ -65,16 +63,6 @@ class RequestSizes:
     deadlines: Sequence[float] | None = None
     """Of each request, in seconds on the clock of `now`, inf for none; None if none has one."""
     now: float = 0.0
-
-    @cached_property
-    def row_counts(self) -> Ints:
-        """`rows` as an array."""
-        return np.array(self.rows, np.int64)
-
-    @cached_property
-    def extents(self) -> Mapping[str, Ints]:
-        """`sizes` as arrays."""
-        return {axis: np.array(own, np.int64) for axis, own in self.sizes.items()}
 
 
 class Partitioner(Protocol):
@@ -112,11 +100,12 @@ class BatchPartitioner:
             return []
         if count == 1:
             return [self.execution_of((0,), requests)]
-        optimum = self._optimum(requests, np.arange(count))
+        arrays = _SizeArrays(requests)
+        optimum = self._optimum(arrays, np.arange(count))
         due = list(requests.deadlines or [math.inf] * count)
         plan = _earliest_first(optimum, due)
         if _missed(plan, requests.now, due):
-            plan = self._before_deadlines(requests, optimum, due)
+            plan = self._before_deadlines(arrays, optimum, due)
         return plan
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
@@ -132,14 +121,15 @@ class BatchPartitioner:
         gear = self._gears.fit(total, extents) or Gear(total, extents)
         return Execution(tuple(members), gear, self._cost.seconds(gear.rows, gear.extents))
 
-    def _optimum(self, requests: RequestSizes, members: NDArray[np.intp]) -> list[Execution]:
+    def _optimum(self, arrays: _SizeArrays, members: NDArray[np.intp]) -> list[Execution]:
         """The executions of least total time for `members`, in no particular order."""
-        counts = requests.row_counts[members]
-        extents = {axis: own[members] for axis, own in requests.extents.items()}
+        requests = arrays.requests
+        counts = arrays.rows[members]
+        extents = {axis: own[members] for axis, own in arrays.sizes.items()}
         alone = self._gears.fit_many(counts, extents)
         held = alone.held & (counts <= self._capacity)
         if not held.all():
-            executions = self._optimum(requests, members[held]) if held.any() else []
+            executions = self._optimum(arrays, members[held]) if held.any() else []
             lone = members[~held].tolist()
             return executions + [self.execution_of([member], requests) for member in lone]
         orders = self._orders(counts, extents, alone)
@@ -182,10 +172,10 @@ class BatchPartitioner:
         return seconds
 
     def _before_deadlines(
-        self, requests: RequestSizes, optimum: list[Execution], deadlines: Sequence[float]
+        self, arrays: _SizeArrays, optimum: list[Execution], deadlines: Sequence[float]
     ) -> list[Execution]:
         """The best plan of the family that the module describes; k = 0 is `optimum`."""
-        now = requests.now
+        requests, now = arrays.requests, arrays.requests.now
         alone = [
             now + self.execution_of([member], requests).seconds for member in range(len(deadlines))
         ]
@@ -193,9 +183,18 @@ class BatchPartitioner:
         urgency = np.argsort(due, kind="stable")
         plans = [_earliest_first(optimum, due)]
         for k in _cuts(len(due) - due.count(math.inf), len(due)):
-            first, rest = (self._optimum(requests, part) for part in np.split(urgency, [k]))
+            first, rest = (self._optimum(arrays, part) for part in np.split(urgency, [k]))
             plans.append(_earliest_first(first, due) + _earliest_first(rest, due))
         return min(plans, key=lambda plan: (_missed(plan, now, due), _total(plan)))
+
+
+class _SizeArrays:
+    """The sizes of requests as arrays, which only batches of several requests are worth."""
+
+    def __init__(self, requests: RequestSizes) -> None:
+        self.requests = requests
+        self.rows = np.array(requests.rows, np.int64)
+        self.sizes = {axis: np.array(own, np.int64) for axis, own in requests.sizes.items()}
 
 
 def _cheapest_runs(seconds: NDArray[np.float64]) -> tuple[int, list[slice]]:

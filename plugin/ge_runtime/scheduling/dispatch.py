@@ -63,7 +63,7 @@ class Dispatcher(Generic[Executor]):
         self._choice = LeastRows(len(executors))
         self._lock = Lock()
         self._threads = (
-            [ThreadPoolExecutor(1, f"{name}-lane-{index}") for index in range(len(executors))]
+            [ThreadPoolExecutor(1, f"{name}-executor-{index}") for index in range(len(executors))]
             if len(executors) > 1
             else []
         )

@@ -33,7 +33,7 @@ def test_gear_takes_what_its_batch_takes(opened):
     (planned,) = plan.gears
     assert planned.sizes == {"batch": 8, "tokens": 32}
     assert plan.inputs_bytes == 2 * 8 * 32 * 8
-    # A window may be executed row by row, each execution's answers aligned.
+    # A batch of requests may be executed row by row, each execution's answers aligned.
     assert plan.answers_bytes == 8 * 4 * 4 + 7 * 64
     # The embeddings before and after the mask, and the mask, 32 numbers a row.
     assert plan.workspace_bytes == 2 * 8 * 32 * 4 * 4 + 8 * 32 * 4

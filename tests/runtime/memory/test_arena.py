@@ -1,10 +1,16 @@
+"""Answers keep their content while anyone holds them, and their slot afterwards serves again."""
+
+import gc
+import threading
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_runtime.errors import PlanFault
-from ge_runtime.memory.arena import Arena, aligned_bytes
+from ge_runtime.memory.arena import AnswerSlots, Arena, aligned_bytes
 from ge_runtime.memory.plan import ALIGNMENT
 
 INT64 = np.dtype(np.int64)
@@ -16,7 +22,7 @@ tensors = st.tuples(
 
 @given(st.lists(tensors, max_size=8))
 def test_tensors_are_exact_aligned_and_apart(wanted):
-    arena = Arena(aligned_bytes(16 * 1024), "lane")
+    arena = Arena(aligned_bytes(16 * 1024), "inputs")
     carved = [arena.carve(dtype, shape) for dtype, shape in wanted]
     for number, (tensor, (dtype, shape)) in enumerate(zip(carved, wanted, strict=True)):
         assert (tensor.dtype, tensor.shape) == (dtype, shape)
@@ -30,7 +36,7 @@ def test_tensors_are_exact_aligned_and_apart(wanted):
 def test_no_more_is_taken_than_alignment_asks_for(wanted):
     sizes = [int(np.prod(shape)) * dtype.itemsize for dtype, shape in wanted]
     needed = sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
-    arena = Arena(aligned_bytes(needed), "lane")
+    arena = Arena(aligned_bytes(needed), "inputs")
     for dtype, shape in wanted:
         arena.carve(dtype, shape)
 
@@ -49,14 +55,14 @@ def test_the_last_byte_can_be_carved_and_not_one_more():
 
 
 def test_reset_carves_the_same_bytes_again():
-    arena = Arena(aligned_bytes(64), "lane")
+    arena = Arena(aligned_bytes(64), "inputs")
     first = arena.carve(INT64, (8,))
     arena.reset()
     assert arena.carve(INT64, (2, 4)).ctypes.data == first.ctypes.data
 
 
 def test_nothing_is_carved_from_a_closed_arena():
-    arena = Arena(aligned_bytes(64), "lane")
+    arena = Arena(aligned_bytes(64), "inputs")
     arena.close()
     arena.close()
     assert arena.free_bytes == 0
@@ -65,12 +71,179 @@ def test_nothing_is_carved_from_a_closed_arena():
 
 
 def test_repr_tells_how_full_it_is():
-    arena = Arena(aligned_bytes(4096), "lane")
+    arena = Arena(aligned_bytes(4096), "inputs")
     arena.carve(INT64, (130,))
-    assert repr(arena) == "<Arena lane: 1,040 of 4,096 bytes carved>"
+    assert repr(arena) == "<Arena inputs: 1,040 of 4,096 bytes carved>"
 
 
 @pytest.mark.parametrize("nbytes", [2**62, 2**80], ids=["no such memory", "no such number"])
 def test_memory_that_cannot_be_had_is_a_fault(nbytes):
     with pytest.raises(PlanFault, match="found no memory for"):
         aligned_bytes(nbytes)
+
+
+FLOATS = np.dtype(np.float32)
+SLOT = 4096
+
+
+def some_slots(count=3):
+    return AnswerSlots([aligned_bytes(SLOT) for _ in range(count)])
+
+
+def batch_of(slots, number=0.0, rows=8):
+    """A batch whose every element is `number`, as an engine would write it."""
+    batch = slots.take().carve(FLOATS, (rows, 16))
+    batch[...] = number
+    return batch
+
+
+@given(
+    st.integers(1, 3),
+    st.lists(st.tuples(st.integers(1, 8), st.lists(st.integers(0, 30), max_size=6)), max_size=20),
+)
+def test_an_answer_never_changes_while_it_is_held(count, executions):
+    """Each execution answers requests of a row each; then some of all answers held are dropped."""
+    slots, held = some_slots(count), []
+    for number, (rows, dropped) in enumerate(executions):
+        batch = batch_of(slots, number, rows)
+        held += [(number, batch[row : row + 1]) for row in range(rows)]
+        del batch
+        for place in dropped:
+            if held:
+                del held[place % len(held)]
+        assert all((answer == expected).all() for expected, answer in held)
+        used = {expected for expected, _ in held}
+        assert slots.free >= count - len(used)
+    held.clear()
+    assert slots.free == count
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda batch: batch[3:4],
+        lambda batch: batch[2:6].reshape(2, 32)[1:],
+        lambda batch: batch.T,
+        lambda batch: batch[1].view(np.int32),
+        lambda batch: batch[None, 0, ::2],
+        lambda batch: np.asarray(batch[5]),
+        lambda batch: memoryview(batch[7:]),
+        lambda batch: np.from_dlpack(batch[1:3]),
+        lambda batch: np.frombuffer(batch, np.uint8)[7:9],
+        lambda batch: iter(batch[4]),
+    ],
+    ids=[
+        "rows",
+        "reshaped",
+        "turned",
+        "other type",
+        "steps",
+        "the same",
+        "buffer",
+        "dlpack",
+        "bytes",
+        "iterator",
+    ],
+)
+def test_a_view_of_a_view_of_any_kind_keeps_the_slot(view):
+    slots = some_slots(1)
+    batch = batch_of(slots)
+    answer = view(batch)
+    del batch
+    gc.collect()
+    assert slots.free == 0
+    del answer
+    assert slots.free == 1
+
+
+def test_the_arena_keeps_the_slot_until_all_is_carved():
+    slots = some_slots(1)
+    arena = slots.take()
+    assert slots.free == 0
+    answer = arena.carve(FLOATS, (2,))
+    del arena
+    assert slots.free == 0
+    del answer
+    assert slots.free == 1
+
+
+def test_an_answer_in_a_reference_cycle_gives_the_slot_back_once_collected():
+    slots = some_slots(1)
+    cycle = [batch_of(slots)]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert slots.free == 1
+
+
+def test_answers_may_die_on_another_thread():
+    slots = some_slots(2)
+    queue = [batch_of(slots), batch_of(slots)]
+    sender = threading.Thread(target=queue.clear)
+    sender.start()
+    sender.join()
+    assert slots.free == 2
+
+
+def test_memory_is_used_again_and_the_warmest_first():
+    slots = some_slots(3)
+    first = batch_of(slots).ctypes.data
+    assert batch_of(slots).ctypes.data == first
+
+
+def test_without_a_free_slot_answers_have_memory_of_their_own():
+    slots = some_slots(1)
+    held = [batch_of(slots, number) for number in range(3)]
+    assert slots.free == 0
+    assert slots.spilled == 2
+    for number, batch in enumerate(held):
+        assert (batch == number).all()
+        assert batch.ctypes.data % 64 == 0
+    held.clear()
+    assert slots.free == 1
+    batch_of(slots)
+    assert slots.spilled == 2
+
+
+def test_a_spilled_slot_holds_no_more_than_a_planned_one():
+    slots = some_slots(1)
+    held = slots.take()
+    for slot in (held, slots.take()):
+        with pytest.raises(PlanFault, match=f"answers: .* expected at most {SLOT:,}"):
+            slot.carve(FLOATS, (SLOT // 4 + 1,))
+
+
+def test_answers_are_writeable():
+    batch = batch_of(some_slots(), 1)
+    batch[0] += 1
+    assert batch.flags.writeable
+    assert batch[0, 0] == 2
+
+
+def test_answers_outlive_the_slots():
+    slots = some_slots()
+    answer = batch_of(slots, 7)[1:2]
+    del slots
+    gc.collect()
+    assert (answer == 7).all()
+
+
+def test_closed_slots_let_go_of_their_memory_with_the_last_answer():
+    memory = [aligned_bytes(SLOT) for _ in range(2)]
+    dead = [weakref.ref(own.base) for own in memory]
+    slots = AnswerSlots(memory)
+    answer = batch_of(slots, 7.0)
+    del memory
+    slots.close()
+    assert [ref() is None for ref in dead].count(True) == 1
+    assert (answer == 7.0).all()
+    del answer
+    assert all(ref() is None for ref in dead)
+    slots.close()
+
+
+def test_repr_tells_how_many_are_free():
+    slots = some_slots(1)
+    held = [batch_of(slots), batch_of(slots)]
+    assert repr(slots) == "<AnswerSlots: 0 of 1 free, 4,096 bytes each, spilled 1 time(s)>"
+    del held

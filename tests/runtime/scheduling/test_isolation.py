@@ -88,4 +88,4 @@ def test_a_lost_engine_is_nobodys_fault():
         raise EngineLost("gone")
 
     with pytest.raises(EngineLost, match="gone"):
-        isolate(range(4), execute, lambda member, answer: pytest.fail("settled"), list)
+        isolate(range(4), execute, lambda member, answer: pytest.fail("delivered"), list)

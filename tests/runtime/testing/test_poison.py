@@ -8,7 +8,7 @@ FLOATS = np.dtype(np.float32)
 
 
 def test_tensors_are_poisoned_as_they_are_carved_and_only_then():
-    arena = Arena(aligned_bytes(256), "lane")
+    arena = Arena(aligned_bytes(256), "inputs")
     first = arena.carve(FLOATS, (16,))
     first[...] = 1
     arena.poison = 0xFF
