@@ -67,16 +67,16 @@ class StubModel:
         try:
             answer = self._stub(given)
             if isinstance(answer, Mapping):
-                self._send(request, self._outputs(request, answer), final=True)
+                _send(request, outputs=self._outputs(request, answer))
                 return
             for outputs in answer:
-                self._send(request, self._outputs(request, outputs), final=False)
+                _send(request, outputs=self._outputs(request, outputs), final=False)
         except ServerError as error:
-            self._end(request, error=error)
+            _send(request, error=error)
         except Exception as error:  # as an exception of a model would be
-            self._end(request, error=internal(describe(error)))
+            _send(request, error=internal(describe(error)))
         else:
-            self._end(request, empty=True)
+            _send(request, empty=True)
 
     def _outputs(self, request: InferRequest, outputs: Outputs) -> list[Tensor]:
         wanted = request.requested_outputs or outputs
@@ -87,14 +87,6 @@ class StubModel:
                 )
         return [tensor_of(name, outputs[name]) for name in wanted]
 
-    def _send(self, request: InferRequest, outputs: list[Tensor], *, final: bool) -> None:
-        request.sink.send(
-            InferResponse(request.model_name, 1, request.id, outputs=outputs, final=final)
-        )
 
-    def _end(
-        self, request: InferRequest, *, error: ServerError | None = None, empty: bool = False
-    ) -> None:
-        request.sink.send(
-            InferResponse(request.model_name, 1, request.id, error=error, empty=empty)
-        )
+def _send(request: InferRequest, **fields: Any) -> None:  # noqa: ANN401 - those of InferResponse
+    request.sink.send(InferResponse(request.model_name, 1, request.id, **fields))

@@ -134,7 +134,7 @@ class ProcessInstance:
         Blocks for as long as the model does.
         """
         self._closing = False
-        self._launch(None)
+        self._start_child(None)
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         """Run one batch. Blocks; raises ServerError if the batch as a whole failed."""
@@ -193,7 +193,7 @@ class ProcessInstance:
 
     # ------------------------------------------------------------------------- the process's life
 
-    def _launch(self, prepare: Callable[[OpenInstance], None] | None) -> None:
+    def _start_child(self, prepare: Callable[[OpenInstance], None] | None) -> None:
         """Start a process, open the model in it, `prepare` it, let it serve. Raises ServerError."""
         child: ChildProcess = self._processes(
             self.name, self._new_dispatcher, lambda how: self._ended(child, how)
@@ -266,7 +266,7 @@ class ProcessInstance:
                 if self._changed.wait_for(lambda: self._closing, pause_ns / 1e9):
                     return
             try:
-                self._launch(self._prepare)
+                self._start_child(self._prepare)
             except ServerError as error:
                 log.error(
                     "the process of instance '%s' was not started again: %s", self.name, error

@@ -82,44 +82,6 @@ __all__ = [
     "using_decoupled_model_transaction_policy",
 ]
 
-#: Each host gives its models functions of their own, which know the server.
-_NO_SERVER = ServerAccess(NO_CALLS, "")
-
-
-def get_model_dir() -> str:
-    """The directory of the model's version; each host gives its models a function that knows it.
-
-    Raises RuntimeError where no host did.
-    """
-    raise RuntimeError("get_model_dir() has an answer only in a module that a host has loaded")
-
-
-def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
-    """Load a model, or load it again; returns when that is done.
-
-    `config` is a configuration as JSON, in place of the repository's; `files` are contents of files
-    by `file:<path>`, in place of the model's folder, and need a `config`. Only under explicit model
-    control. Raises TritonModelException.
-    """
-    server_access.load_model(_NO_SERVER, model_name, config, files)
-
-
-def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Begin to unload a model, and what only it uses. Only under explicit model control.
-
-    Raises TritonModelException.
-    """
-    server_access.unload_model(_NO_SERVER, model_name, unload_dependents=unload_dependents)
-
-
-def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether that version of a model, or the latest, can be asked.
-
-    Raises TritonModelException for a version that is no number.
-    """
-    return server_access.is_model_ready(_NO_SERVER, model_name, model_version)
-
-
 _LENGTH_PREFIX = struct.Struct("<I")
 
 
@@ -200,3 +162,43 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> byte_strings.Objects:
         elements.append(element)
         offset += length
     return byte_strings.as_array(elements, (len(elements),))
+
+
+# ---------------------------------------------------------------------- what needs a server
+
+#: Each host gives its models functions of their own, which know the server.
+_NO_SERVER = ServerAccess(NO_CALLS, "")
+
+
+def get_model_dir() -> str:
+    """The directory of the model's version; each host gives its models a function that knows it.
+
+    Raises RuntimeError where no host did.
+    """
+    raise RuntimeError("get_model_dir() has an answer only in a module that a host has loaded")
+
+
+def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+    """Load a model, or load it again; returns when that is done.
+
+    `config` is a configuration as JSON, in place of the repository's; `files` are contents of files
+    by `file:<path>`, in place of the model's folder, and need a `config`. Only under explicit model
+    control. Raises TritonModelException.
+    """
+    server_access.load_model(_NO_SERVER, model_name, config, files)
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Begin to unload a model, and what only it uses. Only under explicit model control.
+
+    Raises TritonModelException.
+    """
+    server_access.unload_model(_NO_SERVER, model_name, unload_dependents=unload_dependents)
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Whether that version of a model, or the latest, can be asked.
+
+    Raises TritonModelException for a version that is no number.
+    """
+    return server_access.is_model_ready(_NO_SERVER, model_name, model_version)

@@ -110,7 +110,7 @@ def export(array: Array, datatype: DataType) -> Capsule:
     return capsule
 
 
-def adopt(source: object) -> tuple[Array, DataType]:
+def consume(source: object) -> tuple[Array, DataType]:
     """The elements of a capsule, or of what an object exports, as a writable array.
 
     BF16 comes as its bits in uint16. Raises TritonModelException if `source` is neither, if its
@@ -137,7 +137,7 @@ def host_copy(source: object) -> object | None:
     """What `source`, which exports memory of a GPU, makes of itself in the host's; else None.
 
     That is its method `cpu`, as torch has it: DLPack's own way is too new to rely on. A bare
-    capsule has none, so its device is refused by `adopt`.
+    capsule has none, so its device is refused by `consume`.
     """
     if _is_valid(source, _NAME) or not hasattr(source, "__dlpack_device__"):
         return None

@@ -205,7 +205,7 @@ class Tensor(Native):
             )
         name = _checked_name(name)
         copy = dlpack.host_copy(tensor)
-        array, datatype = dlpack.adopt(tensor if copy is None else copy)
+        array, datatype = dlpack.consume(tensor if copy is None else copy)
         received = core.Tensor(name, datatype, array.shape, array=array)
         return Tensor._received(received) if copy is None else _GpuTensor._of(received, tensor)
 
