@@ -116,7 +116,7 @@ class Cards:
         EngineLost if it was lost before.
         """
         health = self.health(device)
-        health.ensure_there()
+        health.ensure_there()  # first: of a lost device not even the driver is asked
         with self._lock:
             if device not in self._open:
                 driver = self._open_driver()
@@ -134,6 +134,8 @@ class Cards:
         """One user less; the last one closes the card, and that of all cards ends the driver."""
         with self._lock:
             self._users[card.number] -= 1
+            # A card that cannot be closed, as somebody reads its pinned memory, stays open: the
+            # next who acquires it has it again.
             if self._users[card.number] == 0 and card.close():
                 del self._open[card.number]
                 self._finalize_if_last(card.driver)

@@ -108,6 +108,8 @@ class AscendDevice:
         with ExitStack() as undo:
             driver.set_device(number)
             undo.callback(_try_to, driver.reset_device, number)
+            # A context of our own: the default one is shared with whatever else of the process
+            # uses the device, such as torch_npu, and streams and models belong to their context.
             self._context = DeviceContext(driver, number)
             undo.callback(_try_to, self._context.destroy)
             self.soc_name = driver.soc_name()
@@ -119,7 +121,8 @@ class AscendDevice:
         self.pinned_blocks = 0
         """Blocks of pinned host memory that are not given back yet."""
         self._pinning = Lock()
-        self._unpinned: deque[Address] = deque()  # without a lock: filled by `__del__`
+        # Filled by `__del__`, which may run in any line of this thread, so no lock can be taken.
+        self._unpinned: deque[Address] = deque()
 
     # -- whether it is lost --
 
@@ -204,6 +207,7 @@ class AscendDevice:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Nothing executes on the device, for the length of a `with`."""
+        # One thread at a time collects turns: two with a part of them each would wait for ever.
         with self._changing:
             for turn in self._turns:
                 turn.acquire()
@@ -221,6 +225,7 @@ class AscendDevice:
         failed and the stream, which is to be made anew, cannot be waited for after that. Raises
         EngineLost if nobody can tell.
         """
+        # With a limit: a wait without one would never come back from a device that hangs.
         timeout_ms = round(EXECUTION_TIMEOUT_S * 1e3)
         try:
             self.driver.synchronize_stream(stream, timeout_ms)

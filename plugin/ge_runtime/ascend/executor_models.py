@@ -219,6 +219,7 @@ class ExecutorModels:
             )
         there = self.workspace_bytes
         wanted = max(there, limit or needed)
+        # Counted before anything is touched: to fail half-way would load all models once more.
         weights = sum(file.weights_bytes for file in files if not self._weights.has(file))
         free = self._memory.free_bytes
         if free is not None and wanted - there + weights > free:

@@ -226,6 +226,7 @@ class GeSessionExecutor:
             undo.callback(self._device.driver.destroy_stream, self._stream)
             self._session = self._ge.open_session(self._device.number, self._session_options)
             undo.callback(self._drop_session)
+            # Before the graph: GE takes an allocator for a stream before the first run only.
             self._allocator = allocator_over(self.pool, self._ge.py.allocator)
             self._session.register_external_allocator(self._stream, self._allocator)
             undo.callback(self._unregister)
