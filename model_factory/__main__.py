@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from model_factory import digits, text_recipes
-from model_factory.artifacts import build_all
-from model_factory.recipes import BuildError
+from model_factory.recipes import BuildError, build_all
 
 RECIPES = (*text_recipes.RECIPES, *digits.RECIPES)
 REPOSITORY = Path(__file__).parents[1] / "model_repository"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from model_factory import __main__ as command
-from model_factory import artifacts, minilm, text_recipes
+from model_factory import minilm, recipes, text_recipes
 from model_factory.recipes import BuildError, Recipe
 
 
@@ -33,36 +33,36 @@ def recipe(tmp_path, builds):
 
 
 def test_builds_what_is_missing_and_then_nothing(tmp_path, recipe, builds):
-    assert artifacts.build_all([recipe], tmp_path) == 1
+    assert recipes.build_all([recipe], tmp_path) == 1
     assert recipe.target(tmp_path).read_text() == "made of first"
-    assert artifacts.build_all([recipe], tmp_path) == 0
+    assert recipes.build_all([recipe], tmp_path) == 0
     assert builds == ["first"]
 
 
 def test_builds_again_when_an_input_changes(tmp_path, recipe, builds):
-    artifacts.build_all([recipe], tmp_path)
+    recipes.build_all([recipe], tmp_path)
     recipe.inputs[0].write_text("second")
-    assert artifacts.build_all([recipe], tmp_path) == 1
+    assert recipes.build_all([recipe], tmp_path) == 1
     assert recipe.target(tmp_path).read_text() == "made of second"
 
 
 def test_builds_again_when_the_artifact_is_cut_short_or_gone(tmp_path, recipe, builds):
-    artifacts.build_all([recipe], tmp_path)
+    recipes.build_all([recipe], tmp_path)
     recipe.target(tmp_path).write_text("made")
-    assert artifacts.build_all([recipe], tmp_path) == 1
+    assert recipes.build_all([recipe], tmp_path) == 1
     recipe.target(tmp_path).unlink()
-    assert artifacts.build_all([recipe], tmp_path) == 1
+    assert recipes.build_all([recipe], tmp_path) == 1
     assert recipe.target(tmp_path).read_text() == "made of first"
 
 
 def test_builds_again_when_forced(tmp_path, recipe, builds):
-    artifacts.build_all([recipe], tmp_path)
-    assert artifacts.build_all([recipe], tmp_path, force=True) == 1
+    recipes.build_all([recipe], tmp_path)
+    assert recipes.build_all([recipe], tmp_path, force=True) == 1
     assert len(builds) == 2
 
 
 def test_a_failed_build_leaves_the_old_artifact_and_no_draft(tmp_path, recipe):
-    artifacts.build_all([recipe], tmp_path)
+    recipes.build_all([recipe], tmp_path)
 
     def fail(path):
         path.write_text("half of it")
@@ -70,7 +70,7 @@ def test_a_failed_build_leaves_the_old_artifact_and_no_draft(tmp_path, recipe):
 
     broken = Recipe(recipe.model, recipe.file, fail, recipe.inputs)
     with pytest.raises(BuildError, match="no more"):
-        artifacts.build_all([broken], tmp_path, force=True)
+        recipes.build_all([broken], tmp_path, force=True)
     version = recipe.target(tmp_path).parent
     assert recipe.target(tmp_path).read_text() == "made of first"
     files = [path.name for path in version.rglob("*") if path.is_file()]
@@ -79,27 +79,27 @@ def test_a_failed_build_leaves_the_old_artifact_and_no_draft(tmp_path, recipe):
 
 def test_an_equal_artifact_that_is_current_is_linked_and_not_built(tmp_path, recipe, builds):
     twin = replace(recipe, model="twin", file="stage.onnx", same_as=recipe)
-    artifacts.build_all([recipe, twin], tmp_path)
+    recipes.build_all([recipe, twin], tmp_path)
     assert builds == ["first"]
     assert twin.target(tmp_path).samefile(recipe.target(tmp_path))
-    assert artifacts.build_all([recipe, twin], tmp_path) == 0
+    assert recipes.build_all([recipe, twin], tmp_path) == 0
     recipe.inputs[0].write_text("second")
-    artifacts.build_all([recipe, twin], tmp_path)
+    recipes.build_all([recipe, twin], tmp_path)
     assert builds == ["first", "second"]
     assert twin.target(tmp_path).read_text() == "made of second"
 
 
 def test_an_equal_artifact_that_is_missing_is_not_waited_for(tmp_path, recipe, builds):
     twin = replace(recipe, model="twin", same_as=recipe)
-    assert artifacts.build_all([twin], tmp_path) == 1
+    assert recipes.build_all([twin], tmp_path) == 1
     assert builds == ["first"]
     assert not recipe.target(tmp_path).exists()
 
 
 def test_a_link_made_again_leaves_no_draft(tmp_path, recipe):
     twin = replace(recipe, model="twin", same_as=recipe)
-    artifacts.build_all([recipe, twin], tmp_path)
-    artifacts.build_all([twin], tmp_path, force=True)
+    recipes.build_all([recipe, twin], tmp_path)
+    recipes.build_all([twin], tmp_path, force=True)
     version = twin.target(tmp_path).parent
     files = [path.name for path in version.rglob("*") if path.is_file()]
     assert sorted(files) == ["model.onnx", "model.onnx.stamp"]
@@ -114,7 +114,7 @@ def test_an_artifact_is_copied_where_files_have_one_name_each(
 
     monkeypatch.setattr(Path, "hardlink_to", refuse)
     twin = replace(recipe, model="twin", same_as=recipe)
-    artifacts.build_all([recipe, twin], tmp_path)
+    recipes.build_all([recipe, twin], tmp_path)
     assert builds == ["first"]
     assert twin.target(tmp_path).read_text() == "made of first"
     assert not twin.target(tmp_path).samefile(recipe.target(tmp_path))
@@ -134,9 +134,9 @@ def test_the_digest_sees_the_border_between_inputs(tmp_path):
 
 def test_progress_names_the_artifact_and_how_long_it_took(tmp_path, recipe, caplog):
     caplog.set_level(logging.INFO, "model_factory")
-    artifacts.build_all([recipe], tmp_path)
-    artifacts.build_all([recipe], tmp_path)
-    told = [r.getMessage() for r in caplog.records if r.name == "model_factory.artifacts"]
+    recipes.build_all([recipe], tmp_path)
+    recipes.build_all([recipe], tmp_path)
+    told = [r.getMessage() for r in caplog.records if r.name == "model_factory.recipes"]
     assert told[0] == "example/1/model.onnx: building"
     assert re.fullmatch(r"example/1/model.onnx: built in \d+\.\d s, 0 kB", told[1])
     assert told[2:] == ["example/1/model.onnx is up to date"]

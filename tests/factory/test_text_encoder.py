@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_factory import artifacts, minilm
+from model_factory import minilm, recipes
 from model_factory.__main__ import REPOSITORY
 from model_factory.embedding import TextEmbedder
 from model_factory.onnx_graph import GraphWriter
@@ -21,7 +21,7 @@ WORDS = 30522
 def artifact(model, file):
     """The artifact's path in model_repository, built first if it is missing or out of date."""
     recipe = next(item for item in RECIPES if (item.model, item.file) == (model, file))
-    artifacts.build_all([recipe], REPOSITORY)
+    recipes.build_all([recipe], REPOSITORY)
     return recipe.target(REPOSITORY)
 
 

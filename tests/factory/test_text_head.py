@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_factory import artifacts, minilm, text_head
+from model_factory import minilm, recipes, text_head
 from model_factory.__main__ import REPOSITORY
 from model_factory.embedding import TextEmbedder
 from model_factory.logistic import LinearHead, fit
@@ -21,7 +21,7 @@ DOCUMENTATION = REPOSITORY.parent / "docs" / "models.md"
 @pytest.fixture(scope="module")
 def repository():
     """model_repository, its ONNX artifacts and tokenizer built if they are not current."""
-    artifacts.build_all([recipe for recipe in RECIPES if not recipe.needs_torch], REPOSITORY)
+    recipes.build_all([recipe for recipe in RECIPES if not recipe.needs_torch], REPOSITORY)
     return REPOSITORY
 
 

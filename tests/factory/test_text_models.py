@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from server.support.requests import NullSink
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from model_factory import artifacts
+from model_factory import recipes
 from model_factory.__main__ import REPOSITORY
 from model_factory.sentences import LABELS
 from model_factory.text_recipes import RECIPES
@@ -83,7 +83,7 @@ def load():
 
         def load(model):
             wanted = [item for item in RECIPES if item.model == model and not item.needs_torch]
-            artifacts.build_all(wanted, REPOSITORY)
+            recipes.build_all(wanted, REPOSITORY)
             instance = Loaded(REPOSITORY / model, read_config(model))
             loaded.callback(instance.close)
             return instance
