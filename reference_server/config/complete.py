@@ -47,7 +47,7 @@ def complete(config: ConfigProto, model_directory: Path) -> None:
             step.model_namespace = ""  # there are none: names are looked up in all repositories
         return
     if not config.backend and not config.platform:
-        config.backend = backend_of_files(model_directory)
+        config.backend = _backend_of_files(model_directory)
         if not config.backend and "." in config.name:
             config.backend = config.name.rpartition(".")[2]
             config.default_model_filename = (
@@ -59,7 +59,7 @@ def complete(config: ConfigProto, model_directory: Path) -> None:
         if not config.optimization.HasField(field):
             getattr(config.optimization, field).enable = True
     _complete_instance_groups(config)
-    complete_schedulers(config)
+    _complete_schedulers(config)
 
 
 def _complete_instance_groups(config: ConfigProto) -> None:
@@ -72,7 +72,7 @@ def _complete_instance_groups(config: ConfigProto) -> None:
             group.kind = ModelInstanceGroup.KIND_CPU
 
 
-def complete_schedulers(config: ConfigProto) -> None:
+def _complete_schedulers(config: ConfigProto) -> None:
     """Defaults of the scheduler settings; needed again when a model chose a scheduler itself."""
     if config.HasField("dynamic_batching"):
         batching = config.dynamic_batching
@@ -117,11 +117,11 @@ def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool
         getattr(config, scheduler).CopyFrom(getattr(parsed, scheduler))
     if parsed.HasField("model_transaction_policy"):
         config.model_transaction_policy.CopyFrom(parsed.model_transaction_policy)
-    complete_schedulers(config)
+    _complete_schedulers(config)
     return True
 
 
-def backend_of_files(model_directory: Path) -> str:
+def _backend_of_files(model_directory: Path) -> str:
     """The backend that the files in the version folders are for; "" if none is known."""
     present = {path.name for path in model_directory.glob("*/model.*")}
     for name, backend in _FILES:

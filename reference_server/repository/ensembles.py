@@ -15,7 +15,7 @@ from reference_server.scheduling.ensemble_plan import EnsembleGraph
 
 #: The models that one uses, each with the versions that it insists on.
 Steps = Mapping[str, frozenset[int]]
-FindConfig = Callable[[str, int], ModelConfig]
+_FindConfig = Callable[[str, int], ModelConfig]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class _InferredTensor:
     model: str
 
 
-def check_composing_models(config: ModelConfig, find: FindConfig) -> None:
+def check_composing_models(config: ModelConfig, find: _FindConfig) -> None:
     """Raise ServerError if the ensemble cannot work with its composing models as loaded.
 
     `find` gives a loaded model's configuration, or raises ServerError.
@@ -214,7 +214,7 @@ def _of_ensemble(entry: TensorConfig, signature: Signature) -> _InferredTensor:
     )
 
 
-def _step_model(ensemble: str, step: EnsembleStep, find: FindConfig) -> ModelConfig:
+def _step_model(ensemble: str, step: EnsembleStep, find: _FindConfig) -> ModelConfig:
     try:
         find(step.model_name, -1)
     except ServerError as error:

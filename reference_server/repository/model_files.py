@@ -18,7 +18,7 @@ from reference_server.repository.versions import ServedModel
 _PYTHON = "python"
 _LIBRARY = "libtriton_python.so"
 Labels = Mapping[str, tuple[str, ...]]
-INITIAL_STATE_FOLDER = "initial_state"
+_INITIAL_STATE_FOLDER = "initial_state"
 
 
 def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Path) -> Path | None:
@@ -103,7 +103,7 @@ def read_initial_states(batching: SequenceBatching, model_folder: Path) -> dict[
     """
     return {
         state.input_name: _read_initial_state(
-            state, model_folder / INITIAL_STATE_FOLDER / state.initial_file
+            state, model_folder / _INITIAL_STATE_FOLDER / state.initial_file
         )
         for state in batching.states
         if state.initial_file is not None

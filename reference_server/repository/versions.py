@@ -20,7 +20,7 @@ from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.model_folders import DUPLICATE, FileDirectory
 from reference_server.scheduling.deadlocks import InstanceGroup
 
-UNLOADED = "unloaded"
+_UNLOADED = "unloaded"
 
 
 class State(enum.Enum):
@@ -101,7 +101,7 @@ class VersionRecord:
     def is_as_wanted(self) -> bool:
         """True if the version is as it was wanted: ready, or unloaded on request."""
         state, reason = self.shown
-        return state is State.READY or reason == UNLOADED
+        return state is State.READY or reason == _UNLOADED
 
 
 class VersionRegistry:
@@ -129,7 +129,7 @@ class VersionRegistry:
             known = self._records.get(name, {})
             record = known.get(version)
             if record is not None and record.served is served:
-                gone = VersionRecord(version, State.UNAVAILABLE, UNLOADED)
+                gone = VersionRecord(version, State.UNAVAILABLE, _UNLOADED)
                 self._replace(name, {**known, version: gone})
 
     def _replace(self, name: str, records: dict[int, VersionRecord]) -> None:

@@ -25,7 +25,7 @@ class BatchSizes:
         self.largest_preferred = max(self.preferred)
 
 
-class Prepared:
+class _PreparedBatch:
     """A batch that is ready, and waits for an instance. `ended`: another key came behind it."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Forming:
     `saturated`: nothing that comes later shall join them. `ended`: because of its key.
     """
 
-    def __init__(self, sizes: BatchSizes, base: Prepared | None = None) -> None:
+    def __init__(self, sizes: BatchSizes, base: _PreparedBatch | None = None) -> None:
         self._sizes = sizes
         self._base_rows = base.rows if base else 0
         self._key: Hashable = base.key if base else None
@@ -128,8 +128,8 @@ class DynamicBatcher:
         self._delay_ns = delay_ns
         self._ahead = _AHEAD * instances
         self._waiting: deque[InferRequest] = deque()
-        self._prepared: deque[Prepared] = deque()
-        self._growing: Prepared | None = None  # the last of those prepared, if it may grow
+        self._prepared: deque[_PreparedBatch] = deque()
+        self._growing: _PreparedBatch | None = None  # the last of those prepared, if it may grow
         self._forming = Forming(self._sizes)
         self._size = 0
         self._due_ns: int | None = None
@@ -177,14 +177,14 @@ class DynamicBatcher:
         """Stop waiting for company."""
         self._delay_ns = 0
 
-    def _first(self) -> Prepared:
+    def _first(self) -> _PreparedBatch:
         """The batch that was ready first, which is to grow no more."""
         batch = self._prepared.popleft()
         if batch is self._growing:
             self._grow(None)
         return batch
 
-    def _merge(self, batch: Prepared, now_ns: int) -> None:
+    def _merge(self, batch: _PreparedBatch, now_ns: int) -> None:
         """Let those go along that are ready as well and have waited long enough."""
         while self._prepared:
             other = self._prepared[0]
@@ -197,7 +197,7 @@ class DynamicBatcher:
                 return
             batch.take_in(self._first().requests)
 
-    def _grow(self, batch: Prepared | None) -> None:
+    def _grow(self, batch: _PreparedBatch | None) -> None:
         """From now on form what goes behind `batch`, or a batch of its own."""
         self._growing = batch
         self._forming = Forming(self._sizes, batch)
@@ -210,7 +210,7 @@ class DynamicBatcher:
             if count:
                 batch = self._growing
                 if batch is None:
-                    batch = Prepared()
+                    batch = _PreparedBatch()
                     self._prepared.append(batch)
                 batch.take_in([self._waiting.popleft() for _ in range(count)])
                 batch.ended = batch.ended or forming.ended

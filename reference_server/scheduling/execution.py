@@ -35,7 +35,7 @@ class BatchExecutor:
         for request in batch:
             request.is_begun = True
             if request.trace is not None:
-                traced.append(traced_sink(request, request.trace, start, self._clock))
+                traced.append(_traced_sink(request, request.trace, start, self._clock))
         try:
             execution = instance.execute(batch)
         except ServerError as error:
@@ -125,7 +125,7 @@ class TracedSink:
         return self._start_ns, self._start_ns, self._clock.monotonic_ns()
 
 
-def traced_sink(
+def _traced_sink(
     request: InferRequest, trace: RequestTrace, start_ns: int, clock: Clock
 ) -> TracedSink:
     """The sink of a traced request that an instance executes from `start_ns` on.

@@ -17,7 +17,7 @@ _NS_PER_US = 1000
 _EXPIRED = unavailable("Request timeout expired")
 
 
-class PolicyQueue:
+class _PolicyQueue:
     """The requests of one level, first come first served, under one policy. Not thread-safe.
 
     Those that have expired and are only delayed come after all others.
@@ -76,14 +76,14 @@ class PolicyQueue:
         return request
 
 
-class PriorityQueue:
+class _PriorityQueue:
     """All that waits for one model: a queue for each level, the first level first."""
 
     def __init__(self, settings: DynamicBatching) -> None:
         self._settings = settings
         levels = range(1, settings.levels + 1) if settings.levels else (0,)
         self._queues = {
-            level: PolicyQueue(settings.policies.get(level, settings.default_policy))
+            level: _PolicyQueue(settings.policies.get(level, settings.default_policy))
             for level in levels
         }
 
@@ -123,7 +123,7 @@ class PolicyBatcher:
     def __init__(self, max_rows: int, settings: DynamicBatching) -> None:
         self._sizes = BatchSizes(max_rows, settings.preferred_batch_sizes)
         self._delay_ns = settings.max_queue_delay_us * 1000
-        self._queue = PriorityQueue(settings)
+        self._queue = _PriorityQueue(settings)
         self._due_ns: int | None = None
         self._refused: list[Refusal] = []
 

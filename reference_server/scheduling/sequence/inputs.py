@@ -21,41 +21,6 @@ from reference_server.core.tensor import Shape, Tensor
 from reference_server.scheduling.sequence.slots import SequenceQueue
 
 
-class StateSink:
-    """Takes the state outputs out of a request's responses, and keeps them in `states`.
-
-    `inputs` names the input that each state output becomes; `shown` are those that go to the
-    client as well. A response with an error leaves the states as they were.
-    """
-
-    def __init__(
-        self,
-        sink: ResponseSink,
-        states: dict[str, Tensor],
-        inputs: Mapping[str, str],
-        shown: frozenset[str],
-    ) -> None:
-        self._sink = sink
-        self._states = states
-        self._inputs = inputs
-        self._shown = shown
-
-    def send(self, response: InferResponse) -> None:
-        """Keep the states, and pass on the rest."""
-        if response.error is None and not response.empty:
-            passed: list[Tensor] = []
-            for tensor in response.outputs:
-                name = self._inputs.get(tensor.name)
-                if name is not None:
-                    # A copy: the model may go on writing to what it answered, or was given.
-                    array = tensor.array().copy()
-                    self._states[name] = Tensor(name, tensor.datatype, tensor.shape, array=array)
-                if name is None or tensor.name in self._shown:
-                    passed.append(tensor)
-            response.outputs = passed
-        self._sink.send(response)
-
-
 class AddedInputs:
     """Dresses requests as the model's configuration says.
 
@@ -89,7 +54,7 @@ class AddedInputs:
             left = sequence.states.get(state.input_name)
             request.inputs[state.input_name] = self._begun(state) if left is None else left
         if not request.is_begun:  # it has one when it comes again
-            request.sink = StateSink(request.sink, sequence.states, self._inputs, self._shown)
+            request.sink = _StateSink(request.sink, sequence.states, self._inputs, self._shown)
 
     def null(self, like: InferRequest) -> InferRequest:
         """A request that fills the slot of a sequence which has none; nobody hears its answer.
@@ -100,7 +65,7 @@ class AddedInputs:
         request = InferRequest(
             like.model_name,
             inputs,
-            DISCARD,
+            _DISCARD,
             like.model_version,
             batch_size=0,
             batch_key=like.batch_key,
@@ -135,7 +100,7 @@ class AddedInputs:
         shape = (*self._batch, *state.initial_dims)
         data = self._initial.get(state.input_name)
         if data is None:
-            data = zero_bytes(state.datatype, shape)
+            data = _zero_bytes(state.datatype, shape)
         return Tensor(state.input_name, state.datatype, shape, raw=memoryview(data))
 
 
@@ -162,7 +127,7 @@ def _text(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def zero_bytes(datatype: DataType, shape: Sequence[int]) -> bytes:
+def _zero_bytes(datatype: DataType, shape: Sequence[int]) -> bytes:
     """The wire form of zeros, or of empty strings."""
     return bytes(prod(shape) * (4 if datatype.is_bytes else datatype.byte_size))
 
@@ -170,8 +135,43 @@ def zero_bytes(datatype: DataType, shape: Sequence[int]) -> bytes:
 def zeros_like(tensor: Tensor) -> Tensor:
     """Zeros, or empty strings, under the same name and in the same shape."""
     assert tensor.datatype is not None
-    data = memoryview(zero_bytes(tensor.datatype, tensor.shape))
+    data = memoryview(_zero_bytes(tensor.datatype, tensor.shape))
     return Tensor(tensor.name, tensor.datatype, tensor.shape, raw=data)
+
+
+class _StateSink:
+    """Takes the state outputs out of a request's responses, and keeps them in `states`.
+
+    `inputs` names the input that each state output becomes; `shown` are those that go to the
+    client as well. A response with an error leaves the states as they were.
+    """
+
+    def __init__(
+        self,
+        sink: ResponseSink,
+        states: dict[str, Tensor],
+        inputs: Mapping[str, str],
+        shown: frozenset[str],
+    ) -> None:
+        self._sink = sink
+        self._states = states
+        self._inputs = inputs
+        self._shown = shown
+
+    def send(self, response: InferResponse) -> None:
+        """Keep the states, and pass on the rest."""
+        if response.error is None and not response.empty:
+            passed: list[Tensor] = []
+            for tensor in response.outputs:
+                name = self._inputs.get(tensor.name)
+                if name is not None:
+                    # A copy: the model may go on writing to what it answered, or was given.
+                    array = tensor.array().copy()
+                    self._states[name] = Tensor(name, tensor.datatype, tensor.shape, array=array)
+                if name is None or tensor.name in self._shown:
+                    passed.append(tensor)
+            response.outputs = passed
+        self._sink.send(response)
 
 
 class _DiscardingSink:
@@ -181,4 +181,4 @@ class _DiscardingSink:
         """Drop it."""
 
 
-DISCARD = _DiscardingSink()
+_DISCARD = _DiscardingSink()
