@@ -174,5 +174,5 @@ def response_encoding(level: Compression, accepted: tuple[str, ...]) -> str:
     ranked = [name for name in ("gzip", "deflate") if name in accepted]
     if level is Compression.NONE or not ranked:
         return "identity"
-    place = {Compression.LOW: 0, Compression.MEDIUM: len(ranked) // 2, Compression.HIGH: -1}
-    return ranked[place[level]]
+    rank = {Compression.LOW: 0, Compression.MEDIUM: len(ranked) // 2, Compression.HIGH: -1}
+    return ranked[rank[level]]

@@ -128,15 +128,15 @@ class MessageReader:
         self._is_packed = bool(is_packed)
         return self._place
 
-    def _gather(self, place: memoryview, piece: memoryview) -> Data | None:
-        """Put the next piece of a message into its place; the message if that is the last."""
+    def _gather(self, buffer: memoryview, piece: memoryview) -> Data | None:
+        """Put the next piece of a message into its buffer; the message if that is the last."""
         filled = self._filled + len(piece)
-        place[self._filled : filled] = piece
+        buffer[self._filled : filled] = piece
         self._filled = filled
-        if filled < len(place):
+        if filled < len(buffer):
             return None
         self._place = None
-        return self._plain(place) if self._is_packed else place
+        return self._plain(buffer) if self._is_packed else buffer
 
     def _plain(self, message: Data) -> Data:
         return message if self._inflate is None else self._inflate(message)

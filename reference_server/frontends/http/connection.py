@@ -17,8 +17,8 @@ from reference_server.frontends.http.request import (
     Header,
     Part,
     Request,
-    chunked_reply_head,
-    reply_head,
+    chunked_reply_headers,
+    reply_headers,
 )
 
 #: Requests of one connection that may wait before reading pauses.
@@ -155,16 +155,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         length = sum(map(len, parts))
-        head = reply_head(
+        written = reply_headers(
             request.version, request.keep_alive, status, content_type, headers, length
         )
-        self._write([head, *parts])
+        self._write([written, *parts])
         self._replied(request)
 
     def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
-        """Write the head of a chunked reply to the current request."""
+        """Write the headers of a chunked reply to the current request."""
         self._is_chunked = True
-        self._write([chunked_reply_head(request.version, request.keep_alive, status, content_type)])
+        self._write(
+            [chunked_reply_headers(request.version, request.keep_alive, status, content_type)]
+        )
 
     def send_chunk(self, data: bytes) -> None:
         """Write one chunk of the body."""

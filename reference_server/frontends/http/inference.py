@@ -66,7 +66,7 @@ class InferenceHandlers:
 
 
 class _Reply(NamedTuple):
-    """The body of a reply to `infer`, and what its head says of it."""
+    """The body of a reply to `infer`, and what its headers say of it."""
 
     parts: Sequence[Part]
     headers: list[Header]
@@ -140,8 +140,8 @@ def _refuse_early(request: Request, error: ServerError) -> None:
 class _GenerateCall:
     """A request of `generate`.
 
-    The head is sent with the first response, or with the final mark. A stream has an event for each
-    response; otherwise there is to be exactly one.
+    The headers are sent with the first response, or with the final mark. A stream has an event for
+    each response; otherwise there is to be exactly one.
     """
 
     __slots__ = ("_body", "_count", "_streams", "request")

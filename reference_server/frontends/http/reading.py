@@ -66,18 +66,18 @@ class RequestReader:
         self._headers_done = False
         self._whole = False
         self._completed = 0  # messages that ended within the bytes being read
-        self._place: memoryview | None = None  # its body, when it is received in place
+        self._body_buffer: memoryview | None = None  # its body, when it is received in place
         self._filled = 0
 
     def buffer(self) -> memoryview:
         """Where the next bytes are wanted."""
-        if self._place is not None:
-            return self._place[self._filled :]
+        if self._body_buffer is not None:
+            return self._body_buffer[self._filled :]
         return self._scratch
 
     def filled(self, nbytes: int) -> None:
         """So many bytes have come into what `buffer` gave last."""
-        if self._place is not None:
+        if self._body_buffer is not None:
             self._filled += nbytes
             self._check_filled()
             return
@@ -151,32 +151,32 @@ class RequestReader:
             return
         length = int(headers.get(b"content-length", b"0"))
         if length - self._received >= _IN_PLACE_BYTES:
-            self._make_place(length)
+            self._make_body_buffer(length)
 
-    def _make_place(self, length: int) -> None:
+    def _make_body_buffer(self, length: int) -> None:
         """Go on reading the body in memory of its own, where what has come of it is put first."""
         headers = self._incoming.headers
         if length > self._max_body:
             self._receiver.refuse_body(self._incoming, self._too_large(length))
             return
         try:
-            place = _aligned(length, _number(headers.get(b"inference-header-content-length")))
+            buffer = _aligned(length, _number(headers.get(b"inference-header-content-length")))
         except (MemoryError, ValueError):  # ValueError: more than any memory can have
             reason = f"a request body of {length} bytes does not fit the server's memory"
             self._receiver.refuse_body(self._incoming, reason)
             return
         self._filled = 0
         for chunk in self._chunks:
-            place[self._filled : self._filled + len(chunk)] = chunk
+            buffer[self._filled : self._filled + len(chunk)] = chunk
             self._filled += len(chunk)
         self._chunks = []
-        self._place = place
+        self._body_buffer = buffer
         self._check_filled()
 
     def _check_filled(self) -> None:
-        if self._place is not None and self._filled == len(self._place):
-            self._incoming.body = self._place
-            self._place = None
+        if self._body_buffer is not None and self._filled == len(self._body_buffer):
+            self._incoming.body = self._body_buffer
+            self._body_buffer = None
             self._parser = httptools.HttpRequestParser(self)
             self._receiver.complete(self._incoming)
 
@@ -191,13 +191,13 @@ class RequestReader:
     def _past_upgrade(self, data: memoryview | bytes) -> memoryview | bytes:
         """What follows a request that offers another protocol: Triton never takes the offer.
 
-        llhttp ends such a request with its head; a body is read here. Returns what lies behind.
+        llhttp ends such a request with its headers; a body is read here. Returns what lies behind.
         """
         if self._whole:
             return data
         length = int(self._incoming.headers[b"content-length"])
         self._chunks = [bytes(data[:length])]
-        self._make_place(length)
+        self._make_body_buffer(length)
         return data[length:]
 
     def _with_refused_method(self, data: bytes | memoryview) -> bytes:

@@ -1,6 +1,6 @@
-"""One HTTP request as handlers see it, the ways to answer it, and the heads of replies.
+"""One HTTP request as handlers see it, the ways to answer it, and the headers of replies.
 
-The lines of a head, and their order, are those of Triton's HTTP library.
+The lines of headers, and their order, are those of Triton's HTTP library.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Replies(Protocol):
         """Write the reply to the current request."""
 
     def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:
-        """Write the head of a chunked reply to the current request."""
+        """Write the headers of a chunked reply to the current request."""
 
     def send_chunk(self, data: bytes) -> None:
         """Write one chunk of the body."""
@@ -108,7 +108,7 @@ class Request:
         )
 
 
-def reply_head(
+def reply_headers(
     version: str,
     keep_alive: bool,
     status: bytes,
@@ -116,9 +116,9 @@ def reply_head(
     headers: Sequence[Header],
     length: int,
 ) -> bytes:
-    """The head of a reply with `length` bytes; `headers` stand between the type and the length.
+    """The status line and headers of a reply with `length` bytes.
 
-    Without a `content_type` the type is plain text and goes last.
+    `headers` stand between the type and the length, as in Triton's HTTP library. Without a `content_type` the type is plain text and goes last.
     """
     old = version == "1.0"
     lines = [b"HTTP/%b %b" % (version.encode(), status)]
@@ -137,8 +137,10 @@ def reply_head(
     return b"\r\n".join(lines)
 
 
-def chunked_reply_head(version: str, keep_alive: bool, status: bytes, content_type: bytes) -> bytes:
-    """The head of a reply that comes in chunks; also, as in Triton, to a client of HTTP/1.0."""
+def chunked_reply_headers(
+    version: str, keep_alive: bool, status: bytes, content_type: bytes
+) -> bytes:
+    """The same of a reply that comes in chunks; also, as in Triton, to a client of HTTP/1.0."""
     old = version == "1.0"
     lines = [
         b"HTTP/%b %b" % (version.encode(), status),

@@ -21,11 +21,11 @@ PADDED = 0x8
 PRIORITISED = 0x20
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEAD_BYTES = 9
+FRAME_HEADER_BYTES = 9
 #: A stream's number, and a window's increment, have 31 bits; the one above them means nothing.
 MAX_31_BITS = 2**31 - 1
 
-_HEAD = struct.Struct(">HBBBI")  # length (16 + 8 bits), type, flags, stream
+_FRAME_HEADER = struct.Struct(">HBBBI")  # length (16 + 8 bits), type, flags, stream
 _UINT32 = struct.Struct(">I")
 _PRIORITY_BYTES = 5
 _NOTHING = memoryview(b"")
@@ -78,14 +78,14 @@ class StreamFault(Exception):
 # -- frames
 
 
-def head(kind: int, flags: int, stream_id: int, length: int) -> bytes:
+def frame_header(kind: int, flags: int, stream_id: int, length: int) -> bytes:
     """What stands before a payload of `length` bytes."""
-    return _HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
+    return _FRAME_HEADER.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
 
 
 def frame(kind: int, flags: int = 0, stream_id: int = 0, payload: bytes = b"") -> bytes:
     """A whole frame."""
-    return head(kind, flags, stream_id, len(payload)) + payload
+    return frame_header(kind, flags, stream_id, len(payload)) + payload
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:
@@ -147,7 +147,7 @@ class FrameReader:
         self._max_control = max_control
         self._preface = PREFACE  # what is still to come of it
         self._pending = bytearray()  # the beginning of a frame
-        self._needed = HEAD_BYTES  # how long that must be before it is worth a look
+        self._needed = FRAME_HEADER_BYTES  # how long that must be before it is worth a look
         self._data: tuple[int, int] = (0, 0)  # flags and stream of the DATA that is under way
         self._data_left = 0
 
@@ -164,12 +164,12 @@ class FrameReader:
         if self._data_left:
             position = min(self._data_left, end)
             yield self._piece(data[:position])
-        while end - position >= HEAD_BYTES:
-            high, low, kind, flags, stream_id = _HEAD.unpack_from(data, position)
+        while end - position >= FRAME_HEADER_BYTES:
+            high, low, kind, flags, stream_id = _FRAME_HEADER.unpack_from(data, position)
             length = high << 8 | low
             if length > self._max_control:
                 self._check_length(kind, length)
-            start = position + HEAD_BYTES
+            start = position + FRAME_HEADER_BYTES
             position = start + length
             if position <= end:
                 yield kind, flags, stream_id & MAX_31_BITS, data[start:position]
@@ -180,11 +180,11 @@ class FrameReader:
                     yield self._piece(data[start:])
                 return
             else:
-                position = start - HEAD_BYTES
-                self._needed = HEAD_BYTES + length
+                position = start - FRAME_HEADER_BYTES
+                self._needed = FRAME_HEADER_BYTES + length
                 break
         else:
-            self._needed = HEAD_BYTES
+            self._needed = FRAME_HEADER_BYTES
         self._pending += data[position:]
 
     def _piece(self, payload: memoryview) -> Frame:

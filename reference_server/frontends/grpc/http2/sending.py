@@ -79,9 +79,9 @@ class Sender:
             b"".join(
                 (
                     self._headers(stream, block),
-                    frames.head(DATA, 0, number, size),
+                    frames.frame_header(DATA, 0, number, size),
                     *body,
-                    frames.head(HEADERS, END_HEADERS | END_STREAM, number, len(trailers)),
+                    frames.frame_header(HEADERS, END_HEADERS | END_STREAM, number, len(trailers)),
                     trailers,
                 )
             )
@@ -94,7 +94,7 @@ class Sender:
         if not stream.queue and self._fits(stream, size):
             self._window -= size
             stream.send_window -= size
-            self.output.append(b"".join((frames.head(DATA, 0, stream.id, size), *parts)))
+            self.output.append(b"".join((frames.frame_header(DATA, 0, stream.id, size), *parts)))
             return
         for part in parts:
             stream.queue.append(part)
@@ -223,7 +223,7 @@ class Sender:
         self._window -= size
         stream.send_window -= size
         stream.queued_bytes -= size
-        start = frames.head(DATA, 0, stream.id, size)
+        start = frames.frame_header(DATA, 0, stream.id, size)
         if size <= _JOINED_BYTES:
             self.output.append(b"".join((start, *parts)))
         else:

@@ -78,10 +78,10 @@ def test_a_frame_is_a_view_of_what_arrived():
 def test_a_length_is_judged_before_the_payload_is_there(kind):
     reader = FrameReader(MAX_FRAME, MAX_CONTROL)
     limit = MAX_FRAME if kind == DATA else MAX_CONTROL
-    list(reader.feed(memoryview(PREFACE + frames.head(kind, PADDED, 1, limit))))
+    list(reader.feed(memoryview(PREFACE + frames.frame_header(kind, PADDED, 1, limit))))
     with pytest.raises(ConnectionFault):
         list(FrameReader(MAX_FRAME, MAX_CONTROL).feed(
-            memoryview(PREFACE + frames.head(kind, PADDED, 1, limit + 1))
+            memoryview(PREFACE + frames.frame_header(kind, PADDED, 1, limit + 1))
         ))  # fmt: skip
 
 
