@@ -118,7 +118,8 @@ def reply_headers(
 ) -> bytes:
     """The status line and headers of a reply with `length` bytes.
 
-    `headers` stand between the type and the length, as in Triton's HTTP library. Without a `content_type` the type is plain text and goes last.
+    `headers` stand between the type and the length. Without a `content_type` the type is plain text
+    and goes last.
     """
     old = version == "1.0"
     lines = [b"HTTP/%b %b" % (version.encode(), status)]
