@@ -199,6 +199,7 @@ def prepare(device_kind: str) -> None:
 @cache
 def _registered() -> tuple[EngineEntry, ...]:
     """The engines of other packages. Read once: it takes milliseconds with many packages."""
+    # Imported late: it takes tens of milliseconds, which only loads of models should cost.
     from importlib.metadata import entry_points
 
     entries: list[EngineEntry] = []

@@ -1,4 +1,4 @@
-"""An NVIDIA GPU as engines share it: the driver's own interface, and memory of the host it copies.
+"""NVIDIA GPUs as engines share them.
 
 What executes on it are other people's libraries, ONNX Runtime and torch, which have contexts,
 streams and memory of their own making. Written from NVIDIA's documents, and never run on a GPU:

@@ -1,6 +1,7 @@
-"""NVIDIA's driver by its C interface, libcuda.so.1: the little that engines do not do themselves.
+"""The GPUs of this process, NVIDIA's driver by its C interface, and pinned memory of the host.
 
-All values are plain. Each call takes microseconds, except the first and `wait`.
+Of the driver, libcuda.so.1, only what ONNX Runtime and torch do not do themselves. Each call takes
+microseconds, except the first and `wait`.
 """
 
 from __future__ import annotations

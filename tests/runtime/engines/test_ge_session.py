@@ -88,14 +88,14 @@ def air(tmp_path):
 
 @pytest.fixture
 def opened():
-    """A function: an engine at a place of its own; closed at the end, in order."""
+    """A function: an engine at a backend of its own; closed at the end, in order."""
     with ExitStack() as stack:
 
         def open_(path, outputs=("embedding",), arena=ARENA, **options):
-            place = AscendBackend(0, workspace_bytes=arena, options=options.pop("ge", {}))
-            stack.callback(place.close)
+            backend = AscendBackend(0, workspace_bytes=arena, options=options.pop("ge", {}))
+            stack.callback(backend.close)
             artifact = Artifact(path, "ge_session", "")
-            engine = place.open([artifact], threads=1, outputs=outputs)
+            engine = backend.open([artifact], threads=1, outputs=outputs)
             stack.callback(engine.close)
             return engine
 
@@ -220,10 +220,10 @@ def test_an_om_on_the_same_card_takes_turns_with_it(air, opened, tmp_path):
     write(ENCODER, "onnxruntime", tmp_path)
     om = compile_om(tmp_path, *token_gears((2, 8), (4, 8)))
     session = opened(air(ENCODER))
-    with closing(AscendBackend(0)) as place:
+    with closing(AscendBackend(0)) as backend:
         artifact = Artifact(Path(om), "om", "")
-        with closing(place.open([artifact], threads=1, outputs=["embedding"])) as file:
-            file.bind([], place.memory)
+        with closing(backend.open([artifact], threads=1, outputs=["embedding"])) as file:
+            file.bind([], backend.memory)
             for seed in range(3):
                 assert right(session, 2, 8, seed=seed)
                 assert right(file, 2, 8, seed=seed)
@@ -359,10 +359,10 @@ def test_what_it_cannot_promise_is_told_with_its_plan(air, opened):
 
 
 def test_other_engines_of_a_card_are_not_opened_for_others(air):
-    with closing(AscendBackend(0)) as place:
+    with closing(AscendBackend(0)) as backend:
         artifact = Artifact(air(ENCODER), "torch", "")
         with pytest.raises(ArtifactFault, match="found placement: service for engine torch, expec"):
-            place.open([artifact], threads=1, outputs=["embedding"])
+            backend.open([artifact], threads=1, outputs=["embedding"])
 
 
 # -- failures -----------------------------------------------------------------------------------

@@ -60,10 +60,10 @@ def on_gpu(version_dir):
     with ExitStack() as stack:
 
         def open_(graph, threads=1):
-            place = open_backend("cuda:0")
-            stack.callback(place.close)
+            backend = open_backend("cuda:0")
+            stack.callback(backend.close)
             artifact = Artifact(version_dir(graph) / "model.onnx", "onnxruntime", "")
-            engine = place.open([artifact], threads=threads, outputs=["y"])
+            engine = backend.open([artifact], threads=threads, outputs=["y"])
             stack.callback(engine.close)
             return engine
 
@@ -148,12 +148,12 @@ def test_on_the_host_itself_nothing_is_limited(version_dir):
 
 
 def opened_at(path):
-    place = open_backend("cuda:0")
+    backend = open_backend("cuda:0")
     try:
         artifact = Artifact(path, "onnxruntime", "")
-        return place.open([artifact], threads=1, outputs=["y"])
+        return backend.open([artifact], threads=1, outputs=["y"])
     finally:
-        place.close()
+        backend.close()
 
 
 @pytest.mark.skipif(

@@ -52,26 +52,26 @@ def fake(monkeypatch):
 
 
 @pytest.fixture
-def place():
-    """A function: a place on a GPU; closed at the end."""
+def backend():
+    """A function: a backend on a GPU; closed at the end."""
     with ExitStack() as stack:
 
-        def place_on(device="cuda:0", **more):
-            place = open_backend(device, DeviceSettings(**more))
-            stack.callback(place.close)
-            return place
+        def backend_on(device="cuda:0", **more):
+            backend = open_backend(device, DeviceSettings(**more))
+            stack.callback(backend.close)
+            return backend
 
-        yield place_on
+        yield backend_on
 
 
 @pytest.fixture
-def opened(version_dir, place):
+def opened(version_dir, backend):
     """A function: the engine of a graph."""
 
     def open_(graph, threads=1, there=None):
         artifact = Artifact(version_dir(graph, "torch") / "model.pt2", "torch", "")
         outputs = OUTPUTS.get(graph.name, ["y"])
-        return (there or place()).open([artifact], threads=threads, outputs=outputs)
+        return (there or backend()).open([artifact], threads=threads, outputs=outputs)
 
     return open_
 
@@ -150,8 +150,8 @@ def test_nobody_waits_for_the_whole_gpu_while_it_captures_and_others_may_execute
     assert not CAPTURING.locked()
 
 
-def test_replays_allocate_nothing_on_the_device(opened, gpu, place):
-    there = place()
+def test_replays_allocate_nothing_on_the_device(opened, gpu, backend):
+    there = backend()
     engine = opened(ENCODER, there=there)
     engine.bind(encoder_shapes((1, 8), (4, 8), (4, 32)), None)
     assert right(engine, 4, 8)
@@ -188,9 +188,9 @@ def test_binding_again_records_anew_and_gives_back_what_was_there(opened, fake):
     assert fake.replays == 1
 
 
-def test_results_nobody_asked_for_have_no_place(version_dir, place, gpu):
+def test_results_nobody_asked_for_have_no_place(version_dir, backend, gpu):
     artifact = Artifact(version_dir(PIXELS, "torch") / "model.pt2", "torch", "")
-    engine = place().open([artifact], threads=1, outputs=["sums"])
+    engine = backend().open([artifact], threads=1, outputs=["sums"])
     engine.bind([{"image": (1, 1, 2, 2), "mask": (1, 2, 2)}], None)
     given = {"image": np.ones((1, 1, 2, 2), np.float32), "mask": np.ones((1, 2, 2), np.float32)}
     assert engine.run(given, {"sums": None})["sums"].tolist() == [[4, 4]]
@@ -275,10 +275,10 @@ def test_any_thread_may_execute(opened, gpu):
     assert done == [True, True]
 
 
-def test_engine_is_on_the_gpu_that_is_named(opened, fake, place):
+def test_engine_is_on_the_gpu_that_is_named(opened, fake, backend):
     from torch_npu import STATE
 
-    engine = opened(ENCODER, there=place("cuda:1"))
+    engine = opened(ENCODER, there=backend("cuda:1"))
     engine.bind(encoder_shapes((2, 4)), None)
     assert right(engine, 2, 4)
     assert STATE.allocations.keys() == {1}
@@ -366,17 +366,17 @@ def test_failed_assertion_on_a_real_device_loses_it(version_dir):
         from ge_runtime.engines.backend import DeviceSettings, open_backend
         from ge_runtime.errors import EngineLost
         path = Path({str(version_dir(ENCODER, "torch") / "model.pt2")!r})
-        place = open_backend("cuda:0")
-        engine = place.open([Artifact(path, "torch", "")], threads=1, outputs=["embedding"])
+        backend = open_backend("cuda:0")
+        engine = backend.open([Artifact(path, "torch", "")], threads=1, outputs=["embedding"])
         shape = dict.fromkeys(("input_ids", "attention_mask"), (2, 3))
-        engine.bind([shape], place.memory)
+        engine.bind([shape], backend.memory)
         given = {{name: np.full((2, 3), 16) for name in shape}}
         try:
             engine.run(given, {{"embedding": None}})
         except EngineLost:
             print("lost", engine.lost)
         engine.close()
-        place.close()
+        backend.close()
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
@@ -388,19 +388,19 @@ def test_failed_assertion_on_a_real_device_loses_it(version_dir):
     assert done.stdout == "lost True\n", done.stderr
 
 
-def test_file_that_is_no_program_is_a_fault_with_its_path(tmp_path, place, fake):
+def test_file_that_is_no_program_is_a_fault_with_its_path(tmp_path, backend, fake):
     path = tmp_path / "model.pt2"
     path.write_bytes(b"no program")
     with pytest.raises(ArtifactFault, match=r"model\.pt2: torch cannot open it"):
-        place().open([Artifact(path, "torch", "")], threads=1, outputs=["y"])
+        backend().open([Artifact(path, "torch", "")], threads=1, outputs=["y"])
 
 
-def test_stages_and_a_limit_of_workspace_are_refused(version_dir, place, fake):
+def test_stages_and_a_limit_of_workspace_are_refused(version_dir, backend, fake):
     artifact = Artifact(version_dir(ENCODER, "torch") / "model.pt2", "torch", "")
     with pytest.raises(ArtifactFault, match="expected one graph: on a GPU nothing is handed over"):
-        place().open([artifact, artifact], threads=1, outputs=["embedding"])
+        backend().open([artifact, artifact], threads=1, outputs=["embedding"])
     with pytest.raises(PlanFault, match="found 'workspace_pool_mib', expected none with engine"):
-        place(workspace_bytes=2**20).open([artifact], threads=1, outputs=["embedding"])
+        backend(workspace_bytes=2**20).open([artifact], threads=1, outputs=["embedding"])
 
 
 # -- the runtime on it --------------------------------------------------------------------------
@@ -490,10 +490,10 @@ def test_graph_that_does_not_fit_is_a_fault_of_the_plan(version_dir, fake):
 # -- where something is missing -----------------------------------------------------------------
 
 
-def test_torch_without_cuda_is_told_what_brings_it(version_dir, place, fake, monkeypatch):
+def test_torch_without_cuda_is_told_what_brings_it(version_dir, backend, fake, monkeypatch):
     from torch_npu import STATE
 
-    there = place()
+    there = backend()
     STATE.devices = 0
     artifact = Artifact(version_dir(ENCODER, "torch") / "model.pt2", "torch", "")
     with pytest.raises(NoDevice, match=r"which sees 0 GPU\(s\), expected more than 0: `pip un"):

@@ -49,33 +49,35 @@ def state(monkeypatch):
 
 
 @pytest.fixture
-def place():
-    """A function: a place on a card; closed at the end."""
+def backend():
+    """A function: a backend on a card; closed at the end."""
     with ExitStack() as stack:
 
-        def place_on(device=0, **options):
-            place = TorchNpuBackend(device, options)
-            stack.callback(place.close)
-            return place
+        def backend_on(device=0, **options):
+            backend = TorchNpuBackend(device, options)
+            stack.callback(backend.close)
+            return backend
 
-        yield place_on
+        yield backend_on
 
 
-def open_at(place, path, outputs=("y",)):
-    return place.open([Artifact(path, "torch", "")], threads=1, outputs=outputs)
+def open_at(backend, path, outputs=("y",)):
+    return backend.open([Artifact(path, "torch", "")], threads=1, outputs=outputs)
 
 
 class TestTorchNpuEngine(EngineConformance):
     @pytest.fixture
-    def opened(self, version_dir, place):
-        return lambda graph, threads=1: open_at(place(), version_dir(graph, "torch") / "model.pt2")
+    def opened(self, version_dir, backend):
+        return lambda graph, threads=1: open_at(
+            backend(), version_dir(graph, "torch") / "model.pt2"
+        )
 
 
 @pytest.fixture
-def encoder(version_dir, place):
-    there = place()
+def encoder(version_dir, backend):
+    there = backend()
     engine = open_at(there, version_dir(ENCODER, "torch") / "model.pt2")
-    engine.place = there
+    engine.backend = there
     return engine
 
 
@@ -97,28 +99,28 @@ def test_each_set_of_shapes_is_compiled_once(encoder, state):
     assert [shapes[0] for shapes in state.compiled] == [(rows, 4) for rows in range(1, 13)]
 
 
-def test_options_of_ge_become_fields_of_the_compilers_configuration(version_dir, place):
+def test_options_of_ge_become_fields_of_the_compilers_configuration(version_dir, backend):
     path = version_dir(copy_of(np.float32), "torch") / "model.pt2"
-    there = place(**{"ge.aicoreNum": "24", "ge.enableSingleStream": "true"})
+    there = backend(**{"ge.aicoreNum": "24", "ge.enableSingleStream": "true"})
     x = np.ones((2, 3), np.float32)
     assert open_at(there, path).run({"x": x}, {"y": None})["y"].tolist() == x.tolist()
     with pytest.raises(ArtifactFault, match=r"found option ge\.externalWeight for engine torch"):
-        open_at(place(**{"ge.externalWeight": "1"}), path)
+        open_at(backend(**{"ge.externalWeight": "1"}), path)
 
 
-def test_stages_are_refused(version_dir, place):
+def test_stages_are_refused(version_dir, backend):
     artifact = Artifact(version_dir(ENCODER, "torch") / "model.pt2", "torch", "")
     with pytest.raises(ArtifactFault, match=r"expected one graph, or \.om files alone"):
-        place().open([artifact, artifact], threads=1, outputs=["embedding"])
+        backend().open([artifact, artifact], threads=1, outputs=["embedding"])
 
 
 # -- memory -------------------------------------------------------------------------------------
 
 
 def test_allocations_of_torch_while_serving_are_counted_and_told_once(encoder, state, caplog):
-    memory = encoder.place.memory
+    memory = encoder.backend.memory
     assert right(encoder, 2, 4)
-    encoder.place.freeze()
+    encoder.backend.freeze()
     assert all(right(encoder, 2, 4) for _ in range(20))
     assert memory.allocations_after_freeze == 0
     before = state.allocations[0]
@@ -131,8 +133,8 @@ def test_allocations_of_torch_while_serving_are_counted_and_told_once(encoder, s
     assert told.startswith(f"npu:0: torch's allocator asked for memory {late} time(s)")
 
 
-def test_weights_and_batches_are_on_the_card_that_is_named(version_dir, place, state):
-    engine = open_at(place(1), version_dir(ENCODER, "torch") / "model.pt2")
+def test_weights_and_batches_are_on_the_card_that_is_named(version_dir, backend, state):
+    engine = open_at(backend(1), version_dir(ENCODER, "torch") / "model.pt2")
     assert right(engine, 2, 4)
     assert state.allocations.keys() == {1}
 
@@ -146,10 +148,10 @@ def test_a_card_that_is_full_is_out_of_memory(encoder, state):
     assert right(encoder, 8, 32)
 
 
-def test_weights_that_do_not_fit_are_out_of_memory(version_dir, place, state):
+def test_weights_that_do_not_fit_are_out_of_memory(version_dir, backend, state):
     state.capacity = 100
     with pytest.raises(OutOfMemory, match="NPU out of memory"):
-        open_at(place(), version_dir(ENCODER, "torch") / "model.pt2")
+        open_at(backend(), version_dir(ENCODER, "torch") / "model.pt2")
 
 
 # -- failures -----------------------------------------------------------------------------------
@@ -165,9 +167,9 @@ def test_codes_in_torch_npus_messages_tell_what_happened(encoder, state, code, e
     assert right(encoder, 2, 3)
 
 
-def test_card_that_torch_found_lost_is_lost_for_all_that_use_it(version_dir, place, state):
+def test_card_that_torch_found_lost_is_lost_for_all_that_use_it(version_dir, backend, state):
     path = version_dir(ENCODER, "torch") / "model.pt2"
-    first, neighbour, other = (open_at(place(card), path) for card in (0, 0, 1))
+    first, neighbour, other = (open_at(backend(card), path) for card in (0, 0, 1))
     assert all(right(engine, 2, 3) for engine in (first, neighbour, other))
     state.fails_with = LOST
     with pytest.raises(EngineLost, match=f"error code is {LOST}"):
@@ -177,23 +179,23 @@ def test_card_that_torch_found_lost_is_lost_for_all_that_use_it(version_dir, pla
     with pytest.raises(EngineLost, match=f"error code is {LOST}"):
         right(neighbour, 2, 3)
     with pytest.raises(EngineLost, match=f"error code is {LOST}"):
-        place(0)
+        backend(0)
     with pytest.raises(EngineLost, match=f"error code is {LOST}"):
         AscendBackend(0)
     state.fails_with = None
     assert right(other, 2, 3)
 
 
-def test_card_that_is_not_there_is_told_with_the_count(place):
+def test_card_that_is_not_there_is_told_with_the_count(backend):
     with pytest.raises(NoDevice, match=r"npu:2: found 2 device\(s\), expected more than 2: `npu"):
-        place(2)
+        backend(2)
 
 
-def test_file_that_is_no_program_is_a_fault_with_its_path(tmp_path, place):
+def test_file_that_is_no_program_is_a_fault_with_its_path(tmp_path, backend):
     path = tmp_path / "model.pt2"
     path.write_bytes(b"no program")
     with pytest.raises(ArtifactFault, match=r"model\.pt2: torch cannot open it"):
-        open_at(place(), path)
+        open_at(backend(), path)
 
 
 # -- the runtime on it --------------------------------------------------------------------------
