@@ -17,7 +17,7 @@ from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, 
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
-from ge_runtime.engines.base import Engine, Limited, Remote
+from ge_runtime.engines.base import Engine, Limited, Remote, Shapes
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import Footprint, Gearing, answer_slots, with_compiled_gears
 from ge_runtime.errors import ConfigFault, OutOfMemory, PlanFault, shown
@@ -70,6 +70,8 @@ def assemble(
     )
     with ExitStack() as opened:  # closed again if anything below fails
         backends, engines = _open(config, artifacts, instance_name, opened)
+        # A compiled file has its gears in itself: known once it is open, and before all that is
+        # planned from them.
         if engines[0].shapes is not None:
             files = shown(*(artifact.path for artifact in artifacts))
             config = with_compiled_gears(config, engines[0].shapes, files)
@@ -81,11 +83,13 @@ def assemble(
         pool = _join_pool(config, plan, opened)
         rules = BatchRules.of(config, contract)
         admission = _admission(config, gearing)
+        largest = [footprint.shapes(gear) for gear in gearing.planned]
         executors = tuple(
-            _executor(engine, backend, contract, rules, gearing, footprint, plan)
+            Executor(engine, contract, rules, *_planned_memory(engine, backend, largest, plan))
             for engine, backend in zip(engines, backends, strict=True)
         )
         cost, costs = warm_up(executors, config, gearing.gears, rules.terms)
+        # Only now: engines may allocate in their first executions, and never again.
         for backend in backends:
             backend.freeze()
         opened.pop_all()
@@ -206,7 +210,7 @@ def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membersh
         cure = "expected the package that reads it: `pip install 'ge-runtime[plan]'`"
         found = "parameter 'workspace_pool_mib': found a graph whose workspace nobody can tell"
         raise ConfigFault(config.model, [f"{found}, {cure}"])
-    # Loaded by models that have a pool.
+    # Loaded for models that have a pool alone.
     from ge_runtime.workspace.pool import PROCESS_POOLS
 
     membership = PROCESS_POOLS.join("cpu", config.workspace_pool_bytes, config.model)
@@ -215,35 +219,27 @@ def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membersh
     return membership
 
 
-def _executor(
-    engine: Engine,
-    backend: DeviceBackend,
-    contract: Contract,
-    rules: BatchRules,
-    gearing: Gearing,
-    footprint: Footprint,
-    plan: Plan,
-) -> Executor:
-    """The engine with memory of its backend. Raises PlanFault if it cannot be had."""
+def _planned_memory(
+    engine: Engine, backend: DeviceBackend, largest: Sequence[Shapes], plan: Plan
+) -> tuple[Arena, AnswerSlots]:
+    """Memory of the backend, for the inputs and answers of the engine's executions.
+
+    largest: see `Engine.bind`. Raises PlanFault if the memory cannot be had.
+    """
     memory = backend.memory
     try:
-        engine.bind([footprint.shapes(gear) for gear in gearing.planned], memory)
+        engine.bind(largest, memory)
         inputs = memory.allocate("inputs", plan.inputs_bytes)
         slots = plan.answer_slots
         if isinstance(engine, Remote):
+            # One of the planned slots is the engine's own: see `footprint.answer_slots`.
             engine.reserve(plan.answers_bytes)
             slots -= 1
         answers = [memory.allocate("answers", plan.answers_bytes) for _ in range(slots)]
     except OutOfMemory as fault:
         table = "\n".join(plan.table())
         raise PlanFault(f"the planned memory cannot be allocated: {fault}\n{table}") from fault
-    return Executor(
-        engine,
-        contract,
-        rules,
-        inputs=Arena(inputs.memory, "inputs"),
-        answers=AnswerSlots([buffer.memory for buffer in answers]),
-    )
+    return Arena(inputs.memory, "inputs"), AnswerSlots([buffer.memory for buffer in answers])
 
 
 def _cores() -> int:

@@ -56,8 +56,8 @@ class Runtime:
             else None
         )
         self._recorded = Histogram((ROWS, *parts.config.limits))
-        self._open = True  # these two guarded by the condition
-        self._batches = 0
+        self._open = True  # this and the next guarded by the condition
+        self._batches = 0  # in progress
         self._idle = Condition()
 
     @classmethod
@@ -109,11 +109,11 @@ class Runtime:
         tensors, those instead. callers: of each request, if anything is known of them.
         originals: the requests as they came, if tensors were prepared from them.
 
-        Each request is checked by itself. The sound ones are executed in the executions of least
-        predicted time; one that makes its execution fail is found, and alone gets the fault. Those
-        whose callers have left are not executed. Outputs are [rows, *dims], with the request's
-        own sizes, in memory that is not written again while they are in use.
-        Raises RuntimeClosed after `close`. Blocks until all are answered; from any thread.
+        Each request is checked by itself. The sound ones are partitioned into the executions of
+        least predicted time; one that makes its execution fail is found, and alone gets the fault.
+        Those whose callers have left are not executed. Outputs are [rows, *dims], with the
+        request's own sizes, in memory that is not written again while they are in use. Raises
+        RuntimeClosed after `close`. Blocks until all are answered; from any thread.
         """
         callers = [ANONYMOUS_CALLER] * len(requests) if callers is None else callers
         with self._serving():
@@ -131,6 +131,7 @@ class Runtime:
                 counts=self._counts,
                 clock=self._clock,
             )
+            # Returns when all have run: answers of a batch leave together, as Triton wants them.
             self._dispatcher.run_all(
                 [
                     (execution.gear.rows, partial(request_batch.run, execution))
@@ -145,7 +146,7 @@ class Runtime:
         ]
         for answer in answers:
             if isinstance(answer, RuntimeFault):
-                forget_frames(answer)
+                forget_frames(answer)  # which hold the tensors of the whole batch
         self._pass(answers, requests if originals is None else originals)
         return answers
 

@@ -94,6 +94,7 @@ class Admission:
         except RequestFault as fault:
             if not request_id:
                 raise
+            # A new one of the same class, without the frames of the first.
             raise type(fault)(f"[request id: {request_id}] {fault}") from None
 
     def _judge(self, tensors: Tensors) -> Block:
@@ -108,6 +109,7 @@ class Admission:
         sizes: dict[str, int] = {}
         for own in inputs:
             tensor = tensors[own.name]
+            # Identity first: it is nearly always the same object, and comparing dtypes is slow.
             if tensor.dtype is not own.dtype and tensor.dtype != own.dtype:
                 raise RequestFault(
                     f"input '{own.name}': found elements of NumPy type {tensor.dtype}, "

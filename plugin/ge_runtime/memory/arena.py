@@ -119,6 +119,8 @@ class AnswerSlots:
         views included. If no slot is free, it is new memory of the same size for this one batch.
         Raises PlanFault if that cannot be had.
         """
+        # `asarray` reads __array_interface__: the array's base is the lease, which ends with the
+        # last array that is made from it.
         try:
             memory = np.asarray(_SlotLease(self._free.pop(), self._give_back))
         except IndexError:
@@ -129,7 +131,7 @@ class AnswerSlots:
 
     def close(self) -> None:
         """Let go of the memory: of each slot as soon as nobody uses it. Safe to call twice."""
-        self._free = deque(maxlen=0)
+        self._free = deque(maxlen=0)  # keeps nothing of what is given back
 
     def _give_back(self, memory: Array) -> None:
         self._free.append(memory)

@@ -80,6 +80,7 @@ class Dispatcher(Generic[Executor]):
         Raises what a task raised, the first of them, after all are done.
         """
         if not self._threads:
+            # The lock is held for the whole batch: an executor is for one thread at a time.
             with self._lock:
                 for _, task in tasks:
                     task(self._executors[0])

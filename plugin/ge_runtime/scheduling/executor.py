@@ -64,7 +64,6 @@ class Executor:
         engine: Engine,
         contract: Contract,
         rules: BatchRules,
-        *,
         inputs: Arena,
         answers: AnswerSlots,
     ) -> None:
@@ -80,18 +79,18 @@ class Executor:
 
     @property
     def engine(self) -> Engine:
-        """Its graph, for whoever has the executor to himself."""
+        """The engine, for whoever has the executor to themselves."""
         return self._engine
 
     @property
     def lost(self) -> bool:
-        """Whether its engine is: see `engines.base.Engine`."""
+        """Whether its engine is lost, for good or until its process is there again."""
         return self._engine.lost
 
     def waiting(
         self, within: Callable[[], float], gone: Callable[[], bool]
     ) -> AbstractContextManager[None]:
-        """See `engines.base.Remote`; where nobody else executes, nothing waits."""
+        """`Remote.waiting` of the engine; where nobody else executes, nothing waits."""
         return nullcontext() if self._remote is None else self._remote.waiting(within, gone)
 
     @property
@@ -110,7 +109,7 @@ class Executor:
         # Along a packed axis a batch is as large as its rows together, whatever the gear.
         extents = {axis: size for axis, size in gear.extents.items() if axis != rules.packing}
         layout = Layout.of(blocks, rows=gear.rows, extents=extents, packed=rules.packing)
-        self._inputs.reset()
+        self._inputs.reset()  # the engine has read what lay there: `run` returns when it is done
         inputs: dict[str, Array] = {}
         for feed in self._contract.feeds:
             batch = self._inputs.carve(feed.spec.dtype.numpy, feed.shape(layout))
