@@ -187,8 +187,8 @@ class _Child:
             for number in numbers:
                 self._requests.answered(number)
             raise
-        for place, (number, response) in enumerate(zip(numbers, execution.responses, strict=True)):
-            if response is not None or place in execution.rescheduled:
+        for index, (number, response) in enumerate(zip(numbers, execution.responses, strict=True)):
+            if response is not None or index in execution.rescheduled:
                 self._requests.answered(number)
         return messages.pack_execution(self._connection, execution)
 

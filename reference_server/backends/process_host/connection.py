@@ -150,7 +150,7 @@ class Connection:
     def put(self, data: memoryview) -> tuple[int, int]:
         """Copy `data` to where the other side can see it: offset and size.
 
-        Raises ServerError if there is no room for it. Blocks for the other side's books at most.
+        Raises ServerError if there is no room for it. Waits for the other side's answer at most.
         """
         if not data:
             return 0, 0

@@ -132,7 +132,7 @@ class CallDispatcher:
             request.cancellation.cancel()
 
     def _load(self, name: str, config: str | None, files: Mapping[str, tuple[int, int]]) -> None:
-        contents = {path: bytes(self._connection.view(*place)) for path, place in files.items()}
+        contents = {path: bytes(self._connection.view(*block)) for path, block in files.items()}
         self._calls.load(name, config, contents)
 
     # -------------------------------------------------------------------------------- metrics

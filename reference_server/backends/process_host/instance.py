@@ -166,8 +166,8 @@ class ProcessInstance:
             raise
         self._in_flight.take(
             number
-            for place, number in enumerate(numbers)
-            if execution.responses[place] is not None or place in execution.rescheduled
+            for index, number in enumerate(numbers)
+            if execution.responses[index] is not None or index in execution.rescheduled
         )
         self._in_flight.executed(child)
         if child.is_gone:  # `_ended` left alone what this thread was executing

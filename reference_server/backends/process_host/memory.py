@@ -58,14 +58,14 @@ class BlockAllocator:
     def take(self, size: int) -> int | None:
         """The offset of a free block of at least `size` > 0 bytes; None if there is none."""
         size = -(-size // ALIGNMENT) * ALIGNMENT
-        for place, begin in enumerate(self._begins):
-            end = self._ends[place]
+        for index, begin in enumerate(self._begins):
+            end = self._ends[index]
             if end - begin < size:
                 continue
             if end - begin == size:
-                del self._begins[place], self._ends[place]
+                del self._begins[index], self._ends[index]
             else:
-                self._begins[place] = begin + size
+                self._begins[index] = begin + size
             self._taken[begin] = size
             return begin
         return None
@@ -73,19 +73,19 @@ class BlockAllocator:
     def give_back(self, offset: int) -> None:
         """Free the block at `offset`. Raises KeyError if none was taken there."""
         end = offset + self._taken.pop(offset)
-        place = bisect_left(self._begins, offset)
-        joins_before = place > 0 and self._ends[place - 1] == offset
-        joins_after = place < len(self._begins) and self._begins[place] == end
+        index = bisect_left(self._begins, offset)
+        joins_before = index > 0 and self._ends[index - 1] == offset
+        joins_after = index < len(self._begins) and self._begins[index] == end
         if joins_before and joins_after:
-            self._ends[place - 1] = self._ends[place]
-            del self._begins[place], self._ends[place]
+            self._ends[index - 1] = self._ends[index]
+            del self._begins[index], self._ends[index]
         elif joins_before:
-            self._ends[place - 1] = end
+            self._ends[index - 1] = end
         elif joins_after:
-            self._begins[place] = offset
+            self._begins[index] = offset
         else:
-            self._begins.insert(place, offset)
-            self._ends.insert(place, end)
+            self._begins.insert(index, offset)
+            self._ends.insert(index, end)
 
 
 #: How much the tensors may take that are under way in one direction.

@@ -200,21 +200,21 @@ def server_responses(
 def rescheduled(
     received: Sequence[InferenceRequest], senders: ResponseSenders, *, is_iterative: bool
 ) -> frozenset[int]:
-    """The places of the requests that the model has rescheduled: it gets them once more.
+    """The indices of the requests that the model has rescheduled: it gets them once more.
 
     Those that cannot be given again end with an error, unless they have ended already.
     """
-    places = [
-        place
-        for place, request in enumerate(received)
+    indices = [
+        index
+        for index, request in enumerate(received)
         if request._release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
     ]
     if not is_iterative:
-        for place in places:
-            received[place].get_response_sender()._fail(senders.failure(_NOT_ITERATIVE))
+        for index in indices:
+            received[index].get_response_sender()._fail(senders.failure(_NOT_ITERATIVE))
         return frozenset()
     return frozenset(
-        place for place in places if received[place].get_response_sender()._close_silently()
+        index for index in indices if received[index].get_response_sender()._close_silently()
     )
 
 
