@@ -1,4 +1,4 @@
-"""Time as a parameter: whoever waits or has deadlines is given one of these."""
+"""The clock, as a parameter: whoever waits or has deadlines is given one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree under RuntimeFault.
+"""The errors of the runtime: one tree under RuntimeFault.
 
 A fault says what was found, what was expected and where. It knows nothing of Triton: which
 status code a client sees is decided in `adapters` alone.

@@ -1,4 +1,7 @@
-"""A compiled graph as a Triton model. Of the runtime, `adapters` alone knows Triton's objects."""
+"""A compiled graph as a Triton model: what a `model.py` delegates to.
+
+Of the runtime, `adapters` alone knows Triton's objects.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,7 @@ class GraphModel:
         now = self._clock.now()
 
         def read(request: Request) -> tuple[Tensors, Caller]:
-            timeout = request.timeout()
+            timeout = request.timeout()  # in microseconds; 0 for no end
             deadline = now + timeout * 1e-6 if timeout else math.inf
             caller = Caller(request.request_id(), deadline, request.is_cancelled)
             return self._read(request), caller
@@ -133,6 +136,7 @@ class GraphModel:
         inputs: Sequence[Result] = originals
         if self._prepare is not None:
             inputs = self._prepare(originals)
+        # Those whose preparation failed never reach the runtime, and are answered with why.
         sound = [
             (tensors, caller, original)
             for tensors, (original, caller) in zip(inputs, batch, strict=True)

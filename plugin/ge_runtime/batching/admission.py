@@ -1,4 +1,4 @@
-"""Whether one request can join a batch, judged by itself, and its measures if it can."""
+"""Admission: each request is checked by itself, and measured if it can join a batch."""
 
 from __future__ import annotations
 

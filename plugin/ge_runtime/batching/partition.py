@@ -205,12 +205,14 @@ def _cheapest_runs(seconds: NDArray[np.float64]) -> tuple[int, list[slice]]:
     n = seconds.shape[1]
     best = np.full((len(seconds), n + 1), np.inf)  # [:, j]: of the first j requests
     best[:, 0] = 0.0
+    # Forward: what a run from `first` on adds to the best way to its beginning, for all its ends.
     for first in range(n):
         beyond = best[:, first + 1 :]
         np.minimum(beyond, best[:, first, None] + seconds[:, first, first:], out=beyond)
     order = int(best[:, n].argmin())
     total, of_run = best[order], seconds[order]
     runs, end = [], n
+    # Back from the end, by the times alone: no table of choices is kept.
     while end:
         # Of runs that are equally good, the longest.
         good = total[:end] + of_run[:end, end - 1] <= total[end] * _ROUNDING

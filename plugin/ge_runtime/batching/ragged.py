@@ -95,6 +95,7 @@ class Layout(Geometry):
         sizes: dict[str, int] = {}
         lengths: dict[str, NDArray[np.int64]] = {}
         for axis in blocks[0].sizes:
+            # Python's lists, and one array in the end: requests have a row or two each.
             ends: list[int] = []
             for block in blocks:
                 ends += block.lengths.get(axis) or [block.sizes[axis]] * block.rows

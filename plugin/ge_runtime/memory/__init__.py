@@ -1,1 +1,1 @@
-"""Memory as numbers (`lifetimes`, `plan`), then as bytes (`arena`, `slots`). Planned at load."""
+"""Memory as numbers (`lifetimes`, `plan`), then as bytes (`arena`). Planned at load."""

@@ -70,6 +70,8 @@ class GearPlan:
         intermediates = need.intermediates or Intermediates(())
         packing = pack(intermediates.lifetimes, ALIGNMENT)
         outputs = {name: _aligned_bytes(output) for name, output in need.outputs.items()}
+        # Arenas align every tensor: each part that is copied, and each output of each execution
+        # that shares the slot, may begin up to ALIGNMENT bytes later.
         copied = sum(outputs[name] + ALIGNMENT * parts for name, parts in need.copies.items())
         pieces = ALIGNMENT * len(outputs) * (need.pieces - 1)
         return cls(
@@ -244,6 +246,7 @@ def _ratio(part: int, whole: int) -> str:
     return f"{part / whole:.2f}" if whole else "-"
 
 
+# Text of tables, for the plan's and those of other reports.
 _UNITS: Final = ("", "KiB", "MiB", "GiB", "TiB")
 
 

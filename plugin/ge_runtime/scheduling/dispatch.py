@@ -94,6 +94,7 @@ class Dispatcher(Generic[Executor]):
         with self._lock:
             lost = [index for index, executor in enumerate(self._executors) if self._lost(executor)]
             chosen = self._choice.take(rows, lost)
+            # Under the lock, so that each thread gets its tasks in the order they were chosen in.
             return self._threads[chosen].submit(self._run, chosen, rows, task)
 
     def _run(self, index: int, rows: int, task: Callable[[Executor], None]) -> None:

@@ -1,4 +1,4 @@
-"""A failing batch fails only its culprit: halve it until the culprit stands alone."""
+"""Isolation: an execution that fails is halved until the requests to blame stand alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def isolate(
     waiting = [members]
     while waiting:
         batch = waiting.pop()
-        if failures:
+        if failures:  # before the first execution, whoever calls has asked
             batch = still_waiting(batch)
         if not batch:
             continue
@@ -44,6 +44,7 @@ def isolate(
                 deliver(batch[0], fault)
             else:
                 middle = len(batch) // 2
+                # A stack, so that the earlier half is next: requests keep their order.
                 waiting += [batch[middle:], batch[:middle]]
         else:
             for member, answer in zip(batch, answers, strict=True):
