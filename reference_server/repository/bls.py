@@ -148,6 +148,7 @@ class InstanceCalls:
             if halted is not None:
                 calls.begin_wait(self._member, halted, request, found)
                 request.sink = _AwaitedSink(calls, self._member, sink)
+            # A copy for each try: a model's checks give inputs the shapes that it sees.
             request.inputs = dict(inputs)
             try:
                 found.infer(request)

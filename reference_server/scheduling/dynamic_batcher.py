@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.work_queue import CANCELLED, Batch, Refusal
 
-#: How many batches are ready for each instance before it asks for them.
+#: How many batches are ready for each instance before it asks for them, as in Triton.
 _AHEAD = 2
 
 
@@ -71,12 +71,13 @@ class Forming:
         if self._blocked:
             return False
         if self._rows:
+            # It leads past the largest preferred size: those before it are worth sending now.
             if rows > sizes.largest_preferred and not self._preferred_count:
                 self._preferred_count = self.joined
                 self.saturated = True
             if rows > sizes.largest:
                 self._blocked = True
-            elif request.batch_key != self._key:
+            elif request.batch_key != self._key:  # nobody is overtaken, though later ones may fit
                 self._blocked = self.ended = True
             if self._blocked:
                 return False

@@ -55,6 +55,7 @@ class _PolicyQueue:
         found = [self._waiting.pop(ticket) for ticket in sorted(expired) if ticket in self._waiting]
         if not self._policy.delays:
             return [Refusal(request, _EXPIRED) for request in found]
+        # The policy is DELAY: from now on they come after all others of their level.
         self._delayed.extend(found)
         return []
 
@@ -71,6 +72,7 @@ class _PolicyQueue:
         if not self._waiting:
             return self._delayed.popleft()
         _, request = self._waiting.popitem(last=False)
+        # Those that were taken earlier are still in the heap; its first must be one that waits.
         while self._expiries and self._expiries[0][1] not in self._waiting:
             heapq.heappop(self._expiries)
         return request

@@ -118,6 +118,7 @@ class ResponseCache:
         Raises NotStored if they do not fit, or if one has no elements, as in Triton.
         """
         start = self._clock.monotonic_ns()
+        # Looked at before anything is copied; and again below, for another may have stored it.
         with self._lock:
             if key in self._entries:
                 return False
@@ -215,6 +216,7 @@ class CachingScheduler:
         try:
             self._inner.submit(request)
         except BaseException:
+            # It is refused, and whoever sends it again finds it as it was.
             request.sink = front
             raise
 
