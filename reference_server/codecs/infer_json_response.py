@@ -5,7 +5,7 @@ Layout, field order and numbers are Triton's; tensors with binary data are not c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedResponse:
+class EncodedResponse(NamedTuple):
     """The parts of a body: `parts[0]` is the JSON, the rest binary data in output order.
 
     `json_length` is None if the body is JSON alone; then no header announces it.
