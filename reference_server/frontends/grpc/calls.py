@@ -91,6 +91,22 @@ class CallHandler(Protocol):
         """The client is gone, or waits no longer."""
 
 
+class _IgnoringHandler:
+    """The handler of a call that has ended: what its client still says does not matter."""
+
+    def receive(self, message: Data) -> None:
+        pass
+
+    def half_close(self) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+
+IGNORING = _IgnoringHandler()
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """`start` begins a call; `streams` if more than one message goes either way."""

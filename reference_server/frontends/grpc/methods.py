@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.codecs import management_proto
-from reference_server.codecs.proto_wire import Data
 from reference_server.core.errors import unavailable
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.ports import Clock
 from reference_server.frontends.background import Background
 from reference_server.frontends.grpc import inference
 from reference_server.frontends.grpc.calls import (
+    IGNORING,
     Call,
     CallHandler,
     Method,
@@ -265,19 +265,6 @@ def _restricted(name: str, method: Method, restrictions: Mapping[str, Restrictio
         if call.metadata(key.lower()) == value:
             return method.start(call)
         call.end(unavailable(f"This protocol is restricted, expecting header '{key}'"))
-        return _Refused()
+        return IGNORING
 
     return Method(start, streams=method.streams)
-
-
-class _Refused:
-    """A call that has been answered before it said anything: what it says does not matter."""
-
-    def receive(self, message: Data) -> None:
-        """It does not matter."""
-
-    def half_close(self) -> None:
-        """It does not matter."""
-
-    def cancel(self) -> None:
-        """It has ended already."""

@@ -7,7 +7,14 @@ from typing import Protocol
 
 from reference_server.codecs.proto_wire import UNREADABLE, Data
 from reference_server.core.errors import ServerError
-from reference_server.frontends.grpc.calls import STATUS, CallFailed, CallHandler, Method, Status
+from reference_server.frontends.grpc.calls import (
+    IGNORING,
+    STATUS,
+    CallFailed,
+    CallHandler,
+    Method,
+    Status,
+)
 from reference_server.frontends.grpc.headers import RequestHeaders
 from reference_server.frontends.grpc.messages import INFLATE, MessageReader
 
@@ -50,22 +57,6 @@ class Responder(Protocol):
         """End a call badly; `opened` if its response has begun."""
 
 
-class _EndedHandler:
-    """The handler of a call that has ended."""
-
-    def receive(self, message: Data) -> None:
-        """Ignored, as all that follows."""
-
-    def half_close(self) -> None:
-        """As above."""
-
-    def cancel(self) -> None:
-        """As above."""
-
-
-_ENDED = _EndedHandler()
-
-
 class ServedCall:
     """A call from its headers to its end: `begin`, then what the client does."""
 
@@ -96,7 +87,7 @@ class ServedCall:
         self._answer: Data | None = None
         self._has_message = False
         self._has_ended = False
-        self._handler: CallHandler = _ENDED
+        self._handler: CallHandler = IGNORING
         self._is_open = False  # the response has begun
         self._timer: Timer | None = None
 
@@ -200,6 +191,6 @@ class ServedCall:
 
     def _close(self) -> None:
         self._has_ended = True
-        self._handler = _ENDED  # which knows this call, and would keep it and its messages
+        self._handler = IGNORING  # which knows this call, and would keep it and its messages
         if self._timer is not None:
             self._timer.cancel()
