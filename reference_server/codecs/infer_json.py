@@ -80,6 +80,8 @@ class InferRequestDecoder:
         if length > LONGEST_KEY:
             return _decode_json(signature, body, length, sink, regions, spans)
         header = bytes(body[:length])
+        # By the header alone: what it says is the same for each model but for its name, which is
+        # not in it. Whether a model takes such a request is checked after this.
         known = self._memo.recall(header)
         # Data of another length is a fault; reading the request anew finds it in Triton's order.
         if known is not None and known.binary_size == len(body) - length:

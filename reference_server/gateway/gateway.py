@@ -55,6 +55,7 @@ class Gateway:
     def __init__(self, repository: Repository, options: ServerOptions, clock: Clock) -> None:
         self._repository = repository
         #: The loaded model of a name, and of a version or LATEST. Raises ServerError NOT_FOUND.
+        # Bound as it is: every request asks it, and nothing is added here.
         self.find = repository.find
         self._options = options
         self._metadata = ServerMetadata(

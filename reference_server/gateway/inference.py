@@ -132,12 +132,15 @@ class Inferences:
         """
         received_ns = self._clock.monotonic_ns()
         trace: RequestTrace | None = None
+        # Before the request is read: one that is refused has been received all the same.
         tracing = self._gateway.tracing
         if tracing.is_on:
             trace = tracing.sample(served.config.name)
             if trace is not None:
                 trace.stamp(self._events.receive_start, received_ns)
                 trace.stamp(self._events.receive_end, received_ns)
+        # The sink first: reading the request leases regions through it, and a request without its
+        # sink is nothing that a scheduler could be given.
         inference = Inference(served, call, trace, self._events, self._shared_memory, self._post)
         try:
             request = call.decode(served, inference)

@@ -161,6 +161,7 @@ class TraceSettings:
         with self._lock:
             own = self._own.get(model, _Own())
             before = self._tracers.get(model)
+            # A count that has begun goes on: a change of the rate must not start it anew.
             if own.count is not None and before is not None:
                 own = replace(own, count=before.remaining)
             for name, change in changes.items() if isinstance(changes, Mapping) else changes:

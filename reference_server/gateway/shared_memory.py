@@ -78,6 +78,7 @@ class SharedMemory:
                     Code.ALREADY_EXISTS,
                     f"shared memory region '{region.name}' already in manager",
                 )
+            # Under the lock: of two that register one name only one may map anything.
             self._entries[region.name] = _Entry(region, open_memory())
 
     def regions(self, kind: type[_R], name: str = "") -> Sequence[_R]:

@@ -91,6 +91,7 @@ class HttpHandlers:
             request.reply_error(status_codes.NOT_FOUND, "Not Found", as_json=False)
             return
         operation = route.operation
+        # Before the method is looked at, as in Triton: who is not let in learns nothing.
         required = self._required_headers.get(operation)
         if required is not None and request.header(required[0]) != required[1].value:
             message = f"This API is restricted, expecting header '{required[1].key}'"
