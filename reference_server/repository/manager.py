@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from reference_server.core.errors import ServerError, internal, invalid_arg
-from reference_server.core.request import LATEST
 from reference_server.repository.draining import Draining
 from reference_server.repository.ensembles import DependencyGraph
 from reference_server.repository.loader import ModelLoader
@@ -48,6 +47,9 @@ class Repository:
     ) -> None:
         self._poller = Poller(repositories, loader)
         self._registry = VersionRegistry()
+        #: The loaded model; LATEST is its greatest version. Raises ServerError NOT_FOUND, or
+        #: UNAVAILABLE for a version that is not ready. Bound as it is: every request asks it.
+        self.find = self._registry.find
         self._draining = Draining(self._registry, handed_over)
         self._rollout = Rollout(self._registry, loader, load_retries)
         self._plans = LoadPlanRunner(self._registry, self._rollout, load_threads)
@@ -233,13 +235,6 @@ class Repository:
             self._sources.clear()
 
     # -------------------------------------------------------------------------------- reading
-
-    def find(self, name: str, version: int = LATEST) -> ServedModel:
-        """The loaded model; LATEST is its greatest version.
-
-        Raises ServerError NOT_FOUND, or UNAVAILABLE for a version that is not ready.
-        """
-        return self._registry.find(name, version)
 
     def versions(self, name: str) -> list[ServedModel]:
         """The loaded versions of a model, ascending; none if it is unknown or failed."""

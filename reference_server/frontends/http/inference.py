@@ -113,7 +113,8 @@ class _InferCall:
             headers.append((b"Inference-Header-Content-Length", b"%d" % encoded.json_length))
         parts: Sequence[Part] = encoded.parts
         accepted = self._request.header(b"accept-encoding")
-        coding = compression.accepted(accepted) if accepted else ""
+        # Most clients say `identity`, or nothing.
+        coding = compression.accepted(accepted) if accepted not in (None, "identity") else ""
         if coding:
             parts = [compression.compress(coding, parts)]
             headers.append((b"Content-Encoding", coding.encode()))
