@@ -348,7 +348,7 @@ PROBES = {
     ),
     "no_artifact": Probe(
         (GE_CLASSIFIER / "config.pbtxt").read_text(encoding="utf-8"),
-        GE_CLASSIFIER / "1" / "model.py",
+        MODELS / "no_artifact.py",
         files={"labels.txt": (GE_CLASSIFIER / "labels.txt").read_text(encoding="utf-8")},
     ),
     "missing_step": Probe(
