@@ -79,6 +79,7 @@ class Atc:
         variables = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
         homes = [Path(self._environment[each]) for each in variables if each in self._environment]
         versions = (version for home in homes if (version := _version(home)))
+        # Its bytes as well: an installation may say no version.
         return ", ".join([*islice(versions, 1), f"atc {sha256_of(self._path)[:16]}"])
 
     def compile(self, source: Path, om: Path, flags: Sequence[str]) -> None:
@@ -86,6 +87,7 @@ class Atc:
 
         Raises ArtifactFault with what ATC says if it fails.
         """
+        # In om's own folder: a rename replaces at once, and does not go across file systems.
         with tempfile.TemporaryDirectory(dir=om.parent, prefix=".build_") as folder:
             output = Path(folder) / "model"
             command = [str(self._path), "--framework=5", f"--model={source}", f"--output={output}"]

@@ -70,6 +70,7 @@ class Card(AscendDevice):
                     "all its models"
                 )
             try:
+                # First: after a failure its context is not to be trusted, and a load needs it.
                 executor.reset_if_failed()
                 with self.noticing_loss():
                     return executor, executor.load(files)
@@ -120,7 +121,7 @@ class Cards:
         with self._lock:
             if device not in self._open:
                 driver = self._open_driver()
-                if not self._open:
+                if not self._open:  # before any other call, by aclInit's documents
                     self._initialized = driver.init()
                 try:
                     self._open[device] = Card(driver, device, health)

@@ -106,7 +106,7 @@ class AscendDevice:
         self.name = f"npu:{number}"
         self._health = health
         with ExitStack() as undo:
-            driver.set_device(number)
+            driver.set_device(number)  # counted by the driver: each needs its reset_device
             undo.callback(_try_to, driver.reset_device, number)
             # A context of our own: the default one is shared with whatever else of the process
             # uses the device, such as torch_npu, and streams and models belong to their context.
@@ -273,7 +273,7 @@ class AscendDevice:
         """Give back the pinned memory that nobody reads any more."""
         with self._pinning:
             while self._unpinned and self.lost is None:
-                address = self._unpinned.popleft()
+                address = self._unpinned.popleft()  # atomic: `__del__` may append meanwhile
                 # Counted first: what cannot be freed keeps nobody from closing the device.
                 self.pinned_blocks -= 1
                 with self.using():
@@ -288,6 +288,7 @@ class AscendDevice:
             self.free_unpinned()
             if self.lost is None and not self.pinned_blocks:
                 self.ensure_context()
+                # CANN's order: memory and streams are gone, then the context, then the device.
                 self._context.destroy()
                 self.driver.reset_device(self.number)
                 return True

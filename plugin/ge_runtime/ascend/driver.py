@@ -1,8 +1,8 @@
-"""The port: what is used of an Ascend device's driver, in typed calls, and what models tell by it.
+"""The port to an Ascend device's driver: the calls that are used, and a model's description.
 
-Handles are whole numbers that mean nothing here; 0 may be a model. Calls raise DriverFault, and are
-made in a thread that has the right context: see `set_context`. Whether a call returns before its
-work is done is said with it.
+Handles are opaque integers, and 0 may be a model: only an error says that there is none. Calls
+raise DriverFault. A context is current in one thread: who calls has made the right one current,
+see `set_context`. Calls that return before their work is done say so.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class ModelDescription:
     def output_names(self) -> list[str]:
         """The outputs' names as the ONNX graph had them: compilers make node:port:name of them."""
         names = [tensor.name for tensor in self.outputs]
+        # No document promises that form: names that end alike are left as they are.
         own = [found[1] if (found := _COMPILED.fullmatch(name)) else name for name in names]
         return own if len({*own}) == len(own) else names
 
@@ -102,6 +103,8 @@ class ModelDescription:
         """
         inputs = self.data_inputs
         found: dict[tuple[int, ...], list[tuple[int, ...]]]
+        # Dims gears are told as all inputs' dims in a row, in the order of ATC's --input_shape,
+        # in which `ge-runtime build` names the inputs in the graph's order, and all of them.
         if self.batches:
             found = {(rows,): [_filled(t.dims, [rows]) for t in inputs] for rows in self.batches}
         elif self.images:
@@ -110,6 +113,7 @@ class ModelDescription:
             found = {dims: _cut(dims, [len(t.dims) for t in inputs]) for dims in self.dims}
         else:
             found = {(): [t.dims for t in inputs]}
+        # Sorted here: the driver keeps the order in which they were compiled.
         ordered = sorted(found.items(), key=lambda item: (sum(map(math.prod, item[1])), item[0]))
         return {gear: tuple(dims) for gear, dims in ordered}
 
@@ -161,7 +165,10 @@ class GearSetting:
 
 
 class Driver(Protocol):
-    """One process's way to its cards. Safe from any thread."""
+    """One process's calls to its cards. Safe from any thread.
+
+    pyACL releases the GIL in waits alone: any other call holds up all Python threads.
+    """
 
     def init(self) -> bool:
         """Begin; whether it was this call that did: only then `finalize` is ours to call."""

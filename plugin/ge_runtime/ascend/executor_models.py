@@ -203,7 +203,7 @@ class ExecutorModels:
     # -- the workspace of all --
 
     def _ensure_workspace(self, files: Sequence[ModelFile]) -> None:
-        """See to a block that is large enough for new models too, and to room for their weights.
+        """Have a block that is large enough for new models too, and room for their weights.
 
         It is as large as the executor may have. Where nobody said that, it grows with the models,
         and those that were there before are loaded again. Nothing is touched before all will fit.
@@ -246,7 +246,8 @@ class ExecutorModels:
                 model.unchanged_path()
 
     def _replace_workspace(self, nbytes: int) -> None:
-        # First, as both blocks at a time may not fit, and models hold the old one's address.
+        # Unloaded first: models hold the old block's address, and unload does not free it. Freed
+        # before the new one is allocated: both at a time may not fit.
         self.unload_all()
         there, self._workspace = self._workspace, None
         if there is not None:

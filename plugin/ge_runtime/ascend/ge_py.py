@@ -63,6 +63,7 @@ class GeProcess:
         """Use GE, until `leave`. device: of sessions that name none. Raises RuntimeError as GE."""
         with self._lock:
             if self._users == 0:
+                # Once for the process, before any session; without options ge_initialize refuses.
                 begun = {"ge.graphRunMode": "0", "ge.exec.deviceId": str(device)}
                 self.py.global_.GeApi().ge_initialize(begun)
             self._users += 1
@@ -78,7 +79,7 @@ class GeProcess:
         """One user less; his sessions are gone."""
         with self._lock:
             self._users -= 1
-            if self._users == 0:
+            if self._users == 0:  # GE may end only after its last session is gone
                 self.py.global_.GeApi().ge_finalize()
 
 
@@ -136,7 +137,7 @@ class GraphValue:
 def graph_inputs(graph: Graph) -> list[GraphValue]:
     """In the order in which they are given. Raises RuntimeError as GE-PY does."""
     nodes = [node for node in graph.get_direct_nodes() if node.type == _INPUT_NODE]
-    nodes.sort(key=lambda node: int(node.get_attr("index")))
+    nodes.sort(key=lambda node: int(node.get_attr("index")))  # not the order of nodes
     return [_value(str(node.name), node.get_output_desc(0)) for node in nodes]
 
 

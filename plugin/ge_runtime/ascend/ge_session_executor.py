@@ -234,14 +234,11 @@ class GeSessionExecutor:
             undo.pop_all()
 
     def _close_session(self) -> None:
-        """Undo `_open_session`, up to the first that fails.
-
-        GE gives memory back as the graph goes, so the allocator goes after it; and it must not be
-        asked for on a stream that is gone.
-        """
+        """Undo `_open_session`, up to the first that fails."""
         self._session.remove_graph(_GRAPH)
-        self._unregister()
+        self._unregister()  # after the graph, which gives its memory back to the allocator
         self._drop_session()
+        # Last: an allocator is to be unregistered before its stream is destroyed.
         self._device.driver.destroy_stream(self._stream)
 
     def _reset(self) -> None:
@@ -264,7 +261,7 @@ class GeSessionExecutor:
     def _to_device(self, array: Array) -> GeTensor:
         py = self._ge.py
         tensor = py.graph.Tensor(
-            array.ravel().tolist(),
+            array.ravel().tolist(),  # GE-PY takes flat lists only: no array, no buffer, no pointer
             None,
             py.types.DataType(_GE_TYPE_NUMBERS[array.dtype]),
             py.types.Format.FORMAT_ND,

@@ -1,4 +1,4 @@
-"""A card's memory, and memory of the host that its copies reach without a detour."""
+"""A card's memory, and pinned memory of the host, from which its copies can be queued."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CardMemory(Device[Address]):
             return self._device.driver.memory_info()[0]
 
     def _obtain(self, nbytes: int) -> Address:
-        if nbytes == 0:
+        if nbytes == 0:  # malloc refuses it
             return _NOWHERE
         with self._device.using():
             return allocate(self._device.driver.malloc, nbytes)
@@ -69,6 +69,7 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
     def __init__(self, device: AscendDevice) -> None:
         super().__init__(f"{device.name} (pinned)", None)
         self._device = device
+        # Replaced, never changed: `holds` is asked in each execution, and takes no lock.
         self._ranges: tuple[tuple[int, int], ...] = ()
         self._registered: dict[Address, NDArray[np.uint8]] = {}
 
@@ -105,11 +106,12 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
         with self._lock:
             if address not in self._registered:
                 return
-            self._forget(address)
+            self._forget(address)  # first: from now on no copy of it is queued
         if self._device.lost is None:
             with self._device.using():
                 self._device.driver.host_unregister(address)
         with self._lock:
+            # Kept until here: memory that the driver still has pinned must not be freed.
             self._registered.pop(address, None)
 
     def unregister_all(self) -> None:
@@ -118,7 +120,7 @@ class PinnedMemory(Device[NDArray[np.uint8]]):
             self.unregister(memory)
 
     def _obtain(self, nbytes: int) -> NDArray[np.uint8]:
-        if nbytes == 0:
+        if nbytes == 0:  # malloc_host refuses it
             return np.empty(0, np.uint8)
         address = self._device.pin(nbytes)
         self._ranges = (*self._ranges, (address, address + nbytes))

@@ -1,4 +1,4 @@
-"""Compiled models: files, and what is loaded of them, with a table of what gears take and give."""
+"""Compiled models: .om files, and the models loaded of them, with a table of their gears."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ class LoadedModel:
     def describe(self, driver: Driver, memory: Device[Address]) -> None:
         """Ask for everything once: nothing of it is asked while serving.
 
-        The driver tells the dims of outputs for the gear that was set last, whoever set it; here
-        nobody else does. memory: for the gear's own buffer, for as long as this takes.
+        memory: for the gear's own buffer, for as long as this takes.
         Raises DriverFault or OutOfMemory.
         """
         self.description = description = driver.describe(self.id)
@@ -92,14 +91,16 @@ class LoadedModel:
             self.gears = {dims: OmGear(None, dims, outputs) for dims in shapes.values()}
             return
         buffer = memory.allocate("gear", description.inputs[-1].nbytes)
-        place = (buffer.memory, buffer.nbytes)
+        block = (buffer.memory, buffer.nbytes)
         gears = {}
         with ExitStack() as undo:
             undo.callback(buffer.free)
             # Only the last is written to; a dataset has one for each input all the same.
-            dataset = driver.create_dataset([place] * len(description.inputs))
+            dataset = driver.create_dataset([block] * len(description.inputs))
             undo.callback(driver.destroy_dataset, dataset)
             try:
+                # The dims of outputs are those of the gear that was set last on the model, whoever
+                # set it: now, before anybody executes, nobody else does.
                 for values, dims in shapes.items():
                     setting = GearSetting(family, values)
                     driver.set_gear(self.id, dataset, len(description.inputs) - 1, setting)

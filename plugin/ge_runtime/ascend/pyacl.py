@@ -1,7 +1,7 @@
-"""The driver by the module `acl`, CANN's pyACL: the one file that knows the shapes of its answers.
+"""The driver by the module `acl`, CANN's pyACL: no other file knows the shapes of its answers.
 
-A return code comes last, and some functions have none: what they fail with is 0 or nothing.
-`add_dataset_buffer` gives back the dataset before its code.
+pyACL raises for arguments of wrong types or counts alone: all else is a return code, the last of
+what comes back. Some functions have none, and fail with 0 or nothing.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ class PyAclDriver:
         return Stream(self._value("acl.rt.create_stream", self._rt.create_stream()))
 
     def synchronize_stream(self, stream: Stream, timeout_ms: int) -> None:
+        # One of the few calls that release the GIL; synchronize_device_with_timeout does not.
         code = self._rt.synchronize_stream_with_timeout(stream, timeout_ms)
         self._status("acl.rt.synchronize_stream_with_timeout", code)
 
@@ -138,7 +139,7 @@ class PyAclDriver:
 
     def memory_info(self) -> tuple[int, int]:
         """A card has HBM or DDR; of the other it tells 0 bytes."""
-        for kind in (_HBM, _DDR):
+        for kind in (_HBM, _DDR):  # 310P and 310B have DDR, the 910 family HBM
             free, total, code = self._rt.get_mem_info(kind)
             self._status("acl.rt.get_mem_info", code)
             if total:
@@ -225,6 +226,7 @@ class PyAclDriver:
             for address, nbytes in buffers:
                 buffer = acl.create_data_buffer(address, nbytes)
                 made.append(self._handle("acl.create_data_buffer", buffer))
+                # It gives back the dataset, and then its code.
                 self._value("acl.mdl.add_dataset_buffer", mdl.add_dataset_buffer(handle, made[-1]))
         except DriverFault:
             self.destroy_dataset(Dataset(handle, tuple(made)))
@@ -233,6 +235,7 @@ class PyAclDriver:
 
     def destroy_dataset(self, dataset: Dataset) -> None:
         self._status("acl.mdl.destroy_dataset", self._mdl.destroy_dataset(dataset.handle))
+        # A dataset lists its buffers and does not own them; neither owns the memory.
         for buffer in dataset.buffers:
             self._status("acl.destroy_data_buffer", self._acl.destroy_data_buffer(buffer))
 
@@ -245,6 +248,7 @@ class PyAclDriver:
             code = mdl.set_dynamic_hw_size(model, dataset, index, *gear.values)
             self._status("acl.mdl.set_dynamic_hw_size", code)
         else:
+            # A list of Python's own ints: of a tuple the binding raises TypeError.
             dims = {"name": "", "dimCount": len(gear.values), "dims": list(gear.values)}
             code = mdl.set_input_dynamic_dims(model, dataset, index, dims)
             self._status("acl.mdl.set_input_dynamic_dims", code)
@@ -268,6 +272,8 @@ class PyAclDriver:
 
     def _description(self, desc: int) -> ModelDescription:
         mdl, get = self._mdl, self._getter
+        # Types and formats are not checked here: theirs fail with -1, "undefined", and a tensor of
+        # such a type is refused by the engine.
         inputs = tuple(
             ModelTensor(
                 name=self._real_name(

@@ -114,6 +114,8 @@ def failure_kind(code: int) -> FailureKind:
     if code in _KIND_OF:
         return _KIND_OF[code]
     internal = code // 100_000 == _INTERNAL
+    # Codes that no list has: what failed on the device costs a reset, what the interface refused
+    # nothing but the call.
     return FailureKind.RELOAD if internal or code in _ABORTED else FailureKind.REFUSED
 
 

@@ -209,11 +209,8 @@ class StreamExecutor:
             self._recover()
 
     def _execute(self, slot: Slot, execution: CardExecution) -> None:
-        """A turn ends with the wait for all of it, so what that reports is of this execution.
-
-        The driver tells of a failed task at the next wait for its stream, once, and not which
-        task it was.
-        """
+        # A turn ends with the wait for all that it queued: the driver tells of a failed task at
+        # the next wait for its stream, once, and not which task it was. So it is of this execution.
         self._context.enter()
         for last in (False, True):
             try:
@@ -226,7 +223,7 @@ class StreamExecutor:
                 if last or fault.kind is not FailureKind.RETRY:
                     raise
         self._device.wait(self._stream)
-        slot.collect(execution)
+        slot.collect(execution)  # copies that no stream orders: only now are results there
 
     def _fault_of(self, fault: DriverFault, files: Sequence[Path]) -> RuntimeFault:
         """files: those that were executed; which of them failed, only their own calls tell."""

@@ -68,6 +68,7 @@ class AirFile:
 
 
 def _load(path: Path, ge: GeProcess) -> Graph:
+    # Named after the model's folder: the file is called model.air in each of them.
     graph = ge.py.graph.Graph(path.parent.parent.name or "graph")
     graph.load_from_air(str(path))
     return graph
@@ -107,6 +108,7 @@ NODE_TYPE: Final = {"ge.dynamicNodeType": "1"}
 """What goes with gears: inputs are given by the caller, and not by a data set of GE's."""
 
 _FEWEST, _MOST = 2, 100
+"""Gears of a graph, by GE's documents: refused here, where the text can name the parameter."""
 
 
 def shapes_of(
@@ -141,7 +143,7 @@ def _fixed(tensor: GraphTensor) -> tuple[int, ...]:
 def _pattern(text: str) -> dict[str, tuple[int, ...]]:
     pattern: dict[str, tuple[int, ...]] = {}
     for part in text.split(";"):
-        name, colon, dims = part.strip().rpartition(":")
+        name, colon, dims = part.strip().rpartition(":")  # the last: names may have colons
         numbers = _numbers(dims)
         sound = colon and name and name not in pattern
         if not sound or numbers is None or min(numbers, default=1) < -1:
@@ -189,6 +191,7 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 
 
 def _shapes_at(pattern: Mapping[str, tuple[int, ...]], gear: Sequence[int]) -> Shapes:
+    # One iterator for all inputs: GE lists a gear's sizes in the order of all -1 of all inputs.
     left = iter(gear)
     return {
         name: tuple(next(left) if dim == -1 else dim for dim in dims)

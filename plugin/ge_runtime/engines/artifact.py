@@ -21,10 +21,12 @@ class Artifact:
 
 
 def is_installed(requirement: Requirement) -> bool:
-    """Whether Python finds the package, or what is needed of one. Does not import it."""
+    """Whether Python finds the package, or what is needed of one."""
+    # Found, not imported: only the engine that is chosen pays for its library's import.
     spec = importlib.util.find_spec(requirement.module or requirement.name)
     if spec is None or not requirement.file:
         return spec is not None
+    # Builds for the CPU and for CUDA have one name: only a file inside tells them apart.
     folders = map(Path, spec.submodule_search_locations or ())
     return any((folder / requirement.file).is_file() for folder in folders)
 
@@ -106,7 +108,7 @@ def find_artifact(
             f"{version_dir}: found {' and '.join(wanted[name] for name in there)}, but "
             f"{lacking} is not installed; run `{engines[there[0]].requires.cure}`"
         )
-    chosen = engines[usable[0]]
+    chosen = engines[usable[0]]  # the table lists a device's engines in order of preference
     why = f": {chosen.preferred_because}" if chosen.preferred_because else ""
     reason = f"{wanted[chosen.name]} is there and {chosen.requires.name} is installed"
     for name, file in wanted.items():
@@ -116,7 +118,7 @@ def find_artifact(
             lacks = f"is there, but {engines[name].requires.name} is not installed"
             lack = lacks if name in there else "is not there"
             reason += f"; {file} {lack}"
-    if engine == chosen.name:
+    if engine == chosen.name:  # not "auto": the table had this one engine
         reason += "; config.pbtxt asks for it"
     return Artifact(version_dir / wanted[chosen.name], chosen.name, reason)
 

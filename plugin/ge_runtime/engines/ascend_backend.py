@@ -153,4 +153,4 @@ class AscendBackend:
             self._device_memory.free_all()
             self._memory.free_all()
             self._memory.unregister_all()
-        self._cards.release(self._card)
+        self._cards.release(self._card)  # last: memory needs the card's context to be given back

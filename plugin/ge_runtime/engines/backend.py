@@ -157,11 +157,13 @@ def open_engine(*artifacts: Artifact, threads: int, outputs: Sequence[str]) -> E
     faults: list[str] = []
     try:
         for artifact in artifacts:
+            # What no earlier stage gives is the last one's: so a graph there may return one bare
+            # tensor, which has no name of its own.
             names = _left(stages, outputs) if artifact is artifacts[-1] else ()
             try:
                 stages[artifact.path.stem] = _open(artifact, threads, names)
             except ArtifactFault as fault:
-                faults.append(str(fault))
+                faults.append(str(fault))  # all stages are tried, so that one load tells all
         if faults:
             raise ArtifactFault("\n".join(faults))
         return ChainEngine.of(stages, outputs)
@@ -178,5 +180,6 @@ def _left(stages: Mapping[str, Engine], outputs: Sequence[str]) -> list[str]:
 
 
 def _open(artifact: Artifact, threads: int, outputs: Sequence[str]) -> Engine:
+    # "cpu": backends of other devices open their engines themselves, each in its own way.
     engine_class = load(engines_on("cpu")[artifact.engine].engine)
     return cast(Engine, engine_class.open(artifact.path, threads=threads, outputs=outputs))

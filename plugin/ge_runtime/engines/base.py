@@ -1,4 +1,4 @@
-"""The port: what an engine promises to whoever executes batches on it."""
+"""The engine port: what all engines offer to the code that executes batches on them."""
 
 from __future__ import annotations
 

@@ -77,6 +77,7 @@ class Wiring:
 
     def steps(self, outputs: Iterable[str]) -> list[Step]:
         """What must be executed, in order, for these outputs and no others."""
+        # From the end: what a stage takes is wanted of those before it.
         wanted, steps = set(outputs), []
         for stage, signature in reversed(list(self.stages.items())):
             gives = tuple(tensor.name for tensor in signature.outputs if tensor.name in wanted)
@@ -104,8 +105,9 @@ def foresee(signature: Signature, inputs: Mapping[str, Shape]) -> dict[str, Shap
     """
     sizes: dict[str | None, int] = {}
     for tensor in signature.inputs:
+        # Not strict: symbols are empty where the graph names no size, shapes where none is known.
         sizes.update(zip(tensor.symbols, inputs.get(tensor.name, ()), strict=False))
-    sizes.pop(None, None)
+    sizes.pop(None, None)  # fixed sizes have no name
     shapes = {}
     for tensor in signature.outputs:
         if tensor.dims is None:
@@ -162,6 +164,7 @@ class _Joiner:
             self._compare(place, tensor, self.inputs[name], f"what stage '{owner}' takes")
             self.inputs[name] = _narrowed(self.inputs[name], tensor)
         else:
+            # A symbol means something in its own graph only: "n" of two stages may differ.
             self.inputs[name] = replace(tensor, symbols=())
 
     def _give(self, position: int, place: str, stage: str, tensor: GraphTensor) -> None:
@@ -282,14 +285,17 @@ class ChainEngine:
         for step in self._wiring.steps(outputs):
             engine = self._stages[step.stage]
             taken = {tensor.name: arrays[tensor.name] for tensor in engine.signature.inputs}
+            # From this execution's arrays, not from the plan: sizes that depend on data are known
+            # once the earlier stages have run.
             shapes = foresee(engine.signature, {name: a.shape for name, a in taken.items()})
             targets = {
-                name: outputs[name] if name in outputs else self._place(name, shapes.get(name))
+                name: outputs[name] if name in outputs else self._planned(name, shapes.get(name))
                 for name in step.gives
             }
             try:
                 given = engine.run(taken, targets)
             except (EngineFault, EngineLost, OutOfMemory) as fault:
+                # The same class: callers cut a batch, or give the engine up, by the class alone.
                 raise type(fault)(f"stage '{step.stage}': {fault}") from fault
             # Only what an engine allocated may lie otherwise; a later stage needs C order.
             arrays.update((name, np.asarray(array, order="C")) for name, array in given.items())
@@ -299,14 +305,14 @@ class ChainEngine:
         """Bytes of each tensor that only stages see; None where its size is not foreseen."""
         sizes: dict[str, int | None] = {}
         for name, span in self._wiring.spans.items():
-            if name in self._asked:
+            if name in self._asked:  # in the caller's array, which the caller plans
                 continue
             foreseen = name in shapes and span.tensor.dtype is not DType.BYTES
             dtype = span.tensor.dtype.numpy
             sizes[name] = math.prod(shapes[name]) * dtype.itemsize if foreseen else None
         return sizes
 
-    def _place(self, name: str, shape: Shape | None) -> Array | None:
+    def _planned(self, name: str, shape: Shape | None) -> Array | None:
         """The planned array for a tensor between stages; None if its engine must allocate it."""
         offset = self._handover.packing.offsets.get(name)
         if shape is not None and offset is not None:
@@ -330,6 +336,8 @@ class ChainEngine:
         known = self._wiring.shapes(shapes)
         lifetimes: list[Lifetime] = []
         unsized = 0
+        # Stages run one after another, so their steps are counted through: what one holds inside
+        # and what another does are never there together.
         turns: list[tuple[int, int]] = []  # the first and last step of each stage
         step = 0
         for stage, engine in self._stages.items():

@@ -1,4 +1,4 @@
-"""What a graph is fed and asked for, once it and config.pbtxt are found to agree."""
+"""The contract between config.pbtxt and a graph: what feeds each input, and the wanted outputs."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ class Contract:
 def _joined(config: RuntimeConfig, inputs: _Ports, faults: ConfigErrors) -> Iterator[Feed]:
     """The feeds of what requests bring, or the model's code prepares, and the graph takes."""
     lengths = {*config.axis_lengths.values()}
+    # Prepared tensors have no passthrough: the request's inputs have, which the graph never sees.
     elsewhere = lengths if config.prepared else lengths.union(config.passthrough.values())
     for spec in config.sources:
         if spec.name in elsewhere and spec.name not in inputs:
@@ -107,6 +108,7 @@ def _generated(config: RuntimeConfig, inputs: _Ports) -> Iterator[Feed]:
         inputs.match(f"parameter 'positions.{name}'", spec)
         yield Positions(spec)
     for name, axis in config.offsets.items():
+        # The last offset is the sum of all rows' lengths.
         spec = TensorSpec(name, inputs.integer_dtype(name, config.rows * config.limits[axis]), ())
         inputs.match(f"parameter 'offsets.{name}'", spec, (Relation.parse(f"{ROWS} + 1"),))
         yield Offsets(spec, axis)
@@ -130,6 +132,7 @@ def _batch_dims(kind: BatchInputKind, source: TensorSpec, rows: int) -> tuple[Di
         return (ROWS, len(source.dims))
     if kind is BatchInputKind.ITEM_SHAPE_FLATTEN:
         return (Relation.parse(f"{ROWS} * {len(source.dims)}"),)
+    # Counts are one for each request, as in Triton, whose rows may be several.
     if rows > 1 or kind is BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE:
         return (UNKNOWN,)
     zero = kind is BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO
@@ -225,7 +228,7 @@ class _Ports:
 def _only_sizes(config: RuntimeConfig) -> dict[str, int]:
     """The axes that have one size only in all batches, ROWS among them, and that size."""
     only = {axis: 1 for axis, limit in config.limits.items() if limit == 1}
-    if config.oversize == "error":
+    if config.oversize == "error":  # with "fallback" executions have other sizes than the gears'
         for axes, table in config.gears.items():
             columns = zip(*table, strict=True) if isinstance(table, tuple) else ()
             sizes = dict(zip(axes, map(set, columns), strict=False))

@@ -42,6 +42,7 @@ class CudaBackend:
         self.hardware: Final = self._gpu.hardware
         self._workspace_bytes = workspace_bytes
         self._device_allocations: Callable[[], int] = _none  # until an engine tells them
+        # A lambda, not the function: `open` puts the engine's own in its place.
         self._memory = PinnedMemory(self._gpu, Watch(self.name, lambda: self._device_allocations()))
 
     @classmethod

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class GeSessionEngine:
-    """See `base.Engine` and `base.Limited`. GE allocates from one arena on the card.
+    """An AIR graph in a session of GE, which allocates from one arena on the card.
 
     What it cannot promise, where the engine `om` does:
 
@@ -153,6 +153,7 @@ class GeSessionEngine:
                 f"of a gear: {self._shapes}"
             )
         pool = self._executor.pool
+        # GE tells a failed allocation like any other failure: whether it was one, the pool knows.
         refused = pool.refused
         try:
             results = self._executor.execute(arrays, self._dtypes)

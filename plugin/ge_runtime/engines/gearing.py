@@ -1,8 +1,8 @@
-"""The gears of a model, whoever decides them, and what executions at them take.
+"""A model's gears, and the memory that executions at them take.
 
-Gears are declared in config.pbtxt, derived from recorded sizes, or those of a compiled graph. This
-executes no others, so its shapes are the gears, whatever config.pbtxt leaves open; where that
-names gears, those are used and no more of the graph's.
+Gears are declared in config.pbtxt, derived from recorded sizes, or those of a compiled graph. A
+compiled graph executes no other shapes: where config.pbtxt names gears, those are used, and for
+axes that it leaves open the graph's.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _sizes_of(config: RuntimeConfig, shapes: Sequence[Shapes]) -> Iterator[Sizes
         sizes: Sizes = {}
         agree = True
         for name, found in own.items():
-            expected = (*rows, *dims[name]) if name in dims else ()
+            expected = (*rows, *dims[name]) if name in dims else ()  # unknown: `Contract` tells it
             # A length may have a dimension of its own: behind those that are expected.
             for dim, size in zip(expected, found, strict=False):
                 if isinstance(dim, str):
@@ -175,6 +175,7 @@ def _named(config: RuntimeConfig, compiled: Sequence[Sizes], artifact: str) -> I
 def _check_limits(
     config: RuntimeConfig, axes: Sequence[str], gears: Sequence[Sizes], artifact: str
 ) -> None:
+    # Not of rows: a request batch of max_batch_size rows may be executed in several parts.
     largest = {axis: config.limits[axis] for axis in axes if axis != ROWS}
     if not any(all(sizes[axis] >= size for axis, size in largest.items()) for sizes in gears):
         wanted = ", ".join(f"{axis} {size}" for axis, size in largest.items())
@@ -249,6 +250,6 @@ class Footprint:
 
     def _geometry(self, gear: Gear) -> Geometry:
         extents = dict(gear.extents)
-        if self.packed is not None:
+        if self.packed is not None:  # rows end to end: at most all of them at their limit
             extents[self.packed] *= gear.rows
         return Geometry(gear.rows, extents, packed=self.packed)

@@ -101,6 +101,7 @@ class OmEngine:
         PlanFault, or EngineLost; then nothing stays loaded.
         """
         try:
+            # First: query_size is taken to need a device (docs/ascend.md, question 4).
             card.enter()
             files = read_files(paths, card)
             loaded_on, stages = card.load(files, executor, workspace_bytes)
@@ -132,8 +133,8 @@ class OmEngine:
         return self._card.lost is not None
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """The slot, which is as large as the largest gear."""
-        if self._slot is None:
+        """The slot."""
+        if self._slot is None:  # once: it is as large as the largest gear, whatever is asked for
             try:
                 self._card.enter()
                 self._slot = Slot(self._stages, self._packing, self._card.driver, self._memory)
@@ -148,6 +149,7 @@ class OmEngine:
         slot = self._slot
         assert slot is not None, "run before bind"
         gear = self._gear_of(inputs)
+        # All arguments are checked before anything is queued on the card.
         results = {name: self._result(name, target, gear) for name, target in outputs.items()}
         route = self._usual if outputs.keys() == self._asked else self._route(outputs)
         if not route.stages:
@@ -245,7 +247,7 @@ def _read(path: Path, card: Card) -> ModelFile:
         raise load_fault(path, card, fault) from fault
     except OSError as error:
         raise ArtifactFault(f"{path}: {error.strerror}") from error
-    if file.workspace_bytes == 0:
+    if file.workspace_bytes == 0:  # as query_size has it for models that GE schedules on the host
         raise ArtifactFault(
             f"{path}: found a model whose sizes only an execution tells, so that its memory cannot "
             "be planned; expected gears: name them in config.pbtxt (gears.<axes>) and run "
@@ -278,6 +280,7 @@ def refuse_what_nobody_can_feed(path: Path, model: LoadedModel) -> None:
         elif tensor.format not in PLAIN_FORMATS:
             expected = "ND, NCHW or NHWC, whose elements lie in order: `atc --input_format`"
             faults.append(f"'{tensor.name}': found aclFormat {tensor.format}, expected {expected}")
+    # The driver writes a gear into the input of an index: `Slot.submit` takes the last.
     if description.family is not None and description.inputs[-1].name != GEAR_INPUT:
         names = ", ".join(tensor.name for tensor in description.inputs)
         faults.append(f"found the inputs {names}, expected {GEAR_INPUT} as the last of them")
@@ -329,6 +332,7 @@ def join_gears(models: Mapping[str, LoadedModel]) -> list[ChainGear]:
         own = [(gear, _dims(model, gear)) for gear in model.gears.values()]
         common = joined[0].dims.keys() & own[0][1].keys()
         names = [name for name in own[0][1] if name in common]
+        # By the shapes of the common tensors, so that no pairs of gears are compared.
         agreeing: dict[tuple[Dims, ...], list[tuple[OmGear, Mapping[str, Dims]]]] = {}
         for gear, dims in own:
             agreeing.setdefault(_of(dims, names), []).append((gear, dims))

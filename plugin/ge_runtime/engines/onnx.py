@@ -97,7 +97,7 @@ class OnnxEngine(LibraryEngine):
         binding = self._session.io_binding()
         try:
             for name, array in inputs.items():
-                if name in self._bfloat16:
+                if name in self._bfloat16:  # uint16 here: ONNX Runtime would see another type
                     address = array.ctypes.data
                     binding.bind_input(name, "cpu", 0, _BFLOAT16, array.shape, address)
                 else:

@@ -187,7 +187,7 @@ class TorchCudaEngine(TorchEngine):
         """Records an execution of each of these shapes, on zeros."""
         cuda = self._cuda
         cuda.gpu.health.ensure_there()
-        self._captures = {}  # the memory of those before is free again
+        self._captures = {}  # first: the memory of those before is free for the new ones
         recorder = Recorder(
             cuda.torch,
             cuda.module,
@@ -293,6 +293,8 @@ class Recorder:
         cannot be executed at all.
         """
         wanted = sorted(largest, key=self._inputs_bytes, reverse=True)
+        # All before the first capture: the block below is as large as the largest needs, and
+        # nothing of a library's preparation falls into a recording.
         tried = [(shapes, self._tried(shapes)) for shapes in wanted]
         needed = (
             self._inputs_bytes(shapes) + sum(_rounded(each.nbytes) for each in results.values())
@@ -306,7 +308,7 @@ class Recorder:
             try:
                 captures[self._key(shapes)] = self._capture(graph, shapes, results, block, pool)
             except RuntimeError as error:
-                _BROKEN.append(graph)
+                _BROKEN.append(graph)  # and with it its pool: the next ones have a new one
                 pool = self.module.graph_pool_handle()
                 # What broke the capture; its end then says no more than that it is broken.
                 cause = error.__context__ or error

@@ -68,8 +68,9 @@ class NpuTorch:
     def load(cls, index: int) -> NpuTorch:
         """Raises NoDevice, with the cure, for what is missing; EngineLost for a lost card."""
         name = f"npu:{index}"
-        health = PROCESS_CARDS.health(index)
+        health = PROCESS_CARDS.health(index)  # shared with pyACL's users: the card is one
         health.ensure_there()
+        # torch first, and without its autoload: torch_npu without CANN would break its import.
         torch = import_torch_for(name, "pip install 'ge-runtime[torch]'")
         _import("torch_npu", name, f"`pip install torch_npu=={_release(torch)}`, then {_SET_ENV}")
         torchair = _import(
@@ -123,6 +124,7 @@ class NpuTorch:
                 )
             field, value = _FIELDS[option]
             setattr(config.ge_config, field, value(text))
+        # By keyword, as torchair documents them.
         return self.torchair.get_npu_backend(compiler_config=config, custom_decompositions={})
 
 
@@ -144,7 +146,7 @@ class TorchNpuEngine(TorchEngine):
         """Made by `open_on`; brings the program to the device."""
         # The analysis of the graph is of its weights on the host.
         super().__init__(npu.torch, program, signature, npu.torch.get_num_threads(), npu.health)
-        self._module = None
+        self._module = None  # on the host: each set of shapes has a module of its own, see `_call`
         self._npu = npu
         npu.enter()
         self._program = moved(program, npu.device)
@@ -185,7 +187,7 @@ class TorchNpuEngine(TorchEngine):
         self._program = None
 
     def _call(self, flat: Sequence[TorchTensor]) -> Results:
-        self._npu.enter()
+        self._npu.enter()  # torch's current device is the thread's: executions come from any
         shapes = tuple(tuple(tensor.shape) for tensor in flat)
         compiled = self._compiled.get(shapes)
         if compiled is None:
@@ -259,6 +261,6 @@ class TorchNpuBackend(HostBackend):
 
 
 class _Memory(WatchedHost):
-    """See WatchedHost: torch's allocator on the card is watched."""
+    """The host's memory; torch's allocator on the card is watched."""
 
     kind: ClassVar[str] = "npu"

@@ -1,6 +1,6 @@
-"""What a graph holds in memory while it runs, told from its file: nothing is executed.
+"""The memory of a graph's intermediate results, told from its file: nothing is executed.
 
-Here: from operations in their order to the lifetimes of what they leave for each other.
+This module makes lifetimes of operations in their order; the others read the files.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ def intermediates(
         for name in operation.reads:
             last[owner.get(name, name)] = step
         for name in operation.writes:
+            # Memory of the caller's, or of a plan of its own: counted twice otherwise.
             if name in elsewhere:
                 continue
             if operation.shows is None:
-                first[name] = last[name] = step
+                first[name] = last[name] = step  # also what nobody reads is there for its step
             else:
                 owner[name] = owner.get(operation.shows, operation.shows)
     for name in delivered:

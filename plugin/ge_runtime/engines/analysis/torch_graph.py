@@ -37,6 +37,8 @@ class TorchGraph:
         self._inputs = {node.name: node.meta["val"] for node in nodes if node.name in names}
         self._nodes = [node for node in nodes if node.op not in ("placeholder", "output")]
         self._results = tuple(map(str, program.graph_signature.user_outputs))
+        # Bodies of branches and loops are graph modules inside the program's: what runs, and how
+        # often, only an execution tells.
         self._inside = sum(
             node.op == "call_function"
             for name, module in program.graph_module.named_modules()
@@ -69,6 +71,7 @@ class TorchGraph:
 def weights_bytes(program: ExportedProgram) -> int:
     """Bytes of a program's parameters, buffers and constants; those that are one count once."""
     values = (*program.state_dict.values(), *program.constants.values())
+    # By storage: tied parameters, and views of one tensor, have the same bytes.
     storages = [value.untyped_storage() for value in values if hasattr(value, "untyped_storage")]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
@@ -104,7 +107,7 @@ class _Sizes:
             return False
         step = 1
         for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-            if size != 1 and stride != step:
+            if size != 1 and stride != step:  # the stride of a single element means nothing
                 return False
             step *= size
         return True
