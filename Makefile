@@ -73,14 +73,14 @@ TABLES ?= all
 tables: $(VENV)/dev models oracle  ## ask the real server for every row of the recorded tables
 	TABLES=$(TABLES) $(PYTEST) -m oracle -k answers_as_recorded tests/contract
 
-wheel: $(VENV)/dev  ## build both packages, install and import them
+wheel: $(VENV)/dev  ## build the three packages, install and import each alone
 	$(PY) -m pytest tests/packaging
 
 stack: $(VENV)/dev models  ## `make serve`, the examples, what pages show, and Docker where an engine runs
 	$(PY) -m pytest tests/stack
 
 # pyenv keeps its interpreters away from the PATH, behind commands that may be switched off.
-matrix:  ## `make unit` with every Python from 3.10 to 3.13 found here, 3.10 and 3.11 with NumPy 1.26
+matrix:  ## unit and wheel with each Python from 3.10 to 3.13, 3.10 and 3.11 with NumPy 1.26
 	@failed=; \
 	for version in 3.10 3.11 3.12 3.13; do \
 	    pyenv=$$(echo ~/.pyenv/versions/$$version.*/bin | tr ' ' ':'); \
@@ -88,7 +88,9 @@ matrix:  ## `make unit` with every Python from 3.10 to 3.13 found here, 3.10 and
 	        || { echo "matrix: Python $$version is not here"; continue; }; \
 	    case $$version in 3.10|3.11) numpy='numpy==1.26.*' ;; *) numpy='numpy>=2' ;; esac; \
 	    echo "matrix: $$python, $$numpy"; \
-	    $(MAKE) --no-print-directory unit \
+	    mkdir -p .cache/matrix && echo "$$numpy" > ".cache/matrix/$$version.txt"; \
+	    PIP_CONSTRAINT="$(CURDIR)/.cache/matrix/$$version.txt" \
+	    $(MAKE) --no-print-directory unit wheel \
 	        PYTHON="$$python" VENV=".cache/matrix/$$version" NUMPY="$$numpy" \
 	        || failed="$$failed $$version"; \
 	done; \

@@ -114,6 +114,7 @@ def test_reference_server_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
     import_all(python, "triton_python_backend_utils")
     usage = run(python.with_name("reference-server"), "--help")
     assert "--model-repository" in usage
+    assert f"reference-server {VERSION} " in run(python.with_name("reference-server"), "--version")
 
 
 def test_ge_runtime_leaves_what_it_can_do_without():
