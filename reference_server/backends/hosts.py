@@ -45,7 +45,7 @@ class PythonSettings:
 
 #: Triton's own settings of numbers: the least value, and what is said of smaller ones.
 _LEAST = {
-    "shm-default-byte-size": (1 << 20, "can't be smaller than 4 MiBs"),
+    "shm-default-byte-size": (1 << 20, "can't be smaller than 4 MiBs"),  # Triton says 4, means 1
     "shm-growth-byte-size": (1, "can't be smaller than or equal to zero."),
     "stub-timeout-seconds": (1, "can't be smaller than or equal to zero."),
     "thread-pool-size": (1, "can't be less than 1."),
@@ -106,6 +106,7 @@ class PythonHosts:
     """
 
     def __init__(self, given: Mapping[str, str], clock: Clock, metrics: Metrics) -> None:
+        # Read at each load, not here: in Triton a bad value fails the models, not the server.
         self._given = given
         self._clock = clock
         self._metrics = metrics

@@ -101,7 +101,7 @@ class Readiness:
         except Exception:  # a defect must not leave those waiting who come later
             log.exception("'%s' cannot be asked whether it is ready", self._name)
         finally:
-            with self._lock:
+            with self._lock:  # first: whoever asks once this is answered gets a newer answer
                 self._answer = None
             answer.set_result(ready)
 

@@ -218,6 +218,7 @@ def _check_known(what: str, names: Iterable[str], known: Collection[str], model:
 
 def _check_groups(config: ConfigProto) -> None:
     """Raise ServerError for a group that cannot be served."""
+    # With the texts of Triton on a machine without GPUs: this server gives models none.
     for group in config.instance_group:
         what = f"instance group {group.name} of model {config.name}"
         kind = ModelInstanceGroup.Kind.Name(group.kind)

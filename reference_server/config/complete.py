@@ -1,6 +1,6 @@
-"""Filling in what a config.pbtxt left out, as Triton does before it checks or loads anything.
+"""Completes a configuration, as Triton does before it checks or loads anything.
 
-Also which backend a model is for where its configuration does not say: by platform, by files.
+Also tells which backend a model is for where its configuration does not: by platform, by files.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool
     policy. If `completed` is no model configuration at all, nothing of it is taken, as in Triton,
     and the result is False.
     """
+    # A model may have changed any key of the dictionary; Triton takes these and drops the others.
     parsed = ConfigProto()
     try:
         json_format.ParseDict(completed, parsed)

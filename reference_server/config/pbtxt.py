@@ -1,4 +1,4 @@
-"""Reading config.pbtxt: protobuf text format over the schema that tritonclient ships."""
+"""Reads config.pbtxt: protobuf text format over the schema that tritonclient ships."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(path: Path) -> ConfigProto:
     config = ConfigProto()
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except FileNotFoundError:  # the model may complete an empty one, as in Triton
         return config
     except (OSError, UnicodeDecodeError) as error:
         raise internal(f"failed to read text proto from {path}: {error}") from error

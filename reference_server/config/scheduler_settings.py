@@ -1,4 +1,4 @@
-"""The frozen settings of schedulers: instances, the dynamic batcher, sequences."""
+"""The frozen settings of instances and schedulers: the dynamic and the sequence batcher."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def read_instances(config: ConfigProto) -> tuple[InstanceConfig, ...]:
         InstanceConfig(
             f"{group.name}_{index}",
             ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_"),
-            max(1, group.rate_limiter.priority),
+            max(1, group.rate_limiter.priority),  # 0 is what it is when nobody sets it
             tuple(
                 Resource(entry.name, entry.count, getattr(entry, "global"))
                 for entry in group.rate_limiter.resources
@@ -244,6 +244,6 @@ def _state(entry: ModelSequenceBatching.State) -> SequenceState:
         entry.input_name,
         entry.output_name,
         known_datatype(entry.data_type),
-        tuple(1 if dim == -1 else dim for dim in dims),
+        tuple(1 if dim == -1 else dim for dim in dims),  # a free dimension begins as 1
         (initial.data_file or None) if initial is not None else None,
     )

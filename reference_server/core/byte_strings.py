@@ -14,6 +14,7 @@ _LENGTH = struct.Struct("<I")
 
 def element_bytes(element: object) -> bytes:
     """One element as Triton stores it: bytes stay, anything else is the UTF-8 of its `str`."""
+    # Of a subclass, such as np.bytes_, a plain copy.
     if type(element) is bytes:
         return element
     return bytes(element) if isinstance(element, bytes) else str(element).encode()
@@ -53,7 +54,7 @@ def split(raw: memoryview) -> list[bytes]:
     """The elements in `raw`; raises Malformed where a length or its bytes are cut."""
     elements: list[bytes] = []
     unpack = _LENGTH.unpack_from
-    data = bytes(raw)
+    data = bytes(raw)  # slices of it are elements; slices of a view would keep the whole body
     end = len(data)
     position = 0
     while position < end:
@@ -70,6 +71,7 @@ def split(raw: memoryview) -> list[bytes]:
 
 def as_array(elements: list[bytes], shape: tuple[int, ...]) -> Objects:
     """The elements as an object array of `shape`; their number must fit it."""
+    # Not np.array(elements): that makes fixed-width strings, which lose zeros at their end.
     array = np.empty(len(elements), dtype=np.object_)
     array[:] = elements
     return array.reshape(shape)

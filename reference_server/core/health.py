@@ -1,4 +1,4 @@
-"""Whether what serves a model is well."""
+"""The health of what serves a model: failed instances, and probes of readiness."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ Question = Callable[[], bool]
 
 
 class Health:
-    """The ailments of a model's instances, and of the models that it is made of. Any thread.
+    """Why a model is not ready: by its instances, and by the models that it is made of. Any thread.
 
-    A model that is ailing goes on to take requests: its other instances, or the one that comes
-    back, will answer them. It only does not call itself ready. Reading takes no lock.
+    A model that is unhealthy goes on to take requests: its other instances, or the one that is
+    started again, will answer them. It only does not call itself ready. Reading takes no lock.
     """
 
     def __init__(self, parts: Sequence[Health] = ()) -> None:
         self._parts = tuple(parts)
         self._lock = threading.Lock()
-        self._ailments: dict[str, str] = {}
-        self._own = ""
+        self._reasons: dict[str, str] = {}
         self._questions: dict[str, Question] = {}
+        # Made of these two under the lock, and replaced as a whole: so reading needs none.
+        self._own = ""
         self._asked: tuple[Question, ...] = ()
 
     def __repr__(self) -> str:
@@ -45,14 +46,14 @@ class Health:
             self._questions[instance] = question
             self._asked = tuple(self._questions.values())
 
-    def fell_ill(self, instance: str, reason: str) -> None:
+    def mark_unhealthy(self, instance: str, reason: str) -> None:
         """`instance` cannot execute; `reason` replaces what was said of it before."""
         with self._lock:
-            self._ailments[instance] = reason
-            self._own = "; ".join(self._ailments.values())
+            self._reasons[instance] = reason
+            self._own = "; ".join(self._reasons.values())
 
-    def recovered(self, instance: str) -> None:
+    def mark_healthy(self, instance: str) -> None:
         """`instance` can execute."""
         with self._lock:
-            self._ailments.pop(instance, None)
-            self._own = "; ".join(self._ailments.values())
+            self._reasons.pop(instance, None)
+            self._own = "; ".join(self._reasons.values())

@@ -1,4 +1,4 @@
-"""What clients are told: of the server, of a model and its tensors, of registered shared memory."""
+"""Metadata of the server, of models and their tensors, and of registered shared memory."""
 
 from __future__ import annotations
 

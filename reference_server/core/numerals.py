@@ -1,4 +1,4 @@
-"""Numbers in texts, as C reads them."""
+"""Reads the number that a text begins with, as C's `strtol` does."""
 
 from __future__ import annotations
 

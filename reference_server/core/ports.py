@@ -1,4 +1,4 @@
-"""The protocols that rooms ask of each other, filled in by the composition root; and the clock."""
+"""The protocols between rooms, which the composition root fills in; and the clock."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class ResponseSink(Protocol):
 class RequestTrace(Protocol):
     """Records what happens to one request. Any thread, one at a time.
 
-    The front that began it closes it; the trace of an ensemble's step ends with its answer.
+    The frontend that began it closes it; the trace of an ensemble's step ends with its answer.
     """
 
     def stamp(self, name: str, ns: int | None = None) -> None:
@@ -112,7 +112,7 @@ class Cancellation:
 
 @dataclass(slots=True)
 class InferRequest:
-    """One request. Belongs to one holder at a time: front, scheduler, instance.
+    """One request. Belongs to one holder at a time: frontend, scheduler, instance.
 
     `inputs` keeps the client's order. `requested_outputs` is empty when all are wanted.
     `batch_key`: only requests with equal keys may share a batch. `batch_size` is 0 for a request of

@@ -1,4 +1,4 @@
-"""What is counted, as values: of models, of the response cache, and as Prometheus' families."""
+"""The values of statistics and metrics: of a model, of the response cache, of metric families."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Summaries of a model's latencies: quantiles of a stream, in little memory.
 
 The method is that of Cormode, Korn, Muthukrishnan and Srivastava, "Effective computation of biased
-quantiles over data streams" (2005), for targets that are known from the start.
+quantiles over data streams" (2005), for targets that are known from the start. prometheus-cpp,
+which Triton uses, has the same.
 """
 
 from __future__ import annotations
@@ -101,7 +102,10 @@ class LatencySummaries:
 
 
 class _Item(NamedTuple):
-    """A value kept for `weight` values up to it; its own rank may be up to `slack` higher."""
+    """A value kept for `weight` values up to it; its own rank may be up to `slack` higher.
+
+    The paper's tuple (v, g, delta).
+    """
 
     value: float
     weight: int
@@ -145,6 +149,7 @@ class QuantileSketch:
 
     def _allowed(self, rank: float) -> float:
         """How far off the rank of a value may be, where about `rank` values are smaller."""
+        # The paper's invariant f(r, n) of targeted quantiles.
         allowed = math.inf
         for quantile, error in ((target.quantile, target.error) for target in self._targets):
             if rank >= quantile * self._count:
@@ -208,7 +213,7 @@ class Summary:
 
     def observe(self, value: float) -> None:
         """Count `value`."""
-        self._turn()
+        self._rotate()
         self._count += 1
         self._sum += value
         for sketch in self._sketches:
@@ -216,7 +221,7 @@ class Summary:
 
     def read(self) -> Quantiles:
         """What was observed."""
-        self._turn()
+        self._rotate()
         shown = self._sketches[0]
         return Quantiles(
             self._count,
@@ -224,7 +229,7 @@ class Summary:
             tuple((target.quantile, shown.value_at(target.quantile)) for target in self._targets),
         )
 
-    def _turn(self) -> None:
+    def _rotate(self) -> None:
         """Forget what is too old."""
         over = (self._clock.monotonic_ns() - self._began_ns) // _WINDOW_NS
         for _ in range(min(over, _WINDOWS)):

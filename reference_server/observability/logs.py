@@ -21,6 +21,7 @@ from reference_server.options import LogOptions
 ROOT = "reference_server"
 _MODELS = f"{ROOT}.models"
 VERBOSE = logging.DEBUG
+# Triton's verbose lines have an I, too.
 _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E"}
 _COLUMNS = ("Model", "Version", "Status")
 #: How wide a status may be: where nothing limits the table, and however narrow a terminal is.

@@ -1,4 +1,4 @@
-"""The families of metrics: those that models make, in one page with the server's own.
+"""The registry of metric families: those that models make, in one page with the server's own.
 
 A family object of a model holds the series that were made through it. They are shown until the
 last object that holds them is gone; the family itself, its kind and its first description stay

@@ -1,7 +1,6 @@
-"""Per-model counts and durations, moving when Triton's move.
+"""The statistics of a model version: counts, and durations as sums in nanoseconds.
 
-Durations are sums in nanoseconds. The rules of movement, and the names, are those of Triton's
-statistics extension.
+What counts where, and the names, are those of Triton's statistics extension.
 """
 
 from __future__ import annotations
@@ -64,6 +63,7 @@ class ModelStatistics:
             _add(totals.compute_input, timing.input_ns * count, count)
             _add(totals.compute_infer, timing.infer_ns * count, count)
             _add(totals.compute_output, timing.output_ns * count, count)
+            # Requests without a client have no rows, but a place in the batch.
             self._count_batch(max(rows, len(batch)), timing)
             if self._summaries is not None:
                 for request in batch:

@@ -1,4 +1,4 @@
-"""What models print: each line with the name of the instance that printed it.
+"""Puts the name of the instance before each line that a model prints.
 
 Models share the server's streams, and `print` says nothing of who called it. Whoever runs a model's
 code says so with `speak_as` or `speaking`; the server's command puts `NamedLines` in the place of

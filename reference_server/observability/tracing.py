@@ -1,4 +1,4 @@
-"""Traces: what happened to a request and when, as Triton's trace file tells it.
+"""Traces of requests: their timestamps and tensors, in the form of Triton's trace file.
 
 A request that is traced carries a `Trace`; one that is not carries None, and pays nothing. The
 texts that the real server leaves unescaped are escaped, so that the file is always JSON.

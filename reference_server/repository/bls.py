@@ -1,4 +1,4 @@
-"""What models ask of the server that they run in (business logic scripting).
+"""The calls of models to their server (business logic scripting).
 
 Requests to other models, loading and unloading, readiness.
 """
@@ -17,6 +17,7 @@ from reference_server.core.response import InferResponse
 from reference_server.repository.model_folders import Override
 from reference_server.scheduling.deadlocks import DeadlockDetector, InstanceGroup, Member
 
+#: Triton's text, which it says in mode none, too.
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 
 _FILE = "file:"
@@ -169,7 +170,7 @@ class InstanceCalls:
         if given and config is None:
             raise _not_polled(name)
         models = self._calls.changeable
-        if "/" in name or "\0" in name or name in ("", ".", ".."):
+        if "/" in name or "\0" in name or name in ("", ".", ".."):  # no folder of a repository
             raise _not_polled(name)
         override = None if config is None else Override(config, given)
         models.load(name, override)

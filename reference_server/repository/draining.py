@@ -1,4 +1,4 @@
-"""Models that leave: they answer what they have taken, are finalized, and let go of their files."""
+"""Drains models that were taken out of service: their requests are answered, then they finalize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ensembles need of their composing models: who uses whom, and that tensors fit.
+"""The dependencies between models, and the check that an ensemble's composing models fit it.
 
 Pure: names, configurations and errors. Only ensembles use other models.
 """
@@ -129,6 +129,7 @@ class DependencyGraph:
 
     def _circle(self, start: str) -> list[str]:
         """The way from `start` through its users to the last before `start` again, if any."""
+        # Breadth first, so the error names a shortest circle.
         ways = [[start]]
         seen = {start}
         for way in ways:

@@ -60,6 +60,7 @@ class Rollout:
                 f"at least one version must be available under the version policy of model '{name}'"
             )
         alike = self._is_alike(source)
+        # `serving` stays in the registry, and answers, until all of `fresh` is loaded.
         fresh: dict[int, ServedModel] = {}
         failed: dict[int, ServerError] = {}
         self._registry.enter(

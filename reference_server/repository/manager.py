@@ -71,6 +71,7 @@ class Repository:
         """
         names = self._poller.names()
         with self._changed:
+            # It may touch any model, so it waits for all others, and not for some as `_load` does.
             self._changed.wait_for(lambda: not self._claimed)
             found = self._poller.poll(names, self._sources)
             # One that is there but cannot be read goes on to serve as it was.
@@ -110,6 +111,7 @@ class Repository:
                 found = self._poller.poll(names, self._sources, override, files)
                 while not self._is_free(found, names):
                     self._changed.wait()
+                    # Whoever was at work may have loaded what looked changed before.
                     found = self._poller.poll(names, self._sources, override, files)
                 if files is not None and not names.isdisjoint(found.changed):
                     files.hold()

@@ -1,4 +1,4 @@
-"""What a model's folder holds beside its configuration: code, labels, initial states."""
+"""Reads what a model's folder holds beside its configuration: code, labels, initial states."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from reference_server.core.errors import internal, invalid_arg
 from reference_server.repository.versions import ServedModel
 
 _PYTHON = "python"
+#: Triton's own library of the Python backend, which a configuration may name: this server stands
+#: in for it.
 _LIBRARY = "libtriton_python.so"
 Labels = Mapping[str, tuple[str, ...]]
 _INITIAL_STATE_FOLDER = "initial_state"

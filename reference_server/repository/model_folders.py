@@ -1,4 +1,4 @@
-"""The folders of the model repositories: what is in them, whether it changed, and what replaces it.
+"""The folders of the model repositories: their files, the state of these, and load overrides.
 
 A load request can bring a configuration and files (`Override`). These files are written below a
 directory of their own, never outside of it, which lives as long as a model loaded from it.

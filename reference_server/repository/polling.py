@@ -1,4 +1,4 @@
-"""What the repositories hold for a model now, whether that is new, and when to look again."""
+"""Polls the model repositories: finds what is new or changed, and does so on a timer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs a version's requests: instances and their scheduler, or an ensemble's steps."""
+"""Makes what runs a version's requests: instances and their scheduler, or an ensemble's."""
 
 from __future__ import annotations
 
@@ -160,6 +160,8 @@ def _work_queue(config: ModelConfig, folder: Path) -> WorkQueue:
         return Fifo()
     rows = config.signature.max_batch_size
     work: WorkQueue
+    # Without levels and limits, the usual case, a request is neither moved nor refused: a simpler
+    # batcher will do.
     if batching.is_free:
         work = DynamicBatcher(
             rows,

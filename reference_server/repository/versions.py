@@ -1,4 +1,4 @@
-"""The versions of models: what is served, what was, and why others are not."""
+"""The registry of model versions: their states, with reasons, and the models that are served."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ class ServedModel:
         try:
             self.rules.admit(request)
         except BackendError as error:
+            # Accepted in Triton, whose backend finds the fault: counted, and told by a response.
             ensemble = self.config.is_ensemble
             reason = FailureReason.OTHER if ensemble else FailureReason.BACKEND
             self.statistics.refused(request, reason)
@@ -92,7 +93,7 @@ class VersionRecord:
 
     @property
     def shown(self) -> tuple[State, str]:
-        """The state and the reason that are told: one that is ailing is not ready."""
+        """The state and the reason that are told: one that is unhealthy is not ready."""
         if self.state is State.READY and self.served is not None and self.served.health.reason:
             return State.UNAVAILABLE, self.served.health.reason
         return self.state, self.reason
@@ -145,7 +146,7 @@ class VersionRegistry:
 
         Raises ServerError: NOT_FOUND, or UNAVAILABLE for a version that is known and not ready.
         """
-        if version == LATEST:
+        if version == LATEST:  # what nearly every request asks: one look-up
             served = self._latest.get(name)
             if served is not None:
                 return served

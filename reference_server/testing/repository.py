@@ -1,4 +1,4 @@
-"""A whole repository under test, and the models in it."""
+"""A model repository under test: a server without ports, and clients of it."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class StubbedModels:
 
 
 class StubModel:
-    """One stub; an AskedModel that answers at once, on the thread that calls."""
+    """One stub; a CalledModel that answers at once, on the thread that calls."""
 
     group = None
 

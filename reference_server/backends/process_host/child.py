@@ -1,7 +1,7 @@
-"""The process of one instance: `main` is all that it runs, beside the model's own threads.
+"""The child process of one model instance: its entry point, `main`, and what it does for messages.
 
-The main thread opens, executes and closes, as in Triton, where models find themselves on the main
-thread too. Another thread receives. If the server is gone, the process ends where it stands.
+The main thread opens, executes and closes, another receives. If the server is gone, the process
+ends at once.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ def main(parent: int, end: int, incoming: int, outgoing: int) -> None:
     )
     os.close(incoming)
     os.close(outgoing)
+    # `pass_fds` made it inheritable. A process that the model starts must not keep it open: the
+    # server would not see the end of this one.
     os.set_inheritable(end, False)
     _log_to(connection)
     _Child(connection).run()
@@ -142,6 +144,8 @@ class _Child:
 
     def run(self) -> None:
         """Do one job after the other until there are no more."""
+        # Jobs are done on the main thread, and messages received on another: in Triton's stub
+        # `execute` runs on the interpreter's main thread.
         threading.Thread(target=self._receive, name="receive", daemon=True).start()
         while (job := self._jobs.get()) is not None:
             self._do(*job)
@@ -170,6 +174,7 @@ class _Child:
         return self._instance.tells_readiness
 
     def _start_telling(self) -> None:
+        # Not a job: those wait for `execute`, and the receiving thread must not wait for the model.
         threading.Thread(target=self._tell_readiness, name="ready", daemon=True).start()
 
     def _tell_readiness(self) -> None:
@@ -188,6 +193,7 @@ class _Child:
                 self._requests.answered(number)
             raise
         for index, (number, response) in enumerate(zip(numbers, execution.responses, strict=True)):
+            # The others are answered by their senders, and can be cancelled until then.
             if response is not None or index in execution.rescheduled:
                 self._requests.answered(number)
         return messages.pack_execution(self._connection, execution)

@@ -16,8 +16,12 @@ from typing import Any
 from reference_server.backends.process_host.memory import IncomingMemory, OutgoingMemory
 from reference_server.core.errors import internal
 
+log = logging.getLogger(__name__)
+
 #: A message: what kind it is, then what that kind has. JSON's values alone.
 Message = Sequence[Any]
+#: What the receiving thread does with the messages of one kind.
+Handler = Callable[..., None]
 
 _LENGTH = struct.Struct("<I")
 _CHUNK = 1 << 16
@@ -66,8 +70,10 @@ class MessageChannel:
 
     def _flush(self) -> None:
         room = select.poll()
-        with contextlib.suppress(OSError, ValueError):
+        try:
             room.register(self._socket, select.POLLOUT)
+        except (OSError, ValueError):  # closed meanwhile; `poll` of nothing would never return
+            return
         while True:
             room.poll()
             with self._lock:
@@ -106,17 +112,11 @@ class MessageChannel:
         self._socket.close()
 
 
-log = logging.getLogger(__name__)
-
-Handler = Callable[..., None]
-
-
 class Connection:
-    """One process's end: sends and receives messages, and counts the memory on the way.
+    """One process's end: sends and receives messages, and manages the shared memory both ways.
 
-    Each message takes along which blocks this side has finished with. If there is no room for a
-    tensor, the other side is asked for what it has not told yet; that is why `run` answers by
-    itself. Any thread may send; `run` belongs to one.
+    Each message takes along which blocks this side has finished with. Any thread may send; `run`
+    belongs to one.
     """
 
     def __init__(
@@ -166,6 +166,7 @@ class Connection:
 
     def view(self, offset: int, size: int) -> memoryview:
         """What the other side has put there; it may be written to."""
+        # Empty tensors have no block: `put` took none.
         return self._incoming.view(offset, size) if size else memoryview(bytearray())
 
     def take_back(self, offsets: Sequence[int]) -> None:
@@ -188,6 +189,7 @@ class Connection:
     def run(self, handlers: Mapping[str, Handler]) -> None:
         """Receive until the other side is gone, calling the handler of each message's kind."""
         self._receiver = threading.current_thread()
+        # Answered here and not by `handlers`: a `put` of the other side waits for "collected".
         own: dict[str, Handler] = {
             "free": self._outgoing.give_back,
             "collect": lambda: self.send("collected"),
@@ -200,7 +202,7 @@ class Connection:
                 table[kind](*parts)
             except Exception:  # a defect must not leave the other side without its receiver
                 log.exception("a message of kind %s was lost", kind)
-            del message, parts
+            del message, parts  # the views of tensors in them, while this waits for the next
         self._is_over = True
         self._collected.set()
 

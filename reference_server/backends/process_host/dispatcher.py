@@ -1,4 +1,4 @@
-"""The server's side of a model's process: its BLS requests, model control, metrics, log lines."""
+"""Answers the calls of a model's process: BLS requests, model control, metrics, log lines."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from reference_server.core.telemetry import MetricKind
 
 log = logging.getLogger(__name__)
 
-#: Of what processes hold; none is used twice.
+#: Numbers of the metric families and series that processes hold; none is used twice.
 _numbers = itertools.count()
 
 
 class CallDispatcher:
-    """The dispatcher of one process: answers its calls, on the thread that receives from it.
+    """Answers the calls of one process, on the thread that receives from it.
 
-    `handlers` are what that thread does with them. What blocks gets a thread of its own.
+    `handlers` are what that thread does with them.
     `responded` takes the responses to the server's requests that models send by themselves,
     `in_flight` gives those of its requests that have not had their last.
     """

@@ -45,6 +45,7 @@ class InFlightRequests:
     def watch(self, numbers: range) -> None:
         """From now on tell the process, which has these requests, if they are cancelled."""
         for number in numbers:
+            # Not under the lock: of a request that is cancelled already `watch` calls at once.
             entry = self._entries.get(number)
             if entry is not None:
                 entry.cancel = _cancel(entry.child, number)

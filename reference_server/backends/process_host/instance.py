@@ -1,7 +1,7 @@
-"""The process host: an instance of a Python model lives in a process of its own.
+"""The process host: a model instance whose model runs in a child process.
 
-What it does is what the inline host does, for that runs there. Beside that this module looks after
-the process: what becomes of requests if it dies, and when it is started again.
+The child runs the instance of the inline host. This module looks after the process: what becomes of
+requests if it dies, and when it is started again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ _NS_PER_S = 1_000_000_000
 
 
 class Backoff:
-    """How long to wait before a process is started again: times in, times out.
+    """How long to wait before a process is started again; reads no clock.
 
-    Twice as long after each failure, up to a limit; forgotten once a process has lasted.
-
-    The first delay is `first_s`, the greatest `limit_s`. A process that ran for longer than
-    `limit_s` was sound, so its end counts as the first.
+    The first delay is `first_s`, each further one twice as long, up to `limit_s`. A process that
+    ran for longer than `limit_s` was sound, so its end counts as the first.
     """
 
     def __init__(self, first_s: float = 0.1, limit_s: float = 10.0) -> None:
@@ -152,7 +150,7 @@ class ProcessInstance:
         except ProcessEnded:
             return self._unfinished(child, numbers, requests, self._unhealthy())
         except ProcessSlow:
-            child.kill()
+            child.kill()  # Python code cannot be interrupted from outside; the process can
             too_long = internal(
                 f"Failed to process the request(s) for model '{self.name}', message: the execution "
                 f"took longer than {limit_s:g} s, and its process was ended."
@@ -252,7 +250,7 @@ class ProcessInstance:
         reason = f"the process of instance '{self.name}' {how}"
         log.error("%s", reason)
         if self._supervision.restarts:
-            self._health.fell_ill(self.name, reason)
+            self._health.mark_unhealthy(self.name, reason)
             threading.Thread(
                 target=self._restart, args=(reason,), name=f"{self.name} restart", daemon=True
             ).start()
@@ -271,14 +269,14 @@ class ProcessInstance:
                 log.error(
                     "the process of instance '%s' was not started again: %s", self.name, error
                 )
-                self._health.fell_ill(self.name, f"{reason}; then: {error}")
+                self._health.mark_unhealthy(self.name, f"{reason}; then: {error}")
                 with self._changed:
                     self._failed_starts += 1
                     self._changed.notify_all()
             else:
                 break
         log.info("'%s' was started again", self.name)
-        self._health.recovered(self.name)
+        self._health.mark_healthy(self.name)
 
     def _ready_child(self) -> ChildProcess:
         """The process, waiting for the next attempt to start it. Raises ServerError."""

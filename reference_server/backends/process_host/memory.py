@@ -88,7 +88,7 @@ class BlockAllocator:
             self._ends.insert(index, end)
 
 
-#: How much the tensors may take that are under way in one direction.
+#: How much the tensors may take that are under way in one direction: address space, not memory.
 LIMIT_BYTES = 16 << 30
 #: How much stays in use when nothing is under way.
 KEPT_BYTES = 64 << 20
@@ -126,10 +126,7 @@ class OutgoingMemory:
         return f"OutgoingMemory({self._blocks})"
 
     def put(self, data: memoryview) -> int | None:
-        """Copy `data`, which is not empty, into a block; its offset, or None if there is no room.
-
-        NumPy copies, because it lets go of the GIL meanwhile.
-        """
+        """Copy `data`, which is not empty, into a block; its offset, None if there is no room."""
         size = len(data)
         with self._lock:
             offset = self._blocks.take(size)
@@ -137,6 +134,7 @@ class OutgoingMemory:
                 return None
             self._high = max(self._high, offset + size)
             block = self._bytes[offset : offset + size]
+        # NumPy rather than a slice of the map: it lets go of the GIL while it copies.
         np.copyto(block, np.frombuffer(data, np.uint8))
         return offset
 

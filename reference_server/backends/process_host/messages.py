@@ -1,4 +1,4 @@
-"""What messages are made of: requests, responses and specs as JSON, tensors in shared memory."""
+"""The forms of requests, responses and specs in messages: JSON, with tensors in shared memory."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from reference_server.core.tensor import Tensor
 #: The form of a value in a message: JSON's values, and for tensors where they lie.
 Packed = list[Any]
 
+# A test holds that every field of a request is in one of these three.
 #: The fields of a request that travel as they are.
 PLAIN = (
     "model_name",

@@ -1,4 +1,4 @@
-"""One child process, from its start to its end: its jobs, its output, how it ended."""
+"""A child process as the server sees it: its start, its jobs, its output, its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from reference_server.core.errors import Code, ServerError, internal
 log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 16
-#: What the child's interpreter runs. Its modules are found where the server finds them.
+#: What the child's interpreter runs. Its modules are found where the server finds them. The first
+#: argument is the instance's name, for `ps` alone. A model finds [''] in `sys.argv`, as in Triton.
 _BOOT = (
     "import sys; _, _, *numbers = sys.argv[:6]; sys.path[:] = sys.argv[6:]; sys.argv[:] = ['']; "
     "from reference_server.backends.process_host.child import main; main(*map(int, numbers))"
@@ -157,7 +158,7 @@ class ChildProcess:
         self._process.wait()
         self._printed.wait()
         how = _described(self._process.returncode)
-        self._gone.set()
+        self._gone.set()  # before `ended`, which looks at it
         self.connection.close()
         try:
             dispatcher.end()

@@ -1,4 +1,4 @@
-"""The server as the child sees it: proxies whose calls go over the connection, and back."""
+"""Proxies of the server in the child process: their calls are messages over the connection."""
 
 from __future__ import annotations
 

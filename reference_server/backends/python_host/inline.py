@@ -111,6 +111,7 @@ class InlineInstance:
             if hasattr(model, "initialize"):  # optional, as `finalize` is
                 model.initialize(spec.arguments())
         except BaseException as error:  # a model's `sys.exit()` must not end the server's thread
+            # Before the modules, whose families go with them: what they counted stays shown.
             self._metrics.keeps = True
             modules.close()
             raise internal(describe(error)) from error
@@ -173,7 +174,8 @@ class InlineInstance:
         """Finalize the model and forget its modules; an exception of it is only logged."""
         if self._modules is None:
             return
-        # The loop stays until the last response is sent: coroutines may be about to send it.
+        # The loop stays until the last response is sent: coroutines may be about to send it. It is
+        # stopped before `finalize`, as in Triton.
         self._senders.close()
         self._coroutines.stop()
         self._server.serves = False
@@ -189,6 +191,7 @@ class InlineInstance:
     def _run(self, received: list[InferenceRequest]) -> object:
         self._server.received = received
         try:
+            # Looked up at each call, as in Triton: a model without it loads and is ready.
             if hasattr(self._model, "execute"):
                 returned: object = self._model.execute(received)
                 # A list is the usual case, and asking an abstract class is slow.
@@ -207,8 +210,9 @@ class InlineInstance:
         self, coroutine: Coroutine[object, object, object], received: list[InferenceRequest]
     ) -> object:
         """What `coroutine` returns; a decoupled model's goes on by itself, and returns nothing."""
-        if not self._spec.is_decoupled:
+        if not self._spec.is_decoupled:  # Triton waits here too: these never run side by side
             return self._coroutines.run(coroutine)
+        # Held until the coroutine ends: a sender that nobody holds counts as forgotten.
         senders = [request.get_response_sender() for request in received]
         self._coroutines.start(coroutine, partial(self._coroutine_failed, senders))
         return None
@@ -216,6 +220,7 @@ class InlineInstance:
     def _coroutine_failed(
         self, senders: Sequence[InferenceResponseSender], error: BaseException
     ) -> None:
+        # Triton only logs it, and its clients wait for ever.
         failure = self._senders.failure(describe(error))
         for sender in senders:
             sender._fail(failure)

@@ -1,4 +1,4 @@
-"""A model's file: importing it with the modules that Triton provides, describing its exceptions."""
+"""Imports a model's file with the modules that Triton provides, and describes its exceptions."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def load(
         {UTILS: utils, MODULE: _native_module(vars(utils))},
         directory.parent if is_versioned else directory,
     )
+    # `1.model`, as in Triton, where tracebacks and pickles show it and `from . import` works by it.
     name = f"{directory.name}.{model_file.stem}" if is_versioned else model_file.stem
     try:
         return modules, modules.require(name)
@@ -54,6 +55,8 @@ def load(
 
 def _utils(version_directory: Path, own_names: Mapping[str, object]) -> ModuleType:
     """`triton_python_backend_utils` as one instance sees it."""
+    # All names are there from the start. Triton adds those of C++ once `model.py` is imported: no
+    # model that works there can tell.
     utils = triton_python_backend_utils
     module = ModuleType(UTILS, utils.__doc__)
     vars(module).update(
@@ -129,6 +132,7 @@ def _frames(traceback: TracebackType | None) -> Iterator[FrameType]:
     catcher = traceback.tb_frame
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
+    # From here by callers, not by the traceback: it is what pybind11 prints.
     frame: FrameType | None = traceback.tb_frame
     while frame is not None and frame is not catcher:
         if not _is_ours(frame):

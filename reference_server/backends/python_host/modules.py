@@ -178,7 +178,7 @@ class ModelModules:
         if isinstance(sys.modules.get(root), SharedName):
             # Other instances have a module of that name, and this one must not see it.
             raise ModuleNotFoundError(f"No module named {root!r}", name=root)
-        if root in sys.modules:
+        if root in sys.modules:  # asked at each import statement: the folders are searched once
             self._foreign.add(root)
         return False
 
@@ -199,6 +199,7 @@ class ModelModules:
             self._import_listed(module, fromlist)
             return module
         _, _, rest = name.partition(".")
+        # `import a.b` gives `a`.
         return self.require(absolute.removesuffix(f".{rest}")) if rest else module
 
     def _own_view(self, module: ModuleType) -> ModuleType:

@@ -45,6 +45,7 @@ from reference_server.backends.python_host.api.tensor import (
 from reference_server.core import byte_strings
 from reference_server.core.dtypes import DataType
 
+# `json`, `np` and `struct` are what Triton's own module imports: models write `pb_utils.np`.
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",
     "TRITONSERVER_MEMORY_GPU",

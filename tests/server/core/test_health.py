@@ -6,34 +6,34 @@ from reference_server.core.health import Health
 def test_a_model_is_ill_while_one_of_its_instances_is():
     health = Health()
     assert health.reason == ""
-    health.fell_ill("a", "a fell")
-    health.fell_ill("b", "b fell")
+    health.mark_unhealthy("a", "a fell")
+    health.mark_unhealthy("b", "b fell")
     assert health.reason == "a fell; b fell"
-    health.recovered("a")
+    health.mark_healthy("a")
     assert health.reason == "b fell"
-    health.recovered("b")
+    health.mark_healthy("b")
     assert health.reason == ""
 
 
 def test_the_last_reason_counts():
     health = Health()
-    health.fell_ill("a", "first")
-    health.fell_ill("a", "second")
+    health.mark_unhealthy("a", "first")
+    health.mark_unhealthy("a", "second")
     assert repr(health) == "Health(second)"
 
 
 def test_an_instance_that_was_well_may_recover():
     health = Health()
-    health.recovered("a")
+    health.mark_healthy("a")
     assert repr(health) == "Health(well)"
 
 
 def test_an_ensemble_is_ill_with_one_of_its_models():
     parts = [Health(), Health()]
     ensemble = Health(parts)
-    parts[1].fell_ill("m_0", "gone")
+    parts[1].mark_unhealthy("m_0", "gone")
     assert ensemble.reason == "gone"
-    parts[1].recovered("m_0")
+    parts[1].mark_healthy("m_0")
     assert ensemble.reason == ""
 
 

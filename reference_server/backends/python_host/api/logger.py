@@ -59,7 +59,7 @@ class Logger(NotConstructible):
                 message,
                 level,
             )
-        _log.log(_LEVELS[level], as_text(message), stacklevel=2)
+        _log.log(_LEVELS[level], as_text(message), stacklevel=2)  # the model's line, not this one
 
     @staticmethod
     def log_info(message: str | bytes) -> None:

@@ -92,6 +92,8 @@ class ModelConfig:
         self, kind: str, entry: Mapping[str, Any], properties: tuple[str, ...]
     ) -> None:
         if any(key not in properties for key in entry):
+            # First, as in Triton. The text says the name, so where that is missing too the model
+            # gets a KeyError there as well.
             quoted = [f"'{name}'" for name in properties]
             raise ValueError(
                 f"{kind} '{entry['name']}' in {_FUNCTION} '{self._name}' contains property "
@@ -114,8 +116,9 @@ class ModelConfig:
                 f"unable to load model '{self._name}', configuration expects datatype "
                 f"{present['data_type']} for input '{name}', model provides {entry['data_type']}"
             )
-        if present["dims"] and present["dims"] != entry["dims"]:
+        if present["dims"] and present["dims"] != entry["dims"]:  # a tuple differs, as in Triton
             raise self._disagreement(name, "dims", present, entry)
+        # A configuration from the server always has `optional`: what is false there stays so.
         if (
             "optional" in present
             and "optional" in entry

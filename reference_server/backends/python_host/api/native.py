@@ -1,6 +1,7 @@
-"""What the classes share that Triton writes in C++: their module's name, their refusals, errors.
+"""The base of the classes that Triton writes in C++, with the errors that pybind11 and they raise.
 
-Models and clients meet that name in texts: `found type '<class 'c_python_backend_utils.Tensor'>'`.
+Their module's name is in texts that clients see:
+`found type '<class 'c_python_backend_utils.Tensor'>'`.
 """
 
 from __future__ import annotations

@@ -181,22 +181,18 @@ class InferenceRequest(Native):
 
     def set_flags(self, flags: int) -> None:
         """Replace the flags that this object shows."""
-        if not isinstance(flags, int) or not 0 <= flags < 1 << 32:
-            raise incompatible_function(
-                "set_flags", f"(self: {MODULE}.InferenceRequest, arg0: int) -> None", self, flags
-            )
+        self._check_flags("set_flags", flags)
         self._flags = flags
 
     def set_release_flags(self, flags: int) -> None:
         """Say what becomes of the request after `execute`: with RESCHEDULE it is given again."""
-        if not isinstance(flags, int) or not 0 <= flags < 1 << 32:
-            raise incompatible_function(
-                "set_release_flags",
-                f"(self: {MODULE}.InferenceRequest, arg0: int) -> None",
-                self,
-                flags,
-            )
+        self._check_flags("set_release_flags", flags)
         self._release_flags = flags
+
+    def _check_flags(self, function: str, flags: object) -> None:
+        if not isinstance(flags, int) or not 0 <= flags < 1 << 32:
+            signature = f"(self: {MODULE}.InferenceRequest, arg0: int) -> None"
+            raise incompatible_function(function, signature, self, flags)
 
     def get_response_sender(self) -> InferenceResponseSender:
         """What sends responses to this request, instead of `execute`: each time the same object.

@@ -37,6 +37,7 @@ def checked_parameters(parameters: object) -> dict[str, Parameter]:
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
+        # Triton prints the mangled name of the C++ class pybind11::dict.
         raise TritonModelException(f"Expect N8pybind114dictE, got {type(parameters)}")
     for key, value in parameters.items():
         if not isinstance(key, str):

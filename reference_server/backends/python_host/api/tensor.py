@@ -183,7 +183,7 @@ class Tensor(Native):
         return dlpack.export(self._core.array(), datatype)
 
     def __dlpack__(self, stream: object = None) -> dlpack.Capsule:
-        """See `to_dlpack`; `stream` says nothing in the host's memory."""
+        """The capsule of `to_dlpack`; `stream` says nothing in the host's memory."""
         return self.to_dlpack()
 
     def __dlpack_device__(self) -> tuple[int, int]:

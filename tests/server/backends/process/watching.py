@@ -19,12 +19,12 @@ class WatchedHealth(Health):
         super().__init__()
         self.changes: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-    def fell_ill(self, instance: str, reason: str) -> None:
-        super().fell_ill(instance, reason)
+    def mark_unhealthy(self, instance: str, reason: str) -> None:
+        super().mark_unhealthy(instance, reason)
         self.changes.put(self.reason)
 
-    def recovered(self, instance: str) -> None:
-        super().recovered(instance)
+    def mark_healthy(self, instance: str) -> None:
+        super().mark_healthy(instance)
         self.changes.put(self.reason)
 
     def next(self) -> str:
