@@ -69,6 +69,7 @@ def _env(given: dict[str, str], environment: Mapping[str, str]) -> int:
         "PATH": [str(_PACKAGE / "site" / "bin")],
     }
     for variable, first in paths.items():
+        # Without what an earlier `eval` put there.
         rest = [part for part in environment.get(variable, "").split(":") if part not in first]
         print(f"export {variable}={shlex.quote(':'.join([*first, *filter(None, rest)]))}")
     for variable, value in {PYTHON: sys.executable, **chosen}.items():

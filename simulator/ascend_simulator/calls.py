@@ -152,8 +152,8 @@ def _export(
             now = process.current()
             begin = perf_counter_ns()
             try:
-                if not (anytime or now.quiet):
-                    _look(now, name, lost)
+                if not (anytime or now.all_clear):  # of nearly all calls no more than a flag
+                    _check_state(now, name, lost)
                 return succeed(arguments, function(*arguments))
             except Refused as refused:
                 now.set_error(refused.text)
@@ -193,7 +193,7 @@ bare: Final = _shape(lambda _, got: got, lambda _, __, failed: failed)
 """`value` alone; `failed` after a refusal, whose code the caller never sees."""
 
 
-def _look(now: process.Process, name: str, lost: int) -> None:
+def _check_state(now: process.Process, name: str, lost: int) -> None:
     if now.forked:
         violate(FORKED, f"acl.{name}: found a child of the process that called acl.init()")
         raise Refused(Code.RT_DRV_INTERNAL_ERROR, f"acl.{name}: called after a fork")
@@ -204,4 +204,4 @@ def _look(now: process.Process, name: str, lost: int) -> None:
     if now.lost:
         raise Refused(lost, f"acl.{name}: the device is lost")
     now.faults.strike("call")
-    now.update_quiet()
+    now.update_all_clear()  # the plan may be empty now

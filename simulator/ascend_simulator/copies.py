@@ -1,4 +1,4 @@
-"""Copies and fills: what acl.rt.memcpy and its kin check, and how the bytes move."""
+"""The copies and fills of acl.rt: their checks, their directions, and how the bytes move."""
 
 from __future__ import annotations
 
@@ -107,6 +107,7 @@ def check_copy(
         return None
     source = _end(now, what, src, count, context.device, write=False)
     target = _end(now, what, dst, count, context.device, write=True)
+    # By the host's addresses: an alias and its memory have different ones, and the same bytes.
     if abs(source.real - target.real) < count:
         violate(OVERLAP, f"{what}: found {count:,} bytes from {src:#x} to {dst:#x}")
     direction = 2 * source.on_device + target.on_device
@@ -141,6 +142,7 @@ def copy_behind(now: Process, copy: Copy, stream: Stream) -> None:
             )
     pageable = is_pageable(copy.source.block) or is_pageable(copy.target.block)
     if pageable or copy.source.on_device:
+        # Nobody can change it unseen: the caller waits, or the rules of streams cover the source.
         task = _task(copy, lambda: copy.perform(now))
     else:
         task = _watched(now, copy)

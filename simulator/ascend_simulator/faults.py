@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: a plan of faults by place and count.
+"""Fault injection: a plan of what goes wrong, by place and count.
 
 A plan is `PLACE@N=ACTION` joined by semicolons, see `fault_plan`: at the N-th time from now that
 PLACE is reached, ACTION happens.

@@ -64,10 +64,10 @@ class Process:
         self.lost = False
         self.forked = False
         """Whether this is a child of the process that called acl.init()."""
-        self.faults: Final = Faults(self.lose_device, self._others_take, self.update_quiet)
+        self.faults: Final = Faults(self.lose_device, self._others_take, self.update_all_clear)
         self.faults.arm(settings.faults)
-        self.quiet = False
-        """Whether a call need not look further: initialised, the device there, no fault armed."""
+        self.all_clear = False
+        """Whether a call need check no more: initialised, the device there, no fault armed."""
         self._error = ""
         self._parts: dict[type[Any], Any] = {}
         self._stream_handles: Handles[tuple[Stream, Context]] = Handles("stream")
@@ -75,16 +75,16 @@ class Process:
 
     # -- state of the whole -----------------------------------------------------------------------
 
-    def update_quiet(self) -> None:
-        """To be called when something changed that `quiet` speaks of."""
-        self.quiet = (
+    def update_all_clear(self) -> None:
+        """To be called when something changed that `all_clear` speaks of."""
+        self.all_clear = (
             self.init_count > 0 and not self.lost and not self.forked and not self.faults.is_armed
         )
 
     def lose_device(self) -> None:
         """From now on every call fails and nothing queued is done."""
         self.lost = self.streams.lost = True
-        self.update_quiet()
+        self.update_all_clear()
 
     def part(self, kind: type[P]) -> P:
         """The one `kind()` of this process, made at its first use."""
@@ -191,6 +191,7 @@ class Process:
         self.streams.rethrow()
 
     def _end_contents(self, context: Context) -> None:
+        # Handles of events and of streams; what is neither is the number of a model.
         for handle in list(context.contents):
             if self.events.drop(handle):
                 continue
@@ -240,8 +241,8 @@ def _note_fork() -> None:
     global _process
     if _process is not None and _process.init_count:
         _process.forked = True
-        _process.update_quiet()
-    else:
+        _process.update_all_clear()
+    else:  # nothing was begun, so the child may begin
         _process = None
 
 

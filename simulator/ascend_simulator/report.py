@@ -1,4 +1,4 @@
-"""What the simulator saw, for tests and for people."""
+"""Reports of the simulated process for tests, and the end of its load phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opaque integers for what is no memory: contexts, streams, events, and what models need."""
+"""Handles of what is no memory, budgets of what a device has so many of, and counters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ascend_simulator.enumerations import MemcpyKind
 Thing = TypeVar("Thing")
 
 BASE: Final = 0x00AC_0000_0000_0000
-"""Handles lie from here on, where no host mapping and no device memory is."""
+"""Handles lie from here on, where no host mapping and no device memory is: one that is passed as
+an address, or an address as a handle, is found."""
 
 _KIND_BYTES: Final = 1 << 40
 _kinds = count()
@@ -24,9 +25,10 @@ class Handles(Generic[Thing]):
     """Things of one kind by handle. A handle is never given twice, in no process state.
 
     Handles of different kinds differ, so that one passed for another is no match by chance. Callers
-    hold the machine's lock where they need more than one step to be one.
+    hold the process's lock where they need more than one step to be one.
     """
 
+    # Of the class: a handle of a process that `reset_for_tests` ended is none in the next.
     _next: Final[dict[str, Iterator[int]]] = {}
 
     def __init__(self, kind: str) -> None:
@@ -58,7 +60,7 @@ class Handles(Generic[Thing]):
 
 
 class Budget:
-    """So many of one kind for each device. Callers hold the machine's lock."""
+    """So many of one kind for each device. Callers hold the process's lock."""
 
     def __init__(self, kind: str, most: int, code: Code) -> None:
         """kind: in the plural, for people. code: of the refusal when there are no more."""

@@ -1,4 +1,4 @@
-"""What a device would not notice and the simulator does: rules with stable ids.
+"""The rules that the simulator enforces and a device does not: declaring and violating them.
 
 A module declares its rules where it enforces them. Strict mode raises `SimulatorViolation`, which
 no `except Exception` meant for return codes should swallow unseen; lenient mode counts, warns, and

@@ -366,7 +366,7 @@ def test_a_load_may_cost_time(machine, tmp_path):
 
 def test_a_load_can_be_made_to_fail(acl, tmp_path):
     current().faults.arm("load@1=545002")
-    current().update_quiet()
+    current().update_all_clear()
     assert acl.mdl.load_from_file(static_om(tmp_path)) == (0, 545002)
     assert acl.mdl.load_from_file(static_om(tmp_path))[1] == 0
 

@@ -71,7 +71,7 @@ class _Compilation:
         if model.ByteSize() > _MOST_GRAPH_BYTES:
             raise CompileFault("E10055", "the simulator holds models of at most 2 GiB")
         graph = bytes(model.SerializeToString())
-        try:
+        try:  # so that what cannot be executed is refused here, and not at its load
             Graph.open(graph, threads=1)
         except Exception as error:  # whatever onnxruntime raises
             raise CompileFault("E10501", f"onnxruntime cannot execute it: {error}") from error

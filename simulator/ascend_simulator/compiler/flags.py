@@ -1,4 +1,4 @@
-"""ATC's command line: its flags, which of them the simulator follows, and which it turns down.
+"""ATC's command line: the flags that the simulator follows, ignores or refuses, and the chips.
 
 A flag that would change the answers, the sizes or the interface of a model is followed or refused,
 never passed over. Those that only tune a compiler are taken and have no effect.
@@ -11,6 +11,31 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+
+class CompileFault(Exception):
+    """A command line or a model that ATC turns down.
+
+    code: such as "E10035".
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+KNOWN: Final = (
+    "AscendSimulator",
+    *("Ascend310", "Ascend310B1", "Ascend310B2", "Ascend310B3", "Ascend310B4"),
+    *("Ascend310P1", "Ascend310P3", "Ascend310P5", "Ascend310P7"),
+    *("Ascend910A", "Ascend910B", "Ascend910PremiumA", "Ascend910ProA", "Ascend910ProB"),
+    *("Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1"),
+    *("Ascend910_9361", "Ascend910_9362", "Ascend910_9372", "Ascend910_9381", "Ascend910_9382"),
+    *("Ascend910_9391", "Ascend910_9392"),
+    *("Ascend950DT_9581", "Ascend950DT_9582", "Ascend950DT_9584"),
+    *("Ascend950PR_9579", "Ascend950PR_9589", "Ascend950PR_9599"),
+)
+"""The chips that --soc_version may name, family by family."""
 
 _FOLLOWED: Final[Mapping[str, str]] = {
     "model": "the .onnx file",
@@ -126,7 +151,7 @@ def _wrapped(what: str, names: Iterable[str]) -> list[str]:
 def read(arguments: Sequence[str], soc: str) -> Options:
     """What the command line asks for. Raises CompileFault.
 
-    soc: a chip that may be named beside those of `chips.KNOWN`, the simulated one.
+    soc: a chip that may be named beside those of KNOWN, the simulated one.
     """
     given = _split(arguments)
     for name, value in given.items():
@@ -215,28 +240,3 @@ def _precision(given: Mapping[str, str]) -> str:
 
 def _wrong(given: Mapping[str, str], name: str, reason: str, code: str = "E10001") -> CompileFault:
     return CompileFault(code, f"--{name}={given[name]}: {reason}")
-
-
-KNOWN: Final = (
-    "AscendSimulator",
-    *("Ascend310", "Ascend310B1", "Ascend310B2", "Ascend310B3", "Ascend310B4"),
-    *("Ascend310P1", "Ascend310P3", "Ascend310P5", "Ascend310P7"),
-    *("Ascend910A", "Ascend910B", "Ascend910PremiumA", "Ascend910ProA", "Ascend910ProB"),
-    *("Ascend910B1", "Ascend910B2", "Ascend910B2C", "Ascend910B3", "Ascend910B4", "Ascend910B4-1"),
-    *("Ascend910_9361", "Ascend910_9362", "Ascend910_9372", "Ascend910_9381", "Ascend910_9382"),
-    *("Ascend910_9391", "Ascend910_9392"),
-    *("Ascend950DT_9581", "Ascend950DT_9582", "Ascend950DT_9584"),
-    *("Ascend950PR_9579", "Ascend950PR_9589", "Ascend950PR_9599"),
-)
-"""Family by family."""
-
-
-class CompileFault(Exception):
-    """A command line or a model that ATC turns down.
-
-    code: such as "E10035".
-    """
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code

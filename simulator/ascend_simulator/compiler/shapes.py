@@ -21,6 +21,18 @@ Range: TypeAlias = tuple[int, int]
 
 _ANY: Final[Range] = (1, NO_END)
 
+LEAST_GEARS: Final = 2
+MOST_GEARS: Final = 100
+MOST_GEARS_950: Final = 256
+"""Of chips named Ascend950..."""
+
+_FLAGS: Final[Mapping[Family, str]] = {
+    "batch": "--dynamic_batch_size",
+    "image": "--dynamic_image_size",
+    "dims": "--dynamic_dims",
+}
+_IMAGE_AXES: Final[Mapping[str, tuple[int, int]]] = {"NCHW": (2, 3), "NHWC": (1, 2)}
+
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
@@ -138,17 +150,7 @@ def _fixed(dims: tuple[Range, ...], values: Iterator[int]) -> Dims:
     return tuple(next(values) if each == _ANY else each[0] for each in dims)
 
 
-LEAST_GEARS: Final = 2
-MOST_GEARS: Final = 100
-MOST_GEARS_950: Final = 256
-"""Of chips named Ascend950..."""
-
-_FLAGS: Final[Mapping[Family, str]] = {
-    "batch": "--dynamic_batch_size",
-    "image": "--dynamic_image_size",
-    "dims": "--dynamic_dims",
-}
-_IMAGE_AXES: Final[Mapping[str, tuple[int, int]]] = {"NCHW": (2, 3), "NHWC": (1, 2)}
+# -- gears ---------------------------------------------------------------------------------------
 
 
 def family_of(options: Options) -> tuple[Family, str | None]:

@@ -1,4 +1,4 @@
-"""How much device memory a compiled model is said to need: never less than a plan must count on.
+"""The device memory that a compiled model is said to need: an estimate from above.
 
     occupied(n)  = n rounded up to 32, plus 32, rounded up to 512
     weights      = sum of occupied(bytes) over all constants of the graph
@@ -25,6 +25,10 @@ from typing import Any, Final, TypeAlias
 from onnx import numpy_helper
 
 from ascend_simulator.compiler.inference import subgraphs
+
+ModelProto: TypeAlias = Any
+GraphProto: TypeAlias = Any
+TensorProto: TypeAlias = Any
 
 _STEP: Final = 32
 _ALIGNMENT: Final = 512
@@ -105,13 +109,11 @@ def _rounded(nbytes: int, step: int) -> int:
     return -(-nbytes // step) * step
 
 
-ModelProto: TypeAlias = Any
-GraphProto: TypeAlias = Any
-TensorProto: TypeAlias = Any
+# -- weights -------------------------------------------------------------------------------------
 
 
 def weight_bytes(model: ModelProto) -> int:
-    """What all constants occupy, those in nodes and subgraphs too: see `sizes`."""
+    """What all constants occupy, those in nodes and subgraphs too."""
     return sum(
         occupied(int(numpy_helper.to_array(tensor).nbytes)) for tensor in _constants(model.graph)
     )

@@ -43,7 +43,7 @@ def init(path: str = "") -> None:
         now.config = text
         now.error_per_process = str(config.get("err_msg_mode", "0")) == "1"
         now.init_count = 1
-        now.update_quiet()
+        now.update_all_clear()
 
 
 @status("finalize")
@@ -90,7 +90,7 @@ def data_type_size(data_type: int) -> int:
 
 def _end(now: process.Process) -> None:
     now.init_count = 0
-    now.update_quiet()
+    now.update_all_clear()
     now.memory.check_host_writes()
     now.streams.rethrow()
     left = now.live()

@@ -1,6 +1,6 @@
-"""What a model looks like from outside: acl.mdl's descriptions, how they come and go.
+"""The model descriptions of acl.mdl: created, filled from a model or a file, and destroyed.
 
-What they answer is in `desc_tensors` and `desc_dims`.
+What they answer is in `model_desc`.
 """
 
 from __future__ import annotations

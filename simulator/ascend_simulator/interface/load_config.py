@@ -1,4 +1,4 @@
-"""How a model is to be loaded or executed, option by option: acl.mdl's configuration handles."""
+"""The configuration handles of acl.mdl: the options of a load, and those of an execution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model's description tells of its tensors: how many, and of each size, type and name."""
+"""What a model description tells: the number, size, type, name and dims of tensors, and gears."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from ascend_simulator.codes import Code, Refused
 from ascend_simulator.interface.descs import Desc, Tensor, at, described
 from ascend_simulator.models.loaded import models
 from ascend_simulator.models.om import Dims, Family
+
+MOST_DIMS: Final = 128  # ACL_MAX_DIM_CNT
+MOST_GEARS: Final = 128  # ACL_MAX_BATCH_NUM and ACL_MAX_HW_NUM
+MOST_DYNAMIC_DIMS: Final = 4096
+
+DimsDict: TypeAlias = dict[str, Any]
+
+# -- tensors -------------------------------------------------------------------------------------
 
 
 @bare("mdl.get_num_inputs", U64)
@@ -98,19 +106,7 @@ def get_op_attr(handle: int, operator: str, attribute: str) -> str:
     return ""
 
 
-def _index(tensors: tuple[Tensor, ...], name: str) -> int:
-    for index, tensor in enumerate(tensors):
-        if tensor.name == name:
-            return index
-    known = ", ".join(tensor.name for tensor in tensors)
-    raise Refused(Code.INVALID_PARAM, f"found no tensor '{name}', expected one of {known}")
-
-
-MOST_DIMS: Final = 128  # ACL_MAX_DIM_CNT
-MOST_GEARS: Final = 128  # ACL_MAX_BATCH_NUM and ACL_MAX_HW_NUM
-MOST_DYNAMIC_DIMS: Final = 4096
-
-DimsDict: TypeAlias = dict[str, Any]
+# -- dims ----------------------------------------------------------------------------------------
 
 
 @dictionary("mdl.get_input_dims", U64, U64)
@@ -207,6 +203,14 @@ def get_input_dynamic_dims(handle: int, index: int, count: int) -> list[DimsDict
 
 
 # -- inside --------------------------------------------------------------------------------------
+
+
+def _index(tensors: tuple[Tensor, ...], name: str) -> int:
+    for index, tensor in enumerate(tensors):
+        if tensor.name == name:
+            return index
+    known = ", ".join(tensor.name for tensor in tensors)
+    raise Refused(Code.INVALID_PARAM, f"found no tensor '{name}', expected one of {known}")
 
 
 def _dims(name: str, dims: Dims) -> DimsDict:

@@ -22,7 +22,7 @@ _LEAST_PRIORITY: Final = 7
 #: What waiting gives once the device is lost.
 _LOST: Final = Code.RT_LOST_HEARTBEAT
 _STREAM_FLAGS: Final = sum(StreamFlag)
-
+_EVENT_FLAGS: Final = sum(EventFlag)
 
 # -- devices -------------------------------------------------------------------------------------
 
@@ -169,21 +169,13 @@ def synchronize_device() -> None:
     now.faults.strike("sync")
     for stream in streams:
         stream.wait()
+    # All have ended before the first failure is raised.
     for stream in streams:
         stream.report()
     check_lost(now)
 
 
-# -- inside --------------------------------------------------------------------------------------
-
-
-def _wait(now: process.Process, stream: Stream, timeout_s: float | None) -> None:
-    now.faults.strike("sync")
-    stream.synchronize(timeout_s)
-    check_lost(now)
-
-
-_FLAGS: Final = sum(EventFlag)
+# -- events --------------------------------------------------------------------------------------
 
 
 @value("rt.create_event")
@@ -304,10 +296,16 @@ def destroy_event(event: int) -> None:
 # -- inside --------------------------------------------------------------------------------------
 
 
+def _wait(now: Process, stream: Stream, timeout_s: float | None) -> None:
+    now.faults.strike("sync")
+    stream.synchronize(timeout_s)
+    check_lost(now)
+
+
 def _create_with_flag(what: str, flag: int, *, is_ex: bool) -> int:
     alone = EventFlag.ACL_EVENT_EXTERNAL | EventFlag.ACL_EVENT_IPC
     is_mixed = flag & alone and flag & (flag - 1)
-    if flag == 0 or flag & ~_FLAGS or is_mixed:
+    if flag == 0 or flag & ~_EVENT_FLAGS or is_mixed:
         raise Refused(Code.INVALID_PARAM, f"{what}: found flag {flag:#x}")
     return process.current().events.create(EventFlag(flag), is_ex=is_ex)
 

@@ -17,6 +17,17 @@ from ascend_simulator.process import Process
 from ascend_simulator.settings import shares_memory
 from ascend_simulator.violations import declare, violate
 
+TWICE = declare(
+    "ipc.twice", "A block is exported once, and imported once by a process, until it is closed."
+)
+PART = declare(
+    "ipc.part-of-a-block", "What malloc gave is exported from its start, and whole pages of 4 KiB."
+)
+IMPORTERS = declare(
+    "ipc.closed-before-importers", "An exporter closes its key after all importers have."
+)
+
+_HOLDER: Final = "a key of other processes"
 _LONGEST: Final = 1024
 _FLAGS: Final = (0, 1)
 
@@ -85,21 +96,8 @@ def _check_flag(what: str, flag: int) -> None:
         raise Refused(Code.RT_PARAM_INVALID, f"{what}: flag: found {flag:#x}, expected 0 or 1")
 
 
-TWICE = declare(
-    "ipc.twice", "A block is exported once, and imported once by a process, until it is closed."
-)
-PART = declare(
-    "ipc.part-of-a-block", "What malloc gave is exported from its start, and whole pages of 4 KiB."
-)
-IMPORTERS = declare(
-    "ipc.closed-before-importers", "An exporter closes its key after all importers have."
-)
-
-_HOLDER: Final = "a key of other processes"
-
-
 class Sharing:
-    """A `Part` of the process. Safe from any thread."""
+    """The keys that this process gave or imported: a `Part` of it. Safe from any thread."""
 
     def __init__(self) -> None:
         self._ends: dict[str, tuple[Segment, Block]] = {}
@@ -122,7 +120,8 @@ class Sharing:
             violate(OTHER_DEVICE, f"{what}: {block!r}: found a context of device {device}")
         if block.start != ptr or nbytes == 0 or nbytes % NORMAL_PAGE:
             _refuse(PART, f"{what}: {nbytes:,} bytes at {ptr:#x}: found {block!r}")
-        now.streams.settle()
+        # The bytes are copied to shared memory: a task that runs meanwhile would write the old.
+        now.streams.drain()
         with now.lock:
             if block.lease is not None:
                 _refuse(TWICE, f"{what}: {block!r}: it has a key")

@@ -1,4 +1,4 @@
-"""Which block an address is in, and whether it is what is wanted there.
+"""Blocks by address: the checks of an address, the map of living blocks, those freed last.
 
 Any host address that no block has counts as pageable: nothing is known of it.
 """
@@ -27,6 +27,13 @@ Want: TypeAlias = Literal["device", "host", "any"]
 LOWEST: Final = 0x10000
 """Below it no program has memory."""
 
+_REMEMBERED: Final = 4096  # blocks that are gone, for messages
+
+# How much freed pinned memory is held back: enough to meet a late user, little enough for a laptop.
+_KEPT_BYTES: Final = 64 * 1024 * 1024
+_KEPT: Final = 1024
+
+FREED = declare("memory.use-after-free", "Memory is not used after it was freed.")
 UNKNOWN = declare(
     "memory.unknown", "An address lies in memory that was allocated or that the host owns."
 )
@@ -142,9 +149,6 @@ class Addresses:
         raise Refused(Code.RT_PARAM_INVALID, text)
 
 
-_REMEMBERED: Final = 4096
-
-
 class BlockMap:
     """Blocks by address, none overlapping.
 
@@ -205,15 +209,11 @@ class BlockMap:
         return list(self._map[1])
 
 
-FREED = declare("memory.use-after-free", "Memory is not used after it was freed.")
-
-# How much freed pinned memory is held back: enough to meet a late user, little enough for a laptop.
-_KEPT_BYTES: Final = 64 * 1024 * 1024
-_KEPT: Final = 1024
-
-
 class Quarantine:
-    """The last freed blocks of pinned memory. Callers hold the machine's lock."""
+    """The last freed blocks of pinned memory. Callers hold the process's lock.
+
+    Device memory needs none: its addresses are never given twice.
+    """
 
     def __init__(self) -> None:
         self._blocks: deque[Block] = deque()

@@ -1,4 +1,4 @@
-"""A block of memory, and host memory as arrays."""
+"""Blocks of memory, host memory as arrays, and the bytes that an allocation takes of a device."""
 
 from __future__ import annotations
 
@@ -21,6 +21,22 @@ same, not pinned. alias: either, at the address under which the device reaches i
 
 ON_A_DEVICE: Final[tuple[Kind, ...]] = ("device", "imported")
 """The kinds that are memory of a device."""
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+ALIGNMENT: Final = 64
+"""Every address is a multiple of it, on a device of no larger power of two."""
+
+NORMAL_PAGE: Final = 4 * KIB
+HUGE_PAGE: Final = 2 * MIB
+HUGE1G_PAGE: Final = GIB
+
+_BAND_WIDTHS: Final = int(
+    MemType.ACL_MEM_TYPE_LOW_BAND_WIDTH | MemType.ACL_MEM_TYPE_HIGH_BAND_WIDTH
+)
+_TAIL: Final = 32
 
 FRESH: Final = 0x7F
 """Fills memory whose content is undefined: huge as float32 and as integers, not a number as
@@ -126,21 +142,7 @@ def aligned(nbytes: int) -> Bytes:
     return raw[offset : offset + nbytes]
 
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
-GIB: Final = 1024 * MIB
-
-ALIGNMENT: Final = 64
-"""Every address is a multiple of it, on a device of no larger power of two."""
-
-NORMAL_PAGE: Final = 4 * KIB
-HUGE_PAGE: Final = 2 * MIB
-HUGE1G_PAGE: Final = GIB
-
-_BAND_WIDTHS: Final = int(
-    MemType.ACL_MEM_TYPE_LOW_BAND_WIDTH | MemType.ACL_MEM_TYPE_HIGH_BAND_WIDTH
-)
-_TAIL: Final = 32
+# -- what an allocation takes --------------------------------------------------------------------
 
 
 def round_up(nbytes: int, multiple: int) -> int:

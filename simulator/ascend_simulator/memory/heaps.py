@@ -55,7 +55,7 @@ UNALIGNED = declare(
 
 
 class AddressSpace(Addresses):
-    """All blocks of the process, on all devices and pinned, and the books of each device."""
+    """All blocks of the process, on all devices and pinned, and how much of each device is used."""
 
     def __init__(self, capacities: list[int], lock: RLock) -> None:
         """capacities: bytes of each device."""
@@ -226,7 +226,7 @@ class AddressSpace(Addresses):
             block.holders[holder] -= 1
             block.holders += Counter()  # drops what is zero
 
-    # -- books ------------------------------------------------------------------------------------
+    # -- how much is used -------------------------------------------------------------------------
 
     def free_and_total(self, device: int) -> tuple[int, int]:
         """Free bytes and all bytes of `device`; other processes count as used."""
@@ -255,11 +255,11 @@ class AddressSpace(Addresses):
             self._remove(block)
 
     def __repr__(self) -> str:
-        books = ", ".join(
+        devices = ", ".join(
             f"device {device}: {used:,} of {self._capacities[device]:,}"
             for device, used in enumerate(self._used)
         )
-        return f"<AddressSpace: {len(self._map.all())} block(s); {books}>"
+        return f"<AddressSpace: {len(self._map.all())} block(s); {devices}>"
 
     # -- inside -----------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
-"""What is known to have happened before what: streams, events, and the host's waiting.
+"""The order of tasks that streams, events and the host's waiting establish, and who uses what.
 
 Pure bookkeeping without threads or time. Each task of a stream has a number, from 1. A stream knows
 of every stream up to which task it comes after; events carry that knowledge from one stream to
 another, waiting carries it to the host. That a task happens to be over is no knowledge: whoever
-relies on it has a race, whether or not it is lost today. Callers hold the machine's lock.
+relies on it has a race, whether or not it is lost today. Callers hold the process's lock.
 
 The host is taken for one: what one of its threads waited for is known to all. Whether they told
 each other cannot be seen from here, so a race between two host threads may be missed, but nothing
@@ -17,6 +17,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 Range: TypeAlias = tuple[int, int]
 """Address and bytes."""
+
+HOST: Final = 0
+"""Takes a stream's place in a `Use` by the host, which is over when it has begun."""
 
 Knowledge: TypeAlias = Mapping[int, int]
 """Stream -> number of its last task that is known to be over."""
@@ -82,10 +85,6 @@ class Ordering:
                 known[stream] = number
 
 
-HOST: Final = 0
-"""Takes a stream's place in a `Use` by the host, which is over when it has begun."""
-
-
 class Use(NamedTuple):
     """Bytes `first` up to `end` of a block, read or written by tasks of a stream."""
 
@@ -143,7 +142,7 @@ class Flights:
     """The executions that a model, a dataset or a buffer was submitted with.
 
     That one happens to be over is no knowledge (see `ordering`): it counts until the host waited.
-    Callers hold the machine's lock.
+    Callers hold the process's lock.
     """
 
     __slots__ = ("_last",)

@@ -1,4 +1,4 @@
-"""Memory that two processes have: a file without a name, its header, and who still uses it.
+"""Memory shared by processes: a file without a name, its header, and the locks of who uses it.
 
 The exporter keeps byte 0 of the file locked, an importer byte 1; the kernel drops the locks when a
 process ends, however it ends. A key says which file of which process. It leads nowhere once that
@@ -175,6 +175,7 @@ def _refused(key: str, text: str) -> Refused:
 
 def _lock(file: int, kind: int, byte: int, *, waits: bool = False) -> bool:
     """Lock or unlock one byte for this open file; False if that was not possible at once."""
+    # Not the locks of a process: these go when it closes any of its descriptors of the file.
     command = fcntl.F_OFD_SETLKW if waits else fcntl.F_OFD_SETLK
     try:
         fcntl.fcntl(file, command, struct.pack("hhqqi", kind, os.SEEK_SET, byte, 1, 0))

@@ -1,4 +1,4 @@
-"""Where the tensors of one execution lie: what the host checks before a stream gets the work."""
+"""The memory of one execution, as the host checks it before a stream gets the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is executed on: data buffers, datasets of them, and their tensor descriptions.
+"""Data buffers, datasets of them and tensor descriptions: acl's functions, and what they name.
 
 A data buffer names memory and owns none. A dataset lists buffers in the order of a model's inputs
 or outputs, and owns none of them either; tensor descriptions set in it, or filled by an execution,
@@ -26,6 +26,10 @@ DEAD = declare(
 IN_USE = declare(
     "dataset.destroyed-in-use",
     "Datasets and data buffers are destroyed after waiting for the executions that use them.",
+)
+OWNED = declare(
+    "dataset.description-destroyed",
+    "A tensor description that get_dataset_tensor_desc gave goes with its dataset alone.",
 )
 
 _U32_MASK: Final = (1 << 32) - 1
@@ -219,26 +223,7 @@ def get_dataset_tensor_desc(handle: int, index: int) -> int:
     return dataset(handle, "get_dataset_tensor_desc").descs.get(index, 0)
 
 
-def _missing(kind: str, handle: int, what: str) -> NoReturn:
-    if handle == 0:
-        raise Refused(Code.INVALID_PARAM, f"{what}: found a null {kind}")
-    text = f"{what}: {handle:#x}: found no living {kind}"
-    violate(DEAD, text)
-    raise Refused(Code.INVALID_PARAM, text)
-
-
-def _check_idle(flights: Flights, what: str) -> None:
-    now = process.current()
-    with now.lock:
-        pending = flights.pending(now.streams.ordering)
-    if pending:
-        violate(IN_USE, f"{what}: found an execution that uses it, and nobody has waited")
-
-
-OWNED = declare(
-    "dataset.description-destroyed",
-    "A tensor description that get_dataset_tensor_desc gave goes with its dataset alone.",
-)
+# -- tensor descriptions -------------------------------------------------------------------------
 
 
 def dims_list(given: object) -> Dims:
@@ -305,3 +290,22 @@ def get_tensor_desc_type(desc: int) -> int:
 def get_tensor_desc_format(desc: int) -> int:
     """Its aclFormat."""
     return living(data().descs, desc, "get_tensor_desc_format").format
+
+
+# -- inside --------------------------------------------------------------------------------------
+
+
+def _missing(kind: str, handle: int, what: str) -> NoReturn:
+    if handle == 0:
+        raise Refused(Code.INVALID_PARAM, f"{what}: found a null {kind}")
+    text = f"{what}: {handle:#x}: found no living {kind}"
+    violate(DEAD, text)
+    raise Refused(Code.INVALID_PARAM, text)
+
+
+def _check_idle(flights: Flights, what: str) -> None:
+    now = process.current()
+    with now.lock:
+        pending = flights.pending(now.streams.ordering)
+    if pending:
+        violate(IN_USE, f"{what}: found an execution that uses it, and nobody has waited")

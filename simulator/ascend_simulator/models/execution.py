@@ -1,8 +1,8 @@
-"""One execution of a model with a plan of memory: how it is submitted, and what runs.
+"""The executions of models: how they are submitted, and what runs on the stream.
 
-`bindings` checks on the host where everything lies. On the stream: the gear that the gear buffer
-then holds, the weights, and the arithmetic, in place in device memory. Before it the whole
-workspace is overwritten, so that whoever kept something there finds it gone.
+With a plan of memory (static shapes and gears), `bindings` checks on the host where everything
+lies, and the stream checks the gear and the weights and computes in place in device memory. With
+free shapes the caller waits, and outputs get their dims from the arithmetic.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def submit(
     binding = Binding(now, model, inputs, outputs, work, allocates=waits)
     execution = Execution(now, model, binding, waits=waits)
     with now.lock:
+        # Before the task is submitted, which counts as a write to the workspace itself.
         execution.others = execution.workspace.others()
         task = Task(execution.run, binding.reads(), binding.writes(), f"execute {model.name}")
         depart(now, model, inputs, outputs, stream, task)
@@ -133,6 +134,7 @@ class Execution:
         shapes = self._shapes()
         if model.weights.nbytes:
             model.image.check_next(model.weights.content, model.name)
+        # All of it, so that whoever kept something there finds it gone.
         self.workspace.fill(binding.work.ptr, binding.work.nbytes, self.others)
         manifest = model.manifest
         model.graph.run(
@@ -192,6 +194,9 @@ def _gear_values(place: Place, values: int) -> tuple[int, ...]:
     width = gear_bytes(place.nbytes, values)
     found = place.content[: width * values].view(np.int64 if width == 8 else np.int32)
     return tuple(map(int, found))
+
+
+# -- free shapes ---------------------------------------------------------------------------------
 
 
 def execute_free_shapes(

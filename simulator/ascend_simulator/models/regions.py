@@ -1,4 +1,4 @@
-"""The memory of a model: whose it is, and how it comes and goes."""
+"""Device memory as it is allocated, for callers and models, and the regions that a model has."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ UNALIGNED = declare(
     "model.memory-unaligned",
     "Workspace, weights, inputs, outputs and gear of a model begin at a multiple of 64 bytes.",
 )
+IN_RUN = declare("memory.malloc-in-run", "After the load phase no device memory is allocated.")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ NOWHERE: Final = Block(0, aligned(0), "device", None, 0)
 def system_memory(nbytes: int, policy: int, what: str) -> int:
     """Device memory that a model gets and no caller asked for by name.
 
-    Violates `allocation.IN_RUN`. Raises Refused GE_MEMORY_ALLOCATION.
+    Violates IN_RUN. Raises Refused GE_MEMORY_ALLOCATION.
     """
     try:
         return allocate(nbytes, policy, tail=True)
@@ -93,13 +94,10 @@ def release(now: Process, region: Region) -> None:
         now.memory.free(region.ptr)
 
 
-IN_RUN = declare("memory.malloc-in-run", "After the load phase no device memory is allocated.")
-
-
 def allocate(size: int, policy: int, *, tail: bool) -> int:
     """Address of `size` new bytes of the current context's device. Violates IN_RUN.
 
-    tail: see `accounting.charged_bytes`. Raises Refused: RT_CONTEXT_NULL and what
+    tail: see `blocks.charged_bytes`. Raises Refused: RT_CONTEXT_NULL and what
     `AddressSpace.malloc` raises.
     """
     now = process.current()

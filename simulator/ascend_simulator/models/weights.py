@@ -1,4 +1,4 @@
-"""What lies in a model's weight block, and whether it is still what its load wrote."""
+"""The contents of a model's weight block, which must stay, and of its workspace, which must not."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ class Workspace:
         self._others = -1
 
     def others(self) -> int:
-        """How often others than executions wrote so far. Callers hold the machine's lock."""
+        """How often others than executions wrote so far. Callers hold the process's lock."""
         return self._block.writes - self._own
 
     def submitted(self) -> None:
-        """An execution that fills it was submitted. Callers hold the machine's lock."""
+        """An execution that fills it was submitted. Callers hold the process's lock."""
         self._own += 1
 
     def fill(self, ptr: int, nbytes: int, others: int) -> None:

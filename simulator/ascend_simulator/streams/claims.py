@@ -1,4 +1,4 @@
-"""Which bytes streams and the host touch, and whether something orders them.
+"""The memory that tasks and the host use, and the check that something orders conflicting uses.
 
 What two streams may touch at the same time is decided when the second is submitted, by what is
 known of their order (`ordering`), not by how their threads happen to run: a race is found each time

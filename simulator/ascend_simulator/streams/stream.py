@@ -137,7 +137,7 @@ class Stream:
             number = ordering.submit(self.number)
             ordering.learn(self.number, mark.knowledge)
             self._put(_WaitFor(mark))
-            self._put((number, _NOTHING))
+            self._put((number, _NOTHING))  # once it is over, the stream has passed the wait
         return number
 
     def synchronize(self, timeout_s: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""All streams of a process: which there are, and how the host waits for them."""
+"""The streams of a process, and the host's waiting for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ascend_simulator.memory.heaps import AddressSpace
 from ascend_simulator.memory.ordering import Ordering
 from ascend_simulator.streams.claims import Claims
 from ascend_simulator.streams.stream import Group, Stream
-from ascend_simulator.streams.tasks import Behind, Mark, Runner, Seeded
+from ascend_simulator.streams.tasks import Mark, Runner, SeededRunner, ThreadRunner
 
 
 class Streams:
@@ -31,7 +31,7 @@ class Streams:
         self._unseen: BaseException | None = None
         self._streams: dict[int, Stream] = {}
         self._numbers = count(1)
-        self._runner: Runner = Behind() if seed is None else Seeded(seed, self.alive)
+        self._runner: Runner = ThreadRunner() if seed is None else SeededRunner(seed, self.alive)
 
     def create(self, group: Group, name: str) -> Stream:
         """A stream without tasks; its thread starts with the first."""
@@ -53,7 +53,7 @@ class Streams:
         if raised is not None:
             raise raised
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait until all that was submitted is done; the host knows no more of it than before."""
         for stream in self.alive():
             if not stream.is_through:

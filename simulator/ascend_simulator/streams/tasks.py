@@ -1,4 +1,4 @@
-"""What a stream is given: tasks to do, and marks to pass."""
+"""The entries of a stream, which are tasks and marks, and the runners by which streams progress."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Runner(Protocol):
         """The host looks whether something is done, without waiting."""
 
 
-class Behind:
+class ThreadRunner:
     """Streams run on their own threads."""
 
     def wait(self, mark: Mark, timeout_s: float | None) -> bool:
@@ -86,7 +86,7 @@ class Behind:
         """Nothing to do: the threads run anyway."""
 
 
-class Seeded:
+class SeededRunner:
     """Streams run only while the host waits, on its thread, in an order that a number decides."""
 
     def __init__(self, seed: int, streams: Callable[[], Sequence[Steps]]) -> None:
