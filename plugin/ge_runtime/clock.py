@@ -1,4 +1,4 @@
-"""The clock, as a parameter: whoever waits or has deadlines is given one."""
+"""The clock port: what waits or has deadlines is given a clock, which tests control."""
 
 from __future__ import annotations
 
@@ -33,4 +33,5 @@ class SystemClock:
         if until == math.inf:
             condition.wait()
         else:
+            # Beyond TIMEOUT_MAX Python raises OverflowError; callers look again after it anyway.
             condition.wait(min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX))

@@ -101,7 +101,7 @@ def _axes(term: Term) -> Iterator[str]:
 
 
 def _least(term: Term) -> int:
-    """The value where every axis is 1, the least that it can be."""
+    """The value where every axis is 1: the least that it can be, as it never falls."""
     return _value(term, dict.fromkeys(_axes(term), 1))
 
 

@@ -1,4 +1,4 @@
-"""The words for tensors: element types, dimensions with names, and the two together.
+"""The specs of tensors: element types, dimensions with names, and the two together.
 
 Values only. A dimension is a fixed size, the name of an axis whose size each request brings, a
 relation between axes, or UNKNOWN. The batch dimension is never part of a spec.

@@ -45,7 +45,7 @@ DEVICES: Final = ("cpu", "cuda:0", "npu:0")
 """For people: of GPUs and cards there are others, such as npu:1."""
 
 
-_CARD: Final = re.compile(r"(cuda|npu):\d+", re.ASCII)
+_ACCELERATOR: Final = re.compile(r"(cuda|npu):\d+", re.ASCII)
 _EXAMPLES: Final = {"cpu": "cpu", "cuda": "GPUs, e.g. cuda:0", NPU: "cards, e.g. npu:0"}
 """Kind of device: how a text names some of it."""
 
@@ -76,9 +76,10 @@ def read_devices(parameters: Parameters, errors: ConfigErrors) -> tuple[str, ...
     if devices is None:
         devices = split_names(parameters.settings.get("devices", "cpu"))
     for device in dict.fromkeys(devices):
-        if device not in DEVICES and not _CARD.fullmatch(device):
+        if device not in DEVICES and not _ACCELERATOR.fullmatch(device):
             errors.add_unknown("parameter 'devices'", "device", device, DEVICES)
     kinds = sorted({kind_of(device) for device in devices})
+    # Of kinds that are known: an unknown one has its error.
     if len(kinds) > 1 and all(kind in components.DEVICES for kind in kinds):
         errors.add("parameter 'devices'", " and ".join(kinds), "devices of one kind")
     return devices

@@ -156,6 +156,7 @@ def _check_holds(
 ) -> None:
     """An error for a type of integers too small to describe rows of this shape."""
     shapes = (BatchInputKind.ITEM_SHAPE, BatchInputKind.ITEM_SHAPE_FLATTEN)
+    # A count is of all rows of a request, or of the batch: at most of all rows there can be.
     largest = max(shape, default=0) if batch_input.kind in shapes else rows * math.prod(shape)
     if batch_input.dtype.is_integer and batch_input.dtype.largest < largest:
         expected = f"a type that holds {largest}, which it may be at the limits"
@@ -184,6 +185,7 @@ def _read_batch_input(
             expected = f"an input whose sizes have names: 'axes.{source}'"
             errors.add(f"{field}: source_input", f"input '{source}' {spec}", expected)
     source = sources[0] if sources else ""
+    # What is wrong has its error: something stands in its place, so that reading goes on.
     return BatchInput(_KINDS.get(kind, BatchInputKind.ELEMENT_COUNT), targets, dtype, source)
 
 

@@ -1,4 +1,4 @@
-"""The tensors of a model: declared, their dims named, consistent with each other.
+"""The tensors of a model as config.pbtxt declares them, with names for their dims.
 
 - `axes.<input or output>`: a name for each -1 in the tensor's dims, in order, e.g. `height, width`;
   for outputs also a relation between axes, e.g. `(height + 1) // 2, width * 2`.

@@ -102,6 +102,7 @@ def read_ge_options(
             field, option = f"parameter '{family}.{target}'", prefix + target
             if option not in known:
                 errors.add_unknown(field, "option of GE that a model can have", option, known)
+            # Not the devices' kind as a whole: they may be of two kinds, which has its own error.
             elif not any(device.partition(":")[0] == NPU for device in devices):
                 expected = "a card among them: it is an option of Ascend's compiler"
                 errors.add(field, f"devices {', '.join(devices)}", expected)

@@ -1,4 +1,4 @@
-"""How rows of different sizes are laid into one batch: sizes, padding, packing.
+"""The parameters that say how rows of different sizes become one batch: sizes, padding, packing.
 
 - `limit.<axis>`: the largest size of the axis; memory is planned from it. Every axis needs one.
 - `axis_length.<axis>`: the input, integers and one for each row, with each row's true length along
@@ -87,7 +87,7 @@ def read_pads(
         spec = tensors.sources[name]
         if not spec.axes and UNKNOWN not in spec.dims and not rows:
             errors.add(field, f"no -1 in dims {list(spec.dims)}", "an input with axes")
-        pad = read_number(text, spec.dtype)
+        pad = read_number(text, spec.dtype)  # None for BYTES as well
         if spec.dtype is DType.BYTES:
             errors.add(field, f"input '{name}' {spec}", "an input of numbers")
         elif pad is None:

@@ -149,6 +149,7 @@ def _read(
     model_config: Mapping[str, object], cores: int, derived: Collection[str], errors: ConfigErrors
 ) -> RuntimeConfig:
     """The configuration, which counts only if there are no errors."""
+    # In the order in which they need each other: tensors have axes, axes limits, limits gears.
     max_batch_size = read_max_batch_size(model_config, errors)
     parameters = Parameters.read(model_config, errors)
     rows = read_rows(parameters, max_batch_size, errors)
@@ -163,7 +164,7 @@ def _read(
     )
     devices = read_devices(parameters, errors)
     engine = read_engine(parameters, devices, errors)
-    # Engines that all take all cores are a common cause of slow servers.
+    # Shared out: engines that all take all cores are a common cause of slow servers.
     share = cores // (read_instances(model_config, errors) * len(devices))
     limits = read_limits(parameters, tensors, errors)
     axis_lengths = read_axis_lengths(parameters, tensors, limits, errors)

@@ -160,11 +160,10 @@ class Gpu:
         self._streams: list[int] = []  # that nobody has
 
     def take_stream(self) -> int:
-        """The handle of a stream that nobody else has, until `give_stream`. Raises CudaFault.
-
-        torch has 32 for all who ask, one after the other: what one engine executes would be in what
-        another records on the same. None is destroyed, as libraries keep memory for each.
-        """
+        """The handle of a stream that nobody else has, until `give_stream`. Raises CudaFault."""
+        # Not torch's own: it gives 32 in turn to all who ask, and what one engine executes on a
+        # stream would be in what another captures there. None is destroyed, but given to the next
+        # who asks, as libraries keep memory for each.
         return self._streams.pop() if self._streams else self.context.new_stream()
 
     def give_stream(self, handle: int) -> None:
@@ -174,10 +173,11 @@ class Gpu:
     def fault(self, text: str, *, short: bool) -> RuntimeFault:
         """What a failed execution means: EngineLost, OutOfMemory or EngineFault.
 
-        text: what the library said. short: whether that was of memory. An illegal address, a failed
-        assertion on the device and the like break the context for good: the driver is asked, as
-        libraries tell it in words of their own or not at all. Waits for what executes there.
+        text: what the library said. short: whether that was of memory. Waits for what executes
+        there.
         """
+        # An illegal address, a failed assertion on the device and the like break the context for
+        # good. Libraries tell that in words of their own or not at all, so the driver is asked.
         if self.health.lost is None:
             try:
                 with CAPTURING:
@@ -251,7 +251,7 @@ class PinnedMemory(WatchedHost):
 
     def unregister_all(self) -> None:
         """Undo `register` for all that is registered. Safe to call twice."""
-        for memory in [*self._pinned.values()]:
+        for memory in [*self._pinned.values()]:  # a copy: each goes as it is unpinned
             self._unpin(memory)
 
     def _obtain(self, nbytes: int) -> NDArray[np.uint8]:

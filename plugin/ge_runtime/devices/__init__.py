@@ -1,6 +1,6 @@
-"""Where memory comes from, and whether it is there: what all devices share; the host's memory.
+"""What all devices share: the base of their memory and their health; and the host's memory.
 
-A card's memory is in the room that knows the card.
+An accelerator's memory is in the package that knows it: `ascend`, `cuda`.
 """
 
 from ge_runtime.devices.memory import Buffer, Device, HostDevice, Watch, WatchedHost

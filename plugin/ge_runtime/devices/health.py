@@ -1,4 +1,4 @@
-"""Whether a device is there: known to all of this process, whatever way they reach it."""
+"""The health of devices: whether one is lost, for all of this process that use it."""
 
 from __future__ import annotations
 

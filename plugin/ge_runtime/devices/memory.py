@@ -1,4 +1,4 @@
-"""Memory of devices, allocated at load under labels and counted; the host's own among it."""
+"""Memory of devices: labelled buffers, allocated at load and counted; and the host's memory."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Device(ABC, Generic[Memory]):
                 ) from error
             self._live.add(buffer)
             self._allocations += 1
-            self._book(label, nbytes)
+            self._account(label, nbytes)
             if self._frozen:
                 self._note_late(label, nbytes)
             return buffer
@@ -156,10 +156,10 @@ class Device(ABC, Generic[Memory]):
                 raise DeviceFault(f"{buffer!r}: found a second free, expected one")
             (memory,), buffer._memory = buffer._memory, None
             self._live.discard(buffer)
-            self._book(buffer.label, -buffer.nbytes)
+            self._account(buffer.label, -buffer.nbytes)
             self._release(memory)
 
-    def _book(self, label: str, nbytes: int) -> None:
+    def _account(self, label: str, nbytes: int) -> None:
         self._used_bytes += nbytes
         total = self._allocated.pop(label, 0) + nbytes
         if total:

@@ -20,7 +20,7 @@ from ge_runtime.specs import Array
 
 
 class ServiceBackend:
-    """See `backend.DeviceBackend`: a device that the device service owns.
+    """The `DeviceBackend` of a device that the device service owns.
 
     Engines raise EngineLost while there is no service. What opens and prepares them tries once more
     with the next service.
@@ -49,7 +49,7 @@ class ServiceBackend:
             "means": physical_device(device, os.environ),
         }
         self.memory: Final = SharedMemory(device, self)
-        arenas = _Arenas(self.memory)
+        arenas = _Arenas(self.memory)  # restored before engines, whose tensors lie in them
         self._client = ReconnectingClient(device, hello, timeouts or Timeouts(), [arenas])
         self.kind: Final = self._client.kind
         self.hardware: Final = self._client.hardware
@@ -102,7 +102,7 @@ class ServiceBackend:
 
 
 class _Arenas:
-    """The arenas, for the next service. See `Restorable`."""
+    """The arenas, to be announced to each next service."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory

@@ -88,6 +88,7 @@ class Channel:
 
     def send(self, packet: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send one packet. Raises PeerGone."""
+        # MSG_NOSIGNAL: a peer that has gone is an error here, and no SIGPIPE for the process.
         try:
             if descriptors:
                 socket.send_fds(self._socket, [packet], list(descriptors), socket.MSG_NOSIGNAL)
@@ -132,7 +133,7 @@ class Channel:
     ) -> tuple[Kind, bytes, list[int]]:
         """The next packet and the descriptors that it brings, the caller's to close.
 
-        Raises as `receive` does, and Starved; then no descriptor stays open.
+        Raises as `receive` does, and DescriptorsExhausted; then no descriptor stays open.
         """
         while True:
             try:
@@ -148,6 +149,7 @@ class Channel:
             if not length:
                 close_all(descriptors)
                 raise PeerGone("it closed the connection")
+            # The flags first: they say why a packet is not whole, which its length does not.
             try:
                 if flags & socket.MSG_TRUNC:
                     raise ProtocolError(

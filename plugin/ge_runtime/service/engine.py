@@ -1,4 +1,4 @@
-"""An engine in the device service, as its client has it, and its executions.
+"""The client's half of an engine in the device service, and of its executions.
 
 The service's half of an execution is in `execution_loop`.
 """
@@ -45,7 +45,7 @@ _TO_ALLOCATE: Final[BufferReference] = (NOWHERE, 0, ())
 
 
 class ServiceEngine:
-    """See `base.Engine`, `base.Limited` and `base.Remote`. Made by `ServiceBackend.open`.
+    """An engine in the device service, as its client has it. Made by `ServiceBackend.open`.
 
     Arrays in the backend's memory are read and written where they lie. Others are copied to and
     from memory that is kept for it: slower, and the same.

@@ -1,13 +1,14 @@
-"""Whose turn it is on a device that several processes share: facts and `now` in, decisions out.
+"""The fair queue: whose execution is next on a device that several processes share.
 
-No thread, no lock and no clock live here. The rule is start-time fair queuing (Goyal, Vin and
-Cheng, 1996): each client has a virtual time that advances by what its executions took, divided by
-their weight, and the waiting client of least virtual time is next. A client that comes, or comes
-back, starts at the time of those being served: it gets no credit for having been away. What an
-execution takes is known at its end; until then the expectation counts, then the truth.
+Facts and `now` in, decisions out: no thread, no lock and no clock live here. The rule is start-time
+fair queuing (Goyal, Vin and Cheng, 1996): each client has a virtual time that advances by what its
+executions took, divided by their weight, and the waiting client of least virtual time is next. A
+client that comes, or comes back, starts at the time of those being served: it gets no credit for
+having been away. What an execution takes is known at its end; until then the expectation counts,
+then the truth.
 
-Higher priorities go first, with a bound: an entry that was overtaken `bypass_limit` times by later
-ones of higher priority is due, and due entries go before all others, the oldest first.
+Higher priorities go first, with a bound: an entry that later ones of higher priority have bypassed
+`bypass_limit` times is due, and due entries go before all others, the oldest first.
 
 Executions take units of the device. Only the best entry is served: if its units are not free the
 device drains until they are, so none that needs much is passed by small ones for ever. When nothing
@@ -59,7 +60,7 @@ class QueueEntry:
     asked_at: float = 0.0
     began_at: float = 0.0
     """Once it runs or has run."""
-    overtaken: int = 0
+    bypassed: int = 0
     """Entries of higher priority that came later and began before it."""
 
     @property
@@ -116,7 +117,7 @@ class FairQueue:
         account = self._accounts.get(entry.client)
         if account is None:
             account = self._accounts[entry.client] = _Account(self._virtual_s)
-        elif not account.entries:
+        elif not account.entries:  # it comes back: no credit for having been away
             account.virtual_s = max(account.virtual_s, self._virtual_s)
         account.entries += 1
         if not self._waiting and self._is_free(entry) and entry.units <= self.free:
@@ -133,6 +134,7 @@ class FairQueue:
         self.free += entry.units
         self._exclusive.discard(entry.exclusive)
         account = self._accounts[entry.client]
+        # `_begin` has counted the expectation: what is left is its error.
         account.virtual_s += _share(entry, took_s - entry.expected_s)
         self._end(entry)
         return self._serve(now)
@@ -168,7 +170,7 @@ class FairQueue:
                 break
             index = self._waiting.index(best)
             for passed in self._waiting[:index]:
-                passed.overtaken += passed.priority < best.priority
+                passed.bypassed += passed.priority < best.priority
             del self._waiting[index]
             self._begin(best, now)
             begun.append(best)
@@ -176,7 +178,7 @@ class FairQueue:
 
     def _rank(self, entry: QueueEntry) -> tuple[bool, float, float, float]:
         # Among equals `min` takes the first, which came first.
-        if entry.overtaken >= self._bypass_limit:
+        if entry.bypassed >= self._bypass_limit:
             return False, 0.0, 0.0, entry.asked_at
         return True, -entry.priority, self._accounts[entry.client].virtual_s, 0.0
 

@@ -1,4 +1,4 @@
-"""The shell around `fair_queue.FairQueue`: locks, blocks, wakes and raises; it decides nothing."""
+"""The fair scheduler: the threads and locks around `fair_queue.FairQueue`, which decides."""
 
 from __future__ import annotations
 

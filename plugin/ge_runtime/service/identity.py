@@ -77,6 +77,7 @@ def ensure_same_files(paths: Sequence[Path], seen: Sequence[Sequence[int]], cont
     seen, content: what that process says of them. Files of equal content are as good as the same,
     but those whose weights are in other files must be the same.
     """
+    # One digest for each file, joined as `ModelCache` does.
     for path, there, whole in zip(paths, seen, content.split("-"), strict=True):
         # Read only if the files differ: a large model's content takes seconds.
         if file_identity(path) != there and ContentHashes().of(path) != whole:
@@ -107,6 +108,7 @@ def _read(path: Path) -> tuple[str, bool]:
     with path.open("rb", buffering=0) as file:
         while part := file.read(_PART_BYTES):
             digest.update(part)
+            # The seam, too: the words may stand across the border of two parts.
             external = external or _EXTERNAL in part or _EXTERNAL in seam + part[: len(_EXTERNAL)]
             seam = part[-len(_EXTERNAL) :]
     return digest.hexdigest(), external and path.suffix == ".onnx"

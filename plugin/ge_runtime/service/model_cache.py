@@ -87,7 +87,7 @@ class CachedModel:
         self.memory.free_all()
 
     def intermediates(self, shapes: Shapes) -> Intermediates | None:
-        """See Engine: analysed once for all clients of the model."""
+        """As `Engine.intermediates`; analysed once for all clients of the model."""
         key = repr(sorted(shapes.items()))
         with self.preparing:
             if key not in self.analysed:
@@ -129,6 +129,7 @@ class ModelCache:
         contents = [self._contents.of(artifact.path) for artifact in artifacts]
         stems = [artifact.path.stem for artifact in artifacts]
         engines = [artifact.engine for artifact in artifacts]
+        # Stems as well: stages are known by them.
         key: Hashable = (*zip(contents, stems, engines, strict=True), threads, *outputs)
         if not self._shares_engines:
             return self._open((next(self._numbers), key), artifacts, threads, outputs, contents)
@@ -179,7 +180,7 @@ class ModelCache:
             if model.users:
                 return
             del self._models[model.key]
-        model.close()
+        model.close()  # without the lock: it may take long
 
     def prepare(self, model: CachedModel, largest: Sequence[Shapes]) -> None:
         """Have executions up to these shapes find what they need.

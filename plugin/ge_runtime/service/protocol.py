@@ -1,4 +1,4 @@
-"""What clients and the device service say to each other, as bytes: values in, values out.
+"""The protocol between clients and the device service: messages to bytes and back.
 
 A message is one packet of a SOCK_SEQPACKET connection, so none is ever seen by halves. All begin
 with the same header. CONTROL is JSON. LARGE is JSON too large for a packet, in a file without a
@@ -262,7 +262,7 @@ class Done:
     allocated: tuple[tuple[int, BufferReference], ...] = ()
     """Outputs that the engine allocated: they are in the file whose descriptor comes along."""
     fault: Sequence[str] | None = None
-    """See `fault_of`; None if all went well."""
+    """As `fault_of` reads it; None if all went well."""
 
 
 def pack_run(sequence: int, within_s: float, layout: bytes) -> bytes:

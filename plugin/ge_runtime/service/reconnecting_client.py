@@ -1,7 +1,7 @@
-"""Keeps a client connected to its device's service: watches it, and has the next one after it.
+"""Keeps a client connected to its device's service: watches it, and reconnects to the next one.
 
-When the service is lost, whoever talks to it is told so at once, and a thread has it back: it
-starts the next service, and gives it all that the client had in the last one.
+When the service is lost, whoever talks to it is told so at once. A thread starts the next service,
+and gives it all that the client had in the last one.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ReconnectingClient:
             try:
                 return self._once(say)
             except EngineLost:
-                self._have_it_back()
+                self._reconnect()  # here and now: the thread may wait between two attempts
                 return self._once(say)
 
     def talk_once(self, say: Callable[[Connection], None]) -> None:
@@ -194,7 +194,7 @@ class ReconnectingClient:
     # ------------------------------------------------------------------------------- the thread
 
     def _keep(self) -> None:
-        """Watch the service, and have it back when it is lost; until the end."""
+        """Watch the service, and reconnect when it is lost; until the end."""
         delay_s, since = self._timeouts.retry_s, time.monotonic()
         while not self._closed:
             with self._changing:
@@ -212,7 +212,7 @@ class ReconnectingClient:
                 self._wake.wait(delay_s)
                 delay_s = min(2 * delay_s, self._timeouts.most_retry_s)
                 with self._talking:
-                    self._have_it_back()
+                    self._reconnect()
             since = time.monotonic()
 
     def _watch(self, connection: Connection) -> None:
@@ -235,7 +235,7 @@ class ReconnectingClient:
         if self._leaving and self.connection is None:
             raise _Unwanted("its client lets go of something")
 
-    def _have_it_back(self) -> None:
+    def _reconnect(self) -> None:
         """One attempt, unless it is there. Raises nothing. Belongs to who talks."""
         if self.connection is not None or self._closed:
             return
@@ -246,6 +246,7 @@ class ReconnectingClient:
             connection = self._reach()
             for restorable in self._restorables:
                 restorable.restore(connection)
+            # Only now: what executes must find its engine in the new service.
             with self._changing:
                 self.connection = connection
                 self.pid, self._log_path = connection.pid, connection.log
@@ -279,6 +280,7 @@ class ReconnectingClient:
     # --------------------------------------------------------------------------------- its forks
 
     def close_in_fork(self) -> None:
+        # New ones: threads that are not in the fork may have them, for ever.
         self._talking, self._changing = Lock(), Lock()
         if self._closed:
             return

@@ -70,7 +70,9 @@ class RuntimeFolder:
         return cls(path, descriptor)
 
     def address(self, device: str) -> str:
-        """What to connect or bind to. Short, however long the folder's path is."""
+        """What to connect or bind to."""
+        # Through the descriptor: a socket's path has 108 bytes (unix(7)), and nobody can put
+        # another folder in its place.
         return f"/proc/self/fd/{self.descriptor}/{file_name(device)}.sock"
 
     def file(self, device: str, ending: str) -> Path:

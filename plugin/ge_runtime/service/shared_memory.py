@@ -36,6 +36,7 @@ _MOST_SPARE: Final = ALIGNMENT
 """Bytes beyond its own that a tensor takes, for where it may begin."""
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+"""Of the size alone: both sides write."""
 _NO_MORE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
 """What a process gets that has all it may have."""
 

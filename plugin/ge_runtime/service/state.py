@@ -140,6 +140,7 @@ class ServiceState:
         """The machine's own name of the device: clients must mean the same."""
         self.clock = clock
         self.started_at = clock.now()
+        # The CPU's units are its cores: see `units`.
         self.scheduler = FairScheduler(cores if device == "cpu" else _CARD_UNITS, clock)
         self.end = end
         self._open_backend = open_backend
@@ -258,7 +259,7 @@ class ServiceState:
     # ------------------------------------------------------------------------------- statistics
 
     def stats(self) -> Json:
-        """All that an operator can look at, see `ge-runtime top`.
+        """All that an operator can look at, see `ge-runtime top`, which prints it as it is.
 
         Times are seconds, sizes bytes; what counts, counts from the start.
         """
