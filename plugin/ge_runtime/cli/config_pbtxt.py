@@ -72,6 +72,7 @@ def read_runtime_config(path: Path) -> RuntimeConfig:
     are taken to be such, as no graph makes them. Raises ConfigFault, or OSError, as above.
     """
     config = read_model_config(path)
+    # Looked at before it is parsed: whether an output of BYTES is an error depends on this.
     outputs, parameters = config.get("output"), config.get("parameters")
     passes = parameters if isinstance(parameters, Mapping) else {}
     derived = [
@@ -147,6 +148,7 @@ _LISTS: Final = (
     "instance_group",
     "gpus",
 )
+"""Repeated fields of the schema: lists even where the text has one value."""
 _MAP: Final = "parameters"
 """Each entry is a message of `key` and `value`."""
 

@@ -83,7 +83,7 @@ def _thinned(edge: Array, corners: int, axes: int) -> Array:
     Evenly spread in their logarithms: in each of many steps of equal ratio the largest is kept,
     so the last of all always is.
     """
-    most = int(corners ** (1 / axes) + 1e-9)
+    most = int(corners ** (1 / axes) + 1e-9)  # more than rounding: 64 ** (1 / 3) is below 4
     if len(edge) <= most:
         return edge
     height = np.log(edge / edge[0])

@@ -1,4 +1,4 @@
-"""Plans of gears, for people and programs: optimum beside baselines, and each gear's use."""
+"""Reports on gears, as text and JSON: the optimum beside baselines, and each gear's use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How often which sizes occur: read from a file, or recorded while serving.
+"""Histograms of sizes, recorded while serving and saved; gears are chosen from them.
 
-What gears are chosen from. Reading what other programs write is in `sources`.
+Files of other programs are read by `histogram_files`.
 """
 
 from __future__ import annotations
@@ -161,6 +161,8 @@ class Histogram:
         """
         counts, steps = self._snapshot()
         entries = [[*sizes, count] for sizes, count in sorted(counts.items())]
+        # A name for each process and thread: instances of a model may save at the same time. In
+        # the same folder, so that the rename replaces the file at once.
         scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
             scratch.write_text(
@@ -190,7 +192,7 @@ class Histogram:
         if steps is not None:
             if not _are_whole(steps, len(axes)):
                 raise ValueError(f"steps: found {steps!r}, expected one for each of {axes}")
-            histogram._steps = tuple(steps)
+            histogram._steps = tuple(steps)  # before the counts, which `add` rounds to them
         if not isinstance(entries, list):
             raise ValueError(f"counts: found {entries!r}, expected a list")
         for index, entry in enumerate(entries):
@@ -210,7 +212,7 @@ class Histogram:
             distinct = [len(set(column)) for column in zip(*self._counts, strict=True)]
             widest = distinct.index(max(distinct))
             steps = list(self._steps)
-            steps[widest] *= 2
+            steps[widest] *= 2  # a multiple of the step before: what was rounded needs no original
             self._coarsen(tuple(steps))
 
     def _coarsen(self, steps: tuple[int, ...]) -> None:

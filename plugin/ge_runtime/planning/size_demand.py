@@ -53,7 +53,7 @@ class SizeDemand:
                 f"histogram: found {len(sizes)} distinct sizes, none within the limit "
                 f"{size_text(limit)}, expected at least one"
             )
-        inside = np.minimum(sizes[within], limit)
+        inside = np.minimum(sizes[within], limit)  # what rounding took over the limit
         beyond = int(counts[~within].sum())
         return cls(histogram.axes, limit, align, inside, counts[within], beyond)
 

@@ -1,4 +1,4 @@
-"""What a request's answer is by a second implementation, and whether another answer agrees with it.
+"""Expected answers by a second implementation, and how answers are compared with them.
 
 The graph is executed on one request by itself, at the gear that it has alone. Its inputs are laid
 out row by row, straight from the words of the configuration, and its results are cut the same way:

@@ -123,6 +123,7 @@ class RequestGenerator:
         rows, largest = 0, dict.fromkeys(self._config.limits, 1)
         for _ in range(rng.integers(2, MOST_REQUESTS + 1)):
             own_rows, sizes = self._shape(rng)
+            # As if all of them shared one execution, padded to the largest.
             together = {axis: max(size, largest[axis]) for axis, size in sizes.items()}
             if (rows + own_rows) * self._elements(together) <= self._most:
                 rows, largest = rows + own_rows, together

@@ -92,6 +92,7 @@ def convert(name: str, text: str, options: ConvertOptions) -> Conversion:
         keep=lambda key: key in kept and kept[key] == given.get(key),
         more={**{key: value for key, value in kept.items() if given.get(key) != value}, **made},
     )
+    # Read as at load, but only if nothing is wrong so far: its errors would follow from that.
     problems = [str(problem) for problem in report.problems] or _refused(name, new)
     problems += [f"--drop {each}: found nothing to drop" for each in _unused(report)]
     return Conversion(new, report.notes, problems)
@@ -226,6 +227,7 @@ def edit_config(
         elif field.name == "parameters":
             kept = [keep(_key(text[each.start : each.end])) for each in field.values]
             edits += [(*_line(text, *span), "") for span in _removed(field, kept)]
+    # From the end, so that places before an edit stay what they are.
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     if more and not text.endswith("\n"):

@@ -68,7 +68,7 @@ def read_open_dims(
         why = f"{SHAPE} has {count} open dim(s), and each gear lists one value for each"
         report.require(parameter, value, why, "write e.g. 1,64;8,64 for two gears of two")
         return []
-    values = iter(zip(*gears, strict=True))
+    values = iter(zip(*gears, strict=True))  # one for each -1: its size in every gear
     declared = {tensor.name: tensor.dims for tensor in inputs}
     columns = []
     for name, shape in shapes.items():  # gears list their values in this order
@@ -241,6 +241,7 @@ def _gears(tables: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         place = joint.index(axis)
         own = {row[place] for row in rows}
         rest = {row[:place] + row[place + 1 :] for row in rows}
+        # As many as all combinations of the two, so it is all of them.
         if len(rows) == len(own) * len(rest) and len(joint) > 1:
             parameters[f"gears.{axis}"] = ", ".join(map(str, sorted(own)))
             rows, joint = rest, [*joint[:place], *joint[place + 1 :]]

@@ -269,6 +269,7 @@ def _acl(machine: Machine) -> Finding:
 
 def _acl_cure(error: str) -> str:
     """What helps where `import acl` failed so."""
+    # The driver's libraries first: where they lack, "cannot open shared object" is told as well.
     if "libascend_hal" in error or "libdrv" in error:
         return f"`export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{_DRIVER_FOLDERS}`; install the driver"
     if "Permission denied" in error:

@@ -1,4 +1,4 @@
-"""What checks find of a machine, what of it counts, and how it is shown."""
+"""Findings about a machine: their states, which of them count, and the report."""
 
 from __future__ import annotations
 

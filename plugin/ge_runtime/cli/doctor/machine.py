@@ -1,4 +1,4 @@
-"""What a machine is, as plain values, and how they are read.
+"""The facts about a machine, as plain values, and how they are read.
 
 Nothing here is judged. A value is None or empty where there is nothing to read.
 """
@@ -110,6 +110,7 @@ _NVIDIA_SMI: Final = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--fo
 
 def read_machine(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Machine:
     """The machine below `root`, and the Python that runs this. Takes as long as its imports."""
+    # Two at a time: each is a process that imports a large library.
     with ThreadPoolExecutor(max_workers=2) as trials:
         imports = dict(zip(TRIED_MODULES, trials.map(try_import, TRIED_MODULES), strict=True))
     service_folder = runtime_folder(environment, os.geteuid())
@@ -119,7 +120,7 @@ def read_machine(root: Path = Path("/"), environment: Mapping[str, str] = os.env
         groups=frozenset(filter(None, map(_group_name, {os.getegid(), *os.getgroups()}))),
         environment={name: environment[name] for name in VARIABLES if name in environment},
         packages={
-            re.sub(r"[-_.]+", "-", each.name).lower(): each.version
+            re.sub(r"[-_.]+", "-", each.name).lower(): each.version  # names as PEP 503 compares
             for each in distributions()
             if each.name
         },

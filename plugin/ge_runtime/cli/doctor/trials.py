@@ -1,4 +1,4 @@
-"""Modules and commands, each tried in a process of its own: a crash or a hang harms nobody else."""
+"""Trials: imports and commands, each in a process of its own that may crash or hang."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ os._exit(0)  # how libraries end is their own affair
 
 
 def try_import(module: str, timeout_s: float = TIMEOUT_S) -> Trial:
-    """Import one of MODULES in a new process, and ask it what there is to know."""
+    """Import one of TRIED_MODULES in a new process, and ask it what there is to know."""
     command = [sys.executable, "-c", _PROGRAM, module, _QUESTIONS[module]]
     trial, printed = run_command(command, timeout_s)
     if trial.outcome is not Outcome.DONE:

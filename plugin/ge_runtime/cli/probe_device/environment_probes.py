@@ -1,4 +1,4 @@
-"""Probes of what is around a model: versions, Python's lock, host memory, GE-PY and torchair."""
+"""Probes of a model's environment: versions, Python's lock, host memory, GE-PY and torchair."""
 
 from __future__ import annotations
 
@@ -137,6 +137,7 @@ def registered_memory(session: ProbeSession) -> Answer:
     os.truncate(file, _COPY_BYTES)
     view = np.frombuffer(mmap.mmap(file, _COPY_BYTES), np.uint8)
     address, found = view.ctypes.data, {}
+    # Shared memory, as the device service registers, and not memory of this process alone.
     ways: dict[str, tuple[str, tuple[int, ...]]] = {
         "not registered": ("", ()),
         "host_register MAPPED": ("rt.host_register", (_MAPPED,)),

@@ -124,6 +124,8 @@ class RollingConv:
 
 def onnx_file(graph: Graph) -> bytes:
     """Its .onnx file."""
+    # The numbers are those of the fields in onnx.proto3: of NodeProto, TensorProto, ValueInfoProto,
+    # GraphProto and ModelProto.
     names = ["x", *(f"moved_{layer}" for layer in range(1, graph.layers)), "y"]
     nodes = [
         _message((1, taken), (1, "permutation"), (2, made), (3, f"to_{made}"), (4, graph.operator))
@@ -146,6 +148,7 @@ def exact_input(shape: Sequence[int]) -> NDArray[np.float32]:
 
     In C order a smaller one is how a larger one begins.
     """
+    # FP16 has all whole numbers up to 2048.
     return (np.arange(math.prod(shape), dtype=np.float32) % 1999).reshape(shape)
 
 

@@ -1,4 +1,4 @@
-"""Probes of models and executions: where they lie, how they load, what is refused and costs."""
+"""Probes of models and executions: their memory, loads, refused calls and costs."""
 
 from __future__ import annotations
 

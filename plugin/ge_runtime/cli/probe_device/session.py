@@ -125,6 +125,7 @@ class ProbeSession:
     def call(self, name: str, *arguments: Anything) -> Anything:
         """The value, or values, before a return code of 0. Raises DriverFault."""
         answer = self.raw(name, *arguments)
+        # The code is the last of a tuple, or all there is.
         *values, code = answer if isinstance(answer, tuple) else (answer,)
         self._checker.status(f"acl.{name}", code)
         return values[0] if len(values) == 1 else values
@@ -137,6 +138,7 @@ class ProbeSession:
 
     def start(self, name: str, *arguments: str) -> ProbeProcess:
         """Another probe, beside this one."""
+        # No family of its own: it is in this one's process group, and is killed with it.
         return ProbeProcess(name, self.device, self.folder, *arguments, family=False)
 
     # -- things ------------------------------------------------------------------------------------
