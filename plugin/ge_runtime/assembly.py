@@ -27,6 +27,7 @@ from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.executor import BatchRules, Executor, warm_up
 
 if TYPE_CHECKING:
+    # Loaded by models that have a pool: see `_join_pool`.
     from ge_runtime.workspace.pool import Membership
 
 

@@ -85,6 +85,8 @@ def _read(node: ast.expr) -> Term:
         raise ValueError("no axis to be subtracted: a size must not fall when an axis grows")
     if isinstance(node.op, ast.FloorDiv) and (varies or _least(right) < 1):
         raise ValueError("divisors that are fixed and at least 1")
+    # A factor that grows must not meet one below 0. `_least` is the least of either, since what was
+    # read so far never falls.
     if isinstance(node.op, ast.Mult) and (
         (varies and _least(left) < 0) or (any(_axes(left)) and _least(right) < 0)
     ):

@@ -201,6 +201,7 @@ class Runtime:
                 return
             self._open = False
             self._idle.wait_for(lambda: not self._batches)
+        # The reverse of how they were opened: engines work in the backends' memory.
         self._dispatcher.close()
         for executor in self._parts.executors:
             executor.close()
@@ -232,6 +233,7 @@ class Runtime:
             self._counts.add(Counts(refused=1, gear_misses=missed))
             return fault
         if self.config.histogram is not None:
+            # What an execution needs for it, not the size of its tensors: gears hold the former.
             self._recorded.add((block.rows, *(block.needs[axis] for axis in self.config.limits)))
         return block
 
@@ -245,6 +247,8 @@ class Runtime:
 
     def _record(self, path: Path) -> None:
         """Add the sizes of this run to those in the file, other instances' among them."""
+        # Read and written in two steps: of instances that close at the same moment one's sizes may
+        # be lost, but never a part of the file.
         with suppress(FileNotFoundError, HistogramFault):
             self._recorded.merge(Histogram.load(path))
         try:

@@ -102,6 +102,7 @@ class MetricsExporter:
 
     def note(self) -> None:
         """Something was counted: it goes out within INTERVAL_S."""
+        # First without the lock: this is called after each request batch.
         if self._timer is None:
             with self._arming:
                 if self._timer is None and not self._closed:
@@ -127,7 +128,7 @@ class MetricsExporter:
 
     def _fire(self) -> None:
         with self._arming:
-            self._timer = None
+            self._timer = None  # before the export: what is counted meanwhile arms the next
         self.export()
 
     def _export(self) -> None:
@@ -141,7 +142,7 @@ class MetricsExporter:
                 self._gears[gear] = self._gears_family.Metric(labels={**self._labels, "gear": gear})
             self._gears[gear].increment(launches)
         for rows, launches in fresh.launch_rows.items():
-            for _ in range(launches):
+            for _ in range(launches):  # `observe` takes one value at a time
                 self._rows.observe(rows)
         for name, value in self._read_gauges().items():
             self._gauges[name].set(value)

@@ -134,6 +134,7 @@ class Layout(Geometry):
         counts = np.full(self.rows, fixed, np.int64)
         for axis in spec.axes:
             counts *= self.lengths[axis]
+        # A row of padding is a request of one row: see `requests`.
         starts = [span.start for span in self.spans]
         return np.add.reduceat(counts, [*starts, *range(self.filled, self.rows)])
 
@@ -154,15 +155,17 @@ def gather(layout: Layout, spec: TensorSpec, pad: np.generic, batch: Array) -> N
     if all(row == full for row in ends[: layout.filled]) and all(
         part.shape[1:] == batch.shape[1:] for part in parts
     ):
+        # No row is shorter than the batch: one call for all.
         np.concatenate(parts, out=batch[: layout.filled])
     else:
         positions = positions_of(spec)
         left: np.generic | None = pad
         if batch.nbytes <= len(batch) * _SMALL:
             batch[...] = pad
-            left = None
+            left = None  # nothing to be filled row by row
         for span, part in zip(layout.spans, parts, strict=True):
             own, target = ends[span], batch[span]
+            # Most requests have one row, or rows that end alike: these are one copy.
             if own.count(own[0]) == len(own):
                 place(part, positions, own[0], left, target)
             else:

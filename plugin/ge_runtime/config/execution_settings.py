@@ -130,6 +130,7 @@ def read_cost(parameters: Parameters, errors: ConfigErrors) -> tuple[float, floa
     given = [part.partition("=") for part in split_names(text)]
     if sorted(name.strip() for name, _, _ in given) == sorted(_COSTS):
         costs = {name.strip(): _seconds(number, _COSTS[name.strip()]) for name, _, number in given}
+        # What is no number is nan, which fails every comparison.
         if all(0 <= cost < math.inf for cost in costs.values()):
             return costs["launch_us"], costs["element_ns"], costs["element2_ns"]
     expected = "'calibrate', or numbers of at least 0 as in 'launch_us=120, element_ns=35.2, "

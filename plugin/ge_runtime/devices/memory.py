@@ -86,6 +86,7 @@ class Device(ABC, Generic[Memory]):
         if nbytes < 0:
             raise ValueError(f"'{label}': found {nbytes} bytes, expected 0 or more")
         with self._lock:
+            # Before the bytes are asked for: a refusal would not tell how much there is.
             available = self._available()
             if available is not None and nbytes > available:
                 raise OutOfMemory(
@@ -108,7 +109,7 @@ class Device(ABC, Generic[Memory]):
 
     def free_all(self) -> None:
         """Free all live buffers. Safe to call twice."""
-        for buffer in tuple(self._live):
+        for buffer in tuple(self._live):  # a copy: each leaves the set as it is freed
             buffer.free()
 
     def freeze(self) -> None:

@@ -179,7 +179,7 @@ class GeSessionEngine:
 
     def device_io_bytes(self) -> int:
         """In no plan, where sizes are open."""
-        largest = (self._shapes or [{}])[-1]
+        largest = (self._shapes or [{}])[-1]  # `shapes_of` sorts them by elements
         dtypes = {tensor.name: tensor.dtype for tensor in self._signature.inputs}
         return sum(
             int(np.prod(dims)) * dtypes[name].numpy.itemsize for name, dims in largest.items()

@@ -170,6 +170,7 @@ def _shapes(dims: Mapping[str, tuple[Dim, ...]], fixed: Mapping[str, int]) -> st
 
 def _image_layout(tensors: list[tuple[Dim, ...]], axes: set[str]) -> str | None:
     """NCHW or NHWC, if only the H and W of one such tensor have gears."""
+    # The option takes pairs of height and width, and nothing else that changes: rows neither.
     changing = [dims for dims in tensors if axes & set(map(str, dims))]
     if len(changing) != 1 or len(changing[0]) != _IMAGE_RANK or len(axes) != 2:
         return None

@@ -231,7 +231,7 @@ def connect(device: str, folder: RuntimeFolder, check: Callable[[], None]) -> tu
         raise _unreachable(device, error) from error
     close_in_forks(channel)
     try:
-        pid, uid = channel.connect(folder.address(device), check)
+        pid, uid = channel.connect(folder.address(device), check)  # the kernel's word for both
         if uid != os.geteuid():
             raise ServiceFault(f"found a device service of user {uid}, expected one of this user")
     except BaseException as error:
@@ -280,6 +280,7 @@ def _kill(pid: int) -> bool:
     try:
         process = os.pidfd_open(pid)
         try:
+            # SIGKILL: SIGTERM is handled by the thread that may hang.
             signal.pidfd_send_signal(process, signal.SIGKILL)
         finally:
             os.close(process)

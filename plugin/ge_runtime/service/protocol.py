@@ -118,6 +118,7 @@ def unframed(packet: bytes | memoryview) -> tuple[Kind, bytes]:
         raise ProtocolError(f"found {magic!r} at the start of a message, expected {_MAGIC!r}")
     if version != VERSION:
         raise ProtocolError(f"found version {version} of the protocol, expected {VERSION}")
+    # Packets come whole, but one that is larger than the receiver's buffer is cut off silently.
     if length != len(packet) - HEADER_BYTES:
         raise ProtocolError(
             f"found {len(packet) - HEADER_BYTES} bytes of a message, expected {length}"

@@ -106,6 +106,7 @@ def check(
             expected = [_expected(reference, request) for request in batch]
             requests += len(batch)
             for place, trial in enumerate(trials):
+                # Each way of executing meets both bytes, in turn.
                 examined = _RequestBatch(batch, expected, _BYTES[(begun + place) % len(_BYTES)])
                 groups, failure = trial.run(examined, rng, begun)
                 executions += len(groups)

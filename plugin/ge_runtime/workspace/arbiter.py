@@ -88,6 +88,7 @@ class Arbiter:
 
     def withdraw(self, waiter: Waiter, now: float) -> Sequence[Waiter]:
         """End a waiter whose user has left, whether it waits or was granted meanwhile."""
+        # Granted after its user had last looked: the bytes go to others.
         if waiter.outcome is Outcome.GRANTED:
             self._cancelled += 1
             ended = self.release(waiter, now)

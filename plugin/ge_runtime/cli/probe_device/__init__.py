@@ -66,7 +66,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     facts = _device_facts(given.device)
-    Atc.find()
+    Atc.find()  # raises before the first question: nearly all need a model of its making
     if given.json is not None:
         given.json.touch()  # before minutes of questions whose answers would have no place
     soc = facts["soc"]
