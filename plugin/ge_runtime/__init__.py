@@ -1,4 +1,4 @@
-"""Executes compiled graphs: requests of any sizes in, a few planned executions, answers out.
+"""The runtime of compiled graphs: requests of any sizes share executions in planned memory.
 
 Models in Triton use `ge_runtime.adapters.triton`; everything else starts at `Runtime.open`.
 """

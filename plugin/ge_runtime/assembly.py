@@ -1,4 +1,4 @@
-"""Opens all that a runtime consists of, each part before those that need it."""
+"""Opens all parts of a runtime, each before those that need it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runtime counts: plain numbers, no exporter.
+"""The counts of the runtime, as plain numbers.
 
 `docs/runtime.md` says what each means; `adapters.metrics_exporter` gives them to Triton. Fields
 have the names of the metrics, which stay as they are: there, a launch is an execution, and the

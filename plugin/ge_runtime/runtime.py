@@ -1,4 +1,4 @@
-"""One open graph that answers batches of requests of any sizes."""
+"""The runtime: one open graph that answers batches of requests of any sizes."""
 
 from __future__ import annotations
 

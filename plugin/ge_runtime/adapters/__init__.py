@@ -1,1 +1,1 @@
-"""Where the runtime meets a server's own objects."""
+"""Adapters between the runtime and the objects of Triton's Python backend."""

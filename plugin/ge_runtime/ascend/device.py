@@ -1,4 +1,4 @@
-"""One Ascend device as this process has it open: contexts, waits, and whether it is lost.
+"""An open Ascend device: its contexts, waits for its streams, pinned memory, and its loss.
 
 All that works on the device, its memory and its executors, is built on this. A device that is lost
 is left alone: no call is made on it any more, as it might not return, and nothing is given back

@@ -1,4 +1,4 @@
-"""What is loaded on a card: an executor's models with their workspace, and the weights they share.
+"""The models loaded on a card's executors, their workspace, and the weights that they share.
 
 Weights are once on a card for each content of a file, whichever executors execute it. Workspace is
 one block for all models of an executor.

@@ -1,4 +1,4 @@
-"""One graph in a session of GE on a card: its arena, its stream, and the way of tensors there.
+"""One graph in a session of GE on a card: its arena, its stream, and its executions.
 
 After a failed execution comes a new session on a new stream, with the graph compiled again. Only
 the context stays the same: sessions take streams of the device's own alone, which all of the

@@ -1,4 +1,4 @@
-"""pyACL's return codes: what they mean to whoever made the call, and the error that tells them.
+"""pyACL's return codes: what they mean to the caller, and the error that they become.
 
 The numbers are CANN's own (acl_base_rt.h, ge_error_codes.h). What follows from one is an inference
 from their documentation, made on no device; it errs on the side of trusting the device less.

@@ -1,4 +1,4 @@
-"""What an execution costs: a model of three coefficients, and its calibration at load.
+"""The cost model of executions: three coefficients, and their calibration at load.
 
 Whoever calibrates executes and reads the clock. What is timed, when enough time was spent, and
 what follows from the times is decided here, by numbers alone.

@@ -1,4 +1,4 @@
-"""Rows laid one after the other along one axis, without padding between them, and back again.
+"""Packing: rows end to end along one axis, without padding between them, and back again.
 
 A packed tensor is [total, ...]: it has the packed axis first and no dimension for rows. Where
 each row begins is told by offsets (`Layout.offsets`). What a gear leaves behind the last row

@@ -1,4 +1,4 @@
-"""Which requests of a batch are executed together, at which gears, and in which order.
+"""The batch partitioner: which requests are executed together, at which gears, in which order.
 
 The batch is sorted and cut into runs of neighbours, each of them one execution. Dynamic
 programming finds the cuts of least predicted time. Numbers only: no clock is read here, no tensor

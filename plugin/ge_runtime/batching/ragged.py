@@ -1,4 +1,4 @@
-"""Rows of many sizes laid into one batch, and its answers taken apart again.
+"""Ragged batches: rows of many sizes laid into one batch, and its answers taken apart again.
 
 A batch is [rows, *dims]. Along each axis it is at least as large as its longest row, and it may
 have more rows than its requests: what is no data is padding. Elements are copied once, from the

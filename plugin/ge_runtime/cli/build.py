@@ -177,7 +177,10 @@ class _StageShapes:
         self._parsed: dict[str, OnnxGraph | None] = {}
 
     def shapes(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Of all that stages take, from those of the model's inputs. Raises ArtifactFault."""
+        """The shapes of all that stages take, from those of the model's inputs.
+
+        Raises ArtifactFault.
+        """
         known = dict(inputs)
         for stage, signature in self._wiring.stages.items():
             handed = [t.name for t in signature.outputs if t.name in self._wiring.spans]

@@ -149,7 +149,7 @@ _OF_CAPTURES: Final = range(900, 910)
 
 
 class Gpu:
-    """One of them. Safe from any thread."""
+    """A GPU of this process. Safe from any thread."""
 
     def __init__(self, index: int, context: Context) -> None:
         self.index: Final = index
@@ -191,7 +191,7 @@ class Gpu:
 
 
 class Gpus:
-    """Those of a process, opened when they are asked for. Safe from any thread."""
+    """The GPUs of a process, opened when they are asked for. Safe from any thread."""
 
     def __init__(self, load: Callable[[], CudaDriver] = CudaDriver.load) -> None:
         self._load = load

@@ -1,4 +1,4 @@
-"""Which files of a version folder are executed, by which engines, and why."""
+"""The choice of artifacts: which files of a version folder are executed, by which engines."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-"""Of all inputs of a graph, by name."""
+"""The shapes of all inputs of a graph, by name."""
 
 
 @dataclass(frozen=True, slots=True)

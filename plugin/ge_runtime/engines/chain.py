@@ -49,7 +49,7 @@ class Wiring:
 
     stages: Mapping[str, Signature]
     signature: Signature
-    """Of the whole: the inputs that no stage gives, and all outputs of all stages.
+    """The signature of the chain: the inputs that no stage gives, and all outputs of all stages.
 
     Without symbols: each stage names sizes for itself alone.
     """

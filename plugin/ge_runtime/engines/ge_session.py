@@ -174,7 +174,7 @@ class GeSessionEngine:
         }
 
     def weights_bytes(self) -> int:
-        """Of the whole file: GE does not tell more."""
+        """The size of the file: GE does not tell that of its weights."""
         return self._path.stat().st_size
 
     def device_io_bytes(self) -> int:

@@ -326,7 +326,7 @@ class OnnxCudaEngine(OnnxEngine):
 
 
 def _options(index: int, workspace_bytes: int | None) -> dict[str, str]:
-    """Of the provider, as ONNX Runtime documents them."""
+    """The options of the CUDA provider, as ONNX Runtime documents them."""
     options = {
         "device_id": str(index),
         # By default the arena grows to the next power of two.

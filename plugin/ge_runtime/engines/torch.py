@@ -152,7 +152,7 @@ def import_torch() -> Torch:
 
 
 def import_torch_for(device: str, cure: str) -> Torch:
-    """The same for a device that needs it. cure: the command. Raises NoDevice, with both."""
+    """torch, for a device that needs it. cure: the command. Raises NoDevice, with both."""
     try:
         return import_torch()
     except (ImportError, OSError, RuntimeError) as error:  # of its libraries, of its back ends

@@ -58,9 +58,10 @@ Execute: TypeAlias = Callable[[Sequence[TorchTensor]], Mapping[str, TorchTensor]
 
 _log = logging.getLogger(__name__)
 
+# torch's allocator never learns that a failed capture is over: from then on it asks the graph, and
+# refuses the pool to other captures (`CUDAGraph::capture_end`). So the graph has to stay.
 _BROKEN: Final[list[CudaGraph]] = []
-"""Those whose capture failed. torch's allocator never learns that it is over: from then on it asks
-the graph, and refuses the pool to other captures (`CUDAGraph::capture_end`)."""
+"""The graphs whose capture failed."""
 
 DEVICE_TYPE: Final = "cuda"
 """torch's name for the kind of device."""

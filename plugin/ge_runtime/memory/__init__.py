@@ -1,1 +1,1 @@
-"""Memory as numbers (`lifetimes`, `plan`), then as bytes (`arena`). Planned at load."""
+"""Planned memory: the plan, as numbers (`lifetimes`, `plan`), and its use (`arena`)."""

@@ -1,4 +1,4 @@
-"""Buffers that are never live together share bytes: from lifetimes to offsets, as arithmetic.
+"""The packing of buffers by lifetimes: those that are never live together share bytes.
 
 Each buffer is put at the lowest offset where it meets none that is live with it. Which goes first
 decides how good that is, so a few orders are tried and bettered, until the peak is the least that

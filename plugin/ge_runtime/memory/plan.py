@@ -1,4 +1,4 @@
-"""What a model takes, in bytes, before any is allocated: integers only.
+"""The memory plan of a model, in bytes, before any is allocated.
 
 One gear is executed at a time, so gears share: the workspace, the memory for inputs and each slot
 for answers are as large as for the gear that needs most of it, and serve the others too.

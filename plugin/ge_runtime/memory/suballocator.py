@@ -1,4 +1,4 @@
-"""Pieces of one range of bytes, given out and taken back: integers only, no byte is touched."""
+"""A suballocator: offsets in one range of bytes, given out and taken back as integers alone."""
 
 from __future__ import annotations
 

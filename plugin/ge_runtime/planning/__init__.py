@@ -1,4 +1,4 @@
-"""Chooses gears from how often which sizes occur, and reports what they save.
+"""Gears chosen from histograms of sizes, and reports on what they save.
 
 Pure arithmetic on `Histogram`s, save reading and writing files and `gear_plot`.
 """

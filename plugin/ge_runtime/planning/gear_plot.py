@@ -1,4 +1,4 @@
-"""Pictures of a plan: where the sizes are, where the gears, and where the padding goes.
+"""Plots of a gear plan: where the sizes are, where the gears, and where the padding goes.
 
 The only module of this room that needs more than NumPy: matplotlib, imported when a picture is
 drawn.

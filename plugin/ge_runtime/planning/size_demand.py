@@ -1,4 +1,4 @@
-"""Sizes that gears have to hold, tables of gears, and how well given gears hold the sizes."""
+"""The sizes that gears have to hold, tables of gears, and how well gears hold the sizes."""
 
 from __future__ import annotations
 

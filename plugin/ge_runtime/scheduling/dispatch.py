@@ -1,4 +1,4 @@
-"""Which of several executors runs an execution: the one with the least rows before it.
+"""The dispatcher: each execution goes to the executor with the fewest rows before it.
 
 An executor is one engine on one device, running one execution at a time.
 """

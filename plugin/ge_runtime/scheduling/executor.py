@@ -208,7 +208,7 @@ class Executor:
         return batch if self._rules.batched else batch.reshape(batch.shape[1:])
 
     def _with_rows(self, spec: TensorSpec, result: Array, layout: Layout) -> Array:
-        """The opposite of `_bare`, for a result of the graph."""
+        """A result of the graph with a dimension for rows: what `_bare` takes away."""
         batch = result if self._rules.batched else result[None]
         if UNKNOWN in spec.dims:  # only there the engine chose the shape
             expected = layout.shape(spec)

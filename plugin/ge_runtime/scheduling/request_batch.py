@@ -1,4 +1,4 @@
-"""One batch of requests: who waits for their answers, and what becomes of its executions."""
+"""One batch of requests: its callers, its executions and its answers."""
 
 from __future__ import annotations
 

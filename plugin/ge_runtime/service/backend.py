@@ -1,4 +1,4 @@
-"""A device in another process, as a device backend: the device service's client."""
+"""The device backend of a device in another process: the device service's client."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def close_all(descriptors: Sequence[int]) -> None:
 
 
 def _descriptors_in(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    """Those that came with a message."""
+    """The descriptors that came with a message."""
     found = array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

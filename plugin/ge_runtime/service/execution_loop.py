@@ -48,7 +48,7 @@ _MOST_KNOWN: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class _Arguments:
-    """Of an execution."""
+    """The arrays of an execution."""
 
     inputs: Tensors
     outputs: Mapping[str, Array | None]

@@ -1,4 +1,4 @@
-"""Whether two processes mean the same file and the same device.
+"""The identity of files and devices across processes.
 
 Models of equal content share their weights, whatever their paths. Equal paths are different files
 where containers see different folders, and equal device numbers are different devices where

@@ -143,7 +143,7 @@ def pack_json(message: Json) -> bytes:
 
 
 def unpack_json(body: bytes) -> dict[str, Any]:
-    """The opposite. Raises ProtocolError if it is no object."""
+    """The message in such a body. Raises ProtocolError if it is no object."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -156,7 +156,7 @@ def unpack_json(body: bytes) -> dict[str, Any]:
 
 
 def signature_as_json(signature: Signature) -> Json:
-    """A signature, every tensor of it."""
+    """A signature as JSON."""
     return {
         side: [[t.name, t.dtype.value, t.dims, t.symbols] for t in tensors]
         for side, tensors in (("inputs", signature.inputs), ("outputs", signature.outputs))
@@ -164,7 +164,7 @@ def signature_as_json(signature: Signature) -> Json:
 
 
 def signature_of(message: Json) -> Signature:
-    """The opposite."""
+    """The signature in its JSON."""
 
     def tensors(side: str) -> tuple[GraphTensor, ...]:
         return tuple(
@@ -176,7 +176,7 @@ def signature_of(message: Json) -> Signature:
 
 
 def intermediates_as_json(intermediates: Intermediates | None) -> Json | None:
-    """What a graph holds, or None if nobody knows."""
+    """A graph's intermediate results as JSON; None if nobody knows them."""
     if intermediates is None:
         return None
     return {
@@ -186,7 +186,7 @@ def intermediates_as_json(intermediates: Intermediates | None) -> Json | None:
 
 
 def intermediates_of(message: Json | None) -> Intermediates | None:
-    """The opposite."""
+    """The intermediate results in their JSON."""
     if message is None:
         return None
     lifetimes = tuple(Lifetime(*one) for one in message["lifetimes"])
@@ -228,7 +228,7 @@ def fault_as_json(error: Exception) -> list[str]:
 
 
 def fault_of(message: Sequence[str]) -> RuntimeFault:
-    """The opposite; a class that is not known here is a RuntimeFault."""
+    """The fault in its JSON; of a class that is not known here, a RuntimeFault."""
     name, text, cause = message
     fault = _FAULTS.get(name, RuntimeFault)(text)
     fault.__cause__ = RemoteCause(cause) if cause else None
@@ -294,7 +294,10 @@ def pack_layout(
 
 
 def unpack_layout(data: bytes) -> ExecutionLayout:
-    """The opposite. Raises ProtocolError; whether arenas and outputs exist is not looked at."""
+    """The layout in its bytes; whether its arenas and outputs exist is not looked at.
+
+    Raises ProtocolError.
+    """
     try:
         given, wanted = _COUNTS.unpack_from(data)
         tensors, end = _unpack_tensors(data, _COUNTS.size, given + wanted)
@@ -322,7 +325,7 @@ def pack_done(done: Done) -> bytes:
 
 
 def unpack_done(body: bytes) -> Done:
-    """The opposite. Raises ProtocolError."""
+    """The end of an execution in the body of a DONE. Raises ProtocolError."""
     try:
         sequence, waited_s, took_s, failed, count = _DONE.unpack_from(body)
         allocated, end = _unpack_tensors(body, _DONE.size, count)

@@ -167,7 +167,7 @@ class ReconnectingClient:
         self._restorables.append(restorable)
 
     def remove(self, restorable: Restorable) -> bool:
-        """The opposite; whether it was there. Belongs to who talks."""
+        """Have the next service not have it; whether it was there. Belongs to who talks."""
         if restorable not in self._restorables:
             return False
         self._restorables.remove(restorable)

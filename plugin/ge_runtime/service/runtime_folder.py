@@ -1,4 +1,4 @@
-"""Where the device services of a user are found: the runtime folder and what is in it.
+"""The runtime folder: where the device services of a user are found.
 
     cpu.sock    where the service of the device `cpu` listens, while there is one
     cpu.lock    held by it for as long as it lives, with its number in it; the file stays, since

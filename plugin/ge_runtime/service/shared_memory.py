@@ -1,4 +1,4 @@
-"""Memory that a client and the device service both see: files without a name, of sealed sizes.
+"""Memory shared by a client and the device service: files without a name, of sealed sizes.
 
 The client makes one file for each buffer and sends its descriptor; both map it. Sizes are sealed,
 since the two do not trust each other: whoever shrank a file would kill who reads it (SIGBUS). With

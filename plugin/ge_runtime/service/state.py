@@ -1,4 +1,4 @@
-"""What a device service holds: its device's backend, the open models, and its clients' sessions.
+"""The state of a device service: its device's backend, the open models, its clients' sessions.
 
 Sessions and executions work on it from their threads; it knows neither of them, nor the server
 that accepts them.
@@ -201,7 +201,7 @@ class ServiceState:
     # --------------------------------------------------------------------------------- clients
 
     def clients(self) -> list[ClientSession]:
-        """Those there are."""
+        """The clients that are connected now."""
         with self._lock:
             return list(self._clients.values())
 

@@ -1,4 +1,4 @@
-"""What tests of code that uses ge_runtime need, and ge_runtime's own tests use."""
+"""Helpers for tests of code that uses ge_runtime, and for its own tests."""
 
 from ge_runtime.testing.clock import ManualClock
 

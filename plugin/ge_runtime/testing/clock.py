@@ -1,4 +1,4 @@
-"""Time that moves only when a test moves it, for threads that wait with deadlines."""
+"""A clock that moves only when a test moves it, for threads that wait with deadlines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes that executions need for a moment, shared by those that do not need them at once.
+"""Workspace pools: bytes shared by models that do not need them at the same time.
 
 `pool` gives leases in turn, decided by `arbiter`, and has the one pool of each device in this
 process.

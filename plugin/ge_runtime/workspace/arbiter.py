@@ -1,8 +1,9 @@
-"""Who gets the bytes of a pool, and when: facts and `now` in, decisions out.
+"""The arbiter of a workspace pool: who gets its bytes, and when.
 
-No thread, no lock and no clock live here. Waiters form one order, and only its head is served:
-higher priority first, among equals the one that came first. A waiter that needs much is therefore
-never passed by small ones that happen to fit: the pool lets itself drain until the head fits.
+Facts and `now` in, decisions out: no thread, no lock and no clock live here. Waiters form one
+order, and only its head is served: higher priority first, among equals the one that came first. A
+waiter that needs much is therefore never passed by small ones that happen to fit: the pool lets
+itself drain until the head fits.
 
 The order has a bound against starvation, the bypass limit. A waiter that was bypassed
 `bypass_limit` times, which only higher priorities can do, is bypassed no more: it and those before

@@ -124,7 +124,7 @@ class PoolStats:
     granted: int
     """Leases, those that waited included."""
     waited: int
-    """Those that had to wait, however that ended."""
+    """Leases that had to be waited for, however that ended."""
     wait_s: float
     """Of waits that ended, in all."""
     longest_wait_s: float

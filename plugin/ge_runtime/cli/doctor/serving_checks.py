@@ -1,4 +1,4 @@
-"""Checks of what serving takes: a repository's models, shared memory, the service, NVIDIA."""
+"""Checks for serving: a repository's models, shared memory, the device service, NVIDIA."""
 
 from __future__ import annotations
 

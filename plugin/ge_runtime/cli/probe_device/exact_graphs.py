@@ -22,7 +22,7 @@ _OPSET: Final = 13
 
 
 class Graph(Protocol):
-    """Such a graph."""
+    """A graph whose answers are known exactly."""
 
     @property
     def name(self) -> str:

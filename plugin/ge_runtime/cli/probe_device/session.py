@@ -1,4 +1,4 @@
-"""What probes have in common: their process, calls of `acl`, a small model and its buffers.
+"""The session of a probe: its process, calls of `acl`, a small model and its buffers.
 
 Probes call pyACL itself and not the driver port: what it answers is the question.
 """
@@ -155,7 +155,7 @@ class ProbeSession:
         self._made.callback(self.call, "rt.reset_device", self.device)
 
     def stream(self) -> int:
-        """A new one."""
+        """A new stream."""
         stream: int = self.call("rt.create_stream")
         self._made.callback(self.call, "rt.destroy_stream", stream)
         return stream
@@ -177,7 +177,7 @@ class ProbeSession:
         return address
 
     def compiled(self, graph: Graph) -> Path:
-        """It, compiled."""
+        """The graph's .om file, compiled if it is not there."""
         om = self.folder / f"{graph.name}.om"
         if not om.exists():
             source = om.with_suffix(".onnx")

@@ -1,4 +1,4 @@
-"""Reading a .onnx file without its weights: the graph, in kilobytes, and how many bytes they take.
+"""A reader of .onnx files without their weights: the graph, and how many bytes the weights take.
 
 A .onnx file is a Protobuf message that is nearly all weights. Its parser would read and copy them
 all. Here the file is mapped, and only the messages on the way to a tensor are walked: the pages

@@ -75,7 +75,7 @@ class OnnxGraph:
         return Intermediates(found.lifetimes, found.unsized + self._inside)
 
     def shapes(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Of all results that follow from these of the inputs, by name."""
+        """The shapes of all results that follow from these of the inputs, by name."""
         return {name: shape for name, (_, shape) in self._typed(inputs).items()}
 
     def _operation(self, node: NodeProto) -> Operation:
