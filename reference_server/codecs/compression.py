@@ -1,4 +1,4 @@
-"""Compressed bodies, both ways: which coding a header asks for, and its bytes."""
+"""Compressed HTTP bodies (RFC 9110, section 8.4): the coding that a header asks for, both ways."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def decompress(coding: str | None, body: memoryview) -> memoryview:
         raise unsupported(UNSUPPORTED_CODING)
     if not body:
         raise invalid_arg("nothing to be decompressed")
+    # Either framing under either name, as in Triton.
     decoder = zlib.decompressobj(_ANY_WINDOW)
     most = most_bytes(len(body))
     try:

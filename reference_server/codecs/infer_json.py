@@ -5,7 +5,6 @@ Faults are found, and answered, in the order in which Triton finds them.
 
 from __future__ import annotations
 
-import re
 import struct
 from math import prod
 
@@ -25,13 +24,12 @@ from reference_server.core import dtypes, request
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
+from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import Regions
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
 from reference_server.core.tensor import Array, Shape, Tensor
 
 _RAW_FORM = ResponseForm(OutputForm(binary=True))
-#: Twenty digits are more than any length; Python refuses to read thousands.
-_LEADING_INTEGER = re.compile(r"\s*([+-]?\d{1,20})")
 #: No number of JSON is one of theirs.
 _BINARY_ONLY = (DataType.FP16, DataType.BF16)
 _MAX_INT64 = 2**63 - 1
@@ -46,8 +44,7 @@ def json_length(header: str | None, body_length: int) -> int:
     """
     if header is None:
         return body_length
-    match = _LEADING_INTEGER.match(header)
-    length = int(match[1]) if match else 0
+    length = leading_integer(header) or 0
     if not 0 <= length <= body_length:
         raise invalid_arg(
             f"inference header size should be in range (0, {body_length}), got: {header}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
@@ -36,6 +35,7 @@ from reference_server.core.metadata import (
     SystemRegion,
     TensorConfig,
 )
+from reference_server.core.numerals import leading_integer
 from reference_server.core.request import LATEST, Parameter
 from reference_server.core.telemetry import Duration, Snapshot
 
@@ -48,8 +48,6 @@ _LOG_SETTINGS = (
     *("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format"),
 )
 _TRACE_SETTINGS = ("trace_file", "trace_level", "trace_rate", "trace_count", "log_frequency")
-#: A version is read as C reads numbers: what leads the text counts. Twenty digits are too many.
-_LEADING_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]{1,20})")
 _MAX_INT64 = 2**63 - 1
 
 
@@ -57,9 +55,8 @@ def model_version(text: str) -> int:
     """The version that a request names; an empty text names none. Raises ServerError."""
     if not text:
         return LATEST
-    match = _LEADING_INTEGER.match(text)
-    number = int(match[1] + match[2]) if match else _MAX_INT64 + 1
-    if not -_MAX_INT64 - 1 <= number <= _MAX_INT64:
+    number = leading_integer(text)
+    if number is None or not -_MAX_INT64 - 1 <= number <= _MAX_INT64:
         raise invalid_arg(
             f"failed to get model version from specified version string '{text}' "
             "(details: stol), version should be an integral value > 0"

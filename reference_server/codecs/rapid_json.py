@@ -33,7 +33,7 @@ def loads(data: bytes | bytearray | memoryview) -> JsonValue:
 
     Of equal names in an object the first wins. Integers within int64 or uint64 stay `int`, larger
     ones become `float`. Bytes of a string that are not UTF-8 become lone surrogates, as
-    `surrogateescape` decodes them, so `json_numbers.encode_string` writes the same bytes again.
+    `surrogateescape` decodes them, so `json_data.encode_string` writes the same bytes again.
 
     Raises ServerError INTERNAL `failed to parse the request JSON buffer: <why> at <offset>` for
     what RapidJSON refuses, and INVALID_ARG for nesting deeper than 100.

@@ -1,4 +1,4 @@
-"""Inference requests that say the same, word for word, are read once.
+"""A memo of inference requests: what says the same, byte for byte, is read once.
 
 A client in a loop sends the same JSON, or the same message, around ever new tensors. What was read
 is kept by its bytes, so the next such request only has its tensors placed over its own data.

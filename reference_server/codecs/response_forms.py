@@ -1,4 +1,4 @@
-"""The form of outputs, whatever the wire: as binary data, as classes, in shared memory."""
+"""The forms of outputs on both protocols: as binary data, as classes, in shared memory."""
 
 from __future__ import annotations
 

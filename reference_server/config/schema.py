@@ -177,7 +177,7 @@ def version_policy(config: ConfigProto) -> VersionPolicy:
     return VersionPolicy()
 
 
-class Filling(enum.Enum):
+class WarmupData(enum.Enum):
     """Where the elements of a sample's input come from; the value is the field that says so."""
 
     ZEROS = "zero_data"
@@ -196,7 +196,7 @@ class WarmupInput:
     name: str
     datatype: DataType | None
     dims: Dims
-    filling: Filling
+    data: WarmupData
     file: str = ""
 
 
@@ -229,6 +229,6 @@ def _warmup_input(name: str, given: ModelWarmup.Input) -> WarmupInput:
         name,
         datatype(given.data_type),
         tuple(given.dims),
-        Filling(given.WhichOneof("input_data_type")),
+        WarmupData(given.WhichOneof("input_data_type")),
         given.input_data_file,
     )

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 #: Whether an instance is ready; may block for seconds.
-Question = Callable[[], bool]
+Probe = Callable[[], bool]
 
 
 class Health:
@@ -20,10 +20,10 @@ class Health:
         self._parts = tuple(parts)
         self._lock = threading.Lock()
         self._reasons: dict[str, str] = {}
-        self._questions: dict[str, Question] = {}
+        self._probes: dict[str, Probe] = {}
         # Made of these two under the lock, and replaced as a whole: so reading needs none.
         self._own = ""
-        self._asked: tuple[Question, ...] = ()
+        self._all_probes: tuple[Probe, ...] = ()
 
     def __repr__(self) -> str:
         return f"Health({self.reason or 'well'})"
@@ -34,17 +34,17 @@ class Health:
         return self._own or next((part.reason for part in self._parts if part.reason), "")
 
     @property
-    def questions(self) -> tuple[Question, ...]:
+    def probes(self) -> tuple[Probe, ...]:
         """What is to be asked beyond that, as long as the model is well; each may block."""
         if not self._parts:
-            return self._asked
-        return sum((part.questions for part in self._parts), self._asked)
+            return self._all_probes
+        return sum((part.probes for part in self._parts), self._all_probes)
 
-    def ask(self, instance: str, question: Question) -> None:
+    def add_probe(self, instance: str, probe: Probe) -> None:
         """`instance` can tell by itself whether it is ready."""
         with self._lock:
-            self._questions[instance] = question
-            self._asked = tuple(self._questions.values())
+            self._probes[instance] = probe
+            self._all_probes = tuple(self._probes.values())
 
     def mark_unhealthy(self, instance: str, reason: str) -> None:
         """`instance` cannot execute; `reason` replaces what was said of it before."""

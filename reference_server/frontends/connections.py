@@ -1,4 +1,4 @@
-"""What all ports have in common: their open connections, and why one cannot listen."""
+"""The open connections of a port, of HTTP or gRPC, and the error when it cannot listen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From any thread to the event loop: many items, few wake-ups."""
+"""A mailbox: takes items from any thread to the event loop's, with few wake-ups."""
 
 from __future__ import annotations
 

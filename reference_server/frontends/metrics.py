@@ -1,4 +1,4 @@
-"""What the metrics port answers: one page, and nothing at all on any other path."""
+"""The handler of the metrics port: one page, and an empty body on any other path."""
 
 from __future__ import annotations
 

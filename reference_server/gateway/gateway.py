@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import reference_server
 from reference_server.core.errors import invalid_arg
-from reference_server.core.health import Question
+from reference_server.core.health import Probe
 from reference_server.core.metadata import ModelMetadata, ServerMetadata
 from reference_server.core.ports import Clock
 from reference_server.core.request import LATEST
@@ -76,17 +76,17 @@ class Gateway:
         """Name, version and extensions."""
         return self._metadata
 
-    def model_ready(self, name: str, version: int = LATEST) -> Sequence[Question] | None:
+    def model_ready(self, name: str, version: int = LATEST) -> Sequence[Probe] | None:
         """None if that version, or the latest, is not loaded and well.
 
-        If it is, the questions that the model itself has to say yes to; mostly there are none.
+        If it is, the probes that the model itself has to pass; mostly there are none.
         """
         versions = self._repository.versions(name)
         if version != LATEST:
             versions = [served for served in versions if served.version == version]
         if not versions or versions[-1].health.reason:
             return None
-        return versions[-1].health.questions
+        return versions[-1].health.probes
 
     def _is_loaded(self, name: str) -> bool:
         return bool(self._repository.versions(name))

@@ -1,4 +1,4 @@
-"""The operations on the repository: what is there, load it, unload it. Any thread; they block."""
+"""The operations of repository control: index, load, unload. Any thread; they block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which instances can do nothing until another model answers, and when that would be never.
+"""The detector of deadlocks between instances that wait for other models' answers (BLS).
 
 Pure: the caller guards it. Only a certain deadlock counts. An instance is stuck if the request that
 it waits for is being executed by an instance that is stuck, or has not been begun and all instances

@@ -1,4 +1,4 @@
-"""Which waiting requests run next, and with whom: Triton's dynamic batcher."""
+"""Triton's dynamic batcher: which of the waiting requests form the next batch, and when."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class _Branch:
         self.finished: set[int] = set()
 
 
-#: A step to be sent: with the tensors of which flow, and its number.
+#: A step to be sent: with the tensors of which branch, and its number.
 _Start = tuple[_Branch, int]
 
 
@@ -141,8 +141,8 @@ class EnsembleRun:
             starts = self._advance(_Branch(0, dict(self._request.inputs)))
         self._act(starts)
 
-    def step_answered(self, flow: _Branch, index: int, response: InferResponse) -> None:
-        """A step of `flow` has answered: keep its tensors and go on."""
+    def step_answered(self, branch: _Branch, index: int, response: InferResponse) -> None:
+        """A step of `branch` has answered: keep its tensors and go on."""
         if response.error is not None:
             self._fail(response.error, ended=int(response.final))
             return
@@ -155,7 +155,7 @@ class EnsembleRun:
             if response.final:
                 self._running -= 1
                 starts = self._let_go(index)
-            reached = None if response.empty else self._arrived(flow, index, response)
+            reached = None if response.empty else self._arrived(branch, index, response)
             starts += self._advance(reached)
         self._act(starts)
 
@@ -171,47 +171,47 @@ class EnsembleRun:
         if self._request.timed is not None:
             self._request.timed(timing)
 
-    def _arrived(self, flow: _Branch, index: int, response: InferResponse) -> _Branch:
+    def _arrived(self, branch: _Branch, index: int, response: InferResponse) -> _Branch:
         """Put the tensors of an answer where they belong."""
         graph = self._plan.graph
         if index in graph.decoupled:
-            flow = _Branch(flow.stage + 1, {})
+            branch = _Branch(branch.stage + 1, {})
         outputs = graph.steps[index].outputs
         for tensor in response.outputs:
             name = outputs.get(tensor.name)
             if name is not None:
-                flow.tensors[name] = tensor.renamed(name)
-        flow.finished.add(index)
-        return flow
+                branch.tensors[name] = tensor.renamed(name)
+        branch.finished.add(index)
+        return branch
 
-    def _advance(self, flow: _Branch | None) -> list[_Start]:
-        """What can start now that `flow` has come further; answers with it if it is complete."""
+    def _advance(self, branch: _Branch | None) -> list[_Start]:
+        """What can start now that `branch` has come further; answers with it if it is complete."""
         plan, starts, is_complete = self._plan, [], False
-        if flow is not None:
-            needed = self._needed[flow.stage]
-            ready = plan.graph.ready(needed, flow.started, flow.finished)
-            flow.started.update(ready)
+        if branch is not None:
+            needed = self._needed[branch.stage]
+            ready = plan.graph.ready(needed, branch.started, branch.finished)
+            branch.started.update(ready)
             self._running += len(ready)
-            starts = [(flow, index) for index in ready if self._may_start(flow, index)]
-            is_complete = flow.stage == plan.graph.last_stage and needed <= flow.finished
+            starts = [(branch, index) for index in ready if self._may_start(branch, index)]
+            is_complete = branch.stage == plan.graph.last_stage and needed <= branch.finished
         self._is_over = not self._running
-        if flow is not None and is_complete:
+        if branch is not None and is_complete:
             self._has_answered = True
-            self._outbox.append(plan.answer(self._request, flow.tensors, final=self._is_over))
+            self._outbox.append(plan.answer(self._request, branch.tensors, final=self._is_over))
         elif self._is_over:
             ending = plan.ending(self._request, has_answered=self._has_answered)
             self._has_failed = ending.error is not None
             self._outbox.append(ending)
         return starts
 
-    def _may_start(self, flow: _Branch, index: int) -> bool:
+    def _may_start(self, branch: _Branch, index: int) -> bool:
         """Whether the step is not held back for others of its kind; then it counts as sent."""
         if not self._plan.max_inflight:
             return True
         if self._in_flight[index] < self._plan.max_inflight:
             self._in_flight[index] += 1
             return True
-        self._held_back.append((flow, index))
+        self._held_back.append((branch, index))
         return False
 
     def _let_go(self, index: int) -> list[_Start]:
@@ -227,14 +227,14 @@ class EnsembleRun:
     def _act(self, starts: list[_Start]) -> None:
         """Send what is to be sent, to the client and to the steps. Not under the lock."""
         self._send_answers()
-        for number, (flow, index) in enumerate(starts):
+        for number, (branch, index) in enumerate(starts):
             not_sent = len(starts) - number
             if self._request.cancellation.is_cancelled:
                 self._fail(CANCELLED, not_sent)
                 return
-            sink = _StepSink(self, flow, index)
+            sink = _StepSink(self, branch, index)
             try:
-                self._dispatch(self._plan.step_request(self._request, index, flow.tensors, sink))
+                self._dispatch(self._plan.step_request(self._request, index, branch.tensors, sink))
             except ServerError as error:
                 self._fail(error, not_sent)
                 return
@@ -301,12 +301,12 @@ class EnsembleRun:
 class _StepSink:
     """Takes a step's answers back to its run."""
 
-    __slots__ = ("_flow", "_index", "_run")
+    __slots__ = ("_branch", "_index", "_run")
 
-    def __init__(self, run: EnsembleRun, flow: _Branch, index: int) -> None:
+    def __init__(self, run: EnsembleRun, branch: _Branch, index: int) -> None:
         self._run = run
-        self._flow = flow
+        self._branch = branch
         self._index = index
 
     def send(self, response: InferResponse) -> None:
-        self._run.step_answered(self._flow, self._index, response)
+        self._run.step_answered(self._branch, self._index, response)

@@ -1,4 +1,4 @@
-"""What is decided for all requests of one ensemble: no threads, no locks.
+"""The plan of an ensemble, for all of its requests: order of steps, shapes, requests, answers.
 
 `EnsembleGraph` is the order of the steps. A step is ready when every step that writes one of its
 tensors has finished, whether or not the tensor was produced: Triton starts it all the same, and the

@@ -1,4 +1,4 @@
-"""The shell around a WorkQueue: one thread per instance, each taking what the queue decides.
+"""The scheduler of a model's instances: one thread for each, which runs what a WorkQueue decides.
 
 A request is handed to an idle instance by the thread that submits it; a busy instance takes its
 next batch itself. Nothing polls: a timer fires at the time that the queue names.
@@ -98,9 +98,9 @@ class InstanceScheduler:
             if self._closing:
                 raise stopped(request)
             self._work.offer(request, now)
-            plan = self._decide(now)
-        if plan is not None:
-            self._carry_out(plan)
+            decision = self._decide(now)
+        if decision is not None:
+            self._carry_out(decision)
 
     def run(self, worker: _Worker, instance: ModelInstance, batch: Batch) -> Batch | None:
         """Execute one batch on `instance`. Returns its next one; None if there is none now."""
@@ -114,9 +114,9 @@ class InstanceScheduler:
                 self._busy += 1
             else:
                 self._idle.append(worker)
-            plan = self._decide(now)
-        if plan is not None:
-            self._carry_out(plan)
+            decision = self._decide(now)
+        if decision is not None:
+            self._carry_out(decision)
         if self._limiter is not None:
             # It has asked for another turn by now, so that its rank counts among the others'.
             self._limiter.end(self._rate_limited[worker.number])
@@ -125,9 +125,9 @@ class InstanceScheduler:
     def _on_timer(self) -> None:
         """Ask the queue again though nothing has happened but time."""
         with self._lock:
-            plan = self._decide(self._clock.monotonic_ns())
-        if plan is not None:
-            self._carry_out(plan)
+            decision = self._decide(self._clock.monotonic_ns())
+        if decision is not None:
+            self._carry_out(decision)
 
     def _decide(self, now: int, *, asks: bool = True) -> _Decision | None:
         """Under the lock: start what can start now. Returns what else is to do, if anything."""
@@ -180,16 +180,16 @@ class InstanceScheduler:
             if batch:
                 self._begin(worker, batch)
             # Whoever got nothing asks again when something has happened, not at once.
-            plan = self._decide(now, asks=batch is not None)
+            decision = self._decide(now, asks=batch is not None)
         if not batch:
             self._limiter.end(self._rate_limited[worker.number], used=False)
-        if plan is not None:
-            self._carry_out(plan)
+        if decision is not None:
+            self._carry_out(decision)
 
-    def _carry_out(self, plan: _Decision) -> None:
-        for refusal in plan.refused:
+    def _carry_out(self, decision: _Decision) -> None:
+        for refusal in decision.refused:
             self._executor.refuse(refusal)
-        for worker in plan.asking:
+        for worker in decision.asking:
             assert self._limiter is not None
             self._limiter.ask(self._rate_limited[worker.number], partial(self._granted, worker))
 
@@ -198,9 +198,9 @@ class InstanceScheduler:
         with self._lock:
             self._closing = True
             self._work.flush()
-            plan = self._decide(self._clock.monotonic_ns())
-        if plan is not None:
-            self._carry_out(plan)
+            decision = self._decide(self._clock.monotonic_ns())
+        if decision is not None:
+            self._carry_out(decision)
         for worker in self._workers:
             worker.join()
         self._timer.close()

@@ -28,7 +28,7 @@ class _PolicyQueue:
         self._waiting: OrderedDict[int, InferRequest] = OrderedDict()
         self._delayed: deque[InferRequest] = deque()
         self._expiries: list[tuple[int, int]] = []  # a heap: when, and which of those waiting
-        self._tickets = 0
+        self._arrivals = 0
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._delayed)
@@ -38,21 +38,22 @@ class _PolicyQueue:
         policy = self._policy
         if policy.max_size and len(self) >= policy.max_size:
             raise unavailable(f"{request.label} Exceeds maximum queue size")
-        self._tickets += 1
-        self._waiting[self._tickets] = request
+        self._arrivals += 1
+        self._waiting[self._arrivals] = request
         timeout_us = policy.timeout_us
         if policy.overridable and 0 < request.timeout_us < timeout_us:
             timeout_us = request.timeout_us
         if timeout_us:
             expiry_ns = request.queued_ns + timeout_us * _NS_PER_US
-            heapq.heappush(self._expiries, (expiry_ns, self._tickets))
+            heapq.heappush(self._expiries, (expiry_ns, self._arrivals))
 
     def expire(self, now_ns: int) -> list[Refusal]:
         """Do what the policy says to those whose time is over; returns those refused."""
         expired: list[int] = []
         while self._expiries and self._expiries[0][0] <= now_ns:
             expired.append(heapq.heappop(self._expiries)[1])
-        found = [self._waiting.pop(ticket) for ticket in sorted(expired) if ticket in self._waiting]
+        # The heap's order is that of times, and requests leave in that of their arrival.
+        found = [self._waiting.pop(number) for number in sorted(expired) if number in self._waiting]
         if not self._policy.delays:
             return [Refusal(request, _EXPIRED) for request in found]
         # The policy is DELAY: from now on they come after all others of their level.

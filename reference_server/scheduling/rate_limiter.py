@@ -1,4 +1,4 @@
-"""Which instances of all models may execute at the same time: they share counted resources."""
+"""The rate limiter: which instances of all models may execute, by resources and priorities."""
 
 from __future__ import annotations
 

@@ -211,13 +211,13 @@ class CachingScheduler:
                 self.recorder.cache_hit(request, began, now)
             answer(request, InferResponse(self._name, self._version, request.id, outputs))
             return
-        front = request.sink
-        request.sink = _StoringSink(self, key, front, now - began)
+        sink = request.sink
+        request.sink = _StoringSink(self, key, sink, now - began)
         try:
             self._inner.submit(request)
         except BaseException:
             # It is refused, and whoever sends it again finds it as it was.
-            request.sink = front
+            request.sink = sink
             raise
 
     def close(self) -> None:
@@ -228,21 +228,21 @@ class CachingScheduler:
 class _StoringSink:
     """Takes a response to the cache on its way."""
 
-    __slots__ = ("_front", "_key", "_lookup_ns", "_scheduler")
+    __slots__ = ("_key", "_lookup_ns", "_scheduler", "_sink")
 
     def __init__(
-        self, scheduler: CachingScheduler, key: bytes, front: ResponseSink, lookup_ns: int
+        self, scheduler: CachingScheduler, key: bytes, sink: ResponseSink, lookup_ns: int
     ) -> None:
         self._scheduler = scheduler
         self._key = key
-        self._front = front
+        self._sink = sink
         self._lookup_ns = lookup_ns
 
     def send(self, response: InferResponse) -> None:
         if response.error is None and not response.empty:
             with _STORING:
                 self._store(response)
-        self._front.send(response)
+        self._sink.send(response)
 
     def _store(self, response: InferResponse) -> None:
         scheduler = self._scheduler

@@ -1,4 +1,4 @@
-"""Answers in the order of their requests, though instances finish in another."""
+"""Responses in the order of their requests (`preserve_ordering`), whichever instance is first."""
 
 from __future__ import annotations
 

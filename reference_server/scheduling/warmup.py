@@ -1,4 +1,4 @@
-"""Running a model's warm-up samples on an instance before it is ready."""
+"""Runs a model's warm-up samples on an instance before it is ready."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reference_server.config.schema import Filling, WarmupInput, WarmupSample
+from reference_server.config.schema import WarmupData, WarmupInput, WarmupSample
 from reference_server.core import byte_strings
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, internal, invalid_arg
@@ -48,18 +48,18 @@ def _sample_tensor(given: WarmupInput, signature: Signature, model_folder: Path)
 def _data(given: WarmupInput, elements: int, model_folder: Path) -> bytes:
     """The wire form of so many elements."""
     if given.datatype is DataType.BYTES:
-        if given.filling is Filling.FILE:
+        if given.data is WarmupData.FILE:
             return _read(model_folder / FOLDER / given.file)
         # Random texts are empty, too.
         return byte_strings.serialize(np.full(elements, b"", dtype=np.object_))
     size = elements * (given.datatype.byte_size if given.datatype else 0)
-    if given.filling is Filling.ZEROS:
+    if given.data is WarmupData.ZEROS:
         return bytes(size)
-    if given.filling is Filling.RANDOM:
+    if given.data is WarmupData.RANDOM:
         random = np.random.default_rng(_SEED).bytes(size)
         # There are two truth values only.
         return bytes(byte & 1 for byte in random) if given.datatype is DataType.BOOL else random
-    if given.filling is Filling.FILE:
+    if given.data is WarmupData.FILE:
         data = _read(model_folder / FOLDER / given.file)
         if len(data) < size:
             raise invalid_arg(

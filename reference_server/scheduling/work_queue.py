@@ -1,7 +1,7 @@
-"""What a scheduler's shell and the objects that decide for it ask of each other.
+"""The port between the instance scheduler and the queues that decide for it; the simplest of them.
 
-The objects are pure: facts and a time in, decisions out. No thread, lock or clock here; the caller
-gives the time in nanoseconds of the monotonic clock and guards the object.
+Queues are pure: facts and a time in, decisions out. No thread, lock or clock here; the caller gives
+the time in nanoseconds of the monotonic clock and guards the queue.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Refusal(NamedTuple):
 class WorkQueue(Protocol):
     """Requests waiting for an instance. Not thread-safe.
 
-    Instances are known by their number, from 0. The shell asks again (`take`) for each idle
+    Instances are known by their number, from 0. The scheduler asks again (`take`) for each idle
     instance whenever something has changed: after `offer`, after `finished`, and at
     `next_deadline_ns`; and it answers what `refused` gives after each of these.
     """

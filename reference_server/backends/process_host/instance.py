@@ -222,7 +222,7 @@ class ProcessInstance:
             self._backoff.started(self._clock.monotonic_ns())
             self._changed.notify_all()
         if tells_readiness:
-            self._health.ask(self.name, self._readiness)
+            self._health.add_probe(self.name, self._readiness)
 
     def _is_ready(self) -> bool:
         child = self._child

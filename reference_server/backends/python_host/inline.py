@@ -118,7 +118,7 @@ class InlineInstance:
         self._modules, self._model = modules, model
         self._server.serves = True  # from here on BLS is allowed, as in Triton
         if self.tells_readiness:
-            self._health.ask(self.name, Readiness(self.name, self.is_ready))
+            self._health.add_probe(self.name, Readiness(self.name, self.is_ready))
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         """Run one batch. Blocks; raises ServerError if the batch as a whole failed."""

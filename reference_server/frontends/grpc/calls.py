@@ -1,4 +1,4 @@
-"""Calls of gRPC, whatever carries them: methods, what handles their messages, status codes.
+"""The calls of gRPC as methods see them: ports, kinds of methods, status codes.
 
 All on the loop's thread.
 """

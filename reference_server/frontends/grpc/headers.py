@@ -53,7 +53,7 @@ OPENING = {
     for encoding in INFLATE
 }
 #: The trailers of a call that went well.
-WELL = header_blocks.write([(b"grpc-status", b"0")])
+OK_TRAILERS = header_blocks.write([(b"grpc-status", b"0")])
 
 
 class MalformedHeaders(Exception):
@@ -89,11 +89,12 @@ def read_request(fields: Fields) -> RequestHeaders:
     own: dict[bytes, bytes] = {}
     metadata: list[tuple[bytes, bytes]] = []
     for name, value in fields:
-        if name[:1] == b":":
+        if name[:1] == b":":  # before all others, each once (RFC 9113, section 8.3)
             if name not in _PSEUDO or name in pseudo or own or metadata:
                 raise MalformedHeaders(ErrorCode.PROTOCOL_ERROR)
             pseudo[name] = value
             continue
+        # RFC 9113, sections 8.2.1 and 8.2.2.
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or name in _CONNECTION:
             raise MalformedHeaders(ErrorCode.PROTOCOL_ERROR)
         if name in _OWN:
@@ -155,13 +156,14 @@ def _timeout_s(value: bytes | None) -> float | None:
     found = _TIMEOUT.fullmatch(value)
     if found is None:
         raise MalformedHeaders(ErrorCode.INTERNAL_ERROR)
-    number = int(found[1][:18])
+    number = int(found[1][:18])  # more digits are years in any case
     seconds = min(number * _UNIT_S[found[2]], _LONGEST_S)
     return max(seconds, _SHORTEST_S) if number else 0.0
 
 
 def failure(status: Status, message: str, *, opened: bool) -> bytes:
     """The block that ends a call badly; `opened` if its response has begun."""
+    # gRPC's document on HTTP/2: without messages, headers and trailers are one block.
     fields = [(b"grpc-status", b"%d" % status)]
     if message:
         text = quote_from_bytes(message.encode("utf-8", "replace"), _UNQUOTED)

@@ -1,4 +1,4 @@
-"""Messages in the bodies of gRPC: a flag, the length in four bytes, and the message.
+"""The length-prefixed messages of gRPC: a flag, the length in four bytes, and the message.
 
 A long message is gathered in memory of its full size; each of its bytes is copied once.
 """
@@ -73,12 +73,12 @@ def _too_large(size: int, most: int = _MAX_BYTES) -> str:
 class MessageReader:
     """The messages in the body of one request."""
 
-    __slots__ = ("_filled", "_inflate", "_is_packed", "_place", "_start")
+    __slots__ = ("_buffer", "_filled", "_inflate", "_is_packed", "_prefix")
 
     def __init__(self, inflate: Inflate | None) -> None:
         self._inflate = inflate
-        self._start = b""  # of a prefix that is not whole
-        self._place: memoryview | None = None  # of a message that is not whole
+        self._prefix = b""  # of a prefix that is not whole
+        self._buffer: memoryview | None = None  # of a message that is not whole
         self._filled = 0
         self._is_packed = False
 
@@ -87,18 +87,18 @@ class MessageReader:
 
         Who does not want them all feeds nothing more.
         """
-        if self._start:
-            lacking = _PREFIX.size - len(self._start)
-            self._start += bytes(data[:lacking])
-            if len(self._start) < _PREFIX.size:
+        if self._prefix:
+            lacking = _PREFIX.size - len(self._prefix)
+            self._prefix += bytes(data[:lacking])
+            if len(self._prefix) < _PREFIX.size:
                 return
             data = data[lacking:]
-            self._begin(*_PREFIX.unpack(self._start))
-            self._start = b""
-        if self._place is not None:
-            piece = data[: len(self._place) - self._filled]
+            self._begin(*_PREFIX.unpack(self._prefix))
+            self._prefix = b""
+        if self._buffer is not None:
+            piece = data[: len(self._buffer) - self._filled]
             data = data[len(piece) :]
-            message = self._gather(self._place, piece)
+            message = self._gather(self._buffer, piece)
             if message is None:
                 return
             yield message
@@ -112,7 +112,7 @@ class MessageReader:
                 return
             whole = bytes(data[start:position])
             yield self._plain(whole) if is_packed else whole
-        self._start = bytes(data[position:])
+        self._prefix = bytes(data[position:])
 
     def _begin(self, is_packed: int, length: int) -> memoryview:
         """Make room for a message, the bytes of which will come in pieces."""
@@ -120,13 +120,13 @@ class MessageReader:
             raise CallFailed(Status.RESOURCE_EXHAUSTED, _too_large(length))
         try:
             # Not touched before the bytes are there: a length alone takes no memory.
-            self._place = np.empty(length, np.uint8).data
+            self._buffer = np.empty(length, np.uint8).data
         except MemoryError:
             text = f"a message of {length} bytes does not fit the server's memory"
             raise CallFailed(Status.RESOURCE_EXHAUSTED, text) from None
         self._filled = 0
         self._is_packed = bool(is_packed)
-        return self._place
+        return self._buffer
 
     def _gather(self, buffer: memoryview, piece: memoryview) -> Data | None:
         """Put the next piece of a message into its buffer; the message if that is the last."""
@@ -135,7 +135,7 @@ class MessageReader:
         self._filled = filled
         if filled < len(buffer):
             return None
-        self._place = None
+        self._buffer = None
         return self._plain(buffer) if self._is_packed else buffer
 
     def _plain(self, message: Data) -> Data:

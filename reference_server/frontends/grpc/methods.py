@@ -1,4 +1,4 @@
-"""The table of all RPCs: what each answers, whatever carries its bytes."""
+"""The table of all RPCs and the methods that answer them."""
 
 from __future__ import annotations
 
@@ -119,10 +119,10 @@ class _CoreMethods:
         self, request: pb.ModelReadyRequest
     ) -> pb.ModelReadyResponse | Callable[[], pb.ModelReadyResponse]:
         version = management_proto.model_version(request.version)
-        questions = self._gateway.model_ready(request.name, version)
-        if not questions:
-            return pb.ModelReadyResponse(ready=questions is not None)
-        return lambda: pb.ModelReadyResponse(ready=all(ask() for ask in questions))
+        probes = self._gateway.model_ready(request.name, version)
+        if not probes:
+            return pb.ModelReadyResponse(ready=probes is not None)
+        return lambda: pb.ModelReadyResponse(ready=all(probe() for probe in probes))
 
     def _server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         return management_proto.server_metadata(self._gateway.server_metadata())

@@ -1,4 +1,4 @@
-"""One call of gRPC: what its method sees of the client, and what the client's bytes do to it."""
+"""One call of gRPC on the server, between its method and the bytes of its client."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class ServedCall:
         handler = method.start(self)
         if not self._has_ended:
             self._handler = handler
-        if timeout_s == 0:
+        if timeout_s == 0:  # over before it began: no timer needed
             self._expire()
         elif timeout_s is not None and not self._has_ended:
             self._timer = clock.call_later(timeout_s, self._expire)

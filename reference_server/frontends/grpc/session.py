@@ -227,6 +227,7 @@ class Session:
 
     def retire(self) -> None:
         """End the connection when its calls have ended; what the client sends meanwhile counts."""
+        # Twice, as RFC 9113, section 6.8 has it: requests that were on their way are served.
         self._http2.announce_end()
         self._http2.ping(_LAST_PING)  # its answer comes after all that the client sent before
         self.flush()
@@ -305,7 +306,7 @@ class Session:
         """Answer a call with one message, and end it well."""
         self._has_told = True
         body = messages.framed(message, encoding)
-        self._http2.reply(stream_id, headers.OPENING[encoding], body, headers.WELL)
+        self._http2.reply(stream_id, headers.OPENING[encoding], body, headers.OK_TRAILERS)
         self._ended(stream_id)
 
     def open(self, stream_id: int, encoding: str) -> None:
@@ -321,7 +322,7 @@ class Session:
     def finish(self, stream_id: int) -> None:
         """End such a call well."""
         self._has_told = True
-        self._http2.finish(stream_id, headers.WELL)
+        self._http2.finish(stream_id, headers.OK_TRAILERS)
         self._ended(stream_id)
 
     def fail(self, stream_id: int, status: Status, message: str, *, opened: bool) -> None:

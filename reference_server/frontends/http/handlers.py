@@ -1,4 +1,4 @@
-"""Who answers each operation over HTTP. Everything here runs on the loop's thread."""
+"""The handlers of all operations over HTTP. Everything here runs on the loop's thread."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class HttpHandlers:
         request.reply(status_codes.OK, [management_json.model_metadata(metadata)])
 
     def _model_ready(self, request: Request, route: Route) -> None:
-        questions = self._gateway.model_ready(route.model, route.version)
+        probes = self._gateway.model_ready(route.model, route.version)
 
         def reply(ready: bool) -> None:
             if ready:
@@ -141,13 +141,13 @@ class HttpHandlers:
                     status_codes.BAD_REQUEST, "Model version not ready", as_json=False
                 )
 
-        if questions:
-            asked = questions
+        if probes:
+            found = probes
             self._background.run(
-                lambda: all(ask() for ask in asked), reply, lambda _: reply(ready=False)
+                lambda: all(probe() for probe in found), reply, lambda _: reply(ready=False)
             )
         else:
-            reply(questions is not None)
+            reply(probes is not None)
 
     def _model_config(self, request: Request, route: Route) -> None:
         config = self._gateway.model_config(route.model, route.version)

@@ -31,7 +31,7 @@ _NOT_ONE = status_codes.body(
 
 
 class InferenceHandlers:
-    """Who answers the inference operations."""
+    """The handlers of the inference operations."""
 
     def __init__(self, inferences: Inferences) -> None:
         self._inferences = inferences

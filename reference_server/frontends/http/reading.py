@@ -1,4 +1,4 @@
-"""Bytes of one HTTP/1.1 connection to its requests. The grammar is llhttp's.
+"""Reads the requests of one HTTP/1.1 connection. The grammar is llhttp's.
 
 Bodies that do not fit the first read are received straight into the memory that tensors will view.
 """
@@ -121,6 +121,7 @@ class RequestReader:
         request.version = self._parser.get_http_version()
         request.keep_alive = self._parser.should_keep_alive()
         self._headers_done = True
+        # RFC 9110, section 10.1.1: such a client holds its body back until it is told, or for long.
         if request.headers.get(b"expect", b"").lower() == b"100-continue":
             self._receiver.invite_body()
 
@@ -147,7 +148,7 @@ class RequestReader:
     def _receive_in_place(self) -> None:
         """Read the rest of a long body past the parser, straight to where it will be used."""
         headers = self._incoming.headers
-        if b"transfer-encoding" in headers:
+        if b"transfer-encoding" in headers:  # chunks, whose sizes only the parser knows
             return
         length = int(headers.get(b"content-length", b"0"))
         if length - self._received >= _IN_PLACE_BYTES:

@@ -128,7 +128,7 @@ def reply_headers(
     lines.extend(b"%b: %b" % header for header in headers)
     if length:
         lines.append(b"Content-Length: %d" % length)
-    if keep_alive is old:  # each version names what is not its default
+    if keep_alive is old:  # each version names what is not its default (RFC 9112, section 9.3)
         lines.append(b"Connection: keep-alive" if old else b"Connection: close")
     if not length and (keep_alive or not old):
         lines.append(b"Content-Length: 0")

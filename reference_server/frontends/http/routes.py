@@ -125,6 +125,7 @@ def path_of(url: bytes) -> str:
     return _ORIGIN.sub("", url.partition(b"?")[0].decode("latin-1"))
 
 
+# Clients ask for few URLs, each many times.
 @functools.lru_cache(maxsize=1024)
 def match(url: bytes) -> Route | None:
     """The route of a request target; None if there is nothing."""

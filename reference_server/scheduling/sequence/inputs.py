@@ -1,4 +1,4 @@
-"""What the server adds to a sequence's requests: controls, states, null requests."""
+"""The inputs that the server adds to requests of sequences: controls and states; null requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reference_server.scheduling.sequence.slots import SequenceQueue
 
 
 class AddedInputs:
-    """Dresses requests as the model's configuration says.
+    """Adds controls and states to requests as the model's configuration says.
 
     `initial` has the bytes that a sequence's states begin with, by input; others begin with zeros.
     `shown` are the state outputs that clients may see.
@@ -59,7 +59,8 @@ class AddedInputs:
     def null(self, like: InferRequest) -> InferRequest:
         """A request that fills the slot of a sequence which has none; nobody hears its answer.
 
-        `like` is a dressed request of the same batch: the shapes are the same, the elements zeros.
+        `like` is a request of the same batch with its inputs added: shapes are the same, elements
+        are zeros.
         """
         inputs = {name: zeros_like(tensor) for name, tensor in like.inputs.items()}
         request = InferRequest(

@@ -1,4 +1,4 @@
-"""Which sequence has which slot, and which wait for one in the backlog. Pure; not thread-safe."""
+"""The slots of sequences, and the backlog of those without one. Pure; not thread-safe."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class OldestSequences:
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
         """Their sequences go on; those in `again` with the same request."""
         self._busy.discard(instance)
-        # Those that come again do so through their slots, so to the batcher none does.
+        # Those that come again do so through their slots, in order: to the batcher none does.
         self._batchers[instance].finished(instance, batch, [], now_ns)
         wanted = {id(request) for request in again}
         for request in batch:

@@ -62,7 +62,7 @@ def open_telling(request, tmp_path):
 
 def test_a_model_without_the_method_is_not_asked(open_telling):
     _, health = open_telling("", "class TritonPythonModel: {}pass")
-    assert health.questions == ()
+    assert health.probes == ()
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_a_model_without_the_method_is_not_asked(open_telling):
 )
 def test_only_true_is_ready(open_telling, line, ready):
     _, health = open_telling(line)
-    (ask,) = health.questions
+    (ask,) = health.probes
     assert [ask(), ask()] == [ready, ready]
 
 
 def test_why_a_model_could_not_tell_is_logged(open_telling, caplog):
     _, health = open_telling("raise RuntimeError('no')")
-    (ask,) = health.questions
+    (ask,) = health.probes
     ask()
     (message,) = caplog.messages
     assert message.startswith("'m_0_0' cannot tell whether it is ready: RuntimeError: no\n\nAt:\n")
@@ -93,7 +93,7 @@ def test_why_a_model_could_not_tell_is_logged(open_telling, caplog):
 
 def test_a_model_is_asked_while_it_executes(open_telling, tmp_path):
     instance, health = open_telling("return (self.folder / 'begun').exists()")
-    (ask,) = health.questions
+    (ask,) = health.probes
     assert not ask()
     executing = threading.Thread(target=instance.execute, args=([kit.request()],))
     executing.start()
@@ -105,7 +105,7 @@ def test_a_model_is_asked_while_it_executes(open_telling, tmp_path):
 
 def test_a_closed_instance_is_not_ready(open_telling, caplog):
     instance, health = open_telling("return True")
-    (ask,) = health.questions
+    (ask,) = health.probes
     instance.close()
     assert not ask()
     assert caplog.messages == []
@@ -118,7 +118,7 @@ def test_a_process_that_dies_of_the_question_is_not_ready(tmp_path):
     instance = hosts.instance(spec, NO_CALLS, "process", health)
     instance.open()
     pid = instance.pid
-    (ask,) = health.questions
+    (ask,) = health.probes
     assert not ask()
     await_end(pid)
     assert not ask()

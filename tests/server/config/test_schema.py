@@ -7,7 +7,7 @@ from reference_server.config import pbtxt
 from reference_server.config.schema import (
     DynamicBatching,
     EnsembleStep,
-    Filling,
+    WarmupData,
     WarmupInput,
     WarmupSample,
     warmup_samples,
@@ -114,8 +114,8 @@ def test_samples_are_read():
             2,
             3,
             (
-                WarmupInput("X", DataType.FP32, (2, 3), Filling.ZEROS),
-                WarmupInput("Z", DataType.BYTES, (1,), Filling.RANDOM),
+                WarmupInput("X", DataType.FP32, (2, 3), WarmupData.ZEROS),
+                WarmupInput("Z", DataType.BYTES, (1,), WarmupData.RANDOM),
             ),
         ),
         WarmupSample(
@@ -123,8 +123,8 @@ def test_samples_are_read():
             1,
             1,
             (
-                WarmupInput("X", None, (-1,), Filling.FILE, "data"),
-                WarmupInput("Y", DataType.FP32, (), Filling.NOTHING),
+                WarmupInput("X", None, (-1,), WarmupData.FILE, "data"),
+                WarmupInput("Y", DataType.FP32, (), WarmupData.NOTHING),
             ),
         ),
     )

@@ -39,16 +39,16 @@ def test_an_ensemble_is_ill_with_one_of_its_models():
 
 def test_instances_are_asked_each_once():
     health = Health()
-    assert health.questions == ()
-    health.ask("a", lambda: True)
-    health.ask("b", second := lambda: True)
-    health.ask("a", first := lambda: False)
-    assert health.questions == (first, second)
+    assert health.probes == ()
+    health.add_probe("a", lambda: True)
+    health.add_probe("b", second := lambda: True)
+    health.add_probe("a", first := lambda: False)
+    assert health.probes == (first, second)
 
 
 def test_an_ensembles_models_are_asked():
     parts = [Health(), Health()]
     ensemble = Health(parts)
-    assert ensemble.questions == ()
-    parts[1].ask("m_0", question := lambda: True)
-    assert ensemble.questions == (question,)
+    assert ensemble.probes == ()
+    parts[1].add_probe("m_0", question := lambda: True)
+    assert ensemble.probes == (question,)

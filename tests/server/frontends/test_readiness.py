@@ -47,13 +47,13 @@ def over_grpc(asked, loop):
     return answer
 
 
-def run(frontend, *questions):
+def run(frontend, *probes):
     """The answer at once, and the one that came in the end."""
 
     async def scene():
         model = served("", "m")
-        for number, question in enumerate(questions):
-            model.health.ask(f"m_{number}", question)
+        for number, question in enumerate(probes):
+            model.health.add_probe(f"m_{number}", question)
         answer = frontend(gateway(model), asyncio.get_running_loop())
         at_once = answer()
         may_say.set()

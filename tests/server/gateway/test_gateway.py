@@ -40,7 +40,7 @@ def test_model_ready(three, name, version, ready):
 
 def test_what_a_model_is_asked_beyond_that():
     model = served("", "m")
-    model.health.ask("m_0", question := lambda: True)
+    model.health.add_probe("m_0", question := lambda: True)
     assert gateway(model).model_ready("m") == (question,)
     model.health.mark_unhealthy("m_0", "gone")
     assert gateway(model).model_ready("m") is None

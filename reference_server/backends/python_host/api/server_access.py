@@ -1,8 +1,7 @@
-"""What an instance's model may reach of its server, and how it loads, unloads and finds models."""
+"""A model's access to its server: the port for BLS, and the functions of model control."""
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from reference_server.backends.python_host.api.native import (
     incompatible_function,
 )
 from reference_server.core.errors import ServerError, invalid_arg, unavailable
+from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import ModelCalls
 from reference_server.core.request import LATEST, InferRequest
 
@@ -103,7 +103,6 @@ class ServerAccess:
 
 #: What C++ takes for a `std::string`.
 _TEXT = (str, bytes)
-_LEADING_NUMBER = re.compile(r"\s*([+-]?\d+)")
 _LARGEST = (1 << 63) - 1
 
 
@@ -174,10 +173,9 @@ def _version(text: str) -> int:
         return LATEST
     refusal = f"failed to get model version from specified version string '{text}'"
     rule = "version should be an integral value > 0"
-    number = _LEADING_NUMBER.match(text)
-    if number is None or int(number[1]) > _LARGEST:
+    version = leading_integer(text)
+    if version is None or version > _LARGEST:
         raise invalid_arg(f"{refusal} (details: stol), {rule}")
-    version = int(number[1])
     if version < 0:
         raise invalid_arg(f"{refusal}, {rule}")
     return version

@@ -74,14 +74,14 @@ class Http2Connection:
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._sender.finish(stream, block)
-            self._table.settle()
+            self._table.reconcile()
 
     def reply(self, stream_id: int, block: bytes, body: Sequence[Part], trailers: bytes) -> None:
         """Send a whole response: header block, body, trailers."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._sender.reply(stream, block, body, trailers)
-            self._table.settle()
+            self._table.reconcile()
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
         """End a stream at once, whatever waits on it."""
@@ -108,7 +108,7 @@ class Http2Connection:
     def resume(self) -> None:
         """Send responses on."""
         self._sender.resume()
-        self._table.settle()
+        self._table.reconcile()
 
     def lost(self) -> None:
         """The network's connection is gone: let go of all that waits for it."""

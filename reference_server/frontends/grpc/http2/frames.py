@@ -119,7 +119,7 @@ def without_padding(flags: int, payload: memoryview) -> memoryview:
     if not payload:
         raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no room for the padding's length")
     end = len(payload) - payload[0]
-    if end < 1:
+    if end < 1:  # RFC 9113, section 6.1
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
     return payload[1:end]
 
@@ -130,6 +130,7 @@ def without_priority(flags: int, stream_id: int, payload: memoryview) -> memoryv
         return payload
     if len(payload) < _PRIORITY_BYTES:
         raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no room for a priority")
+    # RFC 9113 deprecates priorities (section 5.3.2): they are checked, and ignored.
     if _UINT32.unpack_from(payload)[0] & MAX_31_BITS == stream_id:
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
     return payload[_PRIORITY_BYTES:]
@@ -173,7 +174,7 @@ class FrameReader:
             position = start + length
             if position <= end:
                 yield kind, flags, stream_id & MAX_31_BITS, data[start:position]
-            elif kind == DATA and not flags & PADDED:
+            elif kind == DATA and not flags & PADDED:  # padding is cut off a whole payload only
                 self._data = flags, stream_id & MAX_31_BITS
                 self._data_left = length
                 if start < end:

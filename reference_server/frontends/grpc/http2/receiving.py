@@ -178,6 +178,7 @@ class Receiver:
 
     def _on_data(self, flags: int, stream_id: int, payload: memoryview) -> None:
         size = len(payload)
+        # Before anything else: DATA of streams that are gone count for the connection, too (6.9).
         if not self._window.take(size):
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than was allowed")
         if increment := self._window.refill():
@@ -227,13 +228,14 @@ class Receiver:
         if stream_id <= self._table.opened:
             self._on_trailers(stream_id, ended)
             return
-        if not stream_id & 1:
+        if not stream_id & 1:  # RFC 9113, section 5.1.1
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "an even stream of a client")
         self._table.opened = stream_id
         if stream_id >= self._table.refused_from:
             self._table.abandon(stream_id)
             return
         if len(self._streams) >= self._limits.max_streams:
+            # The code says that nothing was done, so the client may try again (section 8.7).
             raise StreamFault(stream_id, ErrorCode.REFUSED_STREAM)
         stream = Stream(
             stream_id, self._sender.initial_window, self._limits.stream_window, self._now_s
@@ -252,7 +254,7 @@ class Receiver:
             return
         if stream.remote_ended:
             raise StreamFault(stream_id, ErrorCode.STREAM_CLOSED)
-        if not ended:
+        if not ended:  # a second block can only be trailers, which end the request (section 8.1)
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR)
         stream.remote_ended = True
         self._events.append(RequestEnded(stream_id))
@@ -261,6 +263,7 @@ class Receiver:
         if not stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
         self._guard.idle_frames.spend(self._now_s)
+        # Checked, and ignored: RFC 9113 deprecates priorities (section 5.3.2).
         if len(payload) != 5:
             raise StreamFault(stream_id, ErrorCode.FRAME_SIZE_ERROR)
 
@@ -287,7 +290,7 @@ class Receiver:
             return
         self._sender.output.append(frames.frame(frames.SETTINGS, ACK))
         self._sender.apply(frames.parse_settings(payload), tuple(self._streams.values()))
-        self._table.settle()
+        self._table.reconcile()
 
     def _on_push_promise(self, _: int, stream_id: int, payload: memoryview) -> None:
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE of a client")
@@ -318,16 +321,16 @@ class Receiver:
             if not increment:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window that is not widened")
             self._sender.widen(increment)
-            self._table.settle()
+            self._table.reconcile()
             return
         self._table.check_known(stream_id)
         stream = self._streams.get(stream_id)
-        if stream is None:  # closed since the client sent this
+        if stream is None:  # closed since the client sent this, which is no fault (section 6.9)
             return
         if not increment:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR)
         self._sender.widen_stream(stream, increment)
-        self._table.settle()
+        self._table.reconcile()
 
     # -- faults
 

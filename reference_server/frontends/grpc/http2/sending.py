@@ -132,9 +132,11 @@ class Sender:
         """Obey new settings. Raises ConnectionFault."""
         self._max_frame = settings.get(Setting.MAX_FRAME_SIZE, self._max_frame)
         if settings.get(Setting.HEADER_TABLE_SIZE, INITIAL_TABLE_SIZE) < INITIAL_TABLE_SIZE:
+            # The next block has to say so, though no table is used (RFC 7541, section 4.2).
             self._block_prefix = EMPTY_TABLE
         if Setting.INITIAL_WINDOW_SIZE not in settings:
             return
+        # Open streams follow, the connection's window does not (RFC 9113, section 6.9.2).
         wider = settings[Setting.INITIAL_WINDOW_SIZE] - self.initial_window
         self.initial_window += wider
         for stream in streams:

@@ -66,14 +66,14 @@ class StreamTable:
         elif increment := stream.receive_window.refill():
             self._sender.output.append(frames.window_update(stream.id, increment))
 
-    def settle(self) -> None:
+    def reconcile(self) -> None:
         """Follow what was sent: close streams whose responses have ended, let clients go on."""
         ended = self._sender.ended
         while ended:
             stream = ended.pop()
             if stream.remote_ended:
                 self.forget(stream)
-            else:  # the rest of the request is not wanted
+            else:  # the rest of the request is not wanted (RFC 9113, section 8.1)
                 self.reset(stream.id, ErrorCode.NO_ERROR)
         if self._withheld:
             withheld, self._withheld = self._withheld, {}
