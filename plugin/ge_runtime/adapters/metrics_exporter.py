@@ -137,12 +137,12 @@ class MetricsExporter:
         for name, counter in self._counters.items():
             if amount := getattr(fresh, name):
                 counter.increment(amount)
-        for gear, launches in fresh.gear_hits.items():
+        for gear, count in fresh.gear_hits.items():
             if gear not in self._gears:
                 self._gears[gear] = self._gears_family.Metric(labels={**self._labels, "gear": gear})
-            self._gears[gear].increment(launches)
-        for rows, launches in fresh.launch_rows.items():
-            for _ in range(launches):  # `observe` takes one value at a time
+            self._gears[gear].increment(count)
+        for rows, count in fresh.launch_rows.items():
+            for _ in range(count):  # `observe` takes one value at a time
                 self._rows.observe(rows)
         for name, value in self._read_gauges().items():
             self._gauges[name].set(value)

@@ -312,7 +312,7 @@ class GearPlan:
             }
         if self.bytes_per_element is None:
             return None
-        rows = 1 if ROWS in axes else self.limits.get(ROWS, 1)
+        rows = 1 if ROWS in axes else self.limits.get(ROWS, 1)  # among the axes the gear has them
         return {gear: rows * math.prod(gear) * self.bytes_per_element for gear in self.gears}
 
     def _cost_lines(

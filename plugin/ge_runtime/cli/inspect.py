@@ -129,6 +129,7 @@ def config_for(folder: Path, config: RuntimeConfig, signature: Signature) -> Run
     if not derived:
         return config
     derived += [spec.name for spec in config.derived]
+    # Read anew: an output that the model's own code makes is checked by other rules.
     return RuntimeConfig.parse(read_model_config(folder), cores=1, derived=derived)
 
 

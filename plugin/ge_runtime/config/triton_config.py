@@ -47,6 +47,7 @@ def did_you_mean(found: str, known: Mapping[str, str]) -> str:
 
     known: each name, and what is offered for it.
     """
+    # As it is written first, and only then in lower case, as most names are.
     near = difflib.get_close_matches(found, known, n=1)
     near = near or difflib.get_close_matches(found.lower(), known, n=1)
     return f"; did you mean '{known[near[0]]}'?" if near else ""

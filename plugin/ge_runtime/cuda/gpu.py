@@ -202,6 +202,7 @@ class Gpus:
     def gpu(self, index: int) -> Gpu:
         """Raises NoDevice, with the cure, if it is not there, and EngineLost if it was lost."""
         with self._lock:
+            # One for the process: its health and its streams are shared by all who use it.
             gpu = self._open.get(index)
             if gpu is None:
                 gpu = self._open[index] = self._opened(index)

@@ -65,6 +65,7 @@ def pack(lifetimes: Iterable[Lifetime], alignment: int = 64) -> Packing:
     if names < len(buffers):
         raise PlanFault(f"found {names} name(s) for {len(buffers)} buffers, expected one for each")
     arena = _Arena(buffers, alignment)
+    # Of equal peaks the first: attempts come in one order, so that equal lifetimes lie equally.
     peak, offsets = min(arena.attempts(), key=lambda attempt: attempt[0])
     by_name = {buffer.name: offset for buffer, offset in zip(buffers, offsets, strict=True)}
     return Packing(by_name, peak, arena.lower_bound)
@@ -78,6 +79,8 @@ class _Arena:
         self.sizes = [-(-buffer.nbytes // alignment) * alignment for buffer in buffers]
         self._neighbours: list[list[int]] = [[] for _ in buffers]
         self._live: dict[int, list[int]] = {}  # steps in which a buffer begins: what is live then
+        # A sweep: what is still live as a buffer begins is its neighbour. Only such a step can be
+        # the busiest, since between two of them buffers end and none begins.
         live: list[int] = []
         for index in self._by_first():
             first = buffers[index].first

@@ -129,6 +129,7 @@ class Plan:
 
         sizes: of each axis, rows among them. The most of any gear where none is as large.
         """
+        # Executions may have sizes of their own: along free axes, or with oversize: fallback.
         holding = (
             gear.workspace_bytes
             for gear in self.gears

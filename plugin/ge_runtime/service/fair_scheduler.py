@@ -57,6 +57,7 @@ class FairScheduler:
             if entry.state is State.RUNNING:
                 self._begun += 1
                 return
+            # First: `close` cancels all that wait, but nobody of them wanted that.
             if self._closed:
                 raise EngineLost("the device service ends")
             late = entry.state is State.EXPIRED

@@ -238,6 +238,8 @@ class ControlHandler:
         try:
             self._client.arenas.remove(_field(message, "number", int))
         finally:
+            # Whatever was raised: executions must not go on with arrays of an arena that may be
+            # gone.
             self._client.version += 1
         return {}
 

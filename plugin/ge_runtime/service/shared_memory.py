@@ -302,6 +302,7 @@ class MappedArenas:
     def view(self, buffer: BufferReference, dtype: np.dtype[np.generic]) -> Array:
         """The tensor that is meant. Raises ProtocolError unless it lies whole within an arena."""
         number, offset, shape = buffer
+        # Python's integers: a product of NumPy's could overflow, and pass the test below.
         nbytes = dtype.itemsize
         for size in shape:
             nbytes *= size
@@ -313,6 +314,7 @@ class MappedArenas:
         memory = self._arenas.get(number)
         if memory is None:
             raise ProtocolError(f"found arena {number}, expected one that was announced")
+        # Offsets and sizes are the client's word: nothing of it is believed.
         if offset % ALIGNMENT or offset + nbytes > len(memory):
             raise ProtocolError(
                 f"found a tensor of {nbytes} bytes from {offset} on, expected one within the "

@@ -70,9 +70,7 @@ class Reference:
         results = self._engine.run(
             inputs, {spec.name: self._planned(spec, batch) for spec in outputs}
         )
-        answers = {
-            spec.name: self._own(spec, results[spec.name], request, batch) for spec in outputs
-        }
+        answers = {spec.name: self._own(spec, results[spec.name], request) for spec in outputs}
         return {name: self._bare(answer) for name, answer in answers.items()}
 
     def _batch(self, request: RandomRequest) -> tuple[GearBatch, dict[str, Array]]:
@@ -151,9 +149,7 @@ class Reference:
             shape = (sum(ends[spec.axes[0]] for ends in batch.ends), *dims[1:])
         return self._bare(np.zeros(shape, spec.dtype.numpy))
 
-    def _own(
-        self, spec: TensorSpec, result: Array, request: RandomRequest, batch: GearBatch
-    ) -> Array:
+    def _own(self, spec: TensorSpec, result: Array, request: RandomRequest) -> Array:
         """The request's part of a result: [rows, *dims] at its own sizes."""
         extent = request.extent
         shape = spec.shape(extent.sizes)

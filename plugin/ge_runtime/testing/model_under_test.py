@@ -78,6 +78,7 @@ class ModelUnderTest:
             derived=derived,
         )
         forced = ForcedPartitioner(parts.partitioner, parts.gears, parts.config.rows)
+        # Only now: gears may be derived from the histogram, which must not have random sizes.
         parts = replace(parts, partitioner=forced, config=replace(parts.config, histogram=None))
         runtime = Runtime(name, version_dir, parts, SystemClock())
         try:

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ge_runtime.engines.analysis.onnx_file import varint
+
 Field: TypeAlias = "tuple[int, int | str | bytes]"
 
 _FP32: Final = 1
@@ -162,16 +164,8 @@ def _message(*fields: Field) -> bytes:
     written = b""
     for number, value in fields:
         if isinstance(value, int):
-            written += _varint(number << 3) + _varint(value)
+            written += varint(number << 3) + varint(value)
         else:
             content = value.encode() if isinstance(value, str) else value
-            written += _varint(number << 3 | 2) + _varint(len(content)) + content
+            written += varint(number << 3 | 2) + varint(len(content)) + content
     return written
-
-
-def _varint(number: int) -> bytes:
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*written, number])

@@ -92,7 +92,7 @@ class _Walk:
         for number, field, content in _fields(message):
             if number in inner:
                 body = self.without_weights(content, inner[number])
-                parts += _varint(number << 3 | _LENGTH_DELIMITED), _varint(len(body)), body
+                parts += varint(number << 3 | _LENGTH_DELIMITED), varint(len(body)), body
             else:
                 parts.append(field)
         return b"".join(parts)
@@ -155,7 +155,8 @@ def _varints(content: memoryview) -> Iterator[int]:
         yield number
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """The number as Protobuf writes it: seven bits to a byte, the lowest first."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
