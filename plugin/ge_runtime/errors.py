@@ -76,7 +76,7 @@ class PoolTimeout(PoolFault):
 
 
 class PoolCancelled(PoolFault):
-    """Whoever waited for the pool no longer wants the bytes."""
+    """The wait for the pool was cancelled."""
 
 
 class PoolClosed(PoolFault):

@@ -266,7 +266,7 @@ class AscendDevice:
             return address
 
     def unpin_later(self, address: Address) -> None:
-        """Nobody reads this block of pinned memory any more. At any moment, `__del__` included."""
+        """Give a block of pinned memory back later. Callable at any moment, by `__del__` too."""
         self._unpinned.append(address)
 
     def free_unpinned(self) -> None:

@@ -127,7 +127,7 @@ class LibraryEngine:
         return self._health is not None and self._health.lost is not None
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """What it needs it allocates itself."""
+        """Nothing is to be had: the library allocates what it needs."""
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ _AGAIN_S: Final = 0.01
 
 
 class NoService(Exception):
-    """Nobody listens."""
+    """No device service listens."""
 
 
 class _Hangs(Exception):

@@ -138,7 +138,7 @@ class ServiceEngine:
 
     @property
     def lost(self) -> bool:
-        """Until the next service has it."""
+        """Whether there is no service at the moment."""
         return self._client.connection is None
 
     @property
@@ -158,7 +158,7 @@ class ServiceEngine:
         return self._executions.waiting(within, gone)
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
-        """What it needs lies in the service."""
+        """Have the service prepare the engine; nothing is allocated here."""
         # Before it is asked: a next service that comes meanwhile prepares for it as it opens.
         self._largest = [{name: list(dims) for name, dims in shapes.items()} for shapes in largest]
         self._ask({"do": "bind", "largest": self._largest})

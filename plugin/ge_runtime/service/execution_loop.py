@@ -79,7 +79,7 @@ class ServerExecutions:
         self._version = client.version
 
     def serve(self) -> None:
-        """Until the connection ends: raises PeerGone, or ProtocolError."""
+        """Serve executions until the connection ends: raises PeerGone, or ProtocolError."""
         while True:
             kind, body = self._channel.receive()
             if kind is not Kind.RUN:

@@ -53,7 +53,7 @@ class QueueEntry:
     exclusive: Hashable | None = None
     """Of the entries with the same key, one at a time runs. None: any number."""
     expected_s: float = 0.0
-    """What it will probably take."""
+    """Seconds that it will probably take."""
     what: str = ""
     """Whose execution of what it is, for people."""
     state: State = State.NEW
@@ -140,7 +140,7 @@ class FairQueue:
         return self._serve(now)
 
     def cancel(self, entry: QueueEntry, now: float) -> Sequence[QueueEntry]:
-        """Whoever wanted it has left. An entry that does not wait is left as it is."""
+        """End its waiting, as its client has left. An entry that does not wait stays as it is."""
         if entry.state is not State.WAITING:
             return ()
         self._drop(entry, State.CANCELLED)

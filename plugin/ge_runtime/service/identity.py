@@ -101,7 +101,7 @@ def _stat_identity(path: Path) -> _Identity:
 
 
 def _read(path: Path) -> tuple[str, bool]:
-    """What it holds, and whether some of its weights are in other files."""
+    """The digest of a file's content, and whether some of its weights are in other files."""
     # Not mapped: a file that somebody cuts meanwhile would take the whole process with it.
     digest = hashlib.sha256()
     external, seam = False, b""

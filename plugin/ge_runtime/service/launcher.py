@@ -109,7 +109,7 @@ class _Lock:
         self.close()
 
     def close(self) -> None:
-        """Whoever else was given the descriptor still has the lock. Safe to call twice."""
+        """Close it here: a process that inherited it still has the lock. Safe to call twice."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -66,10 +66,10 @@ class CachedModel:
     faults: int = 0
     busy_s: float = 0.0
     largest: list[Shapes] = field(default_factory=list)
-    """What it was prepared for."""
+    """The shapes that it was prepared for."""
     preparing: Lock = field(default_factory=Lock)
     analysed: dict[str, Intermediates | None] = field(default_factory=dict)
-    """What it holds at the shapes that clients have asked for."""
+    """Its intermediate results at the shapes that clients have asked for."""
 
     @property
     def exclusive(self) -> Hashable | None:
@@ -97,7 +97,7 @@ class CachedModel:
             return self.analysed[key]
 
     def note(self, took_s: float, *, failed: bool) -> None:
-        """One more execution has ended."""
+        """Count an execution that has ended."""
         self.executions += 1
         self.faults += failed
         self.busy_s += took_s

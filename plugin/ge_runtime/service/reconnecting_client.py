@@ -39,7 +39,7 @@ class Restorable(ForkAware, Protocol):
 
 
 class _Unwanted(PeerGone):
-    """Nobody wants any more what somebody waits for."""
+    """A wait whose result nobody wants any more."""
 
 
 class ReconnectingClient:

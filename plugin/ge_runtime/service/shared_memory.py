@@ -79,7 +79,8 @@ def map_sealed(descriptor: int, nbytes: int, *, written: bool = False) -> mmap.m
                 f"found a file of {size} bytes with seals {seals}, expected {nbytes}"
             )
         memory = mmap.mmap(descriptor, nbytes)
-        if not written and _promises_only_what_is_there():
+        # All pages now, while their lack is an error that can be answered.
+        if not written and _never_overcommits():
             os.posix_fallocate(descriptor, 0, nbytes)
         return memory
     except (OSError, OverflowError) as error:  # no file in memory, or sealed against writing
@@ -88,7 +89,7 @@ def map_sealed(descriptor: int, nbytes: int, *, written: bool = False) -> mmap.m
         raise ProtocolError(f"found a descriptor that cannot be mapped: {error}") from None
 
 
-def _promises_only_what_is_there() -> bool:
+def _never_overcommits() -> bool:
     """Whether the kernel accounts for all memory: then it kills (SIGBUS) for a page too many."""
     try:
         return _OVERCOMMIT.read_text().strip() == _NEVER
@@ -137,13 +138,13 @@ class SharedFile:
 
 
 class Announcer(Protocol):
-    """Whoever tells the device service."""
+    """Tells the device service which files there are."""
 
     def announce(self, file: SharedFile) -> None:
-        """There is one more. Raises MemoryError if the device cannot reach so much."""
+        """The service is to map a file. Raises MemoryError if the device cannot reach so much."""
 
     def withdraw(self, number: int) -> None:
-        """There is one less."""
+        """The service is to let go of the file of this number."""
 
 
 class SharedMemory(Device[NDArray[np.uint8]]):

@@ -93,7 +93,7 @@ class ClientSession:
         return f"{self.name} (pid {self.pid})"
 
     def note(self, took_s: float, waited_s: float, *, failed: bool) -> None:
-        """One more execution has ended. Called by the connections of one engine each."""
+        """Count an execution that has ended. Called by the connections of one engine each."""
         self.executions += 1
         self.faults += failed
         self.busy_s += took_s

@@ -26,7 +26,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """Somebody who asks for bytes of a pool, from then on until they are released.
+    """One request for bytes of a pool, from asking until they are released.
 
     Only the pool's arbiter writes it. Compared by identity: two may ask for the same.
     """

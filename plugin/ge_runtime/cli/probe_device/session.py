@@ -161,7 +161,7 @@ class ProbeSession:
         return stream
 
     def wait(self, stream: int) -> None:
-        """Until it is done. Raises DriverFault for what failed in it."""
+        """Wait until the stream is done. Raises DriverFault for what failed in it."""
         self.call("rt.synchronize_stream_with_timeout", stream, LONG_MS)
 
     def malloc(self, nbytes: int) -> int:
