@@ -97,7 +97,7 @@ def _current() -> DeviceContext | None:
 
 
 class AscendDevice:
-    """Safe from any thread."""
+    """A device that this process has open. Safe from any thread."""
 
     def __init__(self, driver: Driver, number: int, health: DeviceHealth) -> None:
         """Raises DriverFault if the device cannot be had; then it is given back."""

@@ -33,7 +33,7 @@ class _Shared:
 
 
 class SharedWeights:
-    """Used while nothing executes on the card."""
+    """A card's weights, once for each content of a file. Used while nothing executes there."""
 
     def __init__(self, memory: Device[Address]) -> None:
         """memory: of the card."""
@@ -64,7 +64,10 @@ class SharedWeights:
 
 
 class ExecutorModels:
-    """Used in `AscendDevice.exclusive`, in the context of the executor whose models they are."""
+    """An executor's models and their workspace.
+
+    Used in `AscendDevice.exclusive`, in the context of the executor.
+    """
 
     def __init__(
         self,

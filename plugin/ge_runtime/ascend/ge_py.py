@@ -51,7 +51,7 @@ _ANY_RANK: Final = -2
 
 
 class GeProcess:
-    """GE is begun by the first who uses it and ended by the last. Safe from any thread."""
+    """GE in this process, begun by its first user and ended by the last. Safe from any thread."""
 
     def __init__(self, py: GePy) -> None:
         """py: GE-PY's modules by our names for them."""

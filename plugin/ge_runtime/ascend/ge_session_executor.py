@@ -118,7 +118,7 @@ def allocator_over(pool: ArenaPool, allocators: GePy) -> GeAllocator:
 
 
 class GeSessionExecutor:
-    """For one thread at a time."""
+    """Executes one graph in a session of GE. For one thread at a time."""
 
     def __init__(
         self,

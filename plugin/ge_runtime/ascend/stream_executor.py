@@ -175,7 +175,10 @@ def _outputs(model: LoadedModel) -> Iterator[tuple[str, int]]:
 
 
 class StreamExecutor:
-    """Executions from any thread. Loading and closing are the card's, while it is exclusive."""
+    """A stream of a card, and the models that execute there.
+
+    Executions come from any thread. Loading and closing are the card's, while it is exclusive.
+    """
 
     def __init__(self, device: AscendDevice, models: ExecutorModels) -> None:
         """models: of this executor alone; none is loaded yet. Raises DriverFault or EngineLost."""

@@ -99,7 +99,7 @@ class Context:
 
 
 class CudaDriver:
-    """The library, begun. Safe from any thread."""
+    """NVIDIA's driver, initialized. Safe from any thread."""
 
     def __init__(self, library: Library) -> None:
         """Raises CudaFault. See `load`."""

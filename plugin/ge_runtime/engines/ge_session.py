@@ -122,7 +122,7 @@ class GeSessionEngine:
 
     @property
     def lost(self) -> bool:
-        """With the card, whoever found that out."""
+        """Whether the card is lost, whoever found that out."""
         return self._card.lost is not None
 
     @property

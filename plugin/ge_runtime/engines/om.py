@@ -129,7 +129,7 @@ class OmEngine:
 
     @property
     def lost(self) -> bool:
-        """With the card, whoever found that out."""
+        """Whether the card is lost, whoever found that out."""
         return self._card.lost is not None
 
     def bind(self, largest: Sequence[Shapes], memory: Device[NDArray[np.uint8]]) -> None:
