@@ -165,6 +165,7 @@ class _Ports:
         if dims is None:
             packed = self._packed is not None and spec.dims[:1] == (self._packed,)
             dims = spec.dims if packed else (*self._batch, *spec.dims)
+        # Taken away: of what is left in the end, nothing feeds it.
         tensor = self._unmatched.pop(spec.name, None)
         if tensor is None:
             self._faults.add_unknown(place, self._kind, spec.name, self._tensors)

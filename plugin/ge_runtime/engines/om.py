@@ -152,7 +152,7 @@ class OmEngine:
         # All arguments are checked before anything is queued on the card.
         results = {name: self._result(name, target, gear) for name, target in outputs.items()}
         route = self._usual if outputs.keys() == self._asked else self._route(outputs)
-        if not route.stages:
+        if not route.stages:  # nothing is wanted
             return results
         addresses = slot.addresses
         self._executor.execute(
@@ -184,6 +184,7 @@ class OmEngine:
             return
         self._closed = True
         with self._card.releasing():
+            # CANN's order of release: datasets and their buffers, then models.
             if self._slot is not None and self._card.lost is None:
                 self._card.enter()
                 self._slot.close()

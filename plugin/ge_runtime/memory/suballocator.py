@@ -36,6 +36,7 @@ class Suballocator:
                 f"found {nbytes} bytes aligned to {alignment}, expected at least 1 of each"
             )
         by_size = self._by_size
+        # From the smallest that is large enough; on to larger ones where alignment takes too much.
         for place in range(bisect_left(by_size, (nbytes, 0)), len(by_size)):
             size, start = by_size[place]
             offset = start + -start % alignment

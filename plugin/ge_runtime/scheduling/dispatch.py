@@ -86,6 +86,7 @@ class Dispatcher(Generic[Executor]):
                     task(self._executors[0])
             return
         futures = [self._submit(rows, task) for rows, task in tasks]
+        # `exception` waits for its task: all are done before anything is raised.
         raised = [error for future in futures if (error := future.exception()) is not None]
         if raised:
             raise raised[0]

@@ -139,7 +139,7 @@ def _spawn(
         reading, writing = os.pipe2(os.O_CLOEXEC)
         given = (device, str(folder.path), json.dumps(asdict(timeouts)), str(timeouts.start_s))
         numbers = (str(folder.descriptor), str(lock), str(writing))
-        paths = [str(Path(path).absolute()) for path in sys.path]
+        paths = [str(Path(path).absolute()) for path in sys.path]  # its working directory is /
         process = subprocess.Popen(
             [sys.executable, "-c", _BOOT, *given, *numbers, *paths],
             pass_fds=(lock, folder.descriptor, writing),
@@ -147,7 +147,7 @@ def _spawn(
             stdout=output,
             stderr=output,
             cwd="/",
-            start_new_session=True,
+            start_new_session=True,  # a Ctrl-C in the server's terminal must not reach it
         )
         os.close(writing)
         writing = -1
