@@ -224,6 +224,7 @@ class LoadPlanRunner:
             if len(wave) == 1:
                 self._load_one(plan, wave[0], before, outcome)
             else:
+                # `list` brings a defect's exception, which the pool would keep to itself.
                 with ThreadPoolExecutor(self._load_threads, "load") as pool:
                     list(pool.map(lambda name: self._load_one(plan, name, before, outcome), wave))
 

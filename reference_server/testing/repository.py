@@ -46,6 +46,7 @@ class ModelRepository:
         methods = server.grpc_methods(options.grpc or GrpcOptions(), loop)
         self._grpc = GrpcClient(methods, loop)
         self._stubs = StubbedModels(server.repository)
+        # In the place of the repository, which `Server.load` has connected.
         server.model_calls.connect(
             self._stubs, is_explicit=options.control_mode is ControlMode.EXPLICIT
         )

@@ -103,6 +103,7 @@ def _tensor(
     dtype = _DATA_TYPES.get(kind)
     if dtype is None:
         raise CompileFault("E10501", f"'{name}' is {kind_name(kind)}, which no device takes")
+    # --input_format is about images, which have four dims; all else is ND.
     image = len(dims) == _IMAGE_RANK
     layout = _FORMATS[options.input_format] if image else Format.ACL_FORMAT_ND
     nbytes = DATA_TYPE_BYTES[dtype]

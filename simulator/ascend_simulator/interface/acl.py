@@ -89,6 +89,7 @@ def data_type_size(data_type: int) -> int:
 
 
 def _end(now: process.Process) -> None:
+    # First, so that it has ended whatever is found below.
     now.init_count = 0
     now.update_all_clear()
     now.memory.check_host_writes()

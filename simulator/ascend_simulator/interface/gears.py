@@ -99,9 +99,10 @@ def _set(what: str, number: int, place: int, buffer: DataBuffer, chosen: Chosen)
     if buffer.size < 4 * len(values):
         raise _length(what, model, f"{buffer.size} bytes of buffer", f"{4 * len(values)} or more")
     last = len(model.manifest.inputs)
-    if place != last:
+    if place != last:  # a device writes it there all the same
         violate(ELSEWHERE, f"{what}: {model.name}: found index {place}, expected {last}")
     check_context(now, model, what)
+    # Written at once, so not while an execution has yet to read it: a buffer for each slot.
     width = gear_bytes(buffer.size, len(values))
     nbytes = width * len(values)
     what = f"{what}: {model.name}: gear buffer"

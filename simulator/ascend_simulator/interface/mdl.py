@@ -180,7 +180,7 @@ def _execute(
         return
     execution = submit(now, found, given, wanted, home, waits=True, work=work)
     now.streams.wait(home.record(), None)
-    execution.result()
+    execution.result()  # its own failure, which is none of the stream's
 
 
 def _sizes(found: om.Om) -> tuple[int, int]:

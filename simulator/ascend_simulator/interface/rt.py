@@ -254,6 +254,7 @@ def query_event_status(event: int) -> int:
     """Whether the event is passed: 0 not ready, 1 complete."""
     now = process.current()
     done = now.events.get(event, "query_event_status").is_done(now.streams)
+    # The other way round than the older query, as in CANN's headers.
     return int(
         EventRecordedStatus.ACL_EVENT_RECORDED_STATUS_COMPLETE
         if done

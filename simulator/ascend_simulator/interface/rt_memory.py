@@ -152,7 +152,7 @@ def memset_async(ptr: int, most: int, byte: int, count: int, stream: int) -> Non
     if target is not None:
         fill = target.fill
         found.submit(Task(lambda: fill(byte & 0xFF), (), ((ptr, count),), "memset_async"))
-        if is_pageable(now.memory.find(ptr)):
+        if is_pageable(now.memory.find(ptr)):  # submitted all the same, so races are found
             await_pageable(now, found, "memset_async")
 
 
@@ -168,6 +168,7 @@ def get_mem_info(attr: int) -> tuple[int, int]:
         raise Refused(Code.INVALID_PARAM, f"get_mem_info: attr: found {attr}, expected 0 to 11")
     is_there = (attr in _HBM) == has_hbm(now.settings.soc)
     answer = now.memory.free_and_total(device) if is_there else (0, 0)
+    # Behind the answer: others may take memory between the question and an allocation.
     now.faults.strike("mem_info")
     return answer
 

@@ -86,6 +86,7 @@ class AddressSpace(Addresses):
                 )
             self._used[device] += charged
             start = self._place(device, nbytes)
+        # Not under the lock: other threads need not wait until it is filled.
         try:
             content = aligned(nbytes)
         except MemoryError:

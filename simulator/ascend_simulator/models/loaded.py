@@ -119,7 +119,7 @@ class Models:
             (f"{name} (weights)", weights or Given(), manifest.weight_bytes),
         )
         regions: list[Region] = []
-        with now.lock:
+        with now.lock:  # before memory is taken, so that a load without streams leaves nothing
             now.stream_budget.take(context.device, f"load of {name}", now.settings.model_streams)
         try:
             for holder, given, needed in asked:
@@ -127,6 +127,8 @@ class Models:
             own_work, own_weights = regions
             self._check_weights_kept(name, own_work, (own_weights.ptr, image.nbytes), image)
             if own_weights.nbytes:
+                # Every load writes them, also where another load of the file has: so not while
+                # that executes.
                 what = f"load of {name} (weights)"
                 now.claims.host_access(own_weights.ptr, image.nbytes, write=True, what=what)
                 image.write(om.graph, own_weights.content)

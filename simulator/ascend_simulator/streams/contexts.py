@@ -110,6 +110,7 @@ class Contexts:
                 return
         left = self._end_default(device)
         others = [context.name for context in self._handles if context.device == device]
+        # Memory is the device's, for all of its contexts: it goes with the last.
         left += others or self._drop_memory(device)
         self._streams.rethrow()
         if left:

@@ -86,6 +86,7 @@ class Event:
             return
         if not streams.wait(self.mark, timeout_s):
             raise Refused(Code.RT_EVENT_SYNC_TIMEOUT, f"{self.name}: not done after {timeout_s} s")
+        # Violations alone: that a task failed is told by a wait for its stream.
         self.stream.rethrow()
 
     def check_query(self) -> None:
@@ -179,6 +180,7 @@ class Events:
         """Handle of a new event. Raises Refused: RT_CONTEXT_NULL, RT_NO_EVENT_RESOURCE."""
         context = self._contexts.get()
         with self._lock:
+            # CANN's create_event takes it with the first record; counting from here is stricter.
             self._budget.take(context.device, "create_event")
             event = Event(context, flags, is_ex, f"event {next(self._names)}")
             handle = self._handles.add(event)
