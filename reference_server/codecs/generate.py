@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from reference_server.codecs import json_data, rapid_json
+from reference_server.codecs.infer_json import read_parameter
 from reference_server.codecs.infer_json_response import encode_parameter
 from reference_server.codecs.json_data import encode_string
 from reference_server.codecs.rapid_json_reader import JsonValue
@@ -19,7 +20,6 @@ from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Array, Shape, Tensor
 
 _NESTED = "parameters"
-_MAX_INT64 = 2**63 - 1
 
 
 def decode(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:
@@ -79,7 +79,7 @@ class _Reader:
     def read(self, name: str, value: JsonValue) -> None:
         config = self._inputs.get(name)
         if config is None:
-            self._parameters[name] = _parameter(name, value)
+            self._parameters[name] = read_parameter(name, value)
             return
         inputs = self._request.inputs
         shape = self._shape(config, len(value) if isinstance(value, list) else 1)
@@ -118,14 +118,6 @@ def _data(config: TensorConfig, value: JsonValue, shape: Shape) -> Array:
             f"binary data format for input {config.name}"
         )
     return json_data.read(value if isinstance(value, list) else [value], config.datatype, shape)
-
-
-def _parameter(name: str, value: JsonValue) -> Parameter:
-    if isinstance(value, (bool, int, float, str)):
-        return float(value) if type(value) is int and value > _MAX_INT64 else value
-    raise invalid_arg(
-        f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
-    )
 
 
 def encode(response: InferResponse) -> bytes:

@@ -242,15 +242,20 @@ def _read_parameters(document: JsonValue, request: InferRequest) -> OutputForm:
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should "
                 "not be specified."
             )
-        elif isinstance(value, (bool, int, float, str)):
-            passed[key] = float(value) if type(value) is int and value > _MAX_INT64 else value
         else:
-            raise invalid_arg(
-                f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or "
-                "'string'."
-            )
+            passed[key] = read_parameter(key, value)
     request.parameters = passed
     return default
+
+
+def read_parameter(name: str, value: JsonValue) -> Parameter:
+    """A parameter for the model. Raises ServerError INVALID_ARG for a value that cannot be one."""
+    if not isinstance(value, (bool, int, float, str)):
+        raise invalid_arg(
+            f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
+        )
+    # What is no int64 Triton reads as a double, though JSON has it as a whole number.
+    return float(value) if type(value) is int and value > _MAX_INT64 else value
 
 
 def _read_correlation_id(parameters: dict[str, JsonValue]) -> int | str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from reference_server.core.errors import internal, invalid_arg, unavailable, unsupported
+from reference_server.core.errors import invalid_arg, unavailable, unsupported
 from reference_server.core.request import Parameter
 from reference_server.options import ControlMode
 from reference_server.repository.bls import NOT_EXPLICIT
 from reference_server.repository.manager import Repository
-from reference_server.repository.model_folders import Override
+from reference_server.repository.model_folders import Override, check_name
 from reference_server.repository.versions import IndexEntry
 
 _CONFIG = "config"
@@ -50,7 +50,7 @@ class RepositoryControl:
         _check_repository(repository)
         override = _override(parameters or {})
         self._check_mode()
-        _check_name(name)
+        check_name(name)
         self._repository.load(name, override)
 
     def unload(self, name: str, *, unload_dependents: bool = False, repository: str = "") -> None:
@@ -71,12 +71,6 @@ class RepositoryControl:
 def _check_repository(name: str) -> None:
     if name:
         raise unsupported("'repository_name' specification is not supported")
-
-
-def _check_name(name: str) -> None:
-    """Only a folder within a repository is a model, whatever else its name may lead to."""
-    if "/" in name or "\0" in name or name in ("", ".", ".."):
-        raise internal(f"failed to load '{name}', failed to poll from model repository")
 
 
 def _override(parameters: Mapping[str, Parameter | bytes | None]) -> Override | None:

@@ -14,7 +14,7 @@ from reference_server.core.errors import Code, ServerError, internal, unavailabl
 from reference_server.core.ports import Clock
 from reference_server.core.request import LATEST, InferRequest, ResponseSink
 from reference_server.core.response import InferResponse
-from reference_server.repository.model_folders import Override
+from reference_server.repository.model_folders import Override, check_name, not_polled
 from reference_server.scheduling.deadlocks import DeadlockDetector, InstanceGroup, Member
 
 #: Triton's text, which it says in mode none, too.
@@ -168,10 +168,9 @@ class InstanceCalls:
         """Load a model; keys of `files` begin with `file:`, others mean nothing, as in Triton."""
         given = {key[len(_FILE) :]: data for key, data in files.items() if key.startswith(_FILE)}
         if given and config is None:
-            raise _not_polled(name)
+            raise not_polled(name)
         models = self._calls.changeable
-        if "/" in name or "\0" in name or name in ("", ".", ".."):  # no folder of a repository
-            raise _not_polled(name)
+        check_name(name)
         override = None if config is None else Override(config, given)
         models.load(name, override)
 
@@ -195,7 +194,3 @@ class _AwaitedSink:
         if member is not None:
             self._calls.end_wait(member)
         self._sink.send(response)
-
-
-def _not_polled(name: str) -> ServerError:
-    return internal(f"failed to load '{name}', failed to poll from model repository")

@@ -16,7 +16,7 @@ from reference_server.repository.draining import Draining
 from reference_server.repository.ensembles import DependencyGraph
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.loading import LoadOutcome, LoadPlan, LoadPlanRunner, Rollout
-from reference_server.repository.model_folders import FileDirectory, Override
+from reference_server.repository.model_folders import FileDirectory, Override, not_polled
 from reference_server.repository.polling import ModelSource, Poller, PollResult
 from reference_server.repository.versions import (
     IndexEntry,
@@ -105,7 +105,7 @@ class Repository:
             files = FileDirectory(override.files) if override and override.files else None
         except ServerError as error:
             log.error("cannot load %s with these files: %s", ", ".join(sorted(names)), error)
-            return {name: _not_polled(name) for name in names}
+            return {name: not_polled(name) for name in names}
         try:
             with self._changed:
                 found = self._poller.poll(names, self._sources, override, files)
@@ -116,7 +116,7 @@ class Repository:
                 if files is not None and not names.isdisjoint(found.changed):
                     files.hold()
                 refused = {
-                    name: _not_polled(name)
+                    name: not_polled(name)
                     for name in names - set(found.changed)
                     if not self._graph.used({name}).isdisjoint(found.failed)
                 }
@@ -274,7 +274,3 @@ class Repository:
     def is_complete(self) -> bool:
         """True if every version that was to be loaded is ready, or unloaded on request."""
         return self._registry.is_as_wanted
-
-
-def _not_polled(name: str) -> ServerError:
-    return internal(f"failed to load '{name}', failed to poll from model repository")

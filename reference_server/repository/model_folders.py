@@ -21,7 +21,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.config.pbtxt import FILE_NAME
 from reference_server.config.schema import VersionPolicy
-from reference_server.core.errors import internal, invalid_arg
+from reference_server.core.errors import ServerError, internal, invalid_arg
 
 #: Triton reads a folder's name as a number and takes what leads it: `3x` is version 3. A name with
 #: a zero in front is none, unless the zero is all of it.
@@ -178,6 +178,17 @@ def model_directories(repositories: Sequence[Path]) -> dict[str, list[Path]]:
             if path.is_dir():
                 found.setdefault(path.name, []).append(path)
     return dict(sorted(found.items()))
+
+
+def not_polled(name: str) -> ServerError:
+    """What a load request is told of a model whose folder cannot be read."""
+    return internal(f"failed to load '{name}', failed to poll from model repository")
+
+
+def check_name(name: str) -> None:
+    """Raise ServerError unless `name` can only lead to a folder directly within a repository."""
+    if "/" in name or "\0" in name or name in ("", ".", ".."):
+        raise not_polled(name)
 
 
 def find_folder(repositories: Sequence[Path], name: str) -> ModelFolder:
