@@ -131,7 +131,7 @@ class ModelConfig:
             caches_responses=config.response_cache.enable,
             warmup=warmup_samples(config),
             json=render.as_json(config),
-            proto=config.SerializeToString(deterministic=True),
+            proto=config.SerializeToString(deterministic=True),  # maps in the same order each time
             execution_host=execution_host(config),
         )
 

@@ -25,7 +25,7 @@ from reference_server.frontends.grpc.inference import REFUSES_DECOUPLED
 from reference_server.gateway.gateway import Gateway
 from reference_server.testing.clients import call_on
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Python 3.10 has no Unpack, and nobody needs it when this runs
     from typing_extensions import Unpack
 
 #: Values by input. What is no array yet becomes one of the input's type: `{"TEXT": ["hello"]}`.

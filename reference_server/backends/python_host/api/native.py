@@ -75,6 +75,7 @@ def incompatible_constructor(signature: str, *arguments: object, shown: str = ""
 
 
 def _incompatible(opening: str, signature: str, shown: str) -> TypeError:
+    # pybind11's text.
     return TypeError(
         f"{opening} arguments. The following argument types are supported:\n"
         f"    1. {signature}\n\n"
@@ -107,7 +108,7 @@ class ErrorCode(NativeEnum):
     CANCELLED = 7
 
 
-ErrorCode.__name__ = "__ErrorCode"
+ErrorCode.__name__ = "__ErrorCode"  # as it is called in Triton's texts
 
 
 class TritonError(Native):
