@@ -87,7 +87,6 @@ CASES: dict[str, Ask] = {
         (head(LIVE), 0), (b"\0\0", 0), (b"\0\0", 0), (b"", 0), (b"\0", END_STREAM)
     ),
     "a deadline": call(("grpc-timeout", "10S")),
-    "a short deadline": call(("grpc-timeout", "1n")),
     "a long deadline": call(("grpc-timeout", "123456789S")),
     "no time at all": call(("grpc-timeout", "0S")),
     "no deadline": call(("grpc-timeout", "soon")),
@@ -114,6 +113,20 @@ def outcome(server: Server, ask: Ask) -> tuple[object, ...]:
 def test_both_servers_answer_alike(name: str, probed_triton: Server, probed_reference: Server):
     real, ours = (outcome(server, CASES[name]) for server in (probed_triton, probed_reference))
     assert ours == real
+
+
+def test_a_short_deadline_is_met_or_passes(probed_triton: Server, probed_reference: Server):
+    """A nanosecond is kept as a few milliseconds, in which a busy machine may not answer."""
+    in_time = outcome(probed_triton, CASES["a deadline"])
+    passed = outcome(probed_triton, CASES["no time at all"])
+    for server in (probed_triton, probed_reference):
+        for _ in range(1_000):
+            answer = outcome(server, call(("grpc-timeout", "1n")))
+            if answer == in_time:
+                break
+            assert answer == passed
+        else:
+            pytest.fail("a short deadline is never met")
 
 
 #: What HTTP/2 calls malformed (RFC 9113, section 8), and the real server resets with another code
