@@ -12,13 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import matplotlib as mpl
-
-mpl.use("agg")  # to files alone
-
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING
 
 from reference_server.config.scheduler_settings import DynamicBatching, QueuePolicy
 from reference_server.core.request import InferRequest
@@ -27,6 +21,9 @@ from reference_server.scheduling.dynamic_batcher import DynamicBatcher
 from reference_server.scheduling.policy_batcher import PolicyBatcher
 from reference_server.scheduling.response_order import OrderedQueue
 from reference_server.scheduling.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MS = 1_000_000
 
@@ -165,6 +162,13 @@ PICTURES = {
 
 def main(folder: Path) -> None:
     """Draw all pictures into `folder`."""
+    # Only drawing needs it, and importing it takes half a second of each collection of the tests.
+    import matplotlib as mpl
+
+    mpl.use("agg")  # to files alone
+
+    from matplotlib import pyplot as plt
+
     for name, make in PICTURES.items():
         panels = make()
         heights = [0.6 + 0.24 * len(lives) for lives in panels.values()]
