@@ -18,12 +18,14 @@ INSTALL := $(PY) -m pip --disable-pip-version-check install
 
 # ONNX Runtime would report its use to its makers.
 export ORT_DISABLE_TELEMETRY := 1
+# pytest rewrites the assertions of 500 files: 8 s for each worker unless the result is kept.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 # Prerequisites are steps in this order, and two installations must not meet in one environment.
 .NOTPARALLEL:
-.PHONY: help serve models oracle perf train test lint types layers unit contract tables wheel stack \
-        matrix clean torch-models
+.PHONY: help serve models oracle perf train test lint types layers quick unit contract tables wheel \
+        stack matrix clean torch-models
 
 help:
 	@awk -F ':.*## ' '/^## / { print "\n" substr($$0, 4) } \
@@ -61,6 +63,11 @@ types: $(VENV)/dev  ## types, strictly
 
 layers: $(VENV)/dev  ## which room imports which
 	$(VENV)/bin/lint-imports
+
+# By folders first: a marker would have the contract tests collected before they are left out.
+quick: $(VENV)/dev models  ## what decides, in under 30 s: no server, no brute force
+	$(PYTEST) -m 'not brute_force and not slow and not oracle and not stack' \
+	    tests/factory tests/performance tests/runtime tests/server tests/simulator
 
 unit: $(VENV)/dev models  ## the tests that need no server beside them
 	$(PYTEST) -m 'not slow and not oracle and not stack'

@@ -14,6 +14,8 @@ from model_factory.digits_images import (
     load_sources,
 )
 
+pytestmark = pytest.mark.brute_force
+
 SOURCES = np.random.default_rng(0).random((3, 8, 8), np.float32)
 SIZES = st.tuples(st.integers(6, 64), st.integers(6, 64))
 SEEDS = st.integers(0, 2**32 - 1)

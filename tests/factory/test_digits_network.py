@@ -13,6 +13,8 @@ from tritonclient.grpc import model_config_pb2
 from model_factory import digits
 from model_factory.digits_evaluation import pad
 
+pytestmark = pytest.mark.brute_force
+
 MODEL = Path(__file__).parents[2] / "model_repository" / "ge_classifier"
 
 SIZES = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=2, max_size=6)

@@ -13,6 +13,8 @@ from model_factory.digits_evaluation import accuracy_by_bucket, pad
 from model_factory.digits_images import draw_disturbed, draw_plain, load_sources
 from model_factory.digits_parameters import Claim
 
+pytestmark = pytest.mark.brute_force
+
 CLAIM = Claim(plain=(0.5, 0.75), disturbed=(0.25, 0.5), seed=1, steps=2, parameters=3)
 
 

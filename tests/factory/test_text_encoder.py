@@ -15,6 +15,8 @@ from model_factory.embedding import TextEmbedder
 from model_factory.onnx_graph import GraphWriter
 from model_factory.text_recipes import RECIPES
 
+pytestmark = pytest.mark.brute_force
+
 WORDS = 30522
 
 

@@ -15,6 +15,8 @@ from model_factory.logistic import LinearHead, fit
 from model_factory.sentences import LABELS, LANGUAGES, Sentence, read_sentences
 from model_factory.text_recipes import RECIPES
 
+pytestmark = pytest.mark.brute_force
+
 DOCUMENTATION = REPOSITORY.parent / "docs" / "models.md"
 
 

@@ -25,6 +25,8 @@ from reference_server.core.request import InferRequest
 from reference_server.core.tensor import Tensor
 from reference_server.observability.metric_registry import MetricRegistry
 
+pytestmark = pytest.mark.brute_force
+
 STEPS = ("tokenizer", "text_encoder", "text_classifier")
 FUSED = "text_pipeline_fused"
 MODELS = (*STEPS, "text_pipeline", FUSED)

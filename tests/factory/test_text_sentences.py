@@ -34,6 +34,7 @@ def test_each_is_short_clean_and_in_its_language():
             assert 3 <= len(sentence.text.split()) <= 25, sentence
 
 
+@pytest.mark.brute_force
 def test_no_two_are_nearly_alike():
     def pieces(text):
         plain = re.sub(r"\W+", " ", text.lower())

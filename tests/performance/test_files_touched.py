@@ -41,6 +41,7 @@ def test_other_threads_are_followed_if_asked_for(tmp_path):
             assert len(recorder.record(operation).entries) == every_thread
 
 
+@pytest.mark.brute_force
 def test_a_ragged_batch_touches_few_files():
     touched = OPERATIONS["ragged"]()
     assert "ge_runtime/batching/ragged.py" in touched.entries

@@ -106,6 +106,7 @@ def test_all_that_the_table_names_is_there():
         assert callable(load(target)), target
 
 
+@pytest.mark.brute_force
 def test_a_model_on_the_cpu_loads_no_code_of_other_devices(version_dir):
     code = f"""
         import json, sys

@@ -99,6 +99,7 @@ expressions = st.recursive(
 )
 
 
+@pytest.mark.brute_force
 @given(expressions)
 def test_an_admitted_relation_never_falls_when_an_axis_grows(text):
     try:

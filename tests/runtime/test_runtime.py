@@ -84,6 +84,7 @@ images = st.builds(
 # -- one answer per request, whoever shares the batch ----------------------------------------
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("engine", ENGINES)
 def test_texts_of_any_length_share_a_batch(opened, engine):
     request_batches = [[[1, 2, 3], [4]], [[5]], [[6, 7, 8, 9, 10], [11, 12]]]
@@ -93,6 +94,7 @@ def test_texts_of_any_length_share_a_batch(opened, engine):
         np.testing.assert_allclose(answer["embedding"], encode(rows), rtol=1e-5)
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("engine", ENGINES)
 def test_images_of_any_size_share_a_batch_and_keep_their_size(opened, engine):
     request_batch = [image(3, 16), image(16, 2, rows=3), image(5, 5)]
@@ -105,6 +107,7 @@ def test_images_of_any_size_share_a_batch_and_keep_their_size(opened, engine):
         np.testing.assert_array_equal(answer["sums"][:, 1], pixel[0].size)
 
 
+@pytest.mark.brute_force
 @given(st.lists(token_rows, max_size=6), st.integers(0, 3))
 def test_texts_get_the_same_answer_alone_and_in_company(encoder, request_batches, more):
     request_batch = [texts(*rows, more=more) for rows in request_batches]
@@ -113,6 +116,7 @@ def test_texts_get_the_same_answer_alone_and_in_company(encoder, request_batches
         np.testing.assert_allclose(answer["embedding"], alone["embedding"], rtol=1e-5)
 
 
+@pytest.mark.brute_force
 @given(st.lists(images, max_size=6))
 def test_images_get_the_same_answer_alone_and_in_company(pixels, request_batch):
     for answer, request in zip(pixels.infer(request_batch), request_batch, strict=True):
@@ -121,6 +125,7 @@ def test_images_get_the_same_answer_alone_and_in_company(pixels, request_batch):
         np.testing.assert_allclose(answer["sums"], alone["sums"], rtol=1e-5)
 
 
+@pytest.mark.brute_force
 @given(st.lists(st.integers(1, 8), max_size=9))
 def test_batches_beyond_max_batch_size_are_split_and_all_answered(encoder, rows):
     request_batches = [[[count] * (count + row % 3) for row in range(count)] for count in rows]

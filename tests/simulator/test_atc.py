@@ -46,6 +46,7 @@ IMAGE = {"input_shape": "x:1,1,-1,-1"}
 MANY = ",".join(map(str, range(1, 102)))
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("code", "model", "flags"),
     [
@@ -481,6 +482,7 @@ def test_help_lists_the_flags(capsys):
     assert "--precision_mode_v2 fp16 (default) or origin" in " ".join(usage().split())
 
 
+@pytest.mark.brute_force
 def test_atc_is_a_command(tmp_path):
     onnx.save(rows(2), tmp_path / "m.onnx")
     environment = {

@@ -50,6 +50,7 @@ def alive(steps, step):
     }
 
 
+@pytest.mark.brute_force
 @given(graph=graphs())
 def test_values_alive_at_one_time_never_share_a_byte(graph):
     steps, nbytes = graph
@@ -60,6 +61,7 @@ def test_values_alive_at_one_time_never_share_a_byte(graph):
             assert offset + size <= next_offset
 
 
+@pytest.mark.brute_force
 @given(graph=graphs())
 def test_the_workspace_is_at_least_what_is_alive_at_its_worst_step(graph):
     steps, nbytes = graph

@@ -33,6 +33,7 @@ def python(script, **variables):
     return shell(f'{sys.executable} -W error -c "$SCRIPT"', SCRIPT=dedent(script), **variables)
 
 
+@pytest.mark.brute_force
 def test_a_program_that_imports_acl_gets_the_simulator():
     done = python(
         """
@@ -54,6 +55,7 @@ def test_a_program_that_imports_acl_gets_the_simulator():
     assert (done.stdout, done.stderr) == ("AscendSimulator910 (2, 0)\n", "")
 
 
+@pytest.mark.brute_force
 def test_visible_devices_apply_as_on_the_device():
     done = python(
         "import acl; acl.init(); print(acl.rt.get_device_count(), acl.rt.set_device(1))",
@@ -63,6 +65,7 @@ def test_visible_devices_apply_as_on_the_device():
     assert done.stdout == "(1, 0) 107001\n", done.stderr
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -89,6 +92,7 @@ def test_an_interpreter_of_atc_that_is_not_there_is_named():
     assert done.stderr.startswith("ASCEND_SIMULATOR_PYTHON: found '/nowhere/python3', expected")
 
 
+@pytest.mark.brute_force
 def test_reading_a_device_address_on_the_host_faults():
     done = python(
         """
@@ -104,6 +108,7 @@ def test_reading_a_device_address_on_the_host_faults():
     assert done.returncode in (-signal.SIGSEGV, 128 + signal.SIGSEGV)
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("mode", ["strict", "lenient"])
 def test_a_fork_after_init_is_found(mode):
     done = python(
@@ -134,6 +139,7 @@ def test_a_fork_after_init_is_found(mode):
     )
 
 
+@pytest.mark.brute_force
 def test_a_fork_before_init_is_none_of_its_business():
     done = python(
         """

@@ -319,6 +319,7 @@ SIDES = st.integers(1, 6)
 TABLES = st.lists(st.tuples(SIDES, SIDES), min_size=2, max_size=5, unique=True)
 
 
+@pytest.mark.brute_force
 @settings(max_examples=25, deadline=None)
 @given(table=TABLES, data=st.data())
 def test_any_gear_of_any_table_gives_its_dims_its_answer_and_leaves_the_rest(

@@ -131,6 +131,7 @@ def test_freed_pinned_memory_is_poisoned_and_not_given_again_at_once(acl):
     assert ptr not in [ok(acl.rt.malloc_host(4096)) for _ in range(20)]
 
 
+@pytest.mark.brute_force
 def test_freed_pinned_memory_is_not_kept_beyond_a_limit(acl):
     for _ in range(3):
         ok(acl.rt.free_host(ok(acl.rt.malloc_host(30 * MIB))))

@@ -147,3 +147,4 @@ class MemoryMap(RuleBasedStateMachine):
 
 TestMemoryMap = MemoryMap.TestCase
 TestMemoryMap.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestMemoryMap.pytestmark = pytest.mark.brute_force

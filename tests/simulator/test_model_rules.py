@@ -196,6 +196,7 @@ def test_a_caution_only_warns(machine, tmp_path, name, mode):
         assert run(acl, tmp_path) == 0
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_lenient_mode_counts_and_goes_on_as_a_device(machine, tmp_path, name):
     rule, answer, run = SCENARIOS[name]

@@ -87,6 +87,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.brute_force
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS, seed=st.none() | st.integers(0, 1000))
 def test_lanes_with_two_slots_answer_right_and_break_no_rule(path, steps, seed):

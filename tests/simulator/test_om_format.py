@@ -54,6 +54,7 @@ def test_a_file_with_more_bytes_is_refused(whole, tail):
     assert refusal(whole + tail) == Code.GE_EXEC_MODEL_DATA_SIZE_INVALID
 
 
+@pytest.mark.brute_force
 @settings(max_examples=500, deadline=None)
 @given(data=st.data())
 def test_a_file_with_changed_bytes_is_refused_wherever_they_are(whole, data):
@@ -71,6 +72,7 @@ def test_every_bit_of_the_header_counts(whole):
             assert refusal(bytes(damaged)) in DAMAGED
 
 
+@pytest.mark.brute_force
 @settings(max_examples=200, deadline=None)
 @given(noise=st.binary(max_size=200))
 def test_noise_is_refused(noise):

@@ -1,5 +1,6 @@
 """Who comes after whom, against all paths of the graph that events and waiting make."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,7 @@ class Graph:
         return False
 
 
+@pytest.mark.brute_force
 @given(steps)
 def test_knowledge_is_reachability(steps):
     ordering, graph, marks = Ordering(), Graph(), []

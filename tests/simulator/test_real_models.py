@@ -104,11 +104,13 @@ def answers(acl, real, precision):
     loaded.release()
 
 
+@pytest.mark.brute_force
 def test_origin_answers_are_equal_bit_for_bit(acl, real):
     for found, expected in answers(acl, real, "origin"):
         assert found.tobytes() == expected.tobytes()
 
 
+@pytest.mark.brute_force
 def test_fp16_answers_are_close_and_of_half_precision(acl, real):
     for found, expected in answers(acl, real, "fp16"):
         assert found.tobytes() != expected.tobytes()
@@ -116,6 +118,7 @@ def test_fp16_answers_are_close_and_of_half_precision(acl, real):
         np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
 
 
+@pytest.mark.brute_force
 def test_fp16_takes_half_the_weights(acl, real):
     _, paths, _ = real
     _, origin = ok(acl.mdl.query_size(paths["origin"]))

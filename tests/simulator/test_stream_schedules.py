@@ -106,6 +106,7 @@ def play(seed, steps):
     return ran, expected
 
 
+@pytest.mark.brute_force
 @settings(max_examples=200, deadline=None)
 @given(steps=steps, seed=st.none() | st.integers(0, 2**32))
 def test_programs_end_in_order_and_their_races_are_found(seed, steps):

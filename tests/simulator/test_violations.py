@@ -671,6 +671,7 @@ def test_every_rule_of_these_rooms_has_a_scenario():
     assert rules == set(SCENARIOS) | TESTED_APART
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(("rule", "scenario", "lenient"), ALL)
 def test_strict_mode_raises(machine, tmp_path, rule, scenario, lenient):
     acl = prepared(machine, "strict")
@@ -682,6 +683,7 @@ def test_strict_mode_raises(machine, tmp_path, rule, scenario, lenient):
     assert isinstance(raised.value, AssertionError | UserWarning)
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(("rule", "scenario", "lenient"), ALL)
 def test_lenient_mode_counts_and_goes_on_as_a_device(machine, tmp_path, rule, scenario, lenient):
     acl = prepared(machine, "lenient")

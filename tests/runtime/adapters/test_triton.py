@@ -273,6 +273,7 @@ def test_what_is_passed_on_is_the_request_as_it_came(opened):
 # -- other types -----------------------------------------------------------------------------
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("engine", ["onnxruntime", "torch"])
 def test_bfloat16_travels_as_its_bits(opened, engine):
     torch = pytest.importorskip("torch", reason="it shows what the bits mean")

@@ -9,6 +9,7 @@ from ge_runtime.ascend.ge_session_executor import ALIGNMENT, ArenaPool
 START, BYTES = 0x10040, 1 << 16
 
 
+@pytest.mark.brute_force
 @given(st.lists(st.integers(0, 9000) | st.none(), max_size=60), st.randoms())
 def test_blocks_are_aligned_inside_the_arena_and_apart(steps, random):
     pool = ArenaPool(START, BYTES)

@@ -95,6 +95,7 @@ class Engines(RuleBasedStateMachine):
         assert self.machine.report.live == []
 
 
+@pytest.mark.brute_force
 def test_engines_in_any_order(files):
     Engines.paths = files
     run_state_machine_as_test(Engines, settings=settings(max_examples=40, stateful_step_count=20))

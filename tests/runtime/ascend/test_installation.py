@@ -15,6 +15,8 @@ from ge_runtime.ascend.installation import cann_version, import_cann_module
 from ge_runtime.ascend.pyacl import open_driver
 from ge_runtime.errors import NoDevice
 
+pytestmark = pytest.mark.brute_force
+
 PROGRAM = f"""
 import importlib.util, sys
 sys.path.append({str(Path(ge_runtime.__file__).parents[1])!r})

@@ -28,6 +28,7 @@ def in_a_new_thread(call):
     return results[0]
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("function", "call"),
     [

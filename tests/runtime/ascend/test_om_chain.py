@@ -24,6 +24,8 @@ from ge_runtime.engines.ascend_backend import AscendBackend
 from ge_runtime.engines.backend import open_engine
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost, OutOfMemory, PlanFault
 
+pytestmark = pytest.mark.brute_force
+
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):

@@ -38,6 +38,8 @@ from ge_runtime.errors import (
 )
 from ge_runtime.specs import DType
 
+pytestmark = pytest.mark.brute_force
+
 
 @pytest.fixture
 def place():

@@ -24,6 +24,8 @@ from ge_runtime.engines.gearing import with_compiled_gears
 from ge_runtime.errors import NoDevice
 from ge_runtime.testing.conformance import check
 
+pytestmark = pytest.mark.brute_force
+
 COST = "launch_us=100, element_ns=100, element2_ns=0"
 
 

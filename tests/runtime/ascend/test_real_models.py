@@ -74,6 +74,7 @@ def images(rng):
 REQUESTS = {"text_encoder": (texts, "embedding"), "ge_classifier": (images, "logits")}
 
 
+@pytest.mark.brute_force
 def test_answers_are_the_hosts_and_memory_is_weights_once_and_one_workspace(folders, machine):
     with ExitStack() as stack:
         cards = {

@@ -21,6 +21,7 @@ def registered(place):
     return memory
 
 
+@pytest.mark.brute_force
 def test_it_is_let_go_of_when_it_is_unregistered():
     place = AscendBackend(0)
     memory = registered(place)
@@ -33,6 +34,7 @@ def test_it_is_let_go_of_when_it_is_unregistered():
     place.close()
 
 
+@pytest.mark.brute_force
 def test_what_the_card_does_not_let_go_of_stays_mapped(monkeypatch):
     place = AscendBackend(0)
     memory = registered(place)

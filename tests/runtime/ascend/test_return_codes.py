@@ -9,6 +9,8 @@ from ge_runtime.ascend.return_codes import (
     failure_kind,
 )
 
+pytestmark = pytest.mark.brute_force
+
 
 @pytest.mark.parametrize(
     ("code", "kind"),

@@ -3,6 +3,7 @@
 from itertools import combinations
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def places_of(stage, model):
     return inputs, {own.name.split(":")[-1]: own.nbytes for own in description.outputs}
 
 
+@pytest.mark.brute_force
 @given(chains())
 def test_what_is_needed_at_the_same_time_lies_apart(chain):
     models, kept = chain
@@ -77,6 +79,7 @@ def test_what_is_needed_at_the_same_time_lies_apart(chain):
         assert all(packing.offsets[name] + sizes[name] <= packing.peak for name in live)
 
 
+@pytest.mark.brute_force
 @given(chains())
 def test_no_more_is_taken_than_places_of_their_own(chain):
     models, kept = chain

@@ -75,6 +75,7 @@ def test_a_request_of_two_rows_and_one_of_one(kind, expected):
     assert fed(kind, layout, source).tolist() == expected
 
 
+@pytest.mark.brute_force
 @given(request_batches, dtypes)
 def test_counts_are_of_the_data_of_each_request(requests, dtype):
     layout, data = requests.layout, requests.data()
@@ -92,6 +93,7 @@ def test_counts_are_of_the_data_of_each_request(requests, dtype):
         assert fed(kind, layout, requests.spec, dtype).tolist() == values
 
 
+@pytest.mark.brute_force
 @given(request_batches, dtypes)
 def test_shapes_are_of_the_data_of_each_row(requests, dtype):
     layout = requests.layout

@@ -27,6 +27,7 @@ def test_seconds_are_the_launch_and_each_row_by_elements_and_their_square():
     assert cost.seconds(4, {"a": 3}) == 100 + 4 * (10 * 3 + 1 * 9)
 
 
+@pytest.mark.brute_force
 @given(
     st.sampled_from(TERMS).flatmap(lambda terms: costs(*terms)),
     st.lists(st.tuples(st.integers(1, 64), extent, extent), min_size=1),
@@ -64,6 +65,7 @@ def coefficients(cost):
     return (cost.launch_s, cost.element_s, cost.element2_s)
 
 
+@pytest.mark.brute_force
 @given(
     st.floats(LAUNCH_FLOOR_S, 1e-2),
     st.just(0.0) | st.floats(1e-7, 1e-3),
@@ -86,6 +88,7 @@ def test_no_execution_after_the_first_exceeds_the_budget(budget_s, element_s, el
     assert sum(counted) <= max(budget_s, warm_up)
 
 
+@pytest.mark.brute_force
 @given(st.lists(st.floats(0, 1), min_size=60, max_size=60), st.floats(0.1, 20))
 def test_whatever_the_clock_says_coefficients_are_finite_and_a_launch_costs(times, budget_s):
     left = iter(times)

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from runtime.support.request_batches import AXES, block_of, request_batches, written
@@ -32,6 +33,7 @@ def rows_of(layout, *axes):
     return zip(*(layout.lengths[axis].tolist() for axis in axes), strict=True)
 
 
+@pytest.mark.brute_force
 @given(request_batches(), st.lists(axes, min_size=1, max_size=3), numbers | st.just(DType.BOOL))
 def test_mask_is_one_exactly_where_a_row_has_data_along_all_axes(requests, names, dtype):
     layout = requests.layout
@@ -42,6 +44,7 @@ def test_mask_is_one_exactly_where_a_row_has_data_along_all_axes(requests, names
         np.testing.assert_array_equal(row, expected)
 
 
+@pytest.mark.brute_force
 @given(request_batches(), axes, numbers)
 def test_positions_count_from_the_start_of_each_row_and_are_zero_in_padding(requests, axis, dtype):
     layout = requests.layout
@@ -50,6 +53,7 @@ def test_positions_count_from_the_start_of_each_row_and_are_zero_in_padding(requ
         assert row.tolist() == [*range(end), *[0] * (len(row) - end)]
 
 
+@pytest.mark.brute_force
 @given(packed_batches, numbers | st.just(DType.BOOL))
 def test_packed_mask_is_one_where_rows_lie(requests, dtype):
     layout = requests.layout
@@ -58,6 +62,7 @@ def test_packed_mask_is_one_where_rows_lie(requests, dtype):
     assert mask.tolist() == [1] * total + [0] * (len(mask) - total)
 
 
+@pytest.mark.brute_force
 @given(packed_batches, numbers)
 def test_packed_positions_begin_anew_with_each_row(requests, dtype):
     layout = requests.layout
@@ -68,6 +73,7 @@ def test_packed_positions_begin_anew_with_each_row(requests, dtype):
     assert not any(positions)
 
 
+@pytest.mark.brute_force
 @given(request_batches(), axes, numbers, st.sampled_from([(), (1,)]))
 def test_lengths_are_true_lengths(requests, axis, dtype, dims):
     layout = requests.layout
@@ -76,6 +82,7 @@ def test_lengths_are_true_lengths(requests, axis, dtype, dims):
     assert lengths.ravel().tolist() == [end for (end,) in rows_of(layout, axis)]
 
 
+@pytest.mark.brute_force
 @given(request_batches(), axes, numbers)
 def test_offsets_are_where_rows_begin_and_where_the_last_ends(requests, axis, dtype):
     layout = requests.layout
@@ -85,6 +92,7 @@ def test_offsets_are_where_rows_begin_and_where_the_last_ends(requests, axis, dt
     assert [after - before for before, after in pairwise(offsets)] == ends
 
 
+@pytest.mark.brute_force
 @given(request_batches())
 def test_joined_rows_are_gathered(requests):
     batch = fed(Joined(requests.spec, requests.pad), requests.layout)
@@ -92,6 +100,7 @@ def test_joined_rows_are_gathered(requests):
         np.testing.assert_array_equal(row[tuple(map(slice, data.shape))], data)
 
 
+@pytest.mark.brute_force
 @given(request_batches(first="a"))
 def test_joined_rows_with_the_packed_axis_are_packed(requests):
     requests = requests.but(packed="a")

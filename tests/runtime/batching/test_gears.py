@@ -48,6 +48,7 @@ def test_fit_is_of_least_elements_among_all_gears_that_hold(drawn, size):
         assert elements(fitted) == min(map(elements, holding))
 
 
+@pytest.mark.brute_force
 @given(tables(AXES), st.lists(sizes, min_size=1, max_size=5), st.lists(sizes, min_size=1))
 def test_fit_many_agrees_with_fit_for_arrays_that_broadcast(drawn, across, down):
     gears = gears_of(drawn)
@@ -67,6 +68,7 @@ def test_fit_many_agrees_with_fit_for_arrays_that_broadcast(drawn, across, down)
             assert [part[i, j] for part in found] == [gear.rows, *gear.extents.values()]
 
 
+@pytest.mark.brute_force
 @given(tables(AXES), st.randoms(use_true_random=False))
 def test_the_order_of_declaration_does_not_matter(drawn, random):
     shuffled = {key: random.sample(drawn[key], len(drawn[key])) for key in drawn}
@@ -75,6 +77,7 @@ def test_the_order_of_declaration_does_not_matter(drawn, random):
         assert one.fit(rows, {"a": a, "b": b}) == other.fit(rows, {"a": a, "b": b})
 
 
+@pytest.mark.brute_force
 @given(tables(AXES))
 def test_every_lists_all_combinations_and_each_fits_itself(drawn):
     gears = gears_of(drawn)
@@ -87,6 +90,7 @@ def test_every_lists_all_combinations_and_each_fits_itself(drawn):
         assert elements(fitted) == elements(gear)
 
 
+@pytest.mark.brute_force
 @given(tables(AXES))
 def test_gears_are_fixed_when_tables_name_rows_and_all_axes(drawn):
     named = {axis for key in drawn for axis in key}

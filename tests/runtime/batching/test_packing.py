@@ -1,6 +1,7 @@
 """Packed tensors against their definition, and against padded ones."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from runtime.support.request_batches import AXES, block_of, request_batches, written
 
@@ -22,6 +23,7 @@ def packed(requests):
     )
 
 
+@pytest.mark.brute_force
 @given(packed_batches)
 def test_rows_lie_one_after_the_other_with_pad_elsewhere(requests):
     batch = packed(requests)
@@ -34,6 +36,7 @@ def test_rows_lie_one_after_the_other_with_pad_elsewhere(requests):
     np.testing.assert_array_equal(batch, expected)
 
 
+@pytest.mark.brute_force
 @given(packed_batches)
 def test_packed_and_padded_batches_are_answered_alike(requests):
     zeros = requests.but(pad=requests.spec.dtype.numpy.type(0))
@@ -46,6 +49,7 @@ def test_packed_and_padded_batches_are_answered_alike(requests):
         assert answer.flags.c_contiguous
 
 
+@pytest.mark.brute_force
 @given(packed_batches)
 def test_zeros_and_nothing_of_a_neighbour_follow_a_shorter_row(requests):
     answers = unpack(requests.layout, requests.spec, packed(requests))
@@ -57,6 +61,7 @@ def test_zeros_and_nothing_of_a_neighbour_follow_a_shorter_row(requests):
             assert not row[len(own) :].any()
 
 
+@pytest.mark.brute_force
 @given(packed_batches)
 def test_answers_that_last_are_views_or_carved_and_the_others_copies(requests):
     batch, carved = packed(requests), []

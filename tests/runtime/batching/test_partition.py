@@ -111,6 +111,7 @@ def seconds_of(plan):
     return sum(execution.seconds for execution in plan)
 
 
+@pytest.mark.brute_force
 @given(any_batches)
 def test_every_request_is_in_one_execution_that_holds_it(batch):
     plan = batch.plan()
@@ -124,6 +125,7 @@ def test_every_request_is_in_one_execution_that_holds_it(batch):
         assert execution.seconds == batch.cost.seconds(execution.gear.rows, execution.gear.extents)
 
 
+@pytest.mark.brute_force
 @given(any_batches)
 def test_executions_of_several_keep_the_capacity_and_are_at_gears(batch):
     for execution in batch.plan():
@@ -133,6 +135,7 @@ def test_executions_of_several_keep_the_capacity_and_are_at_gears(batch):
         assert execution.gear == expected
 
 
+@pytest.mark.brute_force
 @given(one_row_batches)
 def test_one_axis_and_one_row_each_is_the_optimum_over_all_sets(batch):
     optimum = min(map(batch.total, set_partitions(list(range(batch.n)))))
@@ -161,6 +164,7 @@ def images(launch_s, heights, widths):
     return RequestBatch(gears, cost, ROW_LIMIT, [1] * 4, {"h": heights, "w": widths})
 
 
+@pytest.mark.brute_force
 @given(any_batches)
 @example(images(20.0, [8, 7, 7, 2], [4, 8, 3, 4]))  # found by work only
 @example(images(30.0, [7, 3, 3, 5], [3, 8, 3, 4]))  # by height only
@@ -181,6 +185,7 @@ def moved(batch, places):
     return replace(batch, rows=rows, sizes=sizes)
 
 
+@pytest.mark.brute_force
 @given(any_batches, st.randoms(use_true_random=False))
 def test_the_order_of_arrival_does_not_change_the_total(batch, random):
     shuffled = moved(batch, random.sample(range(batch.n), batch.n))
@@ -197,17 +202,20 @@ def test_neither_does_it_among_requests_of_one_size(axes):
     assert len(totals) == 1
 
 
+@pytest.mark.brute_force
 @given(any_batches)
 def test_plans_are_deterministic(batch):
     assert batch.plan() == batch.plan()
 
 
+@pytest.mark.brute_force
 @given(any_batches)
 def test_without_deadlines_the_longest_execution_runs_first(batch):
     times = [execution.seconds for execution in batch.plan()]
     assert times == sorted(times, reverse=True)
 
 
+@pytest.mark.brute_force
 @given(any_batches)
 def test_deadlines_that_the_optimum_meets_change_only_the_order(batch):
     late = [1000.0 - member for member in range(batch.n)]
@@ -249,6 +257,7 @@ def family(batch, now, due):
         yield [run for part in parts for run in earliest_first(batch, part, due)]
 
 
+@pytest.mark.brute_force
 @given(one_row_batches, st.lists(st.just(1.0) | st.floats(0, 1), min_size=6, max_size=6))
 def test_missed_deadlines_are_the_fewest_of_the_family_and_then_the_time(batch, shares):
     assume(len(set(batch.sizes["tokens"])) == batch.n)

@@ -23,6 +23,7 @@ def gathered(requests):
 # -- layout ----------------------------------------------------------------------------------
 
 
+@pytest.mark.brute_force
 @given(request_batches())
 def test_layout_measures_rows_and_their_ends(requests):
     layout = requests.layout
@@ -37,6 +38,7 @@ def test_layout_measures_rows_and_their_ends(requests):
         ]
 
 
+@pytest.mark.brute_force
 @given(request_batches())
 def test_batch_is_as_large_as_its_rows_its_answers_and_its_gear(requests):
     layout = requests.layout
@@ -46,6 +48,7 @@ def test_batch_is_as_large_as_its_rows_its_answers_and_its_gear(requests):
         assert layout.extents[axis] == max(longest, dict(requests.extents).get(axis, 0))
 
 
+@pytest.mark.brute_force
 @given(request_batches(), st.sampled_from(AXES))
 def test_packed_axis_is_as_large_as_all_rows_together_or_its_gear(requests, axis):
     layout = requests.but(packed=axis).layout
@@ -76,6 +79,7 @@ def test_only_tensors_with_the_packed_axis_first_have_no_rows(packed, dims, shap
 # -- gather ----------------------------------------------------------------------------------
 
 
+@pytest.mark.brute_force
 @given(request_batches())
 def test_gather_writes_data_where_rows_have_it_and_pad_elsewhere(requests):
     batch = gathered(requests)
@@ -85,6 +89,7 @@ def test_gather_writes_data_where_rows_have_it_and_pad_elsewhere(requests):
     np.testing.assert_array_equal(batch, expected)
 
 
+@pytest.mark.brute_force
 @given(request_batches())
 def test_poison_past_a_rows_end_never_reaches_the_batch(requests):
     clean = gathered(requests)
@@ -109,6 +114,7 @@ def test_nan_in_a_tail_becomes_padding():
 # -- scatter ---------------------------------------------------------------------------------
 
 
+@pytest.mark.brute_force
 @given(request_batches(lengths=False))
 def test_scatter_after_gather_gives_each_request_its_own_back(requests):
     requests = requests.but(answered=frozenset(AXES))
@@ -121,6 +127,7 @@ def test_scatter_after_gather_gives_each_request_its_own_back(requests):
         assert not np.shares_memory(answer, batch)
 
 
+@pytest.mark.brute_force
 @given(request_batches())
 def test_answers_that_last_are_views_where_they_are_one_piece_and_else_carved(requests):
     requests = requests.but(answered=frozenset(AXES))
@@ -144,6 +151,7 @@ def test_answers_that_last_are_views_where_they_are_one_piece_and_else_carved(re
         assert len(carved) == whole.count(False)
 
 
+@pytest.mark.brute_force
 @given(request_batches())
 def test_scatter_cuts_answers_to_the_requests_size_not_to_true_lengths(requests):
     requests = requests.but(answered=frozenset(AXES))

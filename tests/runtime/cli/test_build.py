@@ -16,6 +16,8 @@ from ge_runtime import cli
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.cli.build import build
 
+pytestmark = pytest.mark.brute_force
+
 PIPELINE_CONFIG = ENCODER_CONFIG.replace(
     'name: "embedding" data_type: TYPE_FP32 dims: [ 4 ]',
     'name: "scores" data_type: TYPE_FP32 dims: [ 3 ]',

@@ -14,6 +14,8 @@ from ge_runtime.cli.convert.conversion import ConvertOptions, convert
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.specs import ROWS
 
+pytestmark = pytest.mark.brute_force
+
 ENCODER = """\
 # A sentence encoder on two cards.
 name: "encoder"

@@ -1,5 +1,6 @@
 """Edits of config.pbtxt as text, held against protobuf's own reader of it."""
 
+import pytest
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,6 +112,7 @@ OTHER = st.sampled_from(
 )
 
 
+@pytest.mark.brute_force
 @given(
     st.lists(st.one_of(SINGLE, LISTED, OTHER), max_size=6),
     st.sampled_from(["\n", " \n\n"]),

@@ -14,6 +14,8 @@ from ge_runtime import cli
 from ge_runtime.cli import doctor
 from ge_runtime.cli.doctor.machine import SharedMemory
 
+pytestmark = pytest.mark.brute_force
+
 # Inputs and answers of the encoder's largest batch, which `inspect` shows.
 ENCODER_BYTES = 4096 + 3 * 576
 

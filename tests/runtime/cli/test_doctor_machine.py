@@ -11,6 +11,8 @@ from runtime.support.fakes import FAKES
 from ge_runtime.cli.doctor.machine import Cann, read_machine
 from ge_runtime.cli.doctor.trials import Outcome, Trial, run_command, try_import
 
+pytestmark = pytest.mark.brute_force
+
 # As `cat` shows it on a machine with CANN 8.0.0.
 VERSION_CFG = """# version: 1.0
 runtime_running_version=[7.6.0.1.220:8.0.0]

@@ -16,6 +16,7 @@ child.wait()
 """
 
 
+@pytest.mark.brute_force
 def test_what_a_program_has_started_ends_with_it_after_ctrl_c(monkeypatch):
     program = Program([sys.executable, "-c", FAMILY])
     child = int(program.line())

@@ -10,6 +10,8 @@ import pytest
 from ge_runtime import cli
 from ge_runtime.cli.config_pbtxt import read_runtime_config
 
+pytestmark = pytest.mark.brute_force
+
 CONFIG = """
 max_batch_size: 8
 input [

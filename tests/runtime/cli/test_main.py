@@ -10,6 +10,8 @@ import pytest
 from ge_runtime import cli
 from ge_runtime.cli.command import EXIT_UNUSABLE
 
+pytestmark = pytest.mark.brute_force
+
 
 def test_help_lists_the_commands(capsys):
     with pytest.raises(SystemExit) as exited:

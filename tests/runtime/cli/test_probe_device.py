@@ -26,6 +26,8 @@ from ge_runtime.cli.probe_device.exact_graphs import (
 )
 from ge_runtime.cli.probe_device.session import ProbeProcess
 
+pytestmark = pytest.mark.brute_force
+
 BY_NUMBER = {check.number: check for check in CHECKS}
 
 

@@ -19,6 +19,8 @@ from ge_runtime.cli import main
 from ge_runtime.cli.top import table
 from ge_runtime.service.protocol import VERSION
 
+pytestmark = pytest.mark.brute_force
+
 TIMEOUT_S = 60
 INTERRUPTIBLE = """\
 import signal, sys

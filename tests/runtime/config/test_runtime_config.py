@@ -456,6 +456,7 @@ def attempt(config):
         return fault
 
 
+@pytest.mark.brute_force
 @given(st.data())
 def test_any_mapping_parses_or_lists_its_faults(data):
     config = copy.deepcopy(data.draw(st.sampled_from([encoder_config(), pixels_config(), RICH])))
@@ -475,6 +476,7 @@ def test_any_mapping_parses_or_lists_its_faults(data):
         assert result.intra_op_threads >= 1
 
 
+@pytest.mark.brute_force
 @given(st.dictionaries(st.text(max_size=8), junk, max_size=6))
 def test_even_a_mapping_of_anything_parses_or_lists_its_faults(config):
     result = attempt(config)

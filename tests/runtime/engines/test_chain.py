@@ -19,6 +19,8 @@ from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost, OutOfMemor
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import DType
 
+pytestmark = pytest.mark.brute_force
+
 WEIGHTS = np.arange(4 * 3, dtype=np.float32).reshape(4, 3) - 5
 
 

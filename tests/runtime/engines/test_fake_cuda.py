@@ -74,6 +74,7 @@ def test_what_waits_or_copies_breaks_a_capture_and_its_end(gpu, stream, execute)
     assert captured(gpu, stream, lambda: None)
 
 
+@pytest.mark.brute_force
 def test_broken_capture_spoils_its_pool_and_needs_its_graph(gpu, stream):
     pool, broken = gpu.graph_pool_handle(), gpu.CUDAGraph()
     with (

@@ -10,6 +10,8 @@ from runtime.support.ascend import SITE, Machine
 from runtime.support.fakes import FAKES, forget
 from runtime.support.graphs import copy_of, write
 
+pytestmark = pytest.mark.brute_force
+
 # -- ge -----------------------------------------------------------------------------------------
 
 

@@ -45,6 +45,8 @@ from ge_runtime.errors import (
 from ge_runtime.specs import DType
 from ge_runtime.testing.conformance import check
 
+pytestmark = pytest.mark.brute_force
+
 ARENA = 1 << 20
 GEARS = {
     "ge.inputShape": "input_ids:-1,-1;attention_mask:-1,-1",

@@ -64,6 +64,7 @@ def agreeing(models):
             yield gears, dims
 
 
+@pytest.mark.brute_force
 @given(chains())
 def test_what_is_joined_is_every_combination_that_agrees_and_no_other(models):
     expected = list(agreeing(models))

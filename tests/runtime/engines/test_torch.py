@@ -11,6 +11,8 @@ from ge_runtime.errors import ArtifactFault
 
 torch = pytest.importorskip("torch", reason="the torch engine needs torch")
 
+pytestmark = pytest.mark.brute_force
+
 
 class TestTorchEngine(EngineConformance):
     @pytest.fixture

@@ -33,6 +33,8 @@ from ge_runtime.testing.conformance import check
 
 torch = pytest.importorskip("torch", reason="the torch engine needs torch")
 
+pytestmark = pytest.mark.brute_force
+
 OUTPUTS = {"encoder": ["embedding"], "pixels": ["sums", "inverted"], "nonzero": ["where"]}
 TIMEOUT_S = 30
 SIZES = [(1, 1), (1, 7), (5, 1), (8, 32)]

@@ -33,6 +33,8 @@ from ge_runtime.testing.conformance import check
 
 pytest.importorskip("torch", reason="the torch engine needs torch")
 
+pytestmark = pytest.mark.brute_force
+
 LOST, EXHAUSTED, FAILED = 507899, 207001, 507015
 """Return codes of CANN: no device any more, no memory, a failed computation."""
 

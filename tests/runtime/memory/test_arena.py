@@ -20,6 +20,7 @@ tensors = st.tuples(
 )
 
 
+@pytest.mark.brute_force
 @given(st.lists(tensors, max_size=8))
 def test_tensors_are_exact_aligned_and_apart(wanted):
     arena = Arena(aligned_bytes(16 * 1024), "inputs")
@@ -32,6 +33,7 @@ def test_tensors_are_exact_aligned_and_apart(wanted):
         assert not any(np.shares_memory(tensor, other) for other in carved[number + 1 :])
 
 
+@pytest.mark.brute_force
 @given(st.lists(tensors, max_size=8))
 def test_no_more_is_taken_than_alignment_asks_for(wanted):
     sizes = [int(np.prod(shape)) * dtype.itemsize for dtype, shape in wanted]
@@ -97,6 +99,7 @@ def batch_of(slots, number=0.0, rows=8):
     return batch
 
 
+@pytest.mark.brute_force
 @given(
     st.integers(1, 3),
     st.lists(st.tuples(st.integers(1, 8), st.lists(st.integers(0, 30), max_size=6)), max_size=20),
@@ -118,6 +121,7 @@ def test_an_answer_never_changes_while_it_is_held(count, executions):
     assert slots.free == count
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     "view",
     [

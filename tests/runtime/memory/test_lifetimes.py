@@ -31,6 +31,7 @@ def meet(one, other):
     return one.first <= other.last and other.first <= one.last
 
 
+@pytest.mark.brute_force
 @given(buffers_of(30))
 def test_buffers_that_are_live_together_have_bytes_of_their_own(buffers):
     offsets = pack(buffers, ALIGNMENT).offsets
@@ -40,6 +41,7 @@ def test_buffers_that_are_live_together_have_bytes_of_their_own(buffers):
             assert end <= offsets[other.name] or offsets[other.name] + other.nbytes <= start
 
 
+@pytest.mark.brute_force
 @given(buffers_of(30))
 def test_buffers_are_aligned_and_inside_the_arena(buffers):
     packing = pack(buffers, ALIGNMENT)
@@ -50,6 +52,7 @@ def test_buffers_are_aligned_and_inside_the_arena(buffers):
         assert packing.offsets[buffer.name] + buffer.nbytes <= packing.peak
 
 
+@pytest.mark.brute_force
 @given(buffers_of(30))
 def test_bound_is_the_busiest_step_and_the_peak_lies_between_it_and_the_sum(buffers):
     packing = pack(buffers, ALIGNMENT)
@@ -82,6 +85,7 @@ def brute_force(buffers):
     return min(map(peak_of, permutations(buffers)))
 
 
+@pytest.mark.brute_force
 @given(buffers_of(5, steps=7, largest=8 * ALIGNMENT))
 def test_peak_of_few_buffers_is_the_least_there_is(buffers):
     assert pack(buffers, ALIGNMENT).peak == brute_force(buffers)

@@ -167,6 +167,7 @@ def test_moves_add_the_gears_that_there_are_not_yet():
 # -- two axes ----------------------------------------------------------------------------------
 
 
+@pytest.mark.brute_force
 @given(planes, few)
 def test_along_two_axes_no_grid_and_no_family_is_better(counted, count):
     demand = demand_of(counted, ["height", "width"])
@@ -184,6 +185,7 @@ def test_along_two_axes_no_grid_and_no_family_is_better(counted, count):
     assert cost >= min((brute.executed(counted, table) for table in tables), default=0)
 
 
+@pytest.mark.brute_force
 @given(planes, few)
 def test_waste_is_what_the_fit_rule_gives(counted, count):
     demand = demand_of(counted, ["height", "width"])
@@ -191,6 +193,7 @@ def test_waste_is_what_the_fit_rule_gives(counted, count):
     assert demand.waste(gears) == waste_of(counted, brute.executed(counted, gears))
 
 
+@pytest.mark.brute_force
 @given(planes)
 def test_a_further_gear_never_hurts(counted):
     demand = demand_of(counted, ["height", "width"])
@@ -214,6 +217,7 @@ def test_a_further_gear_does_not_hurt_where_moves_get_stuck():
     assert nine <= eight < 0.245
 
 
+@pytest.mark.brute_force
 @given(planes, few)
 def test_the_curve_goes_through_the_single_plans(counted, most):
     demand = demand_of(counted, ["height", "width"])
@@ -236,6 +240,7 @@ def test_along_three_axes_no_chain_is_better(counted, count):
 # -- too many sizes ----------------------------------------------------------------------------
 
 
+@pytest.mark.brute_force
 @given(st.sets(st.integers(1, 400), min_size=30, max_size=60), few)
 def test_of_too_many_sizes_those_left_are_close(sizes, count):
     counted = {(size,): 1 for size in sizes}
@@ -249,6 +254,7 @@ def test_of_too_many_sizes_those_left_are_close(sizes, count):
     assert exact <= coarse <= exact * step
 
 
+@pytest.mark.brute_force
 @given(
     st.dictionaries(
         st.tuples(st.integers(1, 60), st.integers(1, 60)), counts, min_size=20, max_size=40
@@ -334,6 +340,7 @@ def test_the_largest_gear_is_the_limit(counted, count):
     assert len(derived.gears) <= count
 
 
+@pytest.mark.brute_force
 @given(
     st.dictionaries(
         st.tuples(st.integers(1, 300), st.integers(1, 100)), st.just(50), min_size=2, max_size=9

@@ -16,6 +16,7 @@ def demand_of(axes):
     return SizeDemand.of(brute.histogram_of(counted, AXES[:axes]))
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("axes", "counts"), [(1, [3]), (2, [3]), (1, [1]), (1, range(1, 5)), (3, range(1, 4))]
 )

@@ -59,6 +59,7 @@ def test_gears_are_shown_with_what_they_do():
     assert with_memory[-1] == "  64   0.0 %     0.0 %    0.0 %      4,096"
 
 
+@pytest.mark.brute_force
 @given(
     st.dictionaries(
         st.tuples(st.integers(1, 20), st.integers(1, 20)), st.integers(1, 9), min_size=1
@@ -136,6 +137,7 @@ def test_powers_of_two_halve_from_the_limit_down(limit, count):
         assert limit / 3 < smaller[-1][0] < limit * 0.75
 
 
+@pytest.mark.brute_force
 @given(
     st.dictionaries(st.tuples(st.integers(1, 99)), st.integers(1, 9), min_size=1),
     st.integers(1, 6),

@@ -66,6 +66,7 @@ def test_a_size_that_was_rounded_over_the_limit_counts_as_the_limit():
     assert demand.sizes.max() == 500
 
 
+@pytest.mark.brute_force
 @given(counted, st.sets(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=4))
 def test_each_size_runs_in_the_gear_of_least_elements_that_holds_it(sizes, others):
     demand = SizeDemand.of(brute.histogram_of(sizes, ["height", "width"]))

@@ -140,6 +140,7 @@ _REQUEST = st.builds(
 )
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("packing", [None, "n"])
 @given(request_batch=st.lists(st.lists(_REQUEST, min_size=1, max_size=3), max_size=8))
 def test_every_batch_of_a_batch_gets_a_slot_that_holds_its_answers(request_batch, packing):

@@ -36,6 +36,8 @@ from ge_runtime.service.protocol import Timeouts
 from ge_runtime.service.reconnecting_client import WakeEvent
 from ge_runtime.service.runtime_folder import RuntimeFolder
 
+pytestmark = pytest.mark.brute_force
+
 CONFIG = encoder_config(
     {"placement": "service", "cost": "launch_us=100, element_ns=100, element2_ns=0"}
 )

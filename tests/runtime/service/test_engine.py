@@ -10,6 +10,8 @@ from ge_runtime.engines.base import Engine, Remote
 from ge_runtime.errors import ArtifactFault, EngineFault
 from ge_runtime.service.backend import ServiceBackend
 
+pytestmark = pytest.mark.brute_force
+
 
 def artifact(version_dir, graph, engine="onnxruntime"):
     name = {"onnxruntime": "model.onnx", "torch": "model.pt2"}[engine]

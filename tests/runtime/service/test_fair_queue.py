@@ -152,6 +152,7 @@ def test_cancelled_ticket_never_runs_and_running_one_is_left_alone():
     assert queue.finish(running, 1.0, 2.0) == [next_]
 
 
+@pytest.mark.brute_force
 @given(
     st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=2, max_size=4),
     st.lists(st.floats(0.1, 4.0), min_size=2, max_size=4),
@@ -177,6 +178,7 @@ def test_backlogged_clients_get_shares_after_their_weights(weights, costs, capac
         assert max(served.values()) - min(served.values()) <= slack
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("capacity", [1, 2, 3])
 def test_queue_keeps_its_promises_whatever_is_asked(capacity):
     run_state_machine_as_test(type("Sized", (Machine,), {"capacity": capacity}))

@@ -77,6 +77,7 @@ def served(services, gpu):
         yield services
 
 
+@pytest.mark.brute_force
 def test_clients_share_weights_and_recordings_and_their_memory_is_pinned(served, gpu, version_dir):
     folder = version_dir(ENCODER, "torch")
     runtimes = [

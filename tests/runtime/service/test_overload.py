@@ -31,6 +31,8 @@ from ge_runtime.service.backend import ServiceBackend
 from ge_runtime.service.channel import PeerGone
 from ge_runtime.service.protocol import pack_run
 
+pytestmark = pytest.mark.brute_force
+
 NO_MORE = 3
 """A limit for descriptors below which all are taken: what is open stays open."""
 

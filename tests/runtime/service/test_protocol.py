@@ -46,6 +46,8 @@ from ge_runtime.service.protocol import (
 )
 from ge_runtime.specs import DType
 
+pytestmark = pytest.mark.brute_force
+
 dims = st.lists(st.integers(0, 2**63 - 1), max_size=5).map(tuple)
 buffers = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), dims)
 placed = st.tuples(st.integers(0, 2**16 - 1), buffers)

@@ -128,6 +128,7 @@ def test_spots_are_of_whole_tensors_at_their_alignment():
     assert device.locate(first) is None
 
 
+@pytest.mark.brute_force
 def test_freed_memory_is_forgotten_by_the_service_and_stays_its_views():
     service = Service()
     device = SharedMemory("cpu", service)

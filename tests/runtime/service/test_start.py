@@ -22,6 +22,8 @@ from ge_runtime.service.backend import ServiceBackend
 from ge_runtime.service.protocol import Timeouts
 from ge_runtime.service.runtime_folder import RuntimeFolder
 
+pytestmark = pytest.mark.brute_force
+
 
 def test_eight_clients_that_start_at_once_share_one_service(services, version_dir):
     model = version_dir(ENCODER) / "model.onnx"

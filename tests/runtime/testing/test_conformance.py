@@ -28,6 +28,8 @@ from ge_runtime.scheduling.executor import Executor
 from ge_runtime.scheduling.request_batch import RequestBatch
 from ge_runtime.testing.conformance import Failure, Mismatch, Report, check, smallest_failing
 
+pytestmark = pytest.mark.brute_force
+
 ENGINES = ["onnxruntime", "torch"]
 
 

@@ -63,6 +63,7 @@ def opened(tmp_path, parameters, *, lead=("batch",)):
     return ModelUnderTest.opened(tmp_path, config)
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("parameters", "lead"),
     [

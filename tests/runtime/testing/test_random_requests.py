@@ -23,6 +23,8 @@ from ge_runtime.specs import DType
 from ge_runtime.testing.elements import poison_of
 from ge_runtime.testing.random_requests import ENOUGH_ELEMENTS, RequestGenerator
 
+pytestmark = pytest.mark.brute_force
+
 MODELS = [
     FREE,
     GEARED,

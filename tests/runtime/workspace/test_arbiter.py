@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -198,6 +199,7 @@ class ArbiterMachine(RuleBasedStateMachine):
 
 TestArbiterMachine = ArbiterMachine.TestCase
 TestArbiterMachine.settings = settings(max_examples=60, stateful_step_count=50)
+TestArbiterMachine.pytestmark = pytest.mark.brute_force
 
 
 def test_equals_are_served_in_order_of_arrival():

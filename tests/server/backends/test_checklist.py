@@ -33,6 +33,7 @@ NUMBERS = [1.0, 2.0]
 STRINGS = ["a", "é"]
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_the_inline_host_does_as_the_checklist_says(tmp_path: Path, open_file, row: Row) -> None:
     file = kit.write(tmp_path / "m" / "1" / "model.py", row.source)

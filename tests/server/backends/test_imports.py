@@ -44,6 +44,7 @@ def test_file_names_are_real(tells, tmp_path):
     assert helper == f"{tmp_path}/m/1/helper.py"
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("statement", "value"),
     [

@@ -109,6 +109,7 @@ def test_an_error_response_fails_only_its_request(open_model, code):
     assert outputs(good) == {"OUT": [1]}
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("statement", "text"),
     [

@@ -49,6 +49,7 @@ def no_collector():
     gc.enable()
 
 
+@pytest.mark.brute_force
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_batch_is_let_go_though_its_answer_is_kept(tmp_path, way):

@@ -23,6 +23,7 @@ def test_the_page_has_every_feature_once_and_in_order():
     assert set(STATE.values()) == STATES
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0])
 def test_a_state_has_its_reason_and_its_tests(row):
     _, _, state, note, shown = row

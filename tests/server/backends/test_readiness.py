@@ -65,6 +65,7 @@ def test_a_model_without_the_method_is_not_asked(open_telling):
     assert health.probes == ()
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("line", "ready"),
     [
@@ -83,6 +84,7 @@ def test_only_true_is_ready(open_telling, line, ready):
     assert [ask(), ask()] == [ready, ready]
 
 
+@pytest.mark.brute_force
 def test_why_a_model_could_not_tell_is_logged(open_telling, caplog):
     _, health = open_telling("raise RuntimeError('no')")
     (ask,) = health.probes

@@ -329,6 +329,7 @@ ACTIONS = {
 }
 
 
+@pytest.mark.brute_force
 @given(done=st.lists(st.sampled_from(sorted(ACTIONS)), max_size=6), is_decoupled=st.booleans())
 def test_each_request_has_one_last_response_and_nothing_follows(done, is_decoupled):
     crew = senders(is_decoupled=is_decoupled)

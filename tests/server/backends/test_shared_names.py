@@ -34,6 +34,7 @@ DATACLASSES = (
 )
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     "expression",
     [
@@ -226,6 +227,7 @@ def test_a_module_of_the_process_keeps_its_name(tmp_path, open_file, monkeypatch
     assert sys.modules["helper"] is ours
 
 
+@pytest.mark.brute_force
 def test_closing_forgets_every_module(tmp_path):
     file = model_file(tmp_path, COUNTING, {"1/helper.py": "count = 0; name = 'a'"})
     before = set(sys.modules)

@@ -28,6 +28,7 @@ def fault(text, datatype, *shape):
 # ------------------------------------------------------------------------------------------ values
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize("datatype", NUMERIC)
 @settings(max_examples=30)
 @given(st.data())

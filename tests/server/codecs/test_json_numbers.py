@@ -57,12 +57,14 @@ def test_strings_are_printed_as_by_the_real_server():
 # ------------------------------------------------------------------------------------------ floats
 
 
+@pytest.mark.brute_force
 @given(st.lists(DOUBLES, min_size=1, max_size=20))
 def test_many_doubles_are_printed_as_one_by_one(values):
     array = np.resize(np.array(values), MANY)
     assert texts(array) == one_by_one(array)
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     "values",
     [

@@ -61,6 +61,7 @@ def test_a_request_that_is_cut_is_judged_as_by_protobuf(message, data):
     assert read(cut) == expected(cut)
 
 
+@pytest.mark.brute_force
 @given(MESSAGES, MESSAGES)
 def test_two_requests_in_a_row_are_one(first, second):
     data = first.SerializeToString() + second.SerializeToString()

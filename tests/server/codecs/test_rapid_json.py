@@ -76,6 +76,7 @@ def test_an_empty_document_is_refused():
 # ------------------------------------------------------------------------------ the readers agree
 
 
+@pytest.mark.brute_force
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
 def test_a_value_is_read_back(value, ascii_only, indent):
     document = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
@@ -83,6 +84,7 @@ def test_a_value_is_read_back(value, ascii_only, indent):
     assert exactly(document) == repr(value)
 
 
+@pytest.mark.brute_force
 @settings(max_examples=300)
 @given(st.sampled_from(GOOD), st.data())
 def test_a_damaged_document_has_one_outcome_whoever_reads_it(good, data):

@@ -19,6 +19,7 @@ def wire(*elements):
     return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
 
 
+@pytest.mark.brute_force
 @given(ELEMENTS)
 def test_split_undoes_serialize(elements):
     assert byte_strings.split(memoryview(byte_strings.serialize(objects(elements)))) == elements
@@ -30,6 +31,7 @@ def test_byte_size_is_the_length_of_the_wire_form(elements):
     assert byte_strings.byte_size(array) == len(byte_strings.serialize(array))
 
 
+@pytest.mark.brute_force
 @given(ELEMENTS, st.data())
 def test_a_cut_is_found_behind_the_last_whole_element(elements, data):
     whole = wire(*elements)

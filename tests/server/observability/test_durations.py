@@ -74,6 +74,7 @@ def parts(told: Snapshot) -> list[int]:
     ]
 
 
+@pytest.mark.brute_force
 def test_the_parts_of_a_request_fit_into_the_whole(repository: ModelRepository):
     model = repository.model("alone")
     began = time.monotonic_ns()
@@ -118,6 +119,7 @@ def test_a_failed_request_has_taken_its_time_and_no_part_of_it(repository: Model
     assert parts(told) == [0, 0, 0, 0]
 
 
+@pytest.mark.brute_force
 def test_an_ensemble_has_taken_the_time_of_its_step_and_more(repository: ModelRepository):
     repository.model("around").infer({"X": [[1]]})
     around, inside = repository.model("around").statistics(), repository.model("step").statistics()

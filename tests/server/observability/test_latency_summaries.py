@@ -21,6 +21,8 @@ from reference_server.observability.latency_summaries import (
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.options import DEFAULT_QUANTILES, Quantile
 
+pytestmark = pytest.mark.brute_force
+
 MEDIAN = [Quantile(0.5, 0.01)]
 
 

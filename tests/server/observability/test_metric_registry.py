@@ -100,6 +100,7 @@ class Doomed:
         self._hold.release()
 
 
+@pytest.mark.brute_force
 def test_the_collector_may_release_while_a_family_is_read():
     registry = MetricRegistry()
     hold = registry.hold("x", "", GAUGE)

@@ -35,6 +35,7 @@ def test_who_has_no_name_writes_as_ever(shown):
     assert shown.getvalue() == "some\nthing"
 
 
+@pytest.mark.brute_force
 @given(
     st.text(st.sampled_from("ab\n"), max_size=20),
     st.lists(st.integers(0, 5), max_size=20),

@@ -19,6 +19,8 @@ from reference_server.repository.loader import ModelLoader
 from reference_server.repository.manager import Repository
 from reference_server.scheduling.deadlocks import InstanceGroup, Member
 
+pytestmark = pytest.mark.brute_force
+
 #: Asks the model `asked`, in as many threads as IN has numbers.
 ASKS = """
     import numpy as np

@@ -33,6 +33,7 @@ COUNTING = """
 """
 
 
+@pytest.mark.brute_force
 def test_an_instance_is_warmed_up_again_when_its_process_was_started_again(tmp_path):
     folder = write_model(tmp_path, "m", CONFIG, COUNTING)
     with open_model(folder, options=["--backend-config=python,host=process"]) as model:

@@ -335,6 +335,7 @@ def test_a_failure_lets_go_of_what_was_held_back():
 # ------------------------------------------------------------------------------------ any order
 
 
+@pytest.mark.brute_force
 @given(
     limit=st.integers(0, 3),
     count=st.integers(0, 4),

@@ -92,6 +92,7 @@ def sources(steps, index):
     }
 
 
+@pytest.mark.brute_force
 @given(ensembles(), st.data())
 def test_every_needed_step_runs_once_and_after_its_sources(ensemble, data):
     steps, outputs = ensemble
@@ -108,6 +109,7 @@ def test_every_needed_step_runs_once_and_after_its_sources(ensemble, data):
     assert sorted(started) == sorted(needed)
 
 
+@pytest.mark.brute_force
 @given(ensembles(), st.data())
 def test_what_is_needed_is_enough_and_no_more(ensemble, data):
     steps, outputs = ensemble

@@ -25,6 +25,7 @@ OUTPUTS = frozenset({"Y", "Z"})
 # ------------------------------------------------------------------------------------ the entries
 
 
+@pytest.mark.brute_force
 @given(
     st.integers(1, 20),
     st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 12)))),

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tools import timelines
 
 
@@ -35,6 +37,7 @@ def test_order_holds_answers_back():
     assert [life.answered for life in ordered] == [90, 90, 90, 95]
 
 
+@pytest.mark.brute_force
 def test_each_picture_is_drawn(tmp_path: Path):
     timelines.main(tmp_path)
     assert {path.stem for path in tmp_path.iterdir()} == set(timelines.PICTURES)

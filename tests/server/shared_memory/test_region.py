@@ -105,6 +105,7 @@ BOUNDS = {
 }
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(("byte_size", "offset", "said"), BOUNDS.values(), ids=BOUNDS)
 def test_a_region_lies_within_its_object(key, byte_size, offset, said):
     before = open_files()
@@ -168,6 +169,7 @@ def test_views_stay_good_after_the_memory_is_closed(size):
     assert bytes(view) == b"x" * size
 
 
+@pytest.mark.brute_force
 def test_closing_leaves_no_file_open():
     before = open_files()
     with shared_object(bytes(LARGE)) as key:

@@ -76,6 +76,7 @@ def test_options_are_those_of_the_command_line(tmp_path):
         assert not loaded(repository, "broken")
 
 
+@pytest.mark.brute_force
 def test_models_run_in_processes_if_they_are_told_to(folder):
     with open_model(folder / "identity", options=["--backend-config=python,host=process"]) as model:
         assert model.infer({"X": [1, 2]}).outputs["Y"].tolist() == [1, 2]

@@ -9,6 +9,8 @@ from server.support.model_folders import write_model
 
 from reference_server.testing import Code, ModelRepository, ServerError, open_repository
 
+pytestmark = pytest.mark.brute_force
+
 #: Asks `other` for Y, or for as many Y as it likes to give, and answers with all of them.
 ASKING = """
     import numpy as np

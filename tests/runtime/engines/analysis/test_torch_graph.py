@@ -6,6 +6,8 @@ from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 
 torch = pytest.importorskip("torch", reason="the torch engine needs torch")
 
+pytestmark = pytest.mark.brute_force
+
 ANY = torch.export.Dim.DYNAMIC
 
 

@@ -14,6 +14,8 @@ from reference_server.core.request import InferRequest
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Tensor
 
+pytestmark = pytest.mark.brute_force
+
 Start = Callable[..., ProcessInstance]
 
 

@@ -15,6 +15,8 @@ from server.support.requests import PATIENCE_S
 from reference_server.backends.process_host.connection import MessageChannel
 from reference_server.core.errors import Code, ServerError
 
+pytestmark = pytest.mark.brute_force
+
 VALUES = st.recursive(
     st.none()
     | st.booleans()

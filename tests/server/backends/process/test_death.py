@@ -16,6 +16,8 @@ from support.waiting import until
 from reference_server.backends.process_host.instance import Backoff, ProcessInstance
 from reference_server.core.errors import ServerError, internal
 
+pytestmark = pytest.mark.brute_force
+
 Start = Callable[..., ProcessInstance]
 UNHEALTHY = "Stub process 'm_0_0' is not healthy."
 HERE = "the process of instance 'm_0_0' "

@@ -16,6 +16,8 @@ from reference_server.core.health import Health
 from reference_server.core.ports import SystemClock
 from reference_server.observability.metric_registry import MetricRegistry
 
+pytestmark = pytest.mark.brute_force
+
 COMPLETES = """
     import os
 

@@ -18,6 +18,8 @@ from reference_server.backends.process_host.memory import (
     OutgoingMemory,
 )
 
+pytestmark = pytest.mark.brute_force
+
 MEGABYTE = 1 << 20
 
 

@@ -358,6 +358,7 @@ def test_answers_to_a_connection_that_is_lost_are_let_go():
     assert is_kept() is None
 
 
+@pytest.mark.brute_force
 def test_heads_that_are_none_do_not_fill_the_memory_of_a_client_that_reads_nothing():
     client = Client()
     client.session.pause()

@@ -54,6 +54,7 @@ def made(peer, step, stream):
     }[step]()
 
 
+@pytest.mark.brute_force
 @given(st.lists(st.one_of(some_frames, st.tuples(good_frames, st.integers(0, 9))), max_size=30))
 def test_no_frames_break_it_and_every_stream_is_told_of_once(steps):
     peer = Peer()
@@ -85,6 +86,7 @@ def test_no_bytes_break_it(data):
     peer.take()
 
 
+@pytest.mark.brute_force
 @given(st.lists(st.integers(1, 400), max_size=12))
 def test_any_split_of_the_bytes_gives_the_same_events(cuts):
     peer = Peer(greeting=b"")
@@ -156,6 +158,7 @@ def on_one_stream(kind, payload=b""):
     return flood
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(
     ("flood", "taken"),
     [
@@ -204,6 +207,7 @@ def test_calls_that_took_too_long_may_be_given_up_in_any_number():
     assert peer.take() == []
 
 
+@pytest.mark.brute_force
 def test_the_rest_of_a_request_that_was_refused_may_come():
     peer = Peer()
     for stream in range(1, 20_201, 2):
