@@ -30,7 +30,7 @@ from ge_runtime.errors import (
     ShapeMismatch,
 )
 
-ENGINES = ["onnxruntime", "torch"]
+ENGINES = ["onnxruntime", pytest.param("torch", marks=pytest.mark.brute_force)]
 UNKNOWN_TOKEN = len(TABLE)  # no embedding for it: the graph fails if it ever sees one
 
 

@@ -68,6 +68,7 @@ def test_a_closed_runtime_keeps_no_memory_but_that_of_answers(version_dir):
     assert backend.memory.used_bytes == 0
 
 
+@pytest.mark.brute_force
 @pytest.mark.parametrize(("name", "engine"), [("onnxruntime", OnnxEngine), ("torch", TorchEngine)])
 def test_artifact_opens_in_the_engine_it_was_chosen_for(version_dir, name, engine):
     artifact = find_artifact(version_dir(ENCODER, name), "auto")

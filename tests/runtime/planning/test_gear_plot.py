@@ -26,6 +26,7 @@ def test_a_plan_and_a_curve_are_drawn_as_png(tmp_path, axes, counts):
     assert (tmp_path / "gears.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.brute_force
 def test_a_plan_without_padding_is_drawn(tmp_path):
     demand = SizeDemand.of(brute.histogram_of({(7,): 3}, ["tokens"]))
     draw(tmp_path / "gears.png", demand, compare(demand, [1]))

@@ -15,6 +15,8 @@ from server.support.model_folders import write_ensemble, write_model
 from reference_server.core.telemetry import Snapshot
 from reference_server.testing import ModelRepository, open_repository
 
+pytestmark = pytest.mark.brute_force
+
 CONFIG = """
     max_batch_size: 4
     input { name: "X" data_type: TYPE_FP32 dims: [1] }
@@ -74,7 +76,6 @@ def parts(told: Snapshot) -> list[int]:
     ]
 
 
-@pytest.mark.brute_force
 def test_the_parts_of_a_request_fit_into_the_whole(repository: ModelRepository):
     model = repository.model("alone")
     began = time.monotonic_ns()
@@ -119,7 +120,6 @@ def test_a_failed_request_has_taken_its_time_and_no_part_of_it(repository: Model
     assert parts(told) == [0, 0, 0, 0]
 
 
-@pytest.mark.brute_force
 def test_an_ensemble_has_taken_the_time_of_its_step_and_more(repository: ModelRepository):
     repository.model("around").infer({"X": [[1]]})
     around, inside = repository.model("around").statistics(), repository.model("step").statistics()
