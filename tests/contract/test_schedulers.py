@@ -28,9 +28,17 @@ def playground(
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_what_becomes_of_requests_that_wait(name: str, playground: tuple[Server, Path]):
+def test_what_becomes_of_requests_that_wait(
+    name: str, playground: tuple[Server, Path], request: pytest.FixtureRequest
+):
     script = SCRIPTS[name]
     outcome = play(*playground, script)
+    if request.node.callspec.params["playground"] == "tritonserver":
+        # It counts a request as pending before the queue has it, so that two that come one after
+        # the other may change places there, if rarely.
+        for _ in range(2):
+            if " | ".join(outcome.batches) != script.batches:
+                outcome = play(*playground, script)
     assert " | ".join(outcome.batches) == script.batches
     errors = {id: said for id, said in outcome.answers.items() if said and "Locally" not in said}
     assert errors == script.refused

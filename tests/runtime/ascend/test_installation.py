@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from runtime.support.ascend import ENVIRONMENT
+from runtime.support.ascend import ENVIRONMENT, SITE
 from runtime.support.fakes import forget
 
 import ge_runtime
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.brute_force
 
 PROGRAM = f"""
 import importlib.util, sys
-sys.path.append({str(Path(ge_runtime.__file__).parents[1])!r})
+sys.path += {[str(Path(ge_runtime.__file__).parents[1]), str(SITE.parents[1])]!r}
 from ge_runtime.ascend.installation import apply_pythonpath
 before = list(sys.path)
 apply_pythonpath()
