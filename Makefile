@@ -65,7 +65,7 @@ layers: $(VENV)/dev  ## which room imports which
 	$(VENV)/bin/lint-imports
 
 # By folders first: a marker would have the contract tests collected before they are left out.
-quick: $(VENV)/dev models  ## what decides, in under 30 s: no server, no brute force
+quick: $(VENV)/dev models  ## what decides, in half a minute: no server, no brute force
 	$(PYTEST) -m 'not brute_force and not slow and not oracle and not stack' \
 	    tests/factory tests/performance tests/runtime tests/server tests/simulator
 
