@@ -46,10 +46,9 @@ def test_the_real_server_answers_as_recorded(
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_both_servers_answer_alike(case: Case, recorded: Recording[Exchange], ask_reference: Ask):
-    check_row(case, recorded.said(case))
-    real, ours = (
-        comparable(case, ask(case), DIFFERENCES) for ask in (recorded.said, ask_reference)
-    )
+    said = recorded.said(case)
+    check_row(case, said)
+    real, ours = (comparable(case, each, DIFFERENCES) for each in (said, ask_reference(case)))
     assert str(ours) == str(real)
     assert ours == real
 

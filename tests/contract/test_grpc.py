@@ -88,11 +88,9 @@ def test_the_real_server_answers_as_recorded(
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_both_servers_answer_alike(case: GrpcCase, recorded: Recorded, ask_reference: AskGrpc):
-    check_row(case, recorded.said(case)[-1])
-    real, ours = (
-        comparable(case, outcomes, DIFFERENCES)
-        for outcomes in (recorded.said(case), ask_reference(case))
-    )
+    said = recorded.said(case)
+    check_row(case, said[-1])
+    real, ours = (comparable(case, each, DIFFERENCES) for each in (said, ask_reference(case)))
     # As text first, since that is easier to read where they differ.
     assert "\n".join(map(str, ours)) == "\n".join(map(str, real))
     assert ours == real

@@ -44,8 +44,9 @@ def test_the_real_server_answers_as_recorded(
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_both_servers_answer_alike(case: Case, recorded: Recording[Exchange], ask_reference: Ask):
-    check_row(case, recorded.said(case))
-    check_alike(case, recorded.said(case), ask_reference(case))
+    real = recorded.said(case)
+    check_row(case, real)
+    check_alike(case, real, ask_reference(case))
 
 
 @pytest.mark.parametrize("case", asked_live(real_models.CASES), ids=str)
@@ -61,8 +62,9 @@ def test_the_real_server_answers_as_recorded_for_real_models(
 def test_both_servers_answer_for_real_models_alike(
     case: Case, recorded_for_real: Recording[Exchange], ask_reference_for_real: Ask
 ):
-    check_row(case, recorded_for_real.said(case))
-    check_alike(case, recorded_for_real.said(case), ask_reference_for_real(case))
+    real = recorded_for_real.said(case)
+    check_row(case, real)
+    check_alike(case, real, ask_reference_for_real(case))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
