@@ -1,8 +1,8 @@
 """Mutants: small wrong changes to the packages, to see which of them the tests notice.
 
     python -m tools.mutants choose --count 200 --seed 11 > mutants.json
-    python -m tools.mutants play mutants.json > played.jsonl         in this tree
-    python -m tools.mutants play mutants.json --tree ../other        in another state of the project
+    python -m tools.mutants play mutants.json played.jsonl           in this tree
+    python -m tools.mutants play mutants.json other.jsonl --tree ../other   in another state of it
     python -m tools.mutants compare played-before.jsonl played-after.jsonl
 
 `choose` spreads them over the rooms of `ge_runtime` and `reference_server`. A mutant is known by
@@ -11,16 +11,21 @@ played in a tree whose files and names have changed: there it is the most simila
 the same change can be made. One that is not found is told, and is for a person to place.
 
 `play` puts one mutant at a time into the tree, runs the tests of its room until one fails, and
-takes it out again. The tree must be a clean checkout with an environment in `.venv`.
+takes it out again. The tree must be a clean checkout with an environment in `.venv`. What is known
+is written as soon as it is; called again with the same file, `play` goes on with what is missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import difflib
 import json
+import os
 import random
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -30,9 +35,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"plugin/ge_runtime": "tests/runtime", "reference_server": "tests/server"}
-#: The tests of a room that need no other server; a mutant may hang, so each run has an end.
+#: The tests of a room that need no other server.
 SELECTION = "not oracle and not stack and not gpu"
+#: A mutant may hang: so long may one test take, and so long the tests of a room.
+TEST_SECONDS = 120
 SECONDS = 900
+#: What becomes of a mutant that tests notice.
+NOTICED = ("killed", "hung")
 #: A statement less alike than this is another one.
 ALIKE = 0.75
 
@@ -221,19 +230,41 @@ def mutated(source: str, site: Site) -> str:
 
 
 def run_tests(tree: Path, site: Site) -> tuple[str, str]:
-    """`killed` and the first test that fails, or `survived`."""
+    """`killed` and the first test that fails, `hung`, or `survived`.
+
+    Hung is told apart, since a busy machine can be the cause as well.
+    """
     command = [".venv/bin/python", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    command += ["-m", SELECTION, *tests_of(tree, site)]
-    try:
-        done = subprocess.run(
-            command, cwd=tree, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return "killed", "no end"
-    if done.returncode == 0:
+    command += ["-o", f"faulthandler_timeout={TEST_SECONDS}"]
+    command += ["-o", "faulthandler_exit_on_timeout=true", "-m", SELECTION, *tests_of(tree, site)]
+    # Without compiled files each run would rewrite all assertions anew.
+    environment = {
+        key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"
+    }
+    # A session of its own: what hangs may be a process that a test has started.
+    with subprocess.Popen(
+        command,
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        try:
+            output, _ = running.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            return "hung", "the room's tests had no end"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+    if running.returncode == 0:
         return "survived", ""
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return "killed", lines[0] if lines else done.stdout[-200:] + done.stderr[-200:]
+    if "Timeout (0:" in output:
+        return "hung", output[-1500:]
+    # Lines of the log begin with their level as well.
+    failed = re.search(r"^(FAILED|ERROR) (tests/.*)", output, re.MULTILINE)
+    return "killed", failed[0] if failed else f"exit code {running.returncode}: {output[-400:]}"
 
 
 def tests_of(tree: Path, site: Site) -> list[str]:
@@ -263,8 +294,8 @@ def compare(before: Path, after: Path) -> int:
     lost = [
         (first[mutant], then.get(mutant))
         for mutant in first
-        if first[mutant]["outcome"] == "killed"
-        and (mutant not in then or then[mutant]["outcome"] != "killed")
+        if first[mutant]["outcome"] in NOTICED
+        and (mutant not in then or then[mutant]["outcome"] not in NOTICED)
     ]
     for was, now in lost:
         site = was["mutant"]
@@ -288,6 +319,7 @@ def main() -> int:
     choosing.add_argument("--tree", type=Path, default=ROOT)
     playing = commands.add_parser("play", help="print what becomes of mutants")
     playing.add_argument("mutants", type=Path)
+    playing.add_argument("played", type=Path)
     playing.add_argument("--tree", type=Path, default=ROOT)
     comparing = commands.add_parser("compare", help="print which kills were lost")
     comparing.add_argument("before", type=Path)
@@ -307,8 +339,12 @@ def main() -> int:
     if options.command == "compare":
         return compare(options.before, options.after)
     given = [Site(**site) for site in json.loads(options.mutants.read_text())]
-    for result in play(options.tree.resolve(), given):
-        print(json.dumps(result), flush=True)
+    options.played.touch()
+    known = [json.loads(line)["mutant"] for line in options.played.read_text().splitlines()]
+    missing = [site for site in given if asdict(site) not in known]
+    with options.played.open("a") as played:
+        for result in play(options.tree.resolve(), missing):
+            print(json.dumps(result), file=played, flush=True)
     return 0
 
 

@@ -16,6 +16,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 from contract.ascend_repository import write_ascend_repository
 from contract.casebook import Ask, Case
+from contract.cases import CASES, real_models
 from contract.probes import write_probes
 from contract.recordings import Recording, recording, repository_folder
 from contract.wire import Exchange, exchange
@@ -81,14 +82,14 @@ def oracle_installed() -> None:
 @pytest.fixture(scope="session")
 def recorded(probe_repository: Path) -> Iterator[Recording[Exchange]]:
     """What the real server said to the rows of the HTTP protocol."""
-    with recording("http", probe_repository) as opened:
+    with recording("http", probe_repository, CASES) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
 def recorded_for_real(real_repository: Path) -> Iterator[Recording[Exchange]]:
     """What the real server said to the rows about the real models."""
-    with recording("real_models", real_repository) as opened:
+    with recording("real_models", real_repository, real_models.CASES) as opened:
         yield opened
 
 

@@ -11,10 +11,11 @@ import base64
 import http.client
 import json
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,14 @@ class Session:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing done or said; `play` gives what the server said, `status` is the real one's."""
+    """One thing done or said; `play` gives what the server said, `status` is the real one's.
+
+    `does` is all that `play` does, as values: what was recorded of a script holds for these.
+    """
 
     name: str
     play: Callable[[Session], str] = field(compare=False)
+    does: tuple[object, ...]
     status: int | None = None
 
     def __str__(self) -> str:
@@ -203,18 +208,33 @@ def files(
             (folder / path).write_text(text)
         return ""
 
-    return Step(f"files of {model}", play)
+    return Step(f"files of {model}", play, ("files", model, config, wanted, others))
 
 
-def change(what: str, act: Callable[[Path], object], model: str = "@m") -> Step:
-    """Do something to a model's folder."""
+def _change(verb: str, path: str, model: str, act: Callable[[Path], object]) -> Step:
+    """Do something to a path in a model's folder, or to the folder."""
 
     def play(session: Session) -> str:
         time.sleep(TICK_SECONDS)
-        act(session.folder(model))
+        act(session.folder(model) / path)
         return ""
 
-    return Step(what, play)
+    return Step(f"{path or 'the folder'} {verb}", play, (verb, path, model))
+
+
+def is_a_file(model: str) -> Step:
+    """Write a file where the model's folder should be."""
+    return _change("is a file", "", model, lambda path: path.write_text("x"))
+
+
+def goes(path: str = "", model: str = "@m") -> Step:
+    """Remove a folder."""
+    return _change("goes", path, model, shutil.rmtree)
+
+
+def is_touched(path: str, model: str = "@m") -> Step:
+    """Give a file a new time, and nothing else."""
+    return _change("is touched", path, model, Path.touch)
 
 
 # ------------------------------------------------------------------------------------ the requests
@@ -229,7 +249,8 @@ def ask(method: str, path: str, status: int, body: Any = b"", **headers: str) ->
         return f"{found} {session.stable(text)}"
 
     said = content.decode("utf-8", "backslashreplace")
-    return Step(f"{method} {path} {said}"[:120].rstrip(), play, status)
+    does = ("ask", method, path, content, headers)
+    return Step(f"{method} {path} {said}"[:120].rstrip(), play, does, status)
 
 
 def load(model: str, status: int, body: Any = b"") -> Step:
@@ -246,7 +267,7 @@ def load_with(model: str, status: int, config: Any = None, **given: str | bytes)
         raw = content if isinstance(content, bytes) else content.encode()
         parameters[f"file:{path}"] = base64.b64encode(raw).decode()
     step = load(model, status, {"parameters": parameters})
-    return Step(f"load {model} with {', '.join(parameters)}", step.play, status)
+    return replace(step, name=f"load {model} with {', '.join(parameters)}")
 
 
 def unload(model: str, status: int = 200, body: Any = b"") -> Step:
@@ -263,7 +284,7 @@ def infer(model: str, status: int, tensor: str = "X") -> Step:
     name, _, version = model.partition("/")
     path = f"/v2/models/{name}/versions/{version}/infer" if version else f"/v2/models/{name}/infer"
     step = ask("POST", path, status, {"inputs": [given]})
-    return Step(f"infer {model}", step.play, status)
+    return replace(step, name=f"infer {model}")
 
 
 def get(path: str, status: int, **headers: str) -> Step:
@@ -282,7 +303,7 @@ def counts(model: str) -> Step:
         stats = json.loads(text.partition(" ")[2])["model_stats"]
         return str([(entry["version"], entry["inference_count"]) for entry in stats])
 
-    return Step(f"counts of {model}", play)
+    return Step(f"counts of {model}", play, ("counts", model))
 
 
 def index(body: Any = b"") -> Step:
@@ -293,7 +314,7 @@ def index(body: Any = b"") -> Step:
         until(lambda: not any(row.get("state", "").endswith("LOADING") for row in session.index()))
         return session.stable(json.dumps(session.index(content)))
 
-    return Step(f"index {content.decode()}".rstrip(), play)
+    return Step(f"index {content.decode()}".rstrip(), play, ("index", content))
 
 
 def state(model: str, wanted: str) -> Step:
@@ -306,7 +327,7 @@ def state(model: str, wanted: str) -> Step:
         until(lambda: [row.get("state") for row in rows()[:1]] == [wanted])
         return session.stable(json.dumps(rows()))
 
-    return Step(f"{model} becomes {wanted}", play)
+    return Step(f"{model} becomes {wanted}", play, ("becomes", model, wanted))
 
 
 def appears(path: str, model: str = "@m") -> Step:
@@ -316,7 +337,7 @@ def appears(path: str, model: str = "@m") -> Step:
         until((session.folder(model) / path).exists)
         return ""
 
-    return Step(f"{path} of {model} appears", play)
+    return Step(f"{path} of {model} appears", play, ("appears", path, model))
 
 
 def gone(model: str) -> Step:
@@ -327,7 +348,7 @@ def gone(model: str) -> Step:
         until(lambda: told in session.server.log)
         return ""
 
-    return Step(f"{model} has gone", play)
+    return Step(f"{model} has gone", play, ("gone", model))
 
 
 def at_last(step: Step, wanted: str) -> Step:
@@ -344,7 +365,7 @@ def at_last(step: Step, wanted: str) -> Step:
         until(says)
         return said
 
-    return Step(f"{step} at last", play, step.status)
+    return replace(step, name=f"{step} at last", play=play, does=("at last", wanted, *step.does))
 
 
 def told(step: Step, session: Session) -> str:
@@ -365,7 +386,7 @@ def begin(step: Step) -> Step:
         thread.start()
         return ""
 
-    return Step(f"begin {step}", play)
+    return Step(f"begin {step}", play, ("begin", *step.does))
 
 
 def end(step: Step) -> Step:
@@ -376,7 +397,7 @@ def end(step: Step) -> Step:
         thread.join()
         return said[0]
 
-    return Step(f"end {step}", play, step.status)
+    return Step(f"end {step}", play, ("end", step.name), step.status)
 
 
 # ------------------------------------------------------------------------------------------- gRPC
@@ -406,7 +427,8 @@ def call(rpc: str, request: Any, code: str = "OK", **metadata: str) -> Step:
         return session.stable(f"OK {reply}")
 
     said = " ".join(str(request).split())
-    return Step(f"{rpc} {said} {metadata or ''}"[:120].rstrip() + f" {code}", play)
+    does = ("call", rpc, request.SerializeToString(deterministic=True), metadata)
+    return Step(f"{rpc} {said} {metadata or ''}"[:120].rstrip() + f" {code}", play, does)
 
 
 class Broke(Exception):
@@ -415,7 +437,7 @@ class Broke(Exception):
 
 def play_all(
     scripts: list[Script], server: Server, repository: Path, at_once: int
-) -> dict[str, list[str]]:
+) -> dict[str, tuple[str, ...]]:
     """Play scripts, so many at a time; returns what the server said, by script. Raises Broke."""
     said: dict[str, list[str]] = {}
     broke: list[str] = []
@@ -448,4 +470,4 @@ def play_all(
         thread.join()
     if broke:
         raise Broke("\n".join((*broke, server.log)))
-    return said
+    return {script: tuple(transcript) for script, transcript in said.items()}

@@ -64,7 +64,7 @@ class Recording(Generic[Answer]):
 
     `types` are the dataclasses that answers consist of. `sent` gives what a row sends, of which the
     digest is made. `own` has what stands in the file for text of this run alone; both have the same
-    length, as lengths are part of answers.
+    length, as lengths are part of answers. `rows` are all of the table.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Recording(Generic[Answer]):
         types: Iterable[type],
         sent: Callable[[Any], object],
         own: dict[str, str],
+        rows: Iterable[Row],
     ) -> None:
         self._own = own | {f"_{PROCESS}": "_0000000"}
         assert all(len(ours) == len(kept) for ours, kept in self._own.items()), own
@@ -80,6 +81,7 @@ class Recording(Generic[Answer]):
         self._file = FOLDER / f"{table}.jsonl"
         self._types = {kind.__name__: kind for kind in types}
         self._sent = sent
+        self._rows = {row.name for row in rows}
         self._lines: dict[str, dict[str, Any]] = {}
         if self._file.exists():
             lines = map(json.loads, self._file.read_text(encoding="utf-8").splitlines())
@@ -111,10 +113,16 @@ class Recording(Generic[Answer]):
         self._written[row.name] = {"row": row.name, "sent": self._digest(row), "said": said}
 
     def close(self) -> None:
-        """Put what was recorded into the file, in the order of the rows' names."""
+        """Put what was recorded into the file, in the order of the rows' names.
+
+        Rows that were not played, since a part of the tests was chosen, stay as they were recorded;
+        those that are no more in the table go.
+        """
         if self._written:
             FOLDER.mkdir(exist_ok=True)
-            lines = [json.dumps(self._written[row]) for row in sorted(self._written)]
+            kept = {row: line for row, line in self._lines.items() if row in self._rows}
+            kept |= self._written
+            lines = [json.dumps(kept[row]) for row in sorted(kept)]
             self._file.write_text("\n".join([*lines, ""]), encoding="utf-8")
 
     def _digest(self, row: Row) -> str:
@@ -194,13 +202,16 @@ def own_path(repository: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def recording(table: str, repository: Path, *types: type) -> Iterator[Recording[Any]]:
+def recording(
+    table: str, repository: Path, rows: Iterable[Row], *types: type
+) -> Iterator[Recording[Any]]:
     """What the real server said to the rows of an HTTP table on this repository."""
     kept: Recording[Any] = Recording(
         table,
         (Exchange, Reply, *types),
         lambda row: (row.request, row.replies),
         own_path(repository),
+        rows,
     )
     yield kept
     kept.close()

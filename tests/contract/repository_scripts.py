@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import Any
 
 from contract.control_scripts import (
@@ -21,15 +20,17 @@ from contract.control_scripts import (
     at_last,
     begin,
     call,
-    change,
     counts,
     end,
     ensemble,
     files,
     get,
+    goes,
     gone,
     index,
     infer,
+    is_a_file,
+    is_touched,
     load,
     load_with,
     parameter,
@@ -114,7 +115,7 @@ EXPLICIT: list[Script] = [
         "names",
         files("@m"),
         files("@empty", None, {}),
-        change("a file", lambda path: path.write_text("x"), "@file"),
+        is_a_file("@file"),
         load("@nobody", 500),
         unload("@nobody"),
         load("@file", 500),
@@ -262,7 +263,7 @@ EXPLICIT: list[Script] = [
         index(),
         infer("@m", 200),
         infer("@m/2", 200),
-        change("version 1 goes", lambda folder: shutil.rmtree(folder / "1")),
+        goes("1"),
         load("@m", 200),
         index(),
         infer("@m/1", 503),
@@ -287,10 +288,10 @@ EXPLICIT: list[Script] = [
         infer("@m", 200),
         load("@m", 200),
         counts("@m"),
-        change("config.pbtxt is touched", lambda folder: (folder / "config.pbtxt").touch()),
+        is_touched("config.pbtxt"),
         load("@m", 200),
         counts("@m"),
-        change("model.py is touched", lambda folder: (folder / "1" / "model.py").touch()),
+        is_touched("1/model.py"),
         load("@m", 200),
         counts("@m"),
         files("@m", None, {1: times(5)}),
@@ -353,7 +354,7 @@ EXPLICIT: list[Script] = [
         "the folder goes",
         files("@m"),
         load("@m", 200),
-        change("the folder goes", shutil.rmtree),
+        goes(),
         load("@m", 500),
         infer("@m", 200),
         get("@m/ready", 200),
@@ -840,7 +841,7 @@ def looks_fail(model: str) -> Step:
         until(lambda: session.server.log.count(told) >= 2)
         return ""
 
-    return Step(f"a look at {model} fails", play)
+    return Step(f"a look at {model} fails", play, ("a look fails", model))
 
 
 #: On servers that follow the files.
@@ -862,7 +863,7 @@ POLLED: list[Script] = [
         files("@m", VECTOR, {1: times(4)}),
         at_last(infer("@m", 200), "[8.0]"),
         at_last(infer("@e", 200, "I"), "[8.0]"),
-        change("the folder goes", shutil.rmtree),
+        goes(),
         state("@e", "UNAVAILABLE"),
         at_last(infer("@m", 404), "404 "),
         at_last(infer("@m/1", 503), "503 "),

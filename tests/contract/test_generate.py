@@ -31,7 +31,7 @@ DIFFERENCES = [
 @pytest.fixture(scope="module")
 def recorded(probe_repository: Path) -> Iterator[Recording[Exchange]]:
     """What the real server said."""
-    with recording("generate", probe_repository) as opened:
+    with recording("generate", probe_repository, CASES) as opened:
         yield opened
 
 

@@ -71,7 +71,7 @@ def ask_reference(probed_reference: Server, shared_memory: None) -> Iterator[Ask
 def recorded(probe_repository: Path) -> Iterator[Recorded]:
     """What the real server said."""
     opened: Recorded = Recording(
-        "grpc", [Outcome], lambda case: case.calls, own_path(probe_repository)
+        "grpc", [Outcome], lambda case: case.calls, own_path(probe_repository), CASES
     )
     yield opened
     opened.close()

@@ -44,7 +44,7 @@ def change(server: Server, **settings: object) -> None:
 @pytest.fixture(scope="module")
 def recorded(traced_repository: Path) -> Iterator[Recording[tuple[Exchange, ...]]]:
     """What the real server said, and then of its settings."""
-    with recording("logging", traced_repository) as opened:
+    with recording("logging", traced_repository, LOG_CASES) as opened:
         yield opened
 
 

@@ -1,17 +1,21 @@
 """Repository control and restricted APIs, against NVIDIA's server: scripts, step by step.
 
-Both servers play each script on files of their own. What the real server says to a step must have
-the status that the script expects; what both say must be equal, but for the rows of DIFFERENCES.
+Each server plays the scripts on files of its own. What the real server says to a step is recorded
+(recordings.py), and must have the status that the script expects; what both say must be equal, but
+for the rows of DIFFERENCES. Of the scripts one in ten is played on the real server again.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.control_scripts import Broke, Script, play_all
+from contract.recordings import Recording, asked_live
 from contract.repository_scripts import EXPLICIT, FORWARDED, POLLED, RESTRICTED, RESTRICTIONS
 from server.support.model_folders import write_model
 from support.servers import Flag, start_reference_server, start_tritonserver
@@ -68,14 +72,44 @@ TELLS_PARAMETERS = """
             ]
 """
 
+Said = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A script and the stage that it is played on."""
+
+    stage: str
+    script: Script
+
+    @property
+    def name(self) -> str:
+        return f"{self.stage}: {self.script}"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ROWS = [Row(stage, one) for stage, (scripts, _, _) in STAGES.items() for one in scripts]
 STEPS = [
-    pytest.param(stage, one, number, id=f"{stage}: {one}: {number} {step}")
-    for stage, (scripts, _, _) in STAGES.items()
-    for one in scripts
-    for number, step in enumerate(one.steps)
+    pytest.param(row, number, id=f"{row}: {number} {step}")
+    for row in ROWS
+    for number, step in enumerate(row.script.steps)
 ]
 
-Said = dict[str, list[str]]
+
+def sent(row: Row) -> object:
+    """All that a script does, and the server that it is played on."""
+    _, flags, _ = STAGES[row.stage]
+    return flags, TEXT, TELLS_PARAMETERS, [step.does for step in row.script.steps]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[Recording[tuple[str, ...]]]:
+    """What the real server said to each step of a script."""
+    opened: Recording[tuple[str, ...]] = Recording("repository", (), sent, {}, ROWS)
+    yield opened
+    opened.close()
 
 
 def played(start: Any, stage: str, scripts: list[Script], repository: Path, at_once: int) -> Said:
@@ -88,7 +122,7 @@ def played(start: Any, stage: str, scripts: list[Script], repository: Path, at_o
         return play_all(scripts, server, repository, at_once)
 
 
-def played_by_triton(stage: str, folder: Path) -> Said:
+def played_by_triton(stage: str, scripts: list[Script], folder: Path) -> Said:
     """What the real server says.
 
     Where models are loaded side by side on a busy machine it was seen to hang over a load, and then
@@ -96,7 +130,6 @@ def played_by_triton(stage: str, folder: Path) -> Said:
     side, so few scripts share a server. Where it breaks off, fewer of them are played at a time.
     """
     said: Said = {}
-    scripts = STAGES[stage][0]
     for first in range(0, len(scripts), SHARE_A_SERVER):
         some = scripts[first : first + SHARE_A_SERVER]
         for turn, at_once in enumerate((4, 2, 1)):
@@ -109,34 +142,57 @@ def played_by_triton(stage: str, folder: Path) -> Said:
     return said
 
 
-@pytest.fixture(scope="module")
-def say(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function: what both servers say to a script, the real one first; played once."""
-    said: dict[str, tuple[Said, Said] | None] = {}
+def once(play: Callable[[str], Said]) -> Callable[[Row], tuple[str, ...]]:
+    """What a server says to a script; the first of a stage has all its scripts played."""
+    said: dict[str, Said | None] = {}
 
-    def of(stage: str, one: Script) -> tuple[list[str], list[str]]:
-        if stage not in said:
-            said[stage] = None  # what fails is not played again for each step
-            folder = tmp_path_factory.mktemp(stage)
-            said[stage] = (
-                played_by_triton(stage, folder),
-                played(start_reference_server, stage, STAGES[stage][0], folder / "ours", 4),
-            )
-        both = said[stage]
-        assert both is not None, f"{stage} could not be played"
-        real, ours = both
-        return real[one.name], ours[one.name]
+    def of(row: Row) -> tuple[str, ...]:
+        if row.stage not in said:
+            said[row.stage] = None  # what fails is not played again for each step
+            said[row.stage] = play(row.stage)
+        scripts = said[row.stage]
+        assert scripts is not None, f"{row.stage} could not be played"
+        return scripts[row.script.name]
 
     return of
 
 
-@pytest.mark.parametrize(("stage", "one", "number"), STEPS)
-def test_both_servers_say_the_same(stage: str, one: Script, number: int, say: Any):
-    real, ours = (said[number] for said in say(stage, one))
-    step = one.steps[number]
+@pytest.fixture(scope="module")
+def ask_triton(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A function: what the real server says to a script."""
+
+    def play(stage: str) -> Said:
+        scripts = [row.script for row in asked_live(ROWS) if row.stage == stage]
+        return played_by_triton(stage, scripts, tmp_path_factory.mktemp(stage))
+
+    return once(play)
+
+
+@pytest.fixture(scope="module")
+def ask_reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A function: what the reference server says to a script."""
+
+    def play(stage: str) -> Said:
+        repository = tmp_path_factory.mktemp(stage) / "ours"
+        return played(start_reference_server, stage, STAGES[stage][0], repository, 4)
+
+    return once(play)
+
+
+@pytest.mark.parametrize("row", asked_live(ROWS), ids=str)
+def test_the_real_server_answers_as_recorded(row: Row, ask_triton: Any, recorded: Recording[Any]):
+    recorded.check(row, ask_triton(row), lambda _, said: said)
+
+
+@pytest.mark.parametrize(("row", "number"), STEPS)
+def test_both_servers_say_the_same(
+    row: Row, number: int, recorded: Recording[Any], ask_reference: Any
+):
+    real, ours = recorded.said(row)[number], ask_reference(row)[number]
+    step = row.script.steps[number]
     if step.status is not None:
         assert real.startswith(f"{step.status} "), real
-    if (stage, one.name, step.name) in DIFFERENCES:
+    if (row.stage, row.script.name, step.name) in DIFFERENCES:
         assert ours != real
     else:
         assert ours == real

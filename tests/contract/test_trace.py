@@ -62,7 +62,7 @@ def outcome(server: Server, case: Case) -> tuple[Exchange, ...]:
 @pytest.fixture(scope="module")
 def recorded(traced_repository: Path) -> Iterator[Recording[tuple[Exchange, ...]]]:
     """What the real server said, and then of its settings."""
-    with recording("trace", traced_repository) as opened:
+    with recording("trace", traced_repository, TRACE_CASES) as opened:
         yield opened
 
 
