@@ -47,6 +47,8 @@ computed and thrown away. So gears should lie where requests are; with the same 
 well-chosen ones often halve the padding of evenly spaced ones.
 
 FILE says which sizes requests have, in one of these forms:
+  numbers    12 97 33, separated by spaces, commas or lines; --axes, or the only axis of --config,
+             says of what. With several axes a line for each size
   CSV        a header of axis names, then a line per size; a column `count` says how often
   JSON       what the runtime recorded live (parameter `histogram`); or a plain list of sizes,
              [12, 97, 33] or [[480, 640], [512, 512]], whose axes --axes names
@@ -63,6 +65,9 @@ never worse than the best bands, nested boxes or grid. An axis `batch` stands fo
 execution: its sizes are those of batches, not of requests.
 
 examples:
+  Lengths of texts, a number per line, for a model of one axis:
+    ge-runtime gears lengths.txt --config model_repository/text_encoder
+
   A text encoder whose lengths were logged to lengths.csv (`tokens`, then a number per line): how
   much does each further gear save, and which 4 gears are best as multiples of 16?
     ge-runtime gears lengths.csv --count 1-8 --plot curve.png
@@ -131,7 +136,9 @@ def _run(given: argparse.Namespace) -> int:
     for more in given.limit:
         limits |= more
     tensors, axes = _selection(given.axes, config)
-    histogram = read_histogram(given.file, axes=axes, tensors=tensors)
+    # Of a model of one axis, numbers without a name can be of nothing else.
+    only = tuple(config.limits) if config is not None and len(config.limits) == 1 else ()
+    histogram = read_histogram(given.file, axes=axes, unnamed=only, tensors=tensors)
     known = {ROWS, *histogram.axes, *(config.limits if config else ())}
     if unknown := sorted(limits.keys() - known):
         raise RuntimeFault(

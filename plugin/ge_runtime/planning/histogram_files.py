@@ -1,4 +1,4 @@
-"""Histograms from the files that people have: CSV, JSON, perf_analyzer's input data.
+"""Histograms from the files that people have: plain numbers, CSV, JSON, perf_analyzer's input data.
 
 Which of these a file is shows in its content, not in its name.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,8 @@ from ge_runtime.planning.histogram import Histogram, HistogramFault
 FILE_CAPACITY: Final = 65536
 """Distinct sizes that are kept of a file: 256 x 256 are not rounded."""
 
+_SEPARATORS: Final = re.compile(r"[\s,;]+")
+
 COUNT: Final = "count"
 """The column of a CSV file that says how often its line occurs."""
 
@@ -24,16 +27,18 @@ def read_histogram(
     path: Path,
     *,
     axes: Sequence[str] = (),
+    unnamed: Sequence[str] = (),
     tensors: Mapping[str, Sequence[str | None]] | None = None,
 ) -> Histogram:
     """The sizes in the file at `path`.
 
-    CSV: a header of axis names, a line for each size; a column `count` says how often. JSON: what
-    `Histogram.save` wrote; a list of sizes, each a number or a list of numbers; or the input data
-    of perf_analyzer (`--input-data`), one size for each request.
+    Plain numbers: sizes along one axis, separated by spaces, commas or lines; along several axes a
+    line for each size. CSV: a header of axis names, a line for each size; a column `count` says how
+    often. JSON: what `Histogram.save` wrote; a list of sizes, each a number or a list of numbers;
+    or the input data of perf_analyzer (`--input-data`), one size for each request.
 
-    axes: those wanted, in this order; all of the file's if empty. They name the numbers of a plain
-    list, which has no names of its own.
+    axes: those wanted, in this order; all of the file's if empty. They name the numbers of a list,
+    which has no names of its own. unnamed: what a list's numbers are of if no axes are wanted.
     tensors: needed for the input data of perf_analyzer. Input: the axis of each of its dims,
     without the batch dimension, None for a dim that is no axis.
 
@@ -41,8 +46,11 @@ def read_histogram(
     """
     try:
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets begin with a byte order mark
-        if text.lstrip()[:1] in ("{", "["):
-            histogram = _from_json(json.loads(text), axes, tensors or {})
+        first = text.lstrip()[:1]
+        if first in ("{", "["):
+            histogram = _from_json(json.loads(text), axes or unnamed, tensors or {})
+        elif first.isdecimal():  # names of axes begin with letters
+            histogram = _from_numbers(text.splitlines(), axes or unnamed)
         else:
             histogram = _from_csv(text.splitlines())
         if not histogram.total:
@@ -76,6 +84,28 @@ def _from_csv(lines: Sequence[str]) -> Histogram:
     return histogram
 
 
+def _from_numbers(lines: Sequence[str], axes: Sequence[str]) -> Histogram:
+    histogram = _unnamed(axes)
+    for number, line in enumerate(lines, start=1):
+        place = f"line {number}"
+        sizes = [_whole(word, place) for word in _SEPARATORS.split(line) if word]
+        if len(axes) == 1:
+            for size in sizes:
+                histogram.add((size,))
+        elif len(sizes) == len(axes):
+            histogram.add(tuple(sizes))
+        elif sizes:
+            raise ValueError(f"{place}: found {line!r}, expected a size for each of {[*axes]}")
+    return histogram
+
+
+def _unnamed(axes: Sequence[str]) -> Histogram:
+    """For numbers without names. Raises ValueError if nobody names them."""
+    if not axes:
+        raise ValueError("found a list of sizes, expected --axes to name what they are of")
+    return Histogram(axes, capacity=FILE_CAPACITY)
+
+
 def _from_json(
     data: object, axes: Sequence[str], tensors: Mapping[str, Sequence[str | None]]
 ) -> Histogram:
@@ -87,9 +117,7 @@ def _from_json(
 
 
 def _from_list(entries: Sequence[object], axes: Sequence[str]) -> Histogram:
-    if not axes:
-        raise ValueError("found a list of sizes, expected --axes to name what they are of")
-    histogram = Histogram(axes, capacity=FILE_CAPACITY)
+    histogram = _unnamed(axes)
     for index, entry in enumerate(entries):
         sizes = entry if isinstance(entry, list) else [entry]
         if len(sizes) != len(axes):

@@ -137,6 +137,13 @@ def test_the_flags_for_atc_are_words_of_a_shell(printed, lengths, model):
     ]
 
 
+def test_plain_numbers_are_of_the_only_axis_of_the_configuration(printed, refused, tmp_path, model):
+    path = tmp_path / "lengths.txt"
+    path.write_text("3 9\n30, 3\n")
+    assert "4 size(s) of tokens, 3 distinct" in printed(path, "--config", model)
+    assert "expected --axes to name what they are of" in refused(path)
+
+
 def test_gears_of_other_axes_in_the_configuration_are_compiled_too(printed, lengths, model):
     text = CONFIG + 'parameters { key: "gears.batch" value { string_value: "1, 8" } }'
     (model / "config.pbtxt").write_text(text)

@@ -35,7 +35,7 @@ def test_a_count_column_says_how_often(written):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("12\n13\n", "line 1: found '12', expected a header of axis names"),
+        ("-12\n13\n", "line 1: found '-12', expected a header of axis names"),
         ("count\n1\n", "line 1: found 'count', expected a header"),
         ("a,a\n1,1\n", "line 1: found 'a,a', expected a header"),
         ("", "line 1: found '', expected a header"),
@@ -50,6 +50,37 @@ def test_csv_faults_have_their_place(written, text, message):
     with pytest.raises(HistogramFault, match=message) as caught:
         read_histogram(path)
     assert str(caught.value).startswith(f"{path}: ")
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["12 97\n33 12", "12\n97\n\n33\n12\n", "12, 97,33; 12", "12,97,33,12,"]
+)
+def test_numbers_may_be_separated_as_they_come(written, text):
+    histogram = read_histogram(written(text), axes=["tokens"])
+    assert histogram.counts() == {(12,): 2, (97,): 1, (33,): 1}
+    assert read_histogram(written(text), unnamed=["words"]).axes == ("words",)
+
+
+def test_along_several_axes_each_line_is_a_size(written):
+    histogram = read_histogram(written("480 640\n\n512, 512\n480 640\n"), axes=["height", "width"])
+    assert histogram.counts() == {(480, 640): 2, (512, 512): 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "axes", "message"),
+    [
+        ("12 13", [], "found a list of sizes, expected --axes to name what they are of"),
+        ("12\n0 13", ["a"], "line 2: found 0, expected a whole number of at least 1"),
+        ("12\n13 x", ["a"], "line 2: found 'x', expected a whole number of at least 1"),
+        ("12 13\n14", ["a", "b"], r"line 2: found '14', expected a size for each of \['a', 'b'\]"),
+    ],
+)
+def test_faults_of_numbers_have_their_place(written, text, axes, message):
+    with pytest.raises(HistogramFault, match=message):
+        read_histogram(written(text), axes=axes)
 
 
 # -- JSON --------------------------------------------------------------------------------------
