@@ -2,6 +2,7 @@
 
 import gc
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # The same examples in every run, and no word on how long they take: cores are shared, and time is
@@ -16,6 +17,17 @@ def pytest_collection_finish():
     """Keep what is here now out of collections of garbage.
 
     Twenty thousand tests are a million objects, and each test that collects would go through them.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def little_garbage():
+    """For modules whose every test collects garbage: what was there before is left out of it.
+
+    Once a process has imported torch, a collection goes through a million objects, for half a
+    second.
     """
     gc.collect()
     gc.freeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -520,9 +521,10 @@ CONFIGS: dict[str, Configured] = {
 }
 
 
-def write_configs(repository: Path) -> None:
-    """Write a model folder for each row."""
-    for name, row in CONFIGS.items():
+def write_configs(repository: Path, names: Iterable[str]) -> None:
+    """Write the model folders of these rows."""
+    for name in names:
+        row = CONFIGS[name]
         folder = repository / name
         folder.mkdir(parents=True)
         if row.config is not None:

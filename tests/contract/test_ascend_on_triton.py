@@ -88,11 +88,18 @@ def make_requests() -> dict[str, list[Request]]:
 REQUESTS = make_requests()
 
 
+@pytest.fixture(scope="module")
+def answers_of_the_cpu(reference: Server) -> dict[str, list[dict[str, Any]]]:
+    """Those to all groups, one request at a time: test_same_repository shows them to be alike."""
+    return {group: [*one_at_a_time(reference, requests)] for group, requests in REQUESTS.items()}
+
+
 @pytest.mark.parametrize("send", [one_at_a_time, many_at_once], ids=lambda send: send.__name__)
 @pytest.mark.parametrize("group", REQUESTS)
-def test_answers_are_those_of_the_cpu(group: str, send: Any, served: Served, reference: Server):
-    requests = REQUESTS[group]
-    pairs = zip(send(served.server, requests), send(reference, requests), strict=True)
+def test_answers_are_those_of_the_cpu(
+    group: str, send: Any, served: Served, answers_of_the_cpu: dict[str, list[dict[str, Any]]]
+):
+    pairs = zip(send(served.server, REQUESTS[group]), answers_of_the_cpu[group], strict=True)
     for found, expected in pairs:
         assert found["outputs"].keys() == expected["outputs"].keys()
         for name, output in expected["outputs"].items():

@@ -1,16 +1,21 @@
-"""Small configurations on both servers: how they are completed, or why they are not loaded."""
+"""Small configurations on both servers: how they are completed, or why they are not loaded.
+
+What the real server makes of them is recorded (recordings.py); it is asked again for one in ten.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.config_probes import CONFIGS, SWITCHES, write_configs
+from contract.recordings import Recording, asked_live
 from support.servers import Flag, start_reference_server, start_tritonserver
 
 pytestmark = pytest.mark.oracle
@@ -31,7 +36,26 @@ DIFFERENCES = {
 }
 #: Members that are maps of more than one pair here; maps come in no order.
 MAPS = ("parameters", "priority_queue_policy")
+_STEP_MODEL = re.compile(r'model_name: "(\w+)"')
 _POLL_FAILED = re.compile(r"Poll failed for model directory '(?P<model>[^']*)': (?P<text>.*)\"$")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A configuration, and the flags of the servers that are given it."""
+
+    switch: str
+    config: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.switch}: {self.config}"
+
+    def __str__(self) -> str:
+        return f"{self.switch}-{self.config}"
+
+
+ROWS = [Row(switch, name) for switch in SWITCHES for name in CONFIGS]
 
 
 @dataclass(frozen=True)
@@ -60,10 +84,13 @@ def _stable(text: str, repository: Path) -> str:
     return re.sub(r"(searched: .*) '[^']*/backends/python' ", r"\1 ", text)
 
 
-def _outcomes(start: Any, repository: Path, **flags: Flag) -> dict[str, Outcome]:
-    """What a server says to all of them; one start."""
+def _outcomes(
+    start: Any, repository: Path, names: Iterable[str], **flags: Flag
+) -> dict[str, Outcome]:
+    """What a server says to these, and to those that their steps name; one start."""
+    names = _with_steps(names)
     repository.mkdir(parents=True)
-    write_configs(repository)
+    write_configs(repository, names)
     with start(repository, ready_path=LIVE, **FLAGS, **flags) as server:
         connection = http.client.HTTPConnection(server.http, timeout=30)
 
@@ -81,7 +108,7 @@ def _outcomes(start: Any, repository: Path, **flags: Flag) -> dict[str, Outcome]
             if (match := _POLL_FAILED.search(line))
         }
         outcomes = {}
-        for name in CONFIGS:
+        for name in names:
             status, body = ask("GET", f"/v2/models/{name}/config")
             config = json.loads(body, object_pairs_hook=list) if status == 200 else body
             outcomes[name] = Outcome(
@@ -91,39 +118,80 @@ def _outcomes(start: Any, repository: Path, **flags: Flag) -> dict[str, Outcome]
         return outcomes
 
 
+def _with_steps(names: Iterable[str]) -> list[str]:
+    found: dict[str, None] = {}
+    waiting = [*names]
+    while waiting:
+        name = waiting.pop()
+        if name in CONFIGS and name not in found:
+            found[name] = None
+            waiting += _STEP_MODEL.findall(CONFIGS[name].config or "")
+    return [name for name in CONFIGS if name in found]
+
+
 def _sorted_maps(value: Any) -> Any:
-    """The pairs of JSON's objects in their order, but for those of maps."""
-    if not isinstance(value, list):
-        return value
-    return [
-        (item[0], sorted(item[1]) if item[0] in MAPS else _sorted_maps(item[1]))
-        if isinstance(item, tuple)
-        else _sorted_maps(item)
-        for item in value
-    ]
+    """The pairs of JSON's objects in their order, but for those of maps; tuples, no lists."""
+    if isinstance(value, list):
+        return tuple(map(_sorted_maps, value))
+    if isinstance(value, tuple):
+        name, content = value[0], _sorted_maps(value[1])
+        return name, tuple(sorted(content)) if name in MAPS else content
+    return value
 
 
-@pytest.fixture(scope="module", params=SWITCHES, ids=str)
-def outcomes(
-    request: pytest.FixtureRequest,
-    oracle_installed: None,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
-    """Of the real server and of ours, with one set of flags."""
-    folder = tmp_path_factory.mktemp("configurations")
-    flags = SWITCHES[request.param]
-    return (
-        _outcomes(start_tritonserver, folder / "real" / "repository", **flags),
-        _outcomes(start_reference_server, folder / "ours" / "repository", **flags),
-    )
+def _sent(row: Row) -> object:
+    """All that a server is given for a row."""
+    return FLAGS, SWITCHES[row.switch], [CONFIGS[name] for name in _with_steps([row.config])]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_both_servers_make_the_same_of_it(
-    name: str, outcomes: tuple[dict[str, Outcome], dict[str, Outcome]]
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[Recording[Outcome]]:
+    """What the real server made of the rows."""
+    opened: Recording[Outcome] = Recording("configurations", [Outcome], _sent, {}, ROWS)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def ask_triton(oracle_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A function: what the real server makes of a row."""
+    return _asking(start_tritonserver, tmp_path_factory.mktemp("real"), asked_live(ROWS))
+
+
+@pytest.fixture(scope="module")
+def ask_reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A function: what the reference server makes of a row."""
+    return _asking(start_reference_server, tmp_path_factory.mktemp("ours"), ROWS)
+
+
+def _asking(start: Any, folder: Path, rows: list[Row]) -> Callable[[Row], Outcome]:
+    """Has a server started for all rows of a switch as soon as one of them is asked for."""
+    known: dict[str, dict[str, Outcome]] = {}
+
+    def of(row: Row) -> Outcome:
+        if row.switch not in known:
+            known[row.switch] = {}  # what fails is not started again for each row
+            names = [each.config for each in rows if each.switch == row.switch]
+            repository = folder / row.switch.replace(" ", "_") / "repository"
+            known[row.switch] = _outcomes(start, repository, names, **SWITCHES[row.switch])
+        return known[row.switch][row.config]
+
+    return of
+
+
+@pytest.mark.parametrize("row", asked_live(ROWS), ids=str)
+def test_the_real_server_answers_as_recorded(
+    row: Row, ask_triton: Callable[[Row], Outcome], recorded: Recording[Outcome]
 ):
-    real, ours = (each[name] for each in outcomes)
-    if name in DIFFERENCES:
+    recorded.check(row, ask_triton(row), lambda _, outcome: outcome)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_both_servers_make_the_same_of_it(
+    row: Row, recorded: Recording[Outcome], ask_reference: Callable[[Row], Outcome]
+):
+    real, ours = recorded.said(row), ask_reference(row)
+    if row.config in DIFFERENCES:
         assert ours != real
     else:
         assert ours == real

@@ -13,6 +13,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,6 +133,26 @@ def many_at_once(server: Server, requests: list[Request]) -> Iterator[dict]:
             yield answer(result.get_result())
 
 
+Send = Callable[[Server, list[Request]], Iterator[dict]]
+BOTH_WAYS = pytest.mark.parametrize(
+    "send", [one_at_a_time, many_at_once], ids=lambda send: send.__name__
+)
+
+
+@pytest.fixture(scope="module")
+def answers() -> Callable[[Send, Server, str], list[dict]]:
+    """A function: what a server answers to a group of REQUESTS, asked once for all tests."""
+    known: dict[tuple[Send, int, str], list[dict]] = {}
+
+    def of(send: Send, server: Server, group: str) -> list[dict]:
+        asked = send, server.process.pid, group  # one that was started again is asked again
+        if asked not in known:
+            known[asked] = list(send(server, REQUESTS[group]))
+        return known[asked]
+
+    return of
+
+
 def as_input(request: Request) -> InferInput:
     given = InferInput(request.name, request.values.shape, request.datatype)
     given.set_data_from_numpy(request.values)
@@ -178,15 +199,12 @@ def test_there_are_at_least_two_hundred_requests():
 
 
 @pytest.mark.parametrize("group", REQUESTS)
-@pytest.mark.parametrize("send", [one_at_a_time, many_at_once], ids=lambda send: send.__name__)
+@BOTH_WAYS
 def test_both_servers_give_the_same_answers(
-    group: str,
-    send: Callable[[Server, list[Request]], Iterator[dict]],
-    triton: Server,
-    reference: Server,
+    group: str, send: Send, triton: Server, reference: Server, answers: Any
 ):
-    requests = REQUESTS[group]
-    pairs = zip(requests, send(reference, requests), send(triton, requests), strict=True)
+    ours, real = (answers(send, server, group) for server in (reference, triton))
+    pairs = zip(REQUESTS[group], ours, real, strict=True)
     different = [
         (request.values.shape, ours, real) for request, ours, real in pairs if not same(ours, real)
     ]
@@ -194,11 +212,9 @@ def test_both_servers_give_the_same_answers(
 
 
 @pytest.mark.parametrize("group", REQUESTS)
-def test_company_changes_no_answer(group: str, reference: Server):
-    requests = REQUESTS[group]
-    pairs = zip(
-        requests, many_at_once(reference, requests), one_at_a_time(reference, requests), strict=True
-    )
+def test_company_changes_no_answer(group: str, reference: Server, answers: Any):
+    ways = (answers(send, reference, group) for send in (many_at_once, one_at_a_time))
+    pairs = zip(REQUESTS[group], *ways, strict=True)
     different = [
         (request.values.shape, together, alone)
         for request, together, alone in pairs
@@ -208,15 +224,14 @@ def test_company_changes_no_answer(group: str, reference: Server):
 
 
 @pytest.mark.parametrize("server", ["triton", "reference"])
-@pytest.mark.parametrize("send", [one_at_a_time, many_at_once], ids=lambda send: send.__name__)
+@BOTH_WAYS
 def test_one_model_answers_as_the_ensemble_does(
-    send: Callable[[Server, list[Request]], Iterator[dict]],
-    server: str,
-    request: pytest.FixtureRequest,
+    send: Send, server: str, request: pytest.FixtureRequest, answers: Any
 ):
     running = request.getfixturevalue(server)
     texts = REQUESTS["several texts"]
-    pairs = zip(texts, send(running, [*map(fused, texts)]), send(running, texts), strict=True)
+    one_model = send(running, [*map(fused, texts)])
+    pairs = zip(texts, one_model, answers(send, running, "several texts"), strict=True)
     different = [
         (text.values, one["outputs"], steps["outputs"])
         for text, one, steps in pairs

@@ -138,7 +138,11 @@ def import_all(python: Path, package: str) -> set[str]:
 def pip(*arguments: str | Path, python: Path | None = None) -> None:
     """Run this Python's pip, on the environment of `python` if one is given."""
     target = ("--python", python) if python else ()
-    run(sys.executable, "-m", "pip", "--disable-pip-version-check", *target, *arguments)
+    # Compiling all of NumPy and ONNX takes longer than installing it.
+    install = ("--no-compile",) if arguments[0] == "install" else ()
+    first, *others = arguments
+    command = ("-m", "pip", "--disable-pip-version-check", *target, first, *install, *others)
+    run(sys.executable, *command)
 
 
 def run(*command: str | Path) -> str:

@@ -12,7 +12,7 @@ GEARS = [(1, 8), (4, 8), (4, 32), (8, 32)]
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch):
+def machine(little_garbage, monkeypatch):
     """Its memory, streams and models are all given back in the end, unless the card was lost."""
     monkeypatch.syspath_prepend(SITE)
     machine = Machine()

@@ -65,7 +65,7 @@ class Ge:
 
 
 @pytest.fixture
-def ge(monkeypatch):
+def ge(little_garbage, monkeypatch):
     monkeypatch.syspath_prepend(SITE)
     monkeypatch.syspath_prepend(FAKES)
     forget("ge")

@@ -55,7 +55,7 @@ GEARS = {
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch):
+def machine(little_garbage, monkeypatch):
     """All that a test opens is given back in the end, unless the card was lost."""
     monkeypatch.syspath_prepend(SITE)
     monkeypatch.syspath_prepend(FAKES)
