@@ -93,6 +93,7 @@ def copying_config() -> ModelConfig:
     )
     largest = str(traces.SIDES.largest)
     parameters = {"axes.image": "height,width", "axes.copy": "height,width"}
+    parameters |= {"padding.height": "neutral", "padding.width": "neutral"}  # nothing looks at it
     parameters |= {"limit.height": largest, "limit.width": largest}
     for key, value in parameters.items():
         config.parameters[key].string_value = value

@@ -190,12 +190,11 @@ def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
 
 
 def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partitioner:
-    partitioner = BatchPartitioner(gears, cost, config.rows)
+    equal = config.equal_axes
+    partitioner = BatchPartitioner(gears, cost, config.rows, equal)
     if config.packing is None:
         return partitioner
-    # The rows that some gear holds whatever their sizes. Without such a gear, as only oversize:
-    # fallback allows, what no gear holds is executed at its own size.
-    return InOrderPartitioner(partitioner, gears.most_rows(config.limits) or config.rows)
+    return InOrderPartitioner(partitioner, gears, equal)
 
 
 def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membership | None:

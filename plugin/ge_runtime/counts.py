@@ -29,6 +29,8 @@ class Counts:
     """Rows of an execution, padding left out: how many executions had so many."""
     gear_hits: Counter[str] = field(default_factory=Counter)
     """Gear, e.g. "8x64": executions of that size."""
+    shared_launches: Counter[str] = field(default_factory=Counter)
+    """Executions of several requests, by why they may share one: see `batching.groups.Reason`."""
     gear_misses: int = 0
     """Requests that no gear held."""
     workspace_waits: int = 0
@@ -52,6 +54,7 @@ class Counts:
                 setattr(self, name, getattr(self, name) + amount)
         self.launch_rows.update(more.launch_rows)
         self.gear_hits.update(more.gear_hits)
+        self.shared_launches.update(more.shared_launches)
 
     def since(self, earlier: Counts) -> Counts:
         """What was counted after `earlier`, a copy of these counts."""
@@ -59,6 +62,7 @@ class Counts:
             **{name: getattr(self, name) - getattr(earlier, name) for name in _NUMBERS},
             launch_rows=self.launch_rows - earlier.launch_rows,
             gear_hits=self.gear_hits - earlier.gear_hits,
+            shared_launches=self.shared_launches - earlier.shared_launches,
         )
 
 

@@ -139,6 +139,8 @@ RUNTIME_MODELS = {
             axes.wide: (height + 1) // 2, width * 2
             limit.height: 8
             limit.width: 8
+            padding.height: neutral
+            padding.width: neutral
             devices: cpu, cpu
             {COST}
         """),

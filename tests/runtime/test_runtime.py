@@ -10,19 +10,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from runtime.support.configs import (
+    edges_config,
     encoder_config,
     model_config,
     packed_config,
     pixels_config,
     tensor,
 )
-from runtime.support.graphs import ENCODER, NONZERO, PACKED, PIXELS, TABLE, encode, onnx_model
+from runtime.support.graphs import (
+    EDGES,
+    ENCODER,
+    NONZERO,
+    PACKED,
+    PIXELS,
+    TABLE,
+    encode,
+    onnx_model,
+)
 
 from ge_runtime import Caller, Runtime
 from ge_runtime.errors import (
     ArtifactFault,
     ConfigFault,
     EngineFault,
+    GearOverflow,
     PlanFault,
     RequestFault,
     RuntimeClosed,
@@ -132,6 +143,47 @@ def test_batches_beyond_max_batch_size_are_split_and_all_answered(encoder, rows)
     answers = encoder.infer([texts(*request_batch) for request_batch in request_batches])
     for answer, request_batch in zip(answers, request_batches, strict=True):
         np.testing.assert_allclose(answer["embedding"], encode(request_batch), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "executions"), [({}, 3), ({"gears.height,width": "4x5, 9x7, 16x16"}, 3)]
+)
+def test_images_share_an_execution_only_with_their_equals_where_nothing_tells_of_padding(
+    opened, parameters, executions
+):
+    runtime = opened(EDGES, edges_config(parameters))
+    sizes = [(4, 5), (16, 16), (4, 5), (9, 7), (16, 16), (4, 5)]
+    batch = [image(*size, seed=seed) for seed, size in enumerate(sizes)]
+    alone = [runtime.infer([request])[0] for request in batch]
+    before = runtime.counts()
+    for answer, expected, size in zip(runtime.infer(batch), alone, sizes, strict=True):
+        assert answer["edges"].shape == (1, 1, *size)
+        np.testing.assert_allclose(answer["edges"], expected["edges"], atol=1e-6)
+        np.testing.assert_allclose(answer["mean"], expected["mean"], atol=1e-6)
+    counts = runtime.counts().since(before)
+    assert counts.launches == executions
+    assert counts.useful_elements == counts.executed_elements
+    assert counts.shared_launches == {"equal": 2}
+
+
+def test_an_image_between_gears_is_refused_where_nothing_tells_of_padding(opened):
+    runtime = opened(EDGES, edges_config({"gears.width": "8, 16"}))
+    sound, refused = runtime.infer([image(3, 8), image(3, 9)])
+    assert sound["mean"].shape == (1, 1)
+    assert isinstance(refused, GearOverflow)
+    assert str(refused) == (
+        "input 'image': found width 9 in shape [1, 1, 3, 9], expected a size of gears.width, 8, "
+        "16: nothing is padded along it (padding.width: equal)"
+    )
+
+
+def test_an_image_between_gears_runs_alone_at_its_own_size_if_asked_to(opened):
+    config = edges_config({"gears.width": "8", "oversize": "fallback"})
+    runtime = opened(EDGES, config)
+    answer = runtime.infer([image(3, 9)])[0]
+    counts = runtime.counts()
+    assert answer["edges"].shape == (1, 1, 3, 9)
+    assert (counts.executed_elements, counts.gear_misses) == (27, 1)
 
 
 def test_no_request_no_answer(encoder):

@@ -15,6 +15,8 @@ from ge_runtime.counts import Counts
 
 # `pb_utils.Metric`: increment, set, observe.
 Metric: TypeAlias = Any
+# `pb_utils.MetricFamily`: Metric.
+Family: TypeAlias = Any
 
 INTERVAL_S: Final = 0.25
 
@@ -88,6 +90,11 @@ class MetricsExporter:
         self._gears_family = family(
             "ge_runtime_gear_launches_total", "Launches of each gear", family.COUNTER
         )
+        self._shared_family = family(
+            "ge_runtime_shared_launches_total",
+            "Launches of several requests, by why they may share one",
+            family.COUNTER,
+        )
         self._counters = {
             name: family.Metric(labels=self._labels)
             for name, family in self._counter_families.items()
@@ -98,6 +105,7 @@ class MetricsExporter:
         }
         self._rows = self._rows_family.Metric(labels=self._labels, buckets=_ROW_BUCKETS)
         self._gears: dict[str, Metric] = {}
+        self._shared: dict[str, Metric] = {}
         self.export()
 
     def note(self) -> None:
@@ -137,12 +145,19 @@ class MetricsExporter:
         for name, counter in self._counters.items():
             if amount := getattr(fresh, name):
                 counter.increment(amount)
-        for gear, count in fresh.gear_hits.items():
-            if gear not in self._gears:
-                self._gears[gear] = self._gears_family.Metric(labels={**self._labels, "gear": gear})
-            self._gears[gear].increment(count)
+        self._count(fresh.gear_hits, self._gears, self._gears_family, "gear")
+        self._count(fresh.shared_launches, self._shared, self._shared_family, "reason")
         for rows, count in fresh.launch_rows.items():
             for _ in range(count):  # `observe` takes one value at a time
                 self._rows.observe(rows)
         for name, value in self._read_gauges().items():
             self._gauges[name].set(value)
+
+    def _count(
+        self, counts: Mapping[str, int], metrics: dict[str, Metric], family: Family, label: str
+    ) -> None:
+        """Add to the metrics of a family, one for each value of `label`, made when first needed."""
+        for value, count in counts.items():
+            if value not in metrics:
+                metrics[value] = family.Metric(labels={**self._labels, label: value})
+            metrics[value].increment(count)

@@ -76,8 +76,8 @@ class Admission:
             if isinstance(dim, Relation) and dim.size(dict.fromkeys(dim.axes, 1)) < 1
         )
         self._gears = gears
-        # What is smaller fits too: requests of no more rows than this need not be asked about.
-        self._fitting = most if gears is None else gears.most_rows(limits)
+        # Requests of no more rows than this need not be asked about.
+        self._fitting = most if gears is None else gears.rows_of_any_size
 
     def admit(self, tensors: Tensors, request_id: str = "") -> Block:
         """The request as a block of rows; its tensors are kept by reference.

@@ -167,7 +167,7 @@ def _sizes(gears: Gears, yardstick: CostModel) -> list[Gear]:
         sizes = []
         for rows, share in product(_row_counts(gears.rows), (32, 16, 8, 4, 2, 1)):
             extents = {axis: -(-limit // share) for axis, limit in gears.limits.items()}
-            gear = gears.fit(rows, extents)
+            gear = gears.at_least(rows, extents)
             if gear is not None and gear not in sizes:
                 sizes.append(gear)
     sizes.sort(key=work)

@@ -1,15 +1,17 @@
 """Gears: the sizes that executions are prepared for, and which of them holds a batch.
 
 A table declares sizes of one axis, or of several axes together. What is in no table is free: an
-execution has exactly the size that its batch needs. Numbers only; frozen, safe from any thread.
+execution has exactly the size that its batch needs. Along an `equal` axis, which is never padded, a
+gear holds its own size alone. Numbers only; frozen, safe from any thread.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import NamedTuple, TypeAlias
 
@@ -52,14 +54,24 @@ class Gears:
         limits: Mapping[str, int],
         rows: int,
         tables: Mapping[tuple[str, ...], Sequence[tuple[int, ...]]],
+        equal: Collection[str] = (),
     ) -> None:
         """axes: all of the model; limits: the largest size of each; rows: the most of a batch.
 
         tables: axes, ROWS among them or not, to their declared sizes, at least one tuple of
-        positive numbers each. Every axis is in one table at most.
+        positive numbers each. Every axis is in one table at most. equal: axes along which a gear
+        holds its own size alone, as nothing may be padded.
         """
         self._limits = {ROWS: rows, **{axis: limits[axis] for axis in axes}}
-        self._tables = tuple(_Table(key, points) for key, points in tables.items())
+        self._tables = tuple(_Table(key, points, equal) for key, points in tables.items())
+        # Of each equal axis with gears, their sizes.
+        self._exact = {
+            axis: sorted({point[at] for point in table.points})
+            for table in self._tables
+            for at, axis in enumerate(table.axes)
+            if axis in equal
+        }
+        self._padded = Gears(axes, limits, rows, tables) if self._exact else self
         self._free = tuple(axis for axis in self._limits if not any(axis in key for key in tables))
 
     @property
@@ -80,9 +92,10 @@ class Gears:
     def fit(self, rows: int, extents: Mapping[str, int]) -> Gear | None:
         """The gear of least elements that holds `rows` rows of `extents`, None if there is none.
 
-        extents: every axis. Elements are rows times all extents. What is free has the size asked
-        for, if that is within its limit. Of gears of equally many elements the one with the
-        smaller extents is taken, the table's first axis counting most.
+        extents: every axis; along equal ones a gear holds its own size alone. Elements are rows
+        times all extents. What is free has the size asked for, if that is within its limit. Of
+        gears of equally many elements the one with the smaller extents is taken, the table's first
+        axis counting most.
         """
         sizes = {ROWS: rows, **extents}
         for axis in self._free:
@@ -96,6 +109,10 @@ class Gears:
             sizes.update(zip(table.axes, point, strict=True))
         rows = sizes.pop(ROWS)
         return Gear(rows, sizes)
+
+    def at_least(self, rows: int, extents: Mapping[str, int]) -> Gear | None:
+        """`fit` as if all axes could be padded: the sizes of an execution to try, not of data."""
+        return self._padded.fit(rows, extents)
 
     def fit_many(self, rows: Ints, extents: Mapping[str, Ints]) -> Fitted:
         """`fit` for many batches at once; all arrays broadcast with each other.
@@ -144,22 +161,34 @@ class Gears:
         """The most rows of these extents that a gear holds; 0 if none holds a single one."""
         return _most(self.rows, lambda rows: self.fit(rows, extents) is not None)
 
+    @property
+    def rows_of_any_size(self) -> int:
+        """The most rows that a gear holds whatever their sizes within the limits; 0 if none."""
+        return 0 if self._exact else self.most_rows(self.limits)
+
     def explain_overflow(self, rows: int, extents: Mapping[str, int]) -> tuple[str, str, str]:
         """Why no gear holds `rows` rows of `extents`, in words.
 
         The axis to blame, ROWS for the rows; what was found of it; and what was expected.
         """
+        for axis, own in self._exact.items():
+            if extents[axis] not in own:
+                expected = (
+                    f"a size of {self._key(axis)}, {', '.join(map(str, own))}: nothing is padded "
+                    f"along it (padding.{axis}: equal)"
+                )
+                return axis, f"{axis} {extents[axis]}", expected
         least = dict.fromkeys(extents, 1)
 
-        def most_of(axis: str) -> int:
-            return _most(extents[axis], lambda size: self.fit(1, {**least, axis: size}) is not None)
+        def holds(size: int, axis: str) -> bool:
+            return self._padded.fit(1, {**least, axis: size}) is not None
 
         # One axis alone is the plainest reason, the rows alone the next; only then sizes together.
         for axis, extent in extents.items():
-            most = most_of(axis)
+            most = _most(extent, partial(holds, axis=axis))
             if most < extent:
                 return axis, f"{axis} {extent}", f"1 to {most} (the largest of {self._key(axis)})"
-        most = self.most_rows(least)
+        most = self._padded.most_rows(least)
         if most < rows:
             return ROWS, f"{rows} rows", f"1 to {most} (the largest of {self._key(ROWS)})"
         joint = " and ".join(
@@ -170,7 +199,13 @@ class Gears:
         if most:
             expected = f"at most {most} of that size: no gear of {joint} holds more"
             return ROWS, f"{rows} rows of {sizes}", expected
-        return next(iter(extents)), sizes, f"sizes that one gear of {joint} holds together"
+        equal = ", ".join(f"padding.{axis}: equal" for axis in self._exact)
+        unpadded = f" without padding ({equal})" if equal else ""
+        return (
+            next(iter(extents)),
+            sizes,
+            f"sizes that one gear of {joint} holds together{unpadded}",
+        )
 
     def _key(self, axis: str) -> str:
         keys = (table.axes for table in self._tables if axis in table.axes)
@@ -191,7 +226,14 @@ class _Table:
     one cell for every combination of ranks, and it says which point is best.
     """
 
-    def __init__(self, axes: tuple[str, ...], points: Iterable[tuple[int, ...]]) -> None:
+    def __init__(
+        self,
+        axes: tuple[str, ...],
+        points: Iterable[tuple[int, ...]],
+        equal: Collection[str],
+    ) -> None:
+        """equal: axes along which a point holds its own size alone."""
+
         def preference(point: tuple[int, ...]) -> tuple[int, ...]:
             extents = (size for axis, size in zip(axes, point, strict=True) if axis != ROWS)
             return (math.prod(point), *extents)
@@ -203,15 +245,21 @@ class _Table:
         shape = [len(sizes) + 1 for sizes in declared]
         cells = np.full(shape, len(self.points), np.int64)
         ranks = [np.searchsorted(*pair) for pair in zip(declared, columns, strict=True)]
-        # The best point is written last: it has all cells up to its own.
-        for index, corner in reversed(list(enumerate(zip(*ranks, strict=True)))):
-            cells[tuple(slice(rank + 1) for rank in corner)] = index
+        first = [
+            rank if axis in equal else np.zeros_like(rank)
+            for axis, rank in zip(axes, ranks, strict=True)
+        ]
+        # The best point is written last: it has all cells up to its own, of equal axes its own.
+        corners = list(zip(zip(*first, strict=True), zip(*ranks, strict=True), strict=True))
+        for index, (low, high) in reversed(list(enumerate(corners))):
+            own = (slice(start, rank + 1) for start, rank in zip(low, high, strict=True))
+            cells[tuple(own)] = index
         self._cells = cells.ravel()
         # Of each axis, from a size to its part of the cell's place. The last entry stands for all
         # sizes that are larger than every declared one.
         self._places = [
-            np.searchsorted(sizes, np.arange(sizes[-1] + 2)) * math.prod(shape[position:])
-            for position, sizes in enumerate(declared, start=1)
+            _ranks(sizes, exact=axis in equal) * math.prod(shape[position:])
+            for position, (axis, sizes) in enumerate(zip(axes, declared, strict=True), start=1)
         ]
         self._columns = [np.append(column, 1) for column in columns]
 
@@ -230,6 +278,16 @@ class _Table:
             cell = cell + places.take(size, mode="clip")
         index = self._cells.take(cell)
         return [column.take(index) for column in self._columns], index < len(self.points)
+
+
+def _ranks(declared: Ints, *, exact: bool) -> Ints:
+    """Of each size from 0 to one more than the largest: how many declared ones are smaller.
+
+    exact: sizes that are not declared have the rank of those beyond all.
+    """
+    sizes = np.arange(declared[-1] + 2)
+    ranks: Ints = np.searchsorted(declared, sizes)
+    return np.where(np.isin(sizes, declared), ranks, len(declared)) if exact else ranks
 
 
 def _most(limit: int, held: Callable[[int], bool]) -> int:

@@ -1,10 +1,10 @@
 """The batch partitioner: which requests are executed together, at which gears, in which order.
 
-The batch is sorted and cut into runs of neighbours, each of them one execution. Dynamic
-programming finds the cuts of least predicted time. Numbers only: no clock is read here, no tensor
-is seen.
+The batch is first parted into groups of equal sizes along the axes that are not padded. Each group
+is sorted and cut into runs of neighbours, each of them one execution. Dynamic programming finds
+the cuts of least predicted time. Numbers only: no clock is read here, no tensor is seen.
 
-What is exact:
+What is exact, of each group, where axes are those that are padded:
 
 - For every order that is tried, the partition into runs is the optimum of the cost model, given
   the gears and the capacity.
@@ -15,6 +15,9 @@ What is exact:
   fail only where rows and the axis share a table and some input lacks the axis.)
 - With several axes, or several rows per request, the optimum over sets is a packing problem, and
   may be better than all runs of the orders tried.
+
+Of the batch as much is exact as of its groups: no execution holds requests of two groups, so every
+plan is a plan of each group, its time is the sum of theirs, and none of these depends on another.
 
 Deadlines: if the optimum, its executions run earliest deadline first, meets all of them, it is the
 plan. Otherwise the best of a family of plans is taken: the k requests with the earliest deadlines
@@ -28,7 +31,7 @@ counts as none: it must not make others late.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -37,6 +40,7 @@ from numpy.typing import NDArray
 
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Fitted, Gear, Gears, Ints
+from ge_runtime.batching.groups import equal_groups
 
 _ROUNDING: Final = 1 + 1e-12  # sums of times that differ by less are the same time
 
@@ -78,11 +82,14 @@ class Partitioner(Protocol):
 class BatchPartitioner:
     """Cuts batches into the executions of least predicted time. Immutable; safe from any thread."""
 
-    def __init__(self, gears: Gears, cost: CostModel, capacity: int) -> None:
-        """capacity: the most rows of requests in one execution."""
+    def __init__(
+        self, gears: Gears, cost: CostModel, capacity: int, equal: Collection[str] = ()
+    ) -> None:
+        """capacity: the most rows of requests in one execution; equal: axes never padded."""
         self._gears = gears
         self._cost = cost
         self._capacity = capacity
+        self._equal = tuple(equal)
 
     def plan(self, requests: RequestSizes) -> list[Execution]:
         """The executions that a batch becomes, in the order to run them; each request is in one.
@@ -123,13 +130,25 @@ class BatchPartitioner:
 
     def _optimum(self, arrays: _SizeArrays, members: NDArray[np.intp]) -> list[Execution]:
         """The executions of least total time for `members`, in no particular order."""
+        if not self._equal:
+            return self._group_optimum(arrays, members)
+        executions: list[Execution] = []
+        for group in equal_groups(members.tolist(), arrays.requests.sizes, self._equal):
+            if len(group) == 1:
+                executions.append(self.execution_of(group, arrays.requests))
+            else:
+                executions += self._group_optimum(arrays, np.array(group))
+        return executions
+
+    def _group_optimum(self, arrays: _SizeArrays, members: NDArray[np.intp]) -> list[Execution]:
+        """The same for members of one group."""
         requests = arrays.requests
         counts = arrays.rows[members]
         extents = {axis: own[members] for axis, own in arrays.sizes.items()}
         alone = self._gears.fit_many(counts, extents)
         held = alone.held & (counts <= self._capacity)
         if not held.all():
-            executions = self._optimum(arrays, members[held]) if held.any() else []
+            executions = self._group_optimum(arrays, members[held]) if held.any() else []
             lone = members[~held].tolist()
             return executions + [self.execution_of([member], requests) for member in lone]
         orders = self._orders(counts, extents, alone)
@@ -140,15 +159,17 @@ class BatchPartitioner:
     def _orders(self, counts: Ints, extents: Mapping[str, Ints], alone: Fitted) -> NDArray[np.intp]:
         """The orders that are tried, [orders, n].
 
-        With one axis, by size. With more, by the work of a row, and by each axis, at the sizes of
-        the gears that requests would have alone: requests of one gear are neighbours. Ties go by
-        the request's own sizes, its rows, and its arrival last, so that the total does not depend
-        on the order of arrival.
+        With one padded axis, by size. With more, by the work of a row, and by each of them, at the
+        sizes of the gears that requests would have alone: requests of one gear are neighbours. Ties
+        go by the request's own sizes, its rows, and its arrival last, so that the total does not
+        depend on the order of arrival.
         """
         ties = (counts, *extents.values())
-        if len(extents) <= 1:
+        padded = self._padded(extents)
+        if len(padded) <= 1:
             return np.lexsort(ties)[None]
-        keys = (self._cost.elements_many(alone.extents), *alone.extents.values())
+        work = self._cost.elements_many(alone.extents)
+        keys = (work, *(alone.extents[axis] for axis in padded))
         return np.stack([np.lexsort((*ties, key)) for key in keys])
 
     def _seconds(
@@ -161,15 +182,20 @@ class BatchPartitioner:
         ends = np.cumsum(counts[orders], axis=1)
         rows = ends[:, None, :] - (ends - counts[orders])[:, :, None]
         largest = {axis: own[orders][:, None, :] for axis, own in extents.items()}
-        if len(extents) > 1:  # with one axis, the last of a run is its largest
+        padded = self._padded(extents)
+        if len(padded) > 1:  # with one padded axis, the last of a run is its largest
             inside = np.tri(orders.shape[1], dtype=np.int64).T
-            for axis, own in largest.items():
-                within = own * inside
+            for axis in padded:
+                within = largest[axis] * inside
                 largest[axis] = np.maximum.accumulate(within, axis=2, out=within)
         fitted = self._gears.fit_many(rows, largest)
         seconds = self._cost.seconds_many(fitted.rows, fitted.extents)
         np.copyto(seconds, np.inf, where=~(fitted.held & (rows <= self._capacity)))
         return seconds
+
+    def _padded(self, axes: Iterable[str]) -> list[str]:
+        """Those along which the requests of a group may differ."""
+        return [axis for axis in axes if axis not in self._equal]
 
     def _before_deadlines(
         self, arrays: _SizeArrays, optimum: list[Execution], deadlines: Sequence[float]
@@ -258,18 +284,34 @@ class InOrderPartitioner:
     """Cuts batches of packed requests in order of arrival, into executions as large as can be.
 
     Rows that are packed have no padding and cost the same in any company, so nobody has to be
-    kept apart, and each execution saved is time saved. Deadlines do not change the order: the
-    oldest requests go first.
+    kept apart whose sizes along axes that are not padded are equal, and each execution saved is
+    time saved. Deadlines do not change the order: the oldest requests go first.
     """
 
-    def __init__(self, partitioner: BatchPartitioner, capacity: int) -> None:
-        """capacity: the most rows of several requests in one execution."""
+    def __init__(
+        self, partitioner: BatchPartitioner, gears: Gears, equal: Collection[str] = ()
+    ) -> None:
+        """equal: axes never padded."""
         self._partitioner = partitioner
-        self._capacity = capacity
+        self._gears = gears
+        self._equal = tuple(equal)
 
     def plan(self, requests: RequestSizes) -> list[Execution]:
-        runs = greedy_runs(requests.rows, self._capacity)
-        return [self.execution_of(run, requests) for run in runs]
+        everyone = range(len(requests.rows))
+        runs: list[list[int]] = []
+        for group in equal_groups(everyone, requests.sizes, self._equal):
+            rows = [requests.rows[member] for member in group]
+            sizes = {axis: requests.sizes[axis][group[0]] for axis in self._equal}
+            runs += [[group[i] for i in run] for run in greedy_runs(rows, self._capacity(sizes))]
+        return [self.execution_of(run, requests) for run in sorted(runs)]
+
+    def _capacity(self, sizes: Mapping[str, int]) -> int:
+        """The rows that a gear holds whatever their sizes, save these along equal axes.
+
+        Without such a gear, as only oversize: fallback allows, what no gear holds is executed at
+        its own size.
+        """
+        return self._gears.most_rows({**self._gears.limits, **sizes}) or self._gears.rows
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
         return self._partitioner.execution_of(members, requests)

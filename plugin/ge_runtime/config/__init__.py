@@ -6,6 +6,7 @@ Nothing here opens a file or looks at the machine.
 from ge_runtime.config.execution_settings import DEVICES, kind_of
 from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
 from ge_runtime.config.npu_ge import ATC_FLAGS, GE_LEVELS, GRAPH_LEVEL, SESSION_LEVEL
+from ge_runtime.config.padding import PaddingRule
 from ge_runtime.config.runtime_config import RuntimeConfig
 from ge_runtime.config.triton_config import ConfigErrors
 
@@ -18,6 +19,7 @@ __all__ = [
     "BatchInput",
     "BatchInputKind",
     "ConfigErrors",
+    "PaddingRule",
     "RuntimeConfig",
     "kind_of",
 ]

@@ -16,7 +16,7 @@ batch_input [ { kind: BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO, target_name: "c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -120,6 +120,7 @@ class BatchInput:
     """The input that is described."""
 
 
+_LARGEST_COUNT: Final = BatchInputKind.MAX_ELEMENT_COUNT_AS_SHAPE
 _KINDS: Final = {kind.value: kind for kind in BatchInputKind}
 _NO_COUNTS: Final = (DType.BYTES, DType.BOOL, DType.BF16)
 
@@ -149,6 +150,14 @@ def read_batch_inputs(
             _check_holds(f"{field}: data_type", batch_input, source.shape(limits), rows, errors)
         batch_inputs.append(batch_input)
     return tuple(batch_inputs)
+
+
+def axes_told_by(batch_inputs: Iterable[BatchInput], tensors: ModelTensors) -> set[str]:
+    """The axes whose sizes, of each request or row, the graph gets from these."""
+    # The largest element count is one number for the whole batch.
+    telling = [own for own in batch_inputs if own.kind is not _LARGEST_COUNT]
+    sources = [tensors.sources[own.source] for own in telling if own.source in tensors.sources]
+    return {axis for source in sources for axis in source.axes}
 
 
 def _check_holds(

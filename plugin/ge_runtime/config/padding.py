@@ -5,6 +5,11 @@
   the axis. Without it, and for requests that lack it because it is optional, rows are as long as
   the request's tensor.
 - `pad.<input>`: the value of padding; default 0.
+- `padding.<axis>`: what rows of different sizes along the axis may do within one execution:
+  `masked` are padded, and the graph is told where data ends; `equal` are never padded, so only
+  equal sizes share an execution, and where there are gears they are a gear's; `neutral` are padded,
+  and the user says that this changes no answer. Default: `masked` where the graph is told, by a
+  mask, lengths, offsets, `packing`, or a `batch_input` that tells sizes; else `equal`.
 - `default.<input>`: the value of all elements of an optional input where a request lacks it;
   default 0. An input that holds an axis' lengths has none: without it, rows are as long as the
   request's tensor.
@@ -19,11 +24,23 @@ Values are written as numbers, for floats also inf, -inf and nan; BOOL as true o
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from enum import Enum
 
 from ge_runtime.config.model_tensors import ModelTensors
 from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_number, read_whole
 from ge_runtime.relations import Relation
 from ge_runtime.specs import UNKNOWN, Dim, DType, Number
+
+
+class PaddingRule(Enum):
+    """Whether sizes along an axis may differ within one execution; values are config.pbtxt's."""
+
+    MASKED = "masked"
+    """They may: the graph is told where data ends."""
+    EQUAL = "equal"
+    """They may not: nothing is padded."""
+    NEUTRAL = "neutral"
+    """They may: padding of this axis changes no answer, says the user."""
 
 
 def read_limits(
@@ -69,6 +86,48 @@ def read_axis_lengths(
                 expected = f"a type that holds {limits[axis]} (limit.{axis}): it is optional"
                 errors.add(field, f"input '{name}' {spec}", expected)
     return lengths
+
+
+def read_padding_rules(
+    parameters: Parameters,
+    tensors: ModelTensors,
+    axes: Collection[str],
+    errors: ConfigErrors,
+    *,
+    told: Collection[str],
+    axis_lengths: Mapping[str, str],
+    packing: str | None,
+) -> dict[str, PaddingRule]:
+    """Axis, each of `axes`: its rule.
+
+    told: the axes along which generated inputs, or `packing`, tell the graph where data ends.
+    axis_lengths: axis to
+    the input with its lengths, which the graph may have as an input, too: known only once it is
+    open, so that `Contract` refuses it if nothing tells the graph.
+    """
+    known = {*told, *axis_lengths}
+    rules = {axis: PaddingRule.MASKED if axis in known else PaddingRule.EQUAL for axis in axes}
+    for axis, text in parameters.families["padding"].items():
+        field = f"parameter 'padding.{axis}'"
+        if not tensors.knows_axis(field, axis, errors):
+            continue
+        choices = {rule.value: rule for rule in PaddingRule}
+        if text not in choices:
+            errors.add_unknown(field, "padding rule", text, choices)
+        elif text == "masked" and axis not in known:
+            expected = (
+                f"'equal', 'neutral', or what tells the graph where data ends: 'mask.<graph "
+                f"input>', 'lengths.<graph input>' or 'offsets.<graph input>' of '{axis}'"
+            )
+            errors.add(field, "'masked'", expected)
+        elif text != "masked" and axis == packing:
+            errors.add(field, f"'{text}'", "'masked': rows of any lengths are joined along it")
+        elif text == "equal" and axis in axis_lengths:
+            found = f"'equal', and 'axis_length.{axis}'"
+            errors.add(field, found, "one of the two: rows that end earlier have to be padded")
+        else:
+            rules[axis] = choices[text]
+    return rules
 
 
 def read_pads(

@@ -25,14 +25,21 @@ from ge_runtime.config.execution_settings import (
     read_threads,
 )
 from ge_runtime.config.gear_sizes import GearSizes, read_gears
-from ge_runtime.config.generated_inputs import BatchInput, GeneratedInputs, read_batch_inputs
+from ge_runtime.config.generated_inputs import (
+    BatchInput,
+    GeneratedInputs,
+    axes_told_by,
+    read_batch_inputs,
+)
 from ge_runtime.config.model_tensors import ModelTensors
 from ge_runtime.config.npu_ge import NPU, check_static_model, read_ge_options
 from ge_runtime.config.padding import (
+    PaddingRule,
     read_axis_lengths,
     read_defaults,
     read_limits,
     read_packing,
+    read_padding_rules,
     read_pads,
 )
 from ge_runtime.config.triton_config import (
@@ -89,6 +96,10 @@ class RuntimeConfig:
     """Graph input: the axis whose accumulated true lengths are generated for it."""
     batch_inputs: tuple[BatchInput, ...]
     """What Triton's own `batch_input` asks to be generated."""
+    told_axes: frozenset[str]
+    """The axes along which generated inputs, or packing, tell the graph where data ends."""
+    padding: Mapping[str, PaddingRule]
+    """Every axis: whether sizes along it may differ within one execution."""
     pads: Mapping[str, Number]
     """Request input or prepared tensor: the value of its padding, where that is not 0."""
     gears: Mapping[tuple[str, ...], GearSizes | int]
@@ -118,6 +129,11 @@ class RuntimeConfig:
     def sources(self) -> tuple[TensorSpec, ...]:
         """What batches are made of: the prepared tensors if there are any, else the inputs."""
         return self.prepared or self.inputs
+
+    @property
+    def equal_axes(self) -> tuple[str, ...]:
+        """The axes along which only equal sizes share an execution."""
+        return tuple(axis for axis, rule in self.padding.items() if rule is PaddingRule.EQUAL)
 
     @property
     def device_kind(self) -> str:
@@ -181,7 +197,13 @@ def _read(
     geared = set(chain.from_iterable(gears))
     check_static_model(parameters, tensors.axes, geared, errors, rows=rows)
     generated = GeneratedInputs(parameters, tensors, errors, batched=batched)
-    masks = generated.masks()
+    masks, lengths = generated.masks(), generated.lengths()
+    positions, offsets = generated.positions(), generated.offsets()
+    batch_inputs = read_batch_inputs(model_config, tensors, limits, generated, errors, rows=rows)
+    packing = read_packing(parameters, tensors, masks, geared, errors, batched=batched)
+    told = {*chain.from_iterable(masks.values()), *lengths.values(), *offsets.values()}
+    told |= axes_told_by(batch_inputs, tensors)
+    told |= {packing} if packing is not None else set()
     return RuntimeConfig(
         model=str(model_config.get("name", "")),
         engine=engine,
@@ -197,14 +219,24 @@ def _read(
         limits=limits,
         axis_lengths=axis_lengths,
         masks=masks,
-        lengths=generated.lengths(),
-        positions=generated.positions(),
-        offsets=generated.offsets(),
-        batch_inputs=read_batch_inputs(model_config, tensors, limits, generated, errors, rows=rows),
+        lengths=lengths,
+        positions=positions,
+        offsets=offsets,
+        batch_inputs=batch_inputs,
+        told_axes=frozenset(told),
+        padding=read_padding_rules(
+            parameters,
+            tensors,
+            limits,
+            errors,
+            told=told,
+            axis_lengths=axis_lengths,
+            packing=packing,
+        ),
         pads=read_pads(parameters, tensors, errors, rows=ROWS in geared),
         gears=gears,
         oversize=oversize,
-        packing=read_packing(parameters, tensors, masks, geared, errors, batched=batched),
+        packing=packing,
         cost=read_cost(parameters, errors),
         intra_op_threads=read_threads(parameters, errors, share=share),
         devices=devices,

@@ -82,6 +82,7 @@ _FAMILIES: Final = {
     "positions": "positions.<graph input>",
     "offsets": "offsets.<graph input>",
     "pad": "pad.<input>",
+    "padding": "padding.<axis>",
     "default": "default.<input>",
     "pass": "pass.<output>",
     "prepared": "prepared.<tensor>",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,7 @@ from ge_runtime.batching.feeds import (
     Offsets,
     Positions,
 )
-from ge_runtime.config import BatchInputKind, ConfigErrors, RuntimeConfig
+from ge_runtime.config import BatchInputKind, ConfigErrors, PaddingRule, RuntimeConfig
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, TensorSpec
@@ -63,11 +63,25 @@ class Contract:
             *_batch_inputs(config, inputs),
         )
         inputs.refuse_unmatched()
+        _refuse_untold(config, {feed.spec.name for feed in feeds}, faults)
         outputs = _Ports("graph output", signature.outputs, config, faults)
         for spec in config.outputs:
             outputs.match(f"output '{spec.name}'", spec)
         faults.raise_any()
         return cls(feeds, config.outputs)
+
+
+def _refuse_untold(config: RuntimeConfig, fed: Collection[str], faults: ConfigErrors) -> None:
+    """A fault for each axis whose rows end where no graph input says so."""
+    for axis, name in config.axis_lengths.items():
+        masked = config.padding[axis] is PaddingRule.MASKED
+        if masked and axis not in config.told_axes and name not in fed:
+            expected = (
+                f"what tells it where rows end: 'mask.<graph input>', 'lengths.<graph input>' or "
+                f"'offsets.<graph input>' of '{axis}'; or padding.{axis}: neutral, if it need not "
+                "know"
+            )
+            faults.add(f"parameter 'axis_length.{axis}'", "nothing of it in the graph", expected)
 
 
 def _joined(config: RuntimeConfig, inputs: _Ports, faults: ConfigErrors) -> Iterator[Feed]:

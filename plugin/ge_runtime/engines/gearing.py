@@ -58,7 +58,8 @@ class Gearing:
                 report.append(derived.how)
                 table = derived.gears
             tables[axes] = table
-        gears = Gears(tuple(config.limits), config.limits, config.rows, tables)
+        axes = tuple(config.limits)
+        gears = Gears(axes, config.limits, config.rows, tables, config.equal_axes)
         planned = gears.every()
         if config.oversize == "fallback":  # what no gear holds is executed at its own size
             largest = Gear(config.rows, config.limits)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
@@ -21,9 +21,10 @@ import numpy as np
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.cost import CostModel, calibrate
 from ge_runtime.batching.gears import Gear, Gears
+from ge_runtime.batching.groups import reason_of
 from ge_runtime.batching.packing import unpack
 from ge_runtime.batching.ragged import Layout, scatter
-from ge_runtime.config import RuntimeConfig
+from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.counts import Counts
 from ge_runtime.engines.base import Engine, Remote
 from ge_runtime.engines.contract import Contract
@@ -46,6 +47,8 @@ class BatchRules:
     """The axis along which rows are joined instead of padded."""
     terms: tuple[tuple[str, ...], ...]
     """The distinct tuples of axes among the requests' tensors that the graph is fed."""
+    padding: Mapping[str, PaddingRule]
+    """Every axis: whether sizes along it may differ within one execution."""
 
     @classmethod
     def of(cls, config: RuntimeConfig, contract: Contract) -> BatchRules:
@@ -53,7 +56,7 @@ class BatchRules:
         fed = {feed.spec.name for feed in contract.feeds}
         axes = (spec.axes for spec in config.sources if spec.name in fed)
         terms = tuple(dict.fromkeys(own for own in axes if own))
-        return cls(config.batched, config.packing, terms)
+        return cls(config.batched, config.packing, terms, config.padding)
 
 
 class Executor:
@@ -152,6 +155,7 @@ class Executor:
             launches=1,
             launch_seconds=seconds,
             launch_rows=Counter({layout.filled: 1}),
+            shared_launches=self._reasons(layout),
             useful_elements=self._useful(layout),
             executed_elements=self._executed(layout),
             copied_bytes=self._inputs.used_bytes + slot.used_bytes - executed,
@@ -184,6 +188,13 @@ class Executor:
         if slot is None or slot.free_bytes < needed:
             slot = self._slot = self._answers.take()
         return slot
+
+    def _reasons(self, layout: Layout) -> Counter[str]:
+        """Why the requests of a batch may share it, counted once; nothing of a single request."""
+        if len(layout.blocks) == 1:
+            return Counter()
+        reason = reason_of([block.needs for block in layout.blocks], self._rules.padding)
+        return Counter({reason.value: 1})
 
     def _useful(self, layout: Layout) -> int:
         if not self._rules.terms:
@@ -268,7 +279,7 @@ def warm_up(
 
 def _prepare(executor: Executor, config: RuntimeConfig, gears: Gears) -> None:
     least = Gear(1, dict.fromkeys(gears.limits, 1))
-    smallest = gears.fit(least.rows, least.extents) or least
+    smallest = gears.at_least(least.rows, least.extents) or least
     for gear in gears.every() if gears.fixed else (smallest,):
         _execute(executor, config, gear)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -13,9 +12,10 @@ import numpy as np
 
 from ge_runtime.assembly import Assembly, assemble
 from ge_runtime.batching.gears import Gears
+from ge_runtime.batching.groups import equal_groups
 from ge_runtime.batching.partition import Execution, Partitioner, RequestSizes
 from ge_runtime.clock import SystemClock
-from ge_runtime.config import RuntimeConfig
+from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.errors import RequestFault
 from ge_runtime.runtime import Runtime
 from ge_runtime.scheduling.request_batch import Answer
@@ -77,7 +77,9 @@ class ModelUnderTest:
             instance_name=name,
             derived=derived,
         )
-        forced = ForcedPartitioner(parts.partitioner, parts.gears, parts.config.rows)
+        forced = ForcedPartitioner(
+            parts.partitioner, parts.gears, parts.config.rows, parts.config.equal_axes
+        )
         # Only now: gears may be derived from the histogram, which must not have random sizes.
         parts = replace(parts, partitioner=forced, config=replace(parts.config, histogram=None))
         runtime = Runtime(name, version_dir, parts, SystemClock())
@@ -132,9 +134,15 @@ MAX_GROUP: Final = 8
 class ForcedPartitioner:
     """A `Partitioner` whose groups a choice makes. For one thread."""
 
-    def __init__(self, partitioner: Partitioner, gears: Gears, capacity: int) -> None:
-        """partitioner: the model's own. capacity: the most rows of an execution."""
+    def __init__(
+        self, partitioner: Partitioner, gears: Gears, capacity: int, equal: Collection[str] = ()
+    ) -> None:
+        """partitioner: the model's own. capacity: the most rows of an execution.
+
+        equal: axes along which only equal sizes share an execution.
+        """
         self._partitioner = partitioner
+        self._equal = tuple(equal)
         self._gears = gears
         self._capacity = capacity
         self.choice: GroupChooser | None = None
@@ -146,6 +154,8 @@ class ForcedPartitioner:
         rows, sizes = requests.rows, requests.sizes
 
         def fits(members: Sequence[int]) -> bool:
+            if len(equal_groups(members, sizes, self._equal)) > 1:
+                return False
             total = sum(rows[member] for member in members)
             largest = {axis: max(own[member] for member in members) for axis, own in sizes.items()}
             return total <= self._capacity and self._gears.fit(total, largest) is not None
@@ -207,29 +217,15 @@ def poisoned_pads(
     config = parts.config
     if padding == "keep":
         return {}
-    known = _axes_with_known_lengths(parts)
+    masked = {axis for axis, rule in config.padding.items() if rule is PaddingRule.MASKED}
     taken = {feed.spec.name for feed in parts.contract.feeds} - {*config.axis_lengths.values()}
     return {
         spec.name: _pad_value(spec, config, ranges[spec.name], padding)
         for spec in config.sources
         if spec.name in taken
         and spec.axes
-        and known.issuperset(spec.axes)
+        and masked.issuperset(spec.axes)
         and spec.dtype is not DType.BOOL
-    }
-
-
-def _axes_with_known_lengths(parts: Assembly) -> set[str]:
-    """The axes along which the graph is told how far rows reach."""
-    config = parts.config
-    fed = {feed.spec.name for feed in parts.contract.feeds}
-    described = {batch_input.source for batch_input in config.batch_inputs}
-    return {
-        *chain.from_iterable(config.masks.values()),
-        *config.lengths.values(),
-        *config.offsets.values(),
-        *(axis for axis, name in config.axis_lengths.items() if name in fed),
-        *(axis for spec in config.sources if spec.name in described for axis in spec.axes),
     }
 
 

@@ -29,6 +29,8 @@ ENOUGH_ELEMENTS: Final = 4096
 
 _BOUND: Final = 0.3
 """How often a size is one of the bounds."""
+_ALIKE: Final = 0.6
+"""How often a request has the sizes of the one before it, along axes that are never padded."""
 _TRIES: Final = 20
 """Of a shape that the model takes; then a row at the limits, which every model takes."""
 
@@ -114,6 +116,12 @@ class RequestGenerator:
             axis: _bounds(limit, (gear.extents[axis] for gear in gears.every()))
             for axis, limit in config.limits.items()
         }
+        # Of equal axes with gears, no other size is taken.
+        self._only = {
+            axis: sorted({gear.extents[axis] for gear in gears.every()})
+            for axis in config.equal_axes
+            if any(axis in axes for axes in config.gears) and config.oversize == "error"
+        }
         self._bounds[ROWS] = _bounds(config.rows, (gear.rows for gear in gears.every()))
         self._most = max(ENOUGH_ELEMENTS, 2 * self._elements(config.limits))
 
@@ -121,8 +129,11 @@ class RequestGenerator:
         """At least one request."""
         batch: list[RandomRequest] = []
         rows, largest = 0, dict.fromkeys(self._config.limits, 1)
+        equal: dict[str, int] = {}
         for _ in range(rng.integers(2, MOST_REQUESTS + 1)):
-            own_rows, sizes = self._shape(rng)
+            # Some requests of a batch are to have equal sizes where only these may share.
+            own_rows, sizes = self._shape(rng, equal if equal and rng.random() < _ALIKE else {})
+            equal = {axis: sizes[axis] for axis in self._config.equal_axes}
             # As if all of them shared one execution, padded to the largest.
             together = {axis: max(size, largest[axis]) for axis, size in sizes.items()}
             if (rows + own_rows) * self._elements(together) <= self._most:
@@ -135,17 +146,25 @@ class RequestGenerator:
         sources = self._config.sources
         return max(math.prod(sizes[axis] for axis in spec.axes) for spec in sources)
 
-    def _shape(self, rng: np.random.Generator) -> tuple[int, dict[str, int]]:
-        """Rows and sizes of one request, of at most half of a batch's elements."""
+    def _shape(
+        self, rng: np.random.Generator, equal: Mapping[str, int]
+    ) -> tuple[int, dict[str, int]]:
+        """Rows and sizes of one request, of at most half of a batch's elements.
+
+        equal: the sizes of some axes.
+        """
         limits = self._config.limits
         for _ in range(_TRIES):
             sizes = {axis: self._size(rng, axis, limit) for axis, limit in limits.items()}
+            sizes.update(equal)
             rows = 1 if rng.random() < 0.5 else self._size(rng, ROWS, self._config.rows)
             if 2 * rows * self._elements(sizes) <= self._most and self._takes(rows, sizes):
                 return rows, sizes
         return 1, dict(limits)
 
     def _size(self, rng: np.random.Generator, axis: str, limit: int) -> int:
+        if axis in self._only:
+            return int(rng.choice(self._only[axis]))
         if rng.random() < _BOUND:
             return int(rng.choice(self._bounds[axis]))
         return int(limit ** rng.random())  # as often from 1 to 10 as from 10 to 100

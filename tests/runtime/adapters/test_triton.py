@@ -311,6 +311,16 @@ def test_what_was_counted_is_exported_when_the_model_is_closed(opened, pb_utils)
     assert pb_utils.metric("launch_seconds_total", model="encoder").number > 0
 
 
+def test_why_requests_shared_an_execution_is_exported(opened, pb_utils):
+    model = opened(encoder_config())
+    model.execute([request([1, 2]), request([4, 3])])
+    model.execute([request([1, 2]), request([4])])
+    model.execute([request([1])])
+    model.close()
+    assert pb_utils.metric("shared_launches_total", reason="equal").number == 1
+    assert pb_utils.metric("shared_launches_total", reason="masked").number == 1
+
+
 def test_what_is_planned_is_exported_at_load(opened, pb_utils):
     opened(encoder_config())
     assert pb_utils.metric("total_bytes", instance="encoder_0_0").number > 0

@@ -33,9 +33,9 @@ def tables(axes):
     return keys.flatmap(lambda keys: st.fixed_dictionaries({key: points(key) for key in keys}))
 
 
-def gear_sets(axes):
+def gear_sets(axes, equal=()):
     limits = dict.fromkeys(axes, LIMIT)
-    return tables(axes).map(lambda drawn: Gears(axes, limits, ROW_LIMIT, drawn))
+    return tables(axes).map(lambda drawn: Gears(axes, limits, ROW_LIMIT, drawn, equal))
 
 
 def costs(*terms):

@@ -14,15 +14,15 @@ AXES = ("a", "b")
 sizes = st.tuples(st.integers(1, ROW_LIMIT + 1), *(st.integers(1, LIMIT + 1) for _ in AXES))
 
 
-def gears_of(drawn):
-    return Gears(AXES, dict.fromkeys(AXES, LIMIT), ROW_LIMIT, drawn)
+def gears_of(drawn, equal=()):
+    return Gears(AXES, dict.fromkeys(AXES, LIMIT), ROW_LIMIT, drawn, equal)
 
 
 def elements(gear):
     return gear.rows * math.prod(gear.extents.values())
 
 
-def all_that_hold(drawn, rows, extents):
+def all_that_hold(drawn, rows, extents, equal=()):
     """By the definition: every combination of points, what is free as asked for."""
     limits = {ROWS: ROW_LIMIT, **dict.fromkeys(AXES, LIMIT)}
     asked = {ROWS: rows, **extents}
@@ -32,26 +32,36 @@ def all_that_hold(drawn, rows, extents):
             for key, point in zip(drawn, points, strict=True)
             for axis, size in zip(key, point, strict=True)
         }
-        if all(size <= declared.get(axis, limits[axis]) for axis, size in asked.items()):
+        exact = all(extents[axis] == declared.get(axis, extents[axis]) for axis in equal)
+        if exact and all(size <= declared.get(axis, limits[axis]) for axis, size in asked.items()):
             chosen = {**asked, **declared}
             yield Gear(chosen.pop(ROWS), chosen)
 
 
-@given(tables(AXES), sizes)
-def test_fit_is_of_least_elements_among_all_gears_that_hold(drawn, size):
+equal_axes = st.sampled_from([(), ("a",), ("b",), AXES])
+"""Which axes are not padded."""
+
+
+@given(tables(AXES), sizes, equal_axes)
+def test_fit_is_of_least_elements_among_all_gears_that_hold(drawn, size, equal):
     rows, *own = size
     extents = dict(zip(AXES, own, strict=True))
-    fitted = gears_of(drawn).fit(rows, extents)
-    holding = list(all_that_hold(drawn, rows, extents))
+    fitted = gears_of(drawn, equal).fit(rows, extents)
+    holding = list(all_that_hold(drawn, rows, extents, equal))
     assert (fitted in holding) if holding else (fitted is None)
     if holding:
         assert elements(fitted) == min(map(elements, holding))
 
 
 @pytest.mark.brute_force
-@given(tables(AXES), st.lists(sizes, min_size=1, max_size=5), st.lists(sizes, min_size=1))
-def test_fit_many_agrees_with_fit_for_arrays_that_broadcast(drawn, across, down):
-    gears = gears_of(drawn)
+@given(
+    tables(AXES),
+    equal_axes,
+    st.lists(sizes, min_size=1, max_size=5),
+    st.lists(sizes, min_size=1),
+)
+def test_fit_many_agrees_with_fit_for_arrays_that_broadcast(drawn, equal, across, down):
+    gears = gears_of(drawn, equal)
     rows = np.array([[size[0]] for size in down])
     extents = {
         "a": np.array([[size[1] for size in across]]),
@@ -156,3 +166,39 @@ def test_gears_and_their_sets_are_shown_for_people():
 def test_limits_and_rows_are_what_was_given(rows):
     gears = Gears(AXES, {"a": 5, "b": 6}, rows, {})
     assert (gears.rows, gears.limits) == (rows, {"a": 5, "b": 6})
+
+
+def test_sizes_to_try_are_found_where_no_data_of_that_size_is_held():
+    gears = Gears(AXES, {"a": 64, "b": 64}, 8, {("a",): [(16,), (64,)]}, equal=("a",))
+    assert gears.fit(1, {"a": 9, "b": 5}) is None
+    assert gears.at_least(1, {"a": 9, "b": 5}) == Gear(1, {"a": 16, "b": 5})
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes", "axis", "found", "expected"),
+    [
+        (1, (20, 5), "a", "a 20", "a size of gears.batch,a, 16, 64: nothing is padded along it "
+         "(padding.a: equal)"),
+        (1, (16, 99), "b", "b 99", "1 to 64 (the largest of all gears)"),
+        (4, (64, 5), ROWS, "4 rows of a 64, b 5",
+         "at most 2 of that size: no gear of gears.batch,a holds more"),
+        (9, (16, 5), ROWS, "9 rows", "1 to 8 (the largest of gears.batch,a)"),
+    ],
+)  # fmt: skip
+def test_a_size_between_gears_of_an_axis_that_is_not_padded_is_explained(
+    rows, sizes, axis, found, expected
+):
+    gears = Gears(AXES, dict.fromkeys(AXES, 64), 8, {(ROWS, "a"): [(8, 16), (2, 64)]}, ("a",))
+    extents = dict(zip(AXES, sizes, strict=True))
+    assert gears.fit(rows, extents) is None
+    assert gears.explain_overflow(rows, extents) == (axis, found, expected)
+
+
+def test_sizes_that_are_gears_only_apart_are_explained():
+    gears = Gears(AXES, dict.fromkeys(AXES, 9), 8, {("a", "b"): [(4, 9), (9, 4)]}, AXES)
+    assert gears.explain_overflow(1, {"a": 4, "b": 4}) == (
+        "a",
+        "a 4, b 4",
+        "sizes that one gear of gears.a,b holds together without padding "
+        "(padding.a: equal, padding.b: equal)",
+    )

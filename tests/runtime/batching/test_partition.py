@@ -12,7 +12,12 @@ from runtime.batching.gear_sets import LIMIT, ROW_LIMIT, costs, gear_sets
 
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import ROWS, Gear, Gears
-from ge_runtime.batching.partition import BatchPartitioner, Execution, RequestSizes
+from ge_runtime.batching.partition import (
+    BatchPartitioner,
+    Execution,
+    InOrderPartitioner,
+    RequestSizes,
+)
 
 TOKENS = ("tokens",)
 SAME = pytest.approx
@@ -27,13 +32,14 @@ class RequestBatch:
     capacity: int
     rows: list[int]
     sizes: dict[str, list[int]]
+    equal: tuple[str, ...] = ()
 
     @property
     def n(self):
         return len(self.rows)
 
     def plan(self, **deadlines):
-        return BatchPartitioner(self.gears, self.cost, self.capacity).plan(
+        return BatchPartitioner(self.gears, self.cost, self.capacity, self.equal).plan(
             RequestSizes(self.rows, self.sizes, **deadlines)
         )
 
@@ -42,6 +48,8 @@ class RequestBatch:
         return sum(self.rows[m] for m in members), extents
 
     def held(self, members):
+        if any(len({self.sizes[axis][m] for m in members}) > 1 for axis in self.equal):
+            return False
         rows, extents = self.size(members)
         return rows <= self.capacity and self.gears.fit(rows, extents) is not None
 
@@ -57,16 +65,17 @@ class RequestBatch:
         return sum(map(self.seconds, partition))
 
 
-def request_batches(axes, terms, *, most_rows=3):
+def request_batches(axes, terms, *, most_rows=3, equal=()):
     request = st.tuples(st.integers(1, most_rows), *(st.integers(1, LIMIT) for _ in axes))
 
     def build(gears, cost, capacity, requests):
         counts, *columns = (list(column) for column in zip(*requests, strict=True))
-        return RequestBatch(gears, cost, capacity, counts, dict(zip(axes, columns, strict=True)))
+        sizes = dict(zip(axes, columns, strict=True))
+        return RequestBatch(gears, cost, capacity, counts, sizes, equal)
 
     return st.builds(
         build,
-        gear_sets(axes),
+        gear_sets(axes, equal),
         costs(*terms),
         st.integers(1, ROW_LIMIT),
         st.lists(request, min_size=1, max_size=6) | st.lists(request, min_size=6, max_size=6),
@@ -84,6 +93,13 @@ one_row_batches = st.one_of(
     request_batches(TOKENS, (TOKENS,), most_rows=1),
     request_batches(TOKENS, (TOKENS, ("tokens", "tokens")), most_rows=1),
 )
+
+HW = ("h", "w")
+parted_batches = st.one_of(
+    request_batches(HW, (HW,), equal=HW),
+    request_batches(("h", "w", "t"), (HW, ("t",)), equal=("w",)),
+)
+"""Of axes that are padded and axes that are not."""
 
 
 def set_partitions(items):
@@ -140,6 +156,39 @@ def test_executions_of_several_keep_the_capacity_and_are_at_gears(batch):
 def test_one_axis_and_one_row_each_is_the_optimum_over_all_sets(batch):
     optimum = min(map(batch.total, set_partitions(list(range(batch.n)))))
     assert seconds_of(batch.plan()) == SAME(optimum, rel=1e-9)
+
+
+@pytest.mark.brute_force
+@given(request_batches(HW, (HW,), most_rows=1, equal=("w",)))
+def test_groups_of_equal_sizes_are_the_optimum_over_all_sets_of_equal_sizes(batch):
+    optimum = min(map(batch.total, set_partitions(list(range(batch.n)))))
+    assert seconds_of(batch.plan()) == SAME(optimum, rel=1e-9)
+
+
+@pytest.mark.brute_force
+@given(parted_batches)
+def test_no_execution_has_requests_of_two_sizes_along_an_axis_that_is_not_padded(batch):
+    plan = batch.plan(deadlines=[5.0 + member for member in range(batch.n)])
+    assert sorted(m for execution in plan for m in execution.members) == list(range(batch.n))
+    for execution in plan:
+        rows, extents = batch.size(execution.members)
+        for axis in batch.equal:
+            assert {batch.sizes[axis][m] for m in execution.members} == {
+                execution.gear.extents[axis]
+            }
+        assert batch.held(execution.members) or len(execution.members) == 1
+        assert execution.gear == batch.gears.fit(rows, extents) or Gear(rows, extents)
+
+
+@pytest.mark.brute_force
+@given(parted_batches)
+def test_the_plan_of_a_batch_is_the_plans_of_its_groups(batch):
+    groups = {}
+    for member in range(batch.n):
+        sizes = tuple(batch.sizes[axis][member] for axis in batch.equal)
+        groups.setdefault(sizes, []).append(member)
+    apart = sum(seconds_of(moved(batch, members).plan()) for members in groups.values())
+    assert seconds_of(batch.plan()) == SAME(apart, rel=1e-9)
 
 
 def orders_of(batch, members):
@@ -342,6 +391,15 @@ def test_a_request_of_more_rows_than_the_capacity_runs_alone():
         ((0,), 8),
         ((1, 2), 4),
     ]
+
+
+def test_packed_requests_share_executions_of_equal_sizes_in_order_of_arrival():
+    axes = ("tokens", "width")
+    gears = Gears(axes, {"tokens": 512, "width": 8}, 3, {}, equal=("width",))
+    cost = CostModel(1.0, 0.001, 0.0, (axes,))
+    packed = InOrderPartitioner(BatchPartitioner(gears, cost, 3, ("width",)), gears, ("width",))
+    sizes = {"tokens": [5, 400, 7, 9, 2, 1], "width": [4, 8, 4, 8, 4, 4]}
+    assert members_of(packed.plan(RequestSizes([1] * 6, sizes))) == [(0, 2, 4), (1, 3), (5,)]
 
 
 def test_an_urgent_request_leaves_the_batch_that_would_make_it_late():

@@ -209,3 +209,99 @@ def test_rows_may_be_joined_along_an_axis_that_comes_first(config):
 )
 def test_packing_that_contradicts_the_tensors_is_refused(config, expected):
     assert_fault(config, expected)
+
+
+# -- padding rules ---------------------------------------------------------------------------
+
+
+def rules_of(config):
+    return {axis: rule.value for axis, rule in parse(config).padding.items()}
+
+
+def plain(parameters=None, **more):
+    """Rows of numbers, and nothing that tells the graph where they end."""
+    parameters = {"axes.x": "n", "limit.n": "4", **(parameters or {})}
+    return model_config([tensor("x", "FP32", [-1])], [tensor("y", "FP32", [1])], parameters, **more)
+
+
+def test_only_equal_sizes_share_where_nothing_tells_the_graph_of_padding():
+    assert rules_of(plain()) == {"n": "equal"}
+    assert rules_of(plain({"positions.p": "n"})) == {"n": "equal"}
+    largest = {
+        "kind": "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE",
+        "target_name": ["most"],
+        "data_type": "TYPE_INT32",
+        "source_input": ["x"],
+    }
+    assert rules_of(plain(batch_input=[largest])) == {"n": "equal"}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"mask.m": "n"},
+        {"lengths.l": "n"},
+        {"offsets.o": "n"},
+        {"packing": "n"},
+    ],
+)
+def test_sizes_may_differ_where_the_graph_is_told_of_padding(parameters):
+    assert rules_of(plain(parameters)) == {"n": "masked"}
+
+
+def test_triton_s_own_batch_input_tells_the_graph_too():
+    shapes = {
+        "kind": "BATCH_ITEM_SHAPE",
+        "target_name": ["shape"],
+        "data_type": "TYPE_INT32",
+        "source_input": ["x"],
+    }
+    assert rules_of(plain(batch_input=[shapes])) == {"n": "masked"}
+
+
+def test_a_mask_of_one_axis_says_nothing_of_another():
+    images = model_config(
+        [tensor("image", "FP32", [1, -1, -1])],
+        [tensor("y", "FP32", [1])],
+        {"axes.image": "h,w", "limit.h": "4", "limit.w": "4", "mask.m": "w"},
+    )
+    assert rules_of(images) == {"h": "equal", "w": "masked"}
+
+
+def test_padding_that_changes_no_answer_is_written_down():
+    assert rules_of(plain({"padding.n": "neutral"})) == {"n": "neutral"}
+    assert rules_of(plain({"padding.n": "equal", "mask.m": "n"})) == {"n": "equal"}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            plain({"padding.n": "masked"}),
+            "parameter 'padding.n': found 'masked', expected 'equal', 'neutral', or what tells the "
+            "graph where data ends: 'mask.<graph input>', 'lengths.<graph input>' or "
+            "'offsets.<graph input>' of 'n'",
+        ),
+        (
+            plain({"padding.n": "natural"}),
+            "parameter 'padding.n': found no padding rule 'natural', expected one of: equal, "
+            "masked, neutral; did you mean 'neutral'?",
+        ),
+        (
+            plain({"padding.m": "equal"}),
+            "parameter 'padding.m': found no axis 'm', expected one of",
+        ),
+        (
+            plain({"padding.n": "neutral", "packing": "n"}),
+            "parameter 'padding.n': found 'neutral', expected 'masked': rows of any lengths are "
+            "joined along it",
+        ),
+        (
+            encoder_config({"padding.tokens": "equal"}),
+            "parameter 'padding.tokens': found 'equal', and 'axis_length.tokens', expected one of "
+            "the two: rows that end earlier have to be padded",
+        ),
+    ],
+)
+def test_padding_rules_that_cannot_be_kept_are_refused(config, expected):
+    assert_fault(config, expected)

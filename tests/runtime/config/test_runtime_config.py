@@ -12,7 +12,7 @@ from runtime.support.configs import (
 )
 from runtime.support.parsing import assert_fault, faults_of, parse
 
-from ge_runtime.config import RuntimeConfig
+from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.errors import ConfigFault
 from ge_runtime.relations import Relation
 from ge_runtime.specs import UNKNOWN, DType, TensorSpec
@@ -42,6 +42,8 @@ def test_encoder_configuration_is_read_whole():
         positions={},
         offsets={},
         batch_inputs=(),
+        told_axes=frozenset({"tokens"}),
+        padding={"tokens": PaddingRule.MASKED},
         pads={"input_ids": 3},
         gears={},
         oversize="error",
@@ -192,9 +194,9 @@ def with_input(**changes):
             "device_exec_blocks, static_model, "
             "axes.<input or output>, limit.<axis>, axis_length.<axis>, "
             "gears.<axes>, mask.<graph input>, lengths.<graph input>, positions.<graph input>, "
-            "offsets.<graph input>, pad.<input>, default.<input>, pass.<output>, "
-            "prepared.<tensor>, graph.ge.<option>, session.ge.<option>, ge.<option>; "
-            "did you mean 'engine'?",
+            "offsets.<graph input>, pad.<input>, padding.<axis>, default.<input>, "
+            "pass.<output>, prepared.<tensor>, graph.ge.<option>, session.ge.<option>, "
+            "ge.<option>; did you mean 'engine'?",
         ),
         (encoder_config({"axis.input_ids": "t"}), "did you mean 'axes.input_ids'?"),
         (encoder_config({"limits.tokens": "4"}), "did you mean 'limit.tokens'?"),

@@ -495,3 +495,23 @@ def changed(graph_tensor, **changes):
 )
 def test_every_disagreement_is_listed(config, inputs, outputs, expected):
     assert faults_of(config, inputs, outputs) == expected
+
+
+# -- where rows end ----------------------------------------------------------------------------
+
+
+UNTOLD = without(encoder_config(), "mask.attention_mask")
+
+
+def test_lengths_that_tell_the_graph_nothing_are_refused():
+    assert faults_of(UNTOLD, [IDS]) == [
+        "parameter 'axis_length.tokens': found nothing of it in the graph, expected what tells it "
+        "where rows end: 'mask.<graph input>', 'lengths.<graph input>' or 'offsets.<graph input>' "
+        "of 'tokens'; or padding.tokens: neutral, if it need not know"
+    ]
+
+
+def test_lengths_are_enough_where_the_graph_has_them_or_need_not_know():
+    between(UNTOLD, [IDS, graph("lengths", DType.INT32, None, 1)])
+    neutral = {**UNTOLD["parameters"], "padding.tokens": {"string_value": "neutral"}}
+    between({**UNTOLD, "parameters": neutral}, [IDS])

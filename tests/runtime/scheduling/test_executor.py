@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.feeds import Joined
 from ge_runtime.batching.gears import Gear
+from ge_runtime.config import PaddingRule
 from ge_runtime.engines.contract import Contract
 from ge_runtime.errors import EngineFault
 from ge_runtime.memory.arena import AnswerSlots, Arena
@@ -61,7 +62,7 @@ def executor_of(slots):
     """A function: engine -> an executor with it; all executors share the slots."""
 
     def executor_of(engine, outputs=(Y,)):
-        rules = BatchRules(batched=True, packing=None, terms=())
+        rules = BatchRules(batched=True, packing=None, terms=(), padding={})
         contract = Contract((Joined(X, np.uint8(0)),), outputs)
         inputs = Arena(np.zeros(SLOT_BYTES, np.uint8), "inputs")
         return Executor(engine, contract, rules, inputs=inputs, answers=slots)
@@ -148,7 +149,7 @@ def test_every_batch_of_a_batch_gets_a_slot_that_holds_its_answers(request_batch
     executor = Executor(
         Engine(),
         Contract((Joined(x, np.uint8(0)),), (y,)),
-        BatchRules(batched=True, packing=packing, terms=(("n",),)),
+        BatchRules(True, packing, (("n",),), {"n": PaddingRule.MASKED}),
         inputs=Arena(np.zeros(2048, np.uint8), "inputs"),
         answers=AnswerSlots([np.zeros(2560, np.uint8) for _ in range(3)]),
     )
@@ -165,3 +166,28 @@ def test_every_batch_of_a_batch_gets_a_slot_that_holds_its_answers(request_batch
     for block, answer in held:
         inside = np.arange(block.sizes["n"]) < np.array(block.lengths["n"])[:, None]
         np.testing.assert_array_equal(answer["y"], block.tensors["x"] * inside)
+
+
+@pytest.mark.parametrize(
+    ("rule", "sizes", "reasons"),
+    [
+        (PaddingRule.MASKED, [3], {}),
+        (PaddingRule.MASKED, [3, 3], {"equal": 1}),
+        (PaddingRule.MASKED, [3, 2], {"masked": 1}),
+        (PaddingRule.NEUTRAL, [3, 2], {"neutral": 1}),
+        (PaddingRule.NEUTRAL, [3, 3], {"equal": 1}),
+        (PaddingRule.EQUAL, [3, 3], {"equal": 1}),
+    ],
+)
+def test_it_is_counted_why_requests_share_an_execution(rule, sizes, reasons):
+    x, y = (TensorSpec(name, DType.UINT8, ("n",)) for name in "xy")
+    executor = Executor(
+        Engine(),
+        Contract((Joined(x, np.uint8(0)),), (y,)),
+        BatchRules(True, None, (("n",),), {"n": rule}),
+        inputs=Arena(np.zeros(2048, np.uint8), "inputs"),
+        answers=AnswerSlots([np.zeros(2560, np.uint8)]),
+    )
+    blocks = [ragged([size], size) for size in sizes]
+    _, counts = executor.execute(blocks, Gear(len(sizes), {"n": max(sizes)}))
+    assert counts.shared_launches == reasons

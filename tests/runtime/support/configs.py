@@ -52,6 +52,22 @@ def pixels_config(parameters=None, **more):
     )
 
 
+def edges_config(parameters=None, **more):
+    """For `graphs.EDGES`: images of any size, and nothing that tells the graph of padding."""
+    return model_config(
+        [tensor("image", "FP32", [1, -1, -1], allow_ragged_batch=True)],
+        [tensor("edges", "FP32", [1, -1, -1]), tensor("mean", "FP32", [1])],
+        {
+            "axes.image": "height,width",
+            "axes.edges": "height,width",
+            "limit.height": "16",
+            "limit.width": "16",
+            **(parameters or {}),
+        },
+        **{"name": "edges", **more},
+    )
+
+
 def packed_config(parameters=None, **more):
     """For `graphs.PACKED`: rows of token ids, each with its own length, laid end to end."""
     return model_config(

@@ -152,6 +152,46 @@ def sums(image, mask) -> np.ndarray:
     return np.stack([(image[:, 0] * mask).sum((1, 2)), mask.sum((1, 2))], axis=1)
 
 
+# -- edges: two convolutions over an image and the mean of all pixels; neither knows of padding --
+
+KERNELS = np.random.default_rng(7).uniform(-1, 1, (2, 1, 1, 3, 3)).astype(np.float32)
+
+
+def _edges_onnx() -> onnx.ModelProto:
+    node = helper.make_node
+    return onnx_model(
+        [
+            node("Conv", ["image", "first", "bias"], ["blurred"], pads=[1, 1, 1, 1]),
+            node("Relu", ["blurred"], ["bright"]),
+            node("Conv", ["bright", "second"], ["edges"], pads=[1, 1, 1, 1]),
+            node("GlobalAveragePool", ["edges"], ["pooled"]),
+            node("Flatten", ["pooled"], ["mean"]),
+        ],
+        [("image", TensorProto.FLOAT, ["batch", 1, "height", "width"])],
+        [
+            ("edges", TensorProto.FLOAT, ["batch", 1, "height", "width"]),
+            ("mean", TensorProto.FLOAT, ["batch", 1]),
+        ],
+        {"first": KERNELS[0], "second": KERNELS[1], "bias": np.ones(1, np.float32)},
+    )
+
+
+def _edges_torch():
+    import torch
+
+    class Edges(torch.nn.Module):
+        def forward(self, image):
+            first, second = map(torch.from_numpy, KERNELS)
+            bright = torch.relu(torch.conv2d(image, first, torch.ones(1), padding=1))
+            edges = torch.conv2d(bright, second, padding=1)
+            return {"edges": edges, "mean": edges.mean((1, 2, 3))[:, None]}
+
+    return Edges(), (torch.ones(2, 1, 3, 5),)
+
+
+EDGES = Graph("edges", _edges_onnx, _edges_torch, ((1,),))
+
+
 # -- copy: one input of any type, returned; nonzero: a result of unforeseeable size -----------
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto, helper
 from runtime.support.configs import (
+    edges_config,
     encoder_config,
     model_config,
     packed_config,
@@ -13,6 +14,7 @@ from runtime.support.configs import (
 )
 from runtime.support.graphs import (
     BFLOAT16,
+    EDGES,
     ENCODER,
     NONZERO,
     PACKED,
@@ -106,6 +108,8 @@ OPTIONAL = Model(
             "limit.tokens": "32",
             "axis_length.tokens": "lengths",
             "default.attention_mask": "1",
+            # Of padding the request's own mask is 0.
+            "padding.tokens": "neutral",
         },
         name="encoder, optional inputs",
     ),
@@ -179,6 +183,8 @@ SOUND = [
     UNFORESEEN,
     PREPARED,
     DOUBLED,
+    Model(EDGES, edges_config()),
+    Model(EDGES, edges_config({"gears.height,width": "3x3, 8x16, 16x16"}, name="edges, gears")),
     pixels("pixels, batch gears", {"gears.batch": "4, 8", "gears.width": "16"}),
     encoder("encoder, fallback", {"gears.tokens": "8", "oversize": "fallback"}),
     encoder("encoder, two devices", {"devices": "cpu, cpu"}),

@@ -1,0 +1,47 @@
+"""Groups: the requests of a batch that may share an execution, and why they may.
+
+Along an `equal` axis nothing is padded, so requests share an execution only if their sizes along
+all such axes are equal. Numbers only; safe from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
+
+from ge_runtime.config import PaddingRule
+
+
+class Reason(Enum):
+    """Why the requests of one execution may share it; values are those of the metric's label."""
+
+    EQUAL = "equal"
+    """Their sizes are equal: none is padded for another."""
+    MASKED = "masked"
+    """The graph is told where the data of each ends."""
+    NEUTRAL = "neutral"
+    """The user says that padding changes no answer: of an axis along which they differ."""
+
+
+def equal_groups(
+    members: Sequence[int], sizes: Mapping[str, Sequence[int]], equal: Collection[str]
+) -> list[list[int]]:
+    """`members` by their sizes along the axes `equal`; groups and members in order of arrival.
+
+    members: places in the batch; sizes: of every axis, for all requests of the batch.
+    """
+    if not equal:
+        return [list(members)]
+    groups: dict[tuple[int, ...], list[int]] = {}
+    columns = [sizes[axis] for axis in equal]
+    for member in members:
+        groups.setdefault(tuple([column[member] for column in columns]), []).append(member)
+    return list(groups.values())
+
+
+def reason_of(sizes: Sequence[Mapping[str, int]], rules: Mapping[str, PaddingRule]) -> Reason:
+    """Why two or more requests of these sizes, axis to size, may share an execution."""
+    unequal = {rules[axis] for axis in sizes[0] if len({own[axis] for own in sizes}) > 1}
+    if PaddingRule.NEUTRAL in unequal:
+        return Reason.NEUTRAL
+    return Reason.MASKED if unequal else Reason.EQUAL
