@@ -22,6 +22,7 @@ from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import Footprint, Gearing, answer_slots, with_compiled_gears
 from ge_runtime.errors import ConfigFault, OutOfMemory, PlanFault, shown
 from ge_runtime.memory.arena import AnswerSlots, Arena
+from ge_runtime.memory.machine import ReadLimits, ensure_fits, host_bytes, read_limits
 from ge_runtime.memory.plan import Plan
 from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.executor import BatchRules, Executor, warm_up
@@ -58,6 +59,7 @@ def assemble(
     *,
     instance_name: str,
     derived: Collection[str],
+    limits: ReadLimits = read_limits,
 ) -> Assembly:
     """All parts of the model in `version_dir`, with its memory allocated and its engines warm.
 
@@ -81,6 +83,9 @@ def assemble(
         contract = Contract.between(config, engines[0].signature)
         footprint = Footprint(contract, config.batched, config.packing)
         plan = footprint.plan(engines[0], gearing.planned, answer_slots=answer_slots(config))
+        on_host = config.device_kind == "cpu"
+        to_come = host_bytes(plan, on_host=on_host, engines=len(engines))
+        ensure_fits(to_come, limits(), plan)
         pool = _join_pool(config, plan, opened)
         rules = BatchRules.of(config, contract)
         admission = _admission(config, gearing)

@@ -21,6 +21,7 @@ from ge_runtime.errors import (
     RuntimeFault,
     forget_frames,
 )
+from ge_runtime.memory.machine import ReadLimits, read_limits
 from ge_runtime.memory.plan import Plan
 from ge_runtime.planning.histogram import Histogram, HistogramFault
 from ge_runtime.scheduling.dispatch import Dispatcher
@@ -69,16 +70,24 @@ class Runtime:
         instance_name: str,
         derived: Collection[str] = (),
         clock: Clock | None = None,
+        limits: ReadLimits = read_limits,
     ) -> Runtime:
         """Read the configuration, open the artifact, plan and allocate all memory, warm up.
 
         version_dir: the folder with the artifact. model_config: Triton's JSON, parsed.
         instance_name: for people. derived: the outputs that the model's own code makes. clock: of
-        the callers' deadlines. Raises ConfigFault, ArtifactFault, PlanFault, NoDevice, EngineLost
-        for a card that was lost before, ServiceFault, or NeverFits if an execution needs more
-        workspace than the pool has; then nothing stays open.
+        the callers' deadlines. limits: what the machine has of memory. Raises ConfigFault,
+        ArtifactFault, PlanFault, NoDevice, EngineLost for a card that was lost before,
+        ServiceFault, or NeverFits if an execution needs more workspace than the pool has; then
+        nothing stays open.
         """
-        parts = assemble(version_dir, model_config, instance_name=instance_name, derived=derived)
+        parts = assemble(
+            version_dir,
+            model_config,
+            instance_name=instance_name,
+            derived=derived,
+            limits=limits,
+        )
         return cls(instance_name, version_dir, parts, clock or SystemClock())
 
     @property

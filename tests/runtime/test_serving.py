@@ -11,7 +11,8 @@ from runtime.support.graphs import ENCODER, TABLE, encode
 
 from ge_runtime import Caller, ConfigFault, EngineFault, EngineLost, Runtime
 from ge_runtime.engines.onnx import OnnxEngine
-from ge_runtime.errors import Cancelled, Expired, NeverFits, OutOfMemory, PoolTimeout
+from ge_runtime.errors import Cancelled, Expired, NeverFits, OutOfMemory, PlanFault, PoolTimeout
+from ge_runtime.memory.machine import MemoryLimit
 from ge_runtime.testing.clock import ManualClock
 from ge_runtime.workspace.pool import PROCESS_POOLS
 
@@ -29,10 +30,14 @@ def clock():
 def opened(version_dir, clock):
     with contextlib.ExitStack() as stack:
 
-        def open_runtime(parameters=None, **more):
+        def open_runtime(parameters=None, limits=(), **more):
             config = encoder_config({"cost": COST, **(parameters or {})}, **more)
             runtime = Runtime.open(
-                version_dir(ENCODER), config, instance_name="tiny_0", clock=clock
+                version_dir(ENCODER),
+                config,
+                instance_name="tiny_0",
+                clock=clock,
+                limits=lambda: limits,
             )
             stack.callback(runtime.close)
             return runtime
@@ -239,6 +244,19 @@ def test_nothing_is_allocated_while_serving(opened):
         runtime.infer([text(*range(1, 2 + token)) for token in range(count)])
     assert runtime.gauges()["allocations_after_freeze"] == 0
     assert runtime.counts().answers_spilled == 0
+
+
+def test_a_plan_that_the_machine_has_no_memory_for_is_refused_at_load(opened):
+    def ram(free_bytes):
+        return [MemoryLimit("RAM", 2**30, free_bytes, "/proc/meminfo")]
+
+    plan = opened(limits=ram(2**30)).plan
+    to_come = plan.workspace_bytes + plan.io_bytes
+    opened(limits=ram(to_come))
+    with pytest.raises(PlanFault, match="what is free of RAM"):
+        opened(limits=ram(to_come - 1))
+    with pytest.raises(PlanFault, match=f"found {2 * to_come:,} bytes wanted"):
+        opened({"devices": "cpu, cpu"}, limits=ram(to_come))
 
 
 # -- workspace -------------------------------------------------------------------------------

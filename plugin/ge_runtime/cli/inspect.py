@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,6 +20,15 @@ from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import Footprint, Gearing, answer_slots, with_compiled_gears
 from ge_runtime.errors import ArtifactFault, ConfigFault, shown
+from ge_runtime.memory.machine import (
+    MemoryLimit,
+    ReadLimits,
+    host_bytes,
+    lacking,
+    limits_table,
+    read_limits,
+    refusal,
+)
 from ge_runtime.memory.plan import Plan, aligned_columns
 from ge_runtime.specs import ROWS, TensorSpec
 
@@ -31,7 +40,8 @@ model.pt2, model.om, model.air, or the graphs that the parameter `stages` names.
   - the engine that executes the graph, and why it was chosen;
   - the graph's inputs and outputs, and beside each what config.pbtxt makes of it;
   - the sizes that executions have: limits and gears;
-  - the memory plan: for every gear inputs, answers and workspace, and what is shared.
+  - the memory plan: for every gear inputs, answers and workspace, and what is shared;
+  - what this machine has of memory for it: RAM, control groups, address space.
 
 The graph is opened and analysed, and not executed. Workspace is what the graph's intermediate
 results take if those that are not live together share bytes; peak/bound is 1.00 where no better
@@ -44,7 +54,8 @@ examples:
   ge-runtime inspect model_repository/text_encoder
   ge-runtime inspect model_repository/text_encoder --version 2 --format json | jq .memory
 
-Exit codes: 0 config.pbtxt and graph agree, 1 they do not, 2 arguments or input that cannot be used.
+Exit codes: 0 config.pbtxt and graph agree and the machine has the memory, 1 they do not or it has
+not, 2 arguments or input that cannot be used.
 """
 
 
@@ -55,12 +66,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    inspection = inspect(given.folder, given.version)
+    inspection = inspect(given.folder, given.version, read_limits)
     if given.format == "json":
         print(json.dumps(inspection.as_json(), indent=2))
     else:
         print("\n".join(inspection.lines()))
-    return EXIT_NO if inspection.faults else 0
+    return EXIT_NO if inspection.faults or inspection.short else 0
 
 
 COMMAND: Final = Command(
@@ -73,10 +84,11 @@ COMMAND: Final = Command(
 )
 
 
-def inspect(folder: Path, version: int | None = None) -> Inspection:
+def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_limits) -> Inspection:
     """What the model in `folder` holds; in its highest version, if none is given.
 
-    Raises RuntimeFault or OSError for what cannot be read or opened.
+    read: what the machine has of memory. Raises RuntimeFault or OSError for what cannot be read or
+    opened.
     """
     ensure_model(folder)
     version_dir = version_folder(folder, version)
@@ -87,6 +99,7 @@ def inspect(folder: Path, version: int | None = None) -> Inspection:
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )
     names = [spec.name for spec in config.outputs]
+    limits = read()  # before the graph is opened: its weights are among what is held against them
     with ExitStack() as opened:
         backend = open_backend(
             config.devices[0],
@@ -119,6 +132,7 @@ def inspect(folder: Path, version: int | None = None) -> Inspection:
             plan,
             faults,
             backend.hardware,
+            limits,
         )
 
 
@@ -176,6 +190,23 @@ class Inspection:
     """Where config.pbtxt and the graph do not agree."""
     hardware: str
     """What the device is, for people."""
+    limits: Sequence[MemoryLimit]
+    """What the machine has of memory, before the graph was opened."""
+
+    @property
+    def host_bytes(self) -> int:
+        """What one instance takes of the host's memory."""
+        if self.plan is None:
+            return 0
+        on_host, engines = self.config.device_kind == "cpu", len(self.config.devices)
+        weights = self.plan.weights_bytes * on_host
+        return weights + host_bytes(self.plan, on_host=on_host, engines=engines)
+
+    @property
+    def short(self) -> str:
+        """Why a load would be refused on this machine; empty if it would not."""
+        short = lacking(self.host_bytes, self.limits)
+        return refusal(self.host_bytes, short[0]) if short else ""
 
     @property
     def inputs(self) -> list[TensorMatch]:
@@ -203,6 +234,7 @@ class Inspection:
             "Outputs": aligned_columns([_HEADER, *self.outputs], "<<<"),
             "Sizes": [*self._sizes(), *self.gearing.report],
             f"Memory{engines}, in bytes": self.plan.table() if self.plan else [],
+            "This machine, in bytes": self._machine(),
             "Faults": list(self.faults),
         }
         lines = [f"{self.config.model}, version {self.version_dir.name}"]
@@ -228,8 +260,19 @@ class Inspection:
                 {"axes": axes, "sizes": sizes} for axes, sizes in self.gearing.tables.items()
             ],
             "memory": _memory(self.plan) if self.plan else None,
+            "machine": {
+                "host_bytes": self.host_bytes,
+                "limits": [asdict(limit) for limit in self.limits],
+                "refused": self.short,
+            },
             "faults": list(self.faults),
         }
+
+    def _machine(self) -> list[str]:
+        if self.plan is None:
+            return []
+        table = limits_table(self.host_bytes, self.limits)
+        return [*table, *([self.short] if self.short else [])]
 
     def _engines(self) -> list[str]:
         engines = [f"{each.engine}, because {each.reason}" for each in self.artifacts]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from ge_runtime.cli.doctor.machine import Cann, DeviceFile, Machine, SharedMemory
 from ge_runtime.cli.doctor.serving_checks import Model
 from ge_runtime.cli.doctor.trials import Outcome, Trial
+from ge_runtime.memory.machine import MemoryLimit
 
 ABSENT = Trial(Outcome.ABSENT)
 CUDA = "CUDAExecutionProvider, CPUExecutionProvider"
@@ -32,6 +33,7 @@ PLAIN = Machine(
     cann=None,
     atc=None,
     acl_folders=(),
+    memory=(MemoryLimit("RAM", 16 * 2**30, 8 * 2**30, "/proc/meminfo"),),
     shared_memory=SharedMemory(64 * 2**20, 60 * 2**20),
     service_folder="/tmp/ge_runtime-1000",
     service_fault="",
@@ -111,6 +113,6 @@ def with_variable(machine, name, value):
     return replace(machine, environment={**machine.environment, name: value})
 
 
-def model(name="encoder", needs=("cpu",), engines=1, io_bytes=0):
-    facts = {"engine": "onnxruntime", "io_bytes": str(io_bytes)}
-    return Model(name, frozenset(needs), 1, engines, Trial(Outcome.DONE, facts))
+def model(name="encoder", needs=("cpu",), instances=1, engines=1, io_bytes=0, host_bytes=0):
+    facts = {"engine": "onnxruntime", "io_bytes": str(io_bytes), "host_bytes": str(host_bytes)}
+    return Model(name, frozenset(needs), instances, engines, Trial(Outcome.DONE, facts))

@@ -55,6 +55,9 @@ Engines
   onnxruntime                ok          1.20.0
   torch                      not needed  none
 
+Memory
+  RAM                        ok          8.0 GiB free of 16.0 GiB
+
 Shared memory
   /dev/shm                   ok          60.0 MiB free of 64.0 MiB
 

@@ -27,6 +27,7 @@ from ge_runtime.cli.doctor.findings import NEEDS, State, faults_of
 from ge_runtime.cli.doctor.machine import Cann, DeviceFile, SharedMemory
 from ge_runtime.cli.doctor.package_checks import CANN_OF_TORCH_NPU as TABLE
 from ge_runtime.cli.doctor.trials import Outcome, Trial
+from ge_runtime.memory.machine import MemoryLimit
 
 ALL = frozenset(NEEDS)
 MISSING, WRONG, UNKNOWN = State.MISSING, State.WRONG, State.UNKNOWN
@@ -473,6 +474,24 @@ def test_shared_memory_must_hold_inputs_and_answers_of_every_engine():
     assert (finding.state, finding.expected) == (
         State.WRONG,
         "60.0 MiB for inputs and answers of 5 engine(s)",
+    )
+
+
+def test_every_limit_of_memory_must_hold_the_plans_of_all_instances():
+    limits = (
+        MemoryLimit("RAM", 16 * 2**30, 8 * 2**30, "/proc/meminfo"),
+        MemoryLimit("control group /a", 2**30, 100 * 2**20, "/sys/fs/cgroup/a"),
+    )
+    machine = replace(PLAIN, memory=limits)
+    models = [model(instances=2, host_bytes=40 * 2**20), model("other", host_bytes=20 * 2**20)]
+    assert find(machine, "Memory", "RAM", models).state is State.OK
+    finding = find(machine, "Memory", "control group /a", models)
+    assert finding.state is State.OK
+    assert finding.found == "100.0 MiB free of 1.0 GiB, 100.0 MiB needed"
+    finding = find(machine, "Memory", "control group /a", [*models, model(host_bytes=1)])
+    assert (finding.state, finding.expected) == (
+        State.WRONG,
+        "100.0 MiB for what 4 instance(s) plan",
     )
 
 

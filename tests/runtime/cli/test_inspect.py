@@ -6,6 +6,7 @@ from runtime.support.graphs import ENCODER, PIXELS, write
 
 from ge_runtime import cli
 from ge_runtime.cli import inspect
+from ge_runtime.memory.machine import MemoryLimit
 
 ENCODER_CONFIG = """
 backend: "python"
@@ -65,6 +66,14 @@ def run(capsys, monkeypatch):
     return run_command
 
 
+@pytest.fixture(autouse=True)
+def limits(monkeypatch):
+    """What the machine has of memory: a list to change."""
+    limits = [MemoryLimit("RAM", 16 * 2**30, 8 * 2**30, "/proc/meminfo")]
+    monkeypatch.setattr(inspect, "read_limits", lambda: limits)
+    return limits
+
+
 def section(printed, title):
     """The lines below a title, without their indent."""
     _, _, after = printed.partition(f"\n{title}\n")
@@ -109,7 +118,26 @@ def test_whole_model_is_shown(model, run):
         "  staging          0              0.0%  none: the device works in the host's memory",
         "  total       15,312  15.0 KiB  100.0%  1.00 of the lower bound, 15,312",
         "  not shared  20,368  19.9 KiB  133.0%  if each gear had memory of its own",
+        "",
+        "This machine, in bytes",
+        "       needed           free              of",
+        "  RAM  15,312  8,589,934,592  17,179,869,184  enough",
     ]
+
+
+def test_a_machine_with_less_than_the_plan_would_refuse_the_load(model, run, limits):
+    limits.append(MemoryLimit("control group /a", 20_000, 15_311, "/sys/fs/cgroup/a"))
+    gears = parameter("gears.tokens", "8, 32") + parameter("gears.batch", "8")
+    code, printed, _ = run(model(ENCODER_CONFIG + gears))
+    assert code == 1
+    assert section(printed, "This machine, in bytes")[-2:] == [
+        "control group /a  15,312         15,311          20,000  too little",
+        "the plan does not fit this machine: found 15,312 bytes wanted, expected at most 15,311, "
+        "what is free of control group /a (/sys/fs/cgroup/a): lower a limit or max_batch_size, or "
+        "give the process more memory",
+    ]
+    limits[-1] = MemoryLimit("control group /a", 20_000, 15_312, "/sys/fs/cgroup/a")
+    assert run(model(ENCODER_CONFIG + gears, name="fitting"))[0] == 0
 
 
 def test_json_says_the_same_to_programs(model, run):

@@ -34,6 +34,7 @@ from ge_runtime.cli.doctor.package_checks import (
 )
 from ge_runtime.cli.doctor.serving_checks import (
     Model,
+    check_memory,
     check_models,
     check_nvidia,
     check_service,
@@ -44,13 +45,13 @@ from ge_runtime.cli.doctor.serving_checks import (
 _DESCRIPTION: Final = """\
 Show what is on this machine, what is missing, and what to do about it.
 
-Looked at are Python and the engines' packages, shared memory, Ascend's driver, device files, CANN,
-pyACL and torch_npu, GE-PY where a model asks for it, and NVIDIA's driver and libraries. Packages
-are imported, and graphs opened, in processes of their own: one that crashes or hangs is a finding.
-No device memory is taken, and nothing is changed.
+Looked at are Python and the engines' packages, memory and shared memory, Ascend's driver, device
+files, CANN, pyACL and torch_npu, GE-PY where a model asks for it, and NVIDIA's driver and
+libraries. Packages are imported, and graphs opened, in processes of their own: one that crashes or
+hangs is a finding. No device memory is taken, and nothing is changed.
 
 With MODEL_REPOSITORY, the models in it that have a graph are inspected too. They say what is
-required, and how much shared memory their inputs and answers take.
+required, how much memory they plan, and how much shared memory their inputs and answers take.
 
 State   ok          as it should be
         missing     not there, and needed by what is required
@@ -119,6 +120,7 @@ def examine(machine: Machine, models: Sequence[Model], required: frozenset[str])
         *check_python(machine),
         *check_engines(machine),
         *check_models(models),
+        *check_memory(machine, models),
         check_shared_memory(machine, models),
         check_service(machine),
         *([] if simulated else check_driver(machine)),

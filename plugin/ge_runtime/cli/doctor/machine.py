@@ -21,6 +21,7 @@ from typing import Final
 
 from ge_runtime.ascend.installation import cann_version, read_text_or_none
 from ge_runtime.cli.doctor.trials import TRIED_MODULES, Outcome, Trial, run_command, try_import
+from ge_runtime.memory.machine import MemoryLimit, read_limits
 from ge_runtime.service.runtime_folder import runtime_folder
 
 
@@ -79,6 +80,8 @@ class Machine:
     """The path of Ascend's compiler."""
     acl_folders: tuple[str, ...]
     """Of the folders in LD_LIBRARY_PATH, in order, those that hold a library of ACL."""
+    memory: tuple[MemoryLimit, ...]
+    """What bounds a process's memory."""
     shared_memory: SharedMemory | None
     service_folder: str
     """Where the device services of this user are found."""
@@ -131,6 +134,7 @@ def read_machine(root: Path = Path("/"), environment: Mapping[str, str] = os.env
         cann=_cann(root, environment),
         atc=shutil.which("atc"),
         acl_folders=_acl_folders(environment),
+        memory=read_limits(root),
         shared_memory=_shared_memory(root / "dev/shm"),
         service_folder=str(service_folder),
         service_fault=_service_fault(service_folder),

@@ -1,4 +1,4 @@
-"""Checks for serving: a repository's models, shared memory, the device service, NVIDIA."""
+"""Checks for serving: a repository's models, memory, the device service, NVIDIA."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ge_runtime.errors import RuntimeFault
 from ge_runtime.memory.plan import in_binary_units
 
 MODELS_GROUP: Final = "Models"
+MEMORY_GROUP: Final = "Memory"
 SHARED_MEMORY_GROUP: Final = "Shared memory"
 SERVICE_GROUP: Final = "Device service"
 NVIDIA_GROUP: Final = "NVIDIA"
@@ -49,7 +50,8 @@ class Model:
     engines: int
     """Of all instances, one for each device."""
     inspected: Trial
-    """`ge-runtime inspect`; its facts are `engine`, and `io_bytes` of one engine."""
+    """`ge-runtime inspect`; its facts are `engine`, `io_bytes` of one engine, and `host_bytes` of
+    one instance."""
 
 
 def read_models(repository: Path) -> list[Model]:
@@ -134,6 +136,7 @@ def _inspect(folder: Path) -> Trial:
         {
             "engine": ", ".join(sorted({each["engine"] for each in shown["engines"]})),
             "io_bytes": str(io_bytes),
+            "host_bytes": str(shown["machine"]["host_bytes"]),
         },
     )
 
@@ -175,6 +178,26 @@ def check_shared_memory(machine: Machine, models: Sequence[Model]) -> Finding:
     if memory.free_bytes < needed or not memory.free_bytes:
         return subject.wrong(found, cure)
     return subject.ok(found)
+
+
+def check_memory(machine: Machine, models: Sequence[Model]) -> list[Finding]:
+    """Whether RAM, and each control group, has room for the plans of all instances together."""
+    needed = sum(
+        model.instances * int(model.inspected.facts.get("host_bytes", 0)) for model in models
+    )
+    expected = (
+        f"{_bytes(needed)} for what {sum(model.instances for model in models)} instance(s) plan"
+    )
+    cure = "lower limits, max_batch_size or the number of instances, or give it more memory"
+    findings = []
+    for limit in machine.memory:
+        subject = Subject(MEMORY_GROUP, limit.name, expected, ANY)
+        found = f"{_bytes(limit.free_bytes)} free of {_bytes(limit.total_bytes)}"
+        if models:
+            found += f", {_bytes(needed)} needed"
+        enough = limit.free_bytes >= needed
+        findings.append(subject.ok(found) if enough else subject.wrong(found, cure))
+    return findings
 
 
 def check_service(machine: Machine) -> Finding:

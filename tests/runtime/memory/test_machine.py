@@ -1,0 +1,175 @@
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from ge_runtime.errors import PlanFault
+from ge_runtime.memory.machine import MemoryLimit, ensure_fits, host_bytes, lacking, read_limits
+from ge_runtime.memory.plan import GearPlan, Plan
+
+GIB = 2**30
+MEMINFO = f"""\
+MemTotal:       {16 * GIB // 1024} kB
+MemFree:        {GIB // 1024} kB
+MemAvailable:   {8 * GIB // 1024} kB
+HugePages_Total:       0
+"""
+UNLIMITED_V1 = "9223372036854771712\n"
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A function: a root with these files; of a machine with RAM, unless told otherwise."""
+
+    def build(files=None, *, meminfo=MEMINFO):
+        for name, text in {"proc/meminfo": meminfo, **(files or {})}.items():
+            file = tmp_path / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return tmp_path
+
+    return build
+
+
+def test_ram_is_what_the_kernel_says_is_available(machine):
+    assert read_limits(machine()) == (MemoryLimit("RAM", 16 * GIB, 8 * GIB, "/proc/meminfo"),)
+
+
+def test_a_system_without_such_files_tells_nothing(tmp_path):
+    assert read_limits(tmp_path) == ()
+
+
+def test_a_kernel_that_tells_no_available_memory_is_not_believed(machine):
+    assert read_limits(machine(meminfo="MemTotal: 1 kB\n")) == ()
+
+
+def test_groups_of_version_2_are_read_from_the_innermost_outwards(machine):
+    group = "sys/fs/cgroup/pods/one"
+    limits = read_limits(
+        machine(
+            {
+                "proc/self/cgroup": "0::/pods/one\n",
+                f"{group}/memory.max": f"{2 * GIB}\n",
+                f"{group}/memory.current": f"{GIB}\n",
+                f"{group}/memory.stat": "anon 5\ninactive_file 1048576\nactive_file 7\n",
+                "sys/fs/cgroup/pods/memory.max": f"{4 * GIB}\n",
+                "sys/fs/cgroup/pods/memory.current": f"{5 * GIB}\n",
+            }
+        )
+    )
+    assert limits[1:] == (
+        MemoryLimit("control group /pods/one", 2 * GIB, GIB + 2**20, f"/{group}"),
+        MemoryLimit("control group /pods", 4 * GIB, 0, "/sys/fs/cgroup/pods"),
+    )
+
+
+def test_a_group_without_a_limit_is_none(machine):
+    files = {
+        "proc/self/cgroup": "0::/a\n",
+        "sys/fs/cgroup/a/memory.max": "max\n",
+        "sys/fs/cgroup/a/memory.current": "1\n",
+    }
+    assert len(read_limits(machine(files))) == 1
+
+
+def test_groups_of_version_1_are_found_among_other_controllers(machine):
+    group = "sys/fs/cgroup/memory/docker/ab"
+    limits = read_limits(
+        machine(
+            {
+                "proc/self/cgroup": "9:cpu,cpuacct:/x\n4:memory:/docker/ab\n0::/\n",
+                f"{group}/memory.limit_in_bytes": f"{GIB}\n",
+                f"{group}/memory.usage_in_bytes": "4096\n",
+                f"{group}/memory.stat": "inactive_file 1\ntotal_inactive_file 1024\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": UNLIMITED_V1,
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "1\n",
+            }
+        )
+    )
+    assert limits[1:] == (MemoryLimit("control group /docker/ab", GIB, GIB - 3072, f"/{group}"),)
+
+
+def test_in_a_container_the_mount_is_its_own_group(machine):
+    """The path is the host's, and nothing below the mount has it."""
+    files = {
+        "proc/self/cgroup": "4:memory:/docker/ab\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{GIB}\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "0\n",
+    }
+    assert read_limits(machine(files))[1] == MemoryLimit(
+        "control group /", GIB, GIB, "/sys/fs/cgroup/memory"
+    )
+
+
+def test_limits_that_ram_never_lets_anybody_reach_are_left_out(machine):
+    files = {
+        "proc/self/cgroup": "0::/a\n",
+        "sys/fs/cgroup/a/memory.max": f"{16 * GIB}\n",
+        "sys/fs/cgroup/a/memory.current": "0\n",
+    }
+    assert len(read_limits(machine(files))) == 1
+
+
+def test_the_address_space_is_a_limit(machine):
+    files = {
+        "proc/self/limits": (
+            "Limit                     Soft Limit           Hard Limit           Units\n"
+            "Max data size             unlimited            unlimited            bytes\n"
+            "Max address space         1073741824           unlimited            bytes\n"
+        ),
+        "proc/self/statm": "1024 100 50 1 0 90 0\n",
+    }
+    assert read_limits(machine(files))[1] == MemoryLimit(
+        "address space (ulimit -v)",
+        GIB,
+        GIB - 1024 * resource.getpagesize(),
+        "/proc/self/limits",
+    )
+
+
+def test_the_limit_of_a_real_process_is_found():
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+        "from ge_runtime.memory.machine import read_limits\n"
+        "print([limit.total_bytes for limit in read_limits() if 'ulimit' in limit.name])"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert printed.stdout == "[1073741824]\n", printed.stderr
+
+
+def plan(workspace=1000, inputs=64, answers=128):
+    gear = GearPlan({"batch": 1}, inputs, answers, workspace, workspace, 0)
+    return Plan(weights_bytes=500, gears=(gear,), answer_slots=3, workspace_known=True)
+
+
+def test_on_the_host_executions_take_workspace_and_batches():
+    assert host_bytes(plan(), on_host=True) == 1000 + 64 + 3 * 128
+    assert host_bytes(plan(), on_host=True, engines=2) == 2 * (1000 + 64 + 3 * 128)
+
+
+def test_elsewhere_the_host_has_batches_alone():
+    assert host_bytes(plan(), on_host=False) == 64 + 3 * 128
+
+
+def test_the_tightest_limit_comes_first():
+    limits = [MemoryLimit(name, 100, free, "") for name, free in (("a", 9), ("b", 5), ("c", 10))]
+    assert [limit.name for limit in lacking(10, limits)] == ["b", "a"]
+
+
+def test_a_plan_that_does_not_fit_is_refused_with_both_tables():
+    limits = [MemoryLimit("RAM", 16 * GIB, 8 * GIB, "/proc/meminfo")]
+    ensure_fits(8 * GIB, limits, plan())
+    with pytest.raises(PlanFault) as raised:
+        ensure_fits(8 * GIB + 1, limits, plan())
+    text = str(raised.value)
+    assert text.startswith(
+        "the plan does not fit this machine: found 8,589,934,593 bytes wanted, expected at most "
+        "8,589,934,592, what is free of RAM (/proc/meminfo): lower a limit or max_batch_size, or "
+        "give the process more memory\n"
+    )
+    assert "\nweights " in text
+    assert text.endswith(
+        "\n            needed           free              of"
+        "\nRAM  8,589,934,593  8,589,934,592  17,179,869,184  too little"
+    )
