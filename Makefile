@@ -13,7 +13,7 @@ WORKERS   ?= 2
 NUMPY     ?= numpy
 
 PY      := $(VENV)/bin/python
-PYTEST  := $(PY) -m pytest -n $(WORKERS) --dist loadfile
+PYTEST  := $(PY) -m pytest -n $(WORKERS)
 INSTALL := $(PY) -m pip --disable-pip-version-check install
 
 # ONNX Runtime would report its use to its makers.

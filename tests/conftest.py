@@ -13,6 +13,22 @@ settings.register_profile(
 settings.load_profile("tests")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Where several processes share the tests: which of them gets which."""
+    from support.distribution import Distribution
+
+    return Distribution(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    """What takes long begins first, where several processes share the tests."""
+    if hasattr(config, "workerinput"):
+        from support.distribution import in_order
+
+        items[:] = in_order(items)
+
+
 def pytest_collection_finish():
     """Keep what is here now out of collections of garbage.
 

@@ -28,6 +28,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -241,23 +242,26 @@ def run_tests(tree: Path, site: Site) -> tuple[str, str]:
     environment = {
         key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"
     }
-    # A session of its own: what hangs may be a process that a test has started.
-    with subprocess.Popen(
-        command,
-        cwd=tree,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as running:
+    # A session of its own, and no pipe: what hangs, or stays behind, may be a process of a test's.
+    with tempfile.TemporaryFile("w+") as written:
+        running = subprocess.Popen(
+            command,
+            cwd=tree,
+            env=environment,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
-            output, _ = running.communicate(timeout=SECONDS)
+            running.wait(SECONDS)
         except subprocess.TimeoutExpired:
             return "hung", "the room's tests had no end"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+        written.seek(0)
+        output = written.read()
     if running.returncode == 0:
         return "survived", ""
     if "Timeout (0:" in output:

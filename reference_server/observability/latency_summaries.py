@@ -20,7 +20,9 @@ from reference_server.options import Quantile
 _NS_PER_US = 1000
 #: Values that a sketch collects before it merges them.
 _BUFFERED = 512
-# As prometheus-cpp's Summary, which Triton uses: the last 60 s, in five age buckets.
+# The last 60 s, in five age buckets: the defaults of prometheus-cpp's Summary
+# (core/include/prometheus/summary.h), of which Triton gives the quantiles alone
+# (src/metric_model_reporter.cc of its core).
 _WINDOWS = 5
 _WINDOW_NS = 12 * 1_000_000_000
 

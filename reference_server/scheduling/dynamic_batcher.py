@@ -8,7 +8,9 @@ from collections.abc import Hashable, Sequence
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.work_queue import CANCELLED, Batch, Refusal
 
-#: How many batches are ready for each instance before it asks for them, as in Triton.
+#: How many batches are ready for each instance before it asks for them: Triton forms another one
+#: while fewer than two of an instance are queued (`PayloadSlotAvailable` in its core's
+#: src/rate_limiter.cc).
 _AHEAD = 2
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from contract.probes import write_probes
 from contract.wire import connect
+from support.distribution import LONGEST, SHARED_BY, SHARING
 from support.servers import (
+    ROOT,
     ServerFailed,
     command_line,
     free_ports,
@@ -25,6 +27,10 @@ STARTERS = [
     pytest.param(start_tritonserver, marks=pytest.mark.oracle, id="tritonserver"),
     pytest.param(start_reference_server, id="reference server"),
 ]
+
+
+def test_files_that_share_a_server_or_take_long_are_there():
+    assert [file for file in (*SHARED_BY, *LONGEST) if not (ROOT / file).is_file()] == [*SHARING]
 
 
 def test_flags_are_spelled_as_triton_spells_them():

@@ -160,6 +160,7 @@ _TOKEN: Final = re.compile(
       | (?P<mark>[{}<>\[\]:,;])""",
     re.VERBOSE | re.ASCII,
 )
+_OCTAL: Final = re.compile(r"[+-]?0\d")
 _ESCAPE: Final = re.compile(r"\\(.)")
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
 _TRUTHS: Final = {"true": True, "false": False}
@@ -257,8 +258,12 @@ class _Reader:
         if kind == "text":
             return self._text()
         if kind == "number":
+            try:
+                number = _number(word)
+            except ValueError:
+                raise self._fault("digits from 0 to 7: after a leading 0 it is octal") from None
             self._next += 1
-            return _number(word)
+            return number
         if kind == "word":
             self._next += 1
             return _TRUTHS.get(word, word)
@@ -303,6 +308,8 @@ def _field(name: str, values: list[object]) -> object:
 def _number(word: str) -> int | float:
     if "x" in word.lower():
         return int(word, 16)
+    if _OCTAL.match(word):
+        return int(word, 8)
     try:
         return int(word)
     except ValueError:

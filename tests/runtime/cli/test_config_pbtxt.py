@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from ge_runtime.cli.config_pbtxt import KNOWN_FIELDS, parse, read_model_config, read_runtime_config
@@ -142,6 +143,10 @@ def test_a_model_configuration_is_read():
     [
         ("0x10", 16),
         ("-3", -3),
+        ("0", 0),
+        ("052", 42),
+        ("-010", -8),
+        ("0.5", 0.5),
         ("1.5e3", 1500.0),
         (".5", 0.5),
         ("false", False),
@@ -156,6 +161,12 @@ def test_a_model_configuration_is_read():
 )
 def test_a_value_is_read(text, value):
     assert parse(f"field: {text}") == {"field": value}
+
+
+@pytest.mark.parametrize("number", ["0", "010", "-017", "0x1f", "10"])
+def test_a_whole_number_is_what_protobuf_reads(number):
+    read = text_format.Parse(f"max_batch_size: {number}", model_config_pb2.ModelConfig())
+    assert parse(f"max_batch_size: {number}") == {"max_batch_size": read.max_batch_size}
 
 
 def test_an_empty_file_says_nothing():
@@ -174,6 +185,7 @@ def test_an_empty_file_says_nothing():
         ("a: [1 2]", "line 1: found '2', expected ',' or ']'"),
         ("a: [1,", "line 1: found the end, expected a value"),
         ("\n\na: 'open", 'line 3: found "\'", expected a field or value'),
+        ("a: [1,\n08]", "line 2: found '08', expected digits from 0 to 7"),
         ("a: 12x", "line 1: found '1', expected a field or value"),
         (r'a: "\q"', r"expected a text whose escapes are among"),
         ("a: 1 \x00", r"line 1: found '\\x00', expected a field or value"),

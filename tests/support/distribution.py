@@ -1,0 +1,72 @@
+"""Which process runs which tests, where several processes share them (pytest-xdist).
+
+A process gets whole files, as with `--dist loadfile`. Files that use the same servers are one piece
+of work, so that each of these servers starts once; and what takes long begins first, so that no
+process is left with it at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+_CONTRACT = "tests/contract/test_"
+#: The files that use the same servers of tests/contract/conftest.py, by what these serve.
+SHARING = {
+    "the real models": (
+        *("ascend_on_triton", "ascend_bad_input", "ascend_deaths", "same_repository"),
+        "protocol_http",
+    ),
+    "the probes": (
+        *("generate", "grpc", "grpc_clients", "grpc_mutations", "grpc_strangers", "grpc_wire"),
+        *("http_bodies", "http_clients", "http_mutations", "open_inference", "perf_modes"),
+        *("shared_memory", "shared_memory_clients"),
+    ),
+    "what is traced": ("logging", "trace"),
+}
+SHARED_BY = {f"{_CONTRACT}{name}.py": served for served, names in SHARING.items() for name in names}
+#: What takes longest, in this order; all else follows by the number of its tests.
+LONGEST = (
+    *SHARING,
+    "tests/packaging/test_wheels.py",
+    *(f"{_CONTRACT}{name}.py" for name in ("shutdown", "repository", "grpc_options")),
+    *(f"{_CONTRACT}{name}.py" for name in ("grpc_control", "control_cycles", "hosts", "counts")),
+    *(f"tests/factory/test_{name}.py" for name in ("digits_training", "text_head")),
+    *("tests/factory/test_text_encoder.py", "tests/server/testing/test_installed.py"),
+    *("tests/runtime/engines/test_torch_npu.py", "tests/runtime/cli/test_build.py"),
+    *("tests/runtime/service/test_death.py", "tests/stack/test_serve.py"),
+    f"{_CONTRACT}ragged_server.py",
+)
+
+
+class Distribution(LoadScopeScheduling):
+    """Gives a process one piece of work after the other: a file, or files that share servers."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        config.option.loadscopereorder = False  # they begin `in_order`
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return piece_of(nodeid)
+
+
+def piece_of(nodeid: str) -> str:
+    """The piece of work that a test belongs to."""
+    file = nodeid.partition("::")[0]
+    return SHARED_BY.get(file, file)
+
+
+def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests in the order in which their pieces are to begin."""
+    pieces = [piece_of(item.nodeid) for item in items]
+    counts = Counter(pieces)
+    ranks = {piece: rank for rank, piece in enumerate(LONGEST)}
+
+    def key(piece: str) -> tuple[int, int, str]:
+        return ranks.get(piece, len(ranks)), -counts[piece], piece
+
+    pairs = sorted(zip(pieces, items, strict=True), key=lambda pair: key(pair[0]))
+    return [item for _, item in pairs]
