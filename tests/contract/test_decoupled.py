@@ -257,11 +257,16 @@ def test_cancelling_a_stream_cancels_its_requests(server: Server):
 
 
 def test_a_deadline_cancels(server: Server):
-    with grpc.insecure_channel(server.grpc) as channel:
-        stream = opened(channel, iter([message("decoupled", A + WATCH)]), timeout=2)
-        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
-            list(stream)
-        assert seen(server) == "True True"
+    """Of a request that has begun by then, which on a busy machine may take a longer deadline."""
+    for seconds in (2, 10, 30):
+        heard = []
+        with grpc.insecure_channel(server.grpc) as channel:
+            stream = opened(channel, iter([message("decoupled", A + WATCH)]), timeout=seconds)
+            with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
+                heard.extend(stream)
+        if heard:
+            break
+    assert seen(server) == "True True"
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ SCRIPTED = {
     "`/v2/repository/models/M/unload`": r"((end )?[A-Z]+ \S+/unload|RepositoryModelUnload)\b",
 }
 # Steps that change files, wait, or begin what another step ends: no server says anything to them.
-SILENT = r"(files of|a file|a look|begin|the folder goes|version 1 goes|.* is touched)\b"
+SILENT = r"(files of|a look|begin|the folder|.* goes|.* is touched)\b"
 
 
 def counted(cases: Iterable[Case]) -> Counter[str]:

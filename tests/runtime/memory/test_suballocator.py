@@ -69,6 +69,7 @@ class SuballocatorMachine(RuleBasedStateMachine):
 
 TestSuballocatorMachine = SuballocatorMachine.TestCase
 TestSuballocatorMachine.settings = settings(max_examples=40)
+TestSuballocatorMachine.pytestmark = pytest.mark.brute_force
 
 
 def test_the_tightest_place_is_taken_then_the_lowest():

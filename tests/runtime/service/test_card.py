@@ -14,6 +14,8 @@ from support.waiting import until
 from ge_runtime import Runtime
 from ge_runtime.errors import NoDevice, RuntimeFault
 
+pytestmark = pytest.mark.brute_force
+
 CONFIG = encoder_config(
     {
         "placement": "service",

@@ -18,6 +18,8 @@ from ge_runtime.service.connection import Heartbeat
 from ge_runtime.service.protocol import Timeouts
 from ge_runtime.service.runtime_folder import RuntimeFolder
 
+pytestmark = pytest.mark.brute_force
+
 
 @pytest.fixture
 def backend(services):

@@ -14,6 +14,8 @@ from ge_runtime import PlanFault, Runtime
 from ge_runtime.service.backend import ServiceBackend
 from ge_runtime.service.protocol import Timeouts
 
+pytestmark = pytest.mark.brute_force
+
 CONFIG = encoder_config(
     {"placement": "service", "cost": "launch_us=100, element_ns=100, element2_ns=0"}
 )

@@ -11,6 +11,8 @@ from ge_runtime.service import connection, launcher
 from ge_runtime.service.backend import ServiceBackend
 from ge_runtime.service.protocol import Timeouts
 
+pytestmark = pytest.mark.brute_force
+
 
 @pytest.fixture
 def fork():

@@ -18,6 +18,8 @@ from ge_runtime.service.backend import ServiceBackend
 from ge_runtime.service.protocol import Timeouts
 from ge_runtime.testing.clock import ManualClock
 
+pytestmark = pytest.mark.brute_force
+
 
 @pytest.fixture
 def held(services):

@@ -1,5 +1,6 @@
 """The deadlock detector: a deadlock is told when it is certain, and only then."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from server.support.requests import NullSink
@@ -108,6 +109,7 @@ class World:
         return None
 
 
+@pytest.mark.brute_force
 @given(st.data(), st.lists(st.integers(1, 2), min_size=1, max_size=3))
 def test_exactly_those_are_refused_who_would_wait_for_ever(data, sizes):
     world, waits = World(sizes), DeadlockDetector()

@@ -231,3 +231,4 @@ class PolicyContract(RuleBasedStateMachine):
 
 TestPolicyContract = PolicyContract.TestCase
 TestPolicyContract.settings = settings(max_examples=80, stateful_step_count=30)
+TestPolicyContract.pytestmark = pytest.mark.brute_force

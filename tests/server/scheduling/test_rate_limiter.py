@@ -159,3 +159,4 @@ class LedgerContract(RuleBasedStateMachine):
 
 TestLedgerContract = LedgerContract.TestCase
 TestLedgerContract.settings = settings(max_examples=80)
+TestLedgerContract.pytestmark = pytest.mark.brute_force
