@@ -1,7 +1,8 @@
 """A configuration of the C++ backend npu_ge, converted, serves.
 
-There is no card here. On both servers what names one is replaced by the CPU, and all else is as it
-was converted; the simulator stands in for a card, and the configuration is all as it was.
+With a line that says that padding is neutral, sizes that are no gear are answered, too. There is
+no card here. On both servers what names one is replaced by the CPU, and all else is as it was
+converted; the simulator stands in for a card, and the configuration is all as it was.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from support.servers import ROOT, Server, start_reference_server, start_tritonse
 from ge_runtime.cli.convert.conversion import ConvertOptions, convert
 
 SIMULATOR = ROOT / "simulator/ascend_simulator/site"
+# The client's own mask tells the graph of padding, which no line of npu_ge's configuration says.
+NEUTRAL = 'parameters { key: "padding.tokens" value { string_value: "neutral" } }\n'
 CARD = '"device_ids" value { string_value: "0" }'
 NPU_GE = """\
 backend: "npu_ge"
@@ -41,7 +44,7 @@ parameters {
 }
 parameters { key: "static_model" value { string_value: "1" } }
 """
-# Two rows of five tokens: no gear has that size, and none had to in npu_ge.
+# Two rows of five tokens: no gear has that size.
 IDS = [[1, 2, 3, 4, 5], [6, 7, 8, 9, 0]]
 MASK = [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
 
@@ -55,7 +58,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     assert CARD in conversion.text
     models, backends = tmp_path / "models", tmp_path / "backends"
     write(ENCODER, "onnxruntime", models / "encoder/1")
-    (models / "encoder/config.pbtxt").write_text(conversion.text)
+    (models / "encoder/config.pbtxt").write_text(conversion.text + NEUTRAL)
     write_backends(backends)
     return models, backends
 
