@@ -19,7 +19,13 @@ from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artif
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
 from ge_runtime.engines.base import Engine, Limited, Remote, Shapes
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.gearing import Footprint, Gearing, answer_slots, with_compiled_gears
+from ge_runtime.engines.gearing import (
+    Footprint,
+    Gearing,
+    answer_slots,
+    with_compiled_gears,
+    with_fixed_batch,
+)
 from ge_runtime.errors import ConfigFault, OutOfMemory, PlanFault, shown
 from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.machine import ReadLimits, ensure_fits, host_bytes, read_limits
@@ -78,6 +84,8 @@ def assemble(
         if engines[0].shapes is not None:
             files = shown(*(artifact.path for artifact in artifacts))
             config = with_compiled_gears(config, engines[0].shapes, files)
+        else:
+            config = with_fixed_batch(config, engines[0].signature)
         gearing = Gearing.of(config, version_dir)
         unplanned = _limits(engines[0], config, gearing.gears)
         contract = Contract.between(config, engines[0].signature)
@@ -191,6 +199,9 @@ def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
         defaults=config.defaults,
         outputs=config.outputs,
         gears=gearing.gears if config.oversize == "error" else None,
+        minimums=config.axis_sizes.minimums,
+        steps=config.axis_sizes.steps,
+        equal=config.equal_axes,
     )
 
 

@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final, TypeAlias
 
 Term: TypeAlias = "int | str | tuple[Callable[[int, int], int], Term, Term]"
@@ -18,7 +19,7 @@ Term: TypeAlias = "int | str | tuple[Callable[[int, int], int], Term, Term]"
 
 _LONGEST: Final = 200
 """Characters. The parser recurses, and no size is that hard to say."""
-_WRITTEN: Final = re.compile(r"(?:[A-Za-z_]\w*\b|\d+\b|[\s+*/()-])+", re.ASCII)
+_WRITTEN: Final = re.compile(r"(?:[A-Za-z_]\w*\b|\d+\b|[\s+*/(),-])+", re.ASCII)
 """Checked before parsing: of other spellings, such as 1if, Python's parser would warn."""
 _OPERATIONS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Add: operator.add,
@@ -26,6 +27,8 @@ _OPERATIONS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
 }
+_CHOICES: Final[Mapping[str, Callable[[int, int], int]]] = {"max": max, "min": min}
+"""Functions of two or more terms. They never fall when a term grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Relation:
 
     @classmethod
     def parse(cls, text: str) -> Relation:
-        """The relation that `text` writes with + - * // and brackets, over at least one axis.
+        """The relation that `text` writes with + - * // max min and brackets, over axes.
 
         Raises ValueError with what was expected. No axis may be subtracted or divided by, not
         within brackets either, and no factor of an axis may be negative: then the relation never
@@ -68,7 +71,7 @@ class Relation:
         return self.text
 
 
-_GRAMMAR: Final = "axes and whole numbers with +, -, *, // and brackets"
+_GRAMMAR: Final = "axes and whole numbers with +, -, *, //, max(,), min(,) and brackets"
 
 
 def _read(node: ast.expr) -> Term:
@@ -77,6 +80,8 @@ def _read(node: ast.expr) -> Term:
         return node.id
     if isinstance(node, ast.Constant) and type(node.value) is int:  # True is a constant too
         return node.value
+    if isinstance(node, ast.Call):
+        return _read_choice(node)
     if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATIONS:
         raise ValueError(_GRAMMAR)
     left, right = _read(node.left), _read(node.right)
@@ -92,6 +97,15 @@ def _read(node: ast.expr) -> Term:
     ):
         raise ValueError("no factor below 0: a size must not fall when an axis grows")
     return _OPERATIONS[type(node.op)], left, right
+
+
+def _read_choice(node: ast.Call) -> Term:
+    """The term of max(...) or min(...), two by two. Raises ValueError as `_read` does."""
+    choose = _CHOICES.get(node.func.id) if isinstance(node.func, ast.Name) else None
+    if choose is None or len(node.args) < 2 or node.keywords:
+        raise ValueError(_GRAMMAR)
+    first, *others = map(_read, node.args)
+    return reduce(lambda left, right: (choose, left, right), others, first)
 
 
 def _axes(term: Term) -> Iterator[str]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ge_runtime.relations import Relation
 
-SIZES = {"height": 7, "width": 5}
+SIZES = {"height": 7, "width": 5, "max": 4}
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,14 @@ SIZES = {"height": 7, "width": 5}
         ("height - 9", "height - 9", -2),
         ("(width - 9) * 2", "(width - 9) * 2", -8),
         ("(height\n + 1)", "height + 1", 8),
+        ("max(height-9,1)", "max(height - 9, 1)", 1),
+        ("min(height, width, 9) * 2", "min(height, width, 9) * 2", 10),
+        (
+            "max((min(height, 3) + 1) // 2, width // 2)",
+            "max((min(height, 3) + 1) // 2, width // 2)",
+            2,
+        ),
+        ("max + min(max, 2)", "max + min(max, 2)", 6),
     ],
 )
 def test_value_follows_from_the_sizes_of_axes(text, normal, size):
@@ -60,6 +68,10 @@ def test_an_axis_without_a_size_is_a_key_error():
         ("height + 0x10", "axes and whole numbers with"),
         ("1if height", "axes and whole numbers with"),
         ("max(height)", "axes and whole numbers with"),
+        ("max(height, default=1)", "axes and whole numbers with"),
+        ("max(*height, width)", "axes and whole numbers with"),
+        ("abs(height, width)", "axes and whole numbers with"),
+        ("max(height, 2, 9 - width)", "no axis to be subtracted"),
         ("True + height", "axes and whole numbers with"),
         ("hohe + 1é", "axes and whole numbers with"),
         ("(" * 101 + "height" + ")" * 101, "axes and whole numbers with"),

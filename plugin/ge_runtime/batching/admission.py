@@ -45,6 +45,9 @@ class Admission:
         defaults: Mapping[str, Number] | None = None,
         outputs: Iterable[TensorSpec] = (),
         gears: Gears | None = None,
+        minimums: Mapping[str, int] | None = None,
+        steps: Mapping[str, int] | None = None,
+        equal: Collection[str] = (),
     ) -> None:
         """limits: axis to largest size; axis_lengths: axis to the input with its lengths.
 
@@ -52,13 +55,17 @@ class Admission:
         rows_key: the key in config.pbtxt that says so. defaults: of each input that a request may
         lack, the value of all its elements; an input in axis_lengths has the axis' size instead.
         outputs: what is answered. gears: those that a request must fit; None if any size will do.
+        minimums, steps: axis to its smallest size, and to what sizes of executions are multiples
+        of; by default 1. equal: the axes along which nothing is padded.
         """
+        minimums = minimums or dict.fromkeys(limits, 1)
+        steps = steps or dict.fromkeys(limits, 1)
         most = max(1, max_batch_size)
         outputs = tuple(outputs)
         self._max_batch_size = max_batch_size
         self._rows_key = rows_key
         self._axis_lengths = axis_lengths
-        self._inputs = tuple(_Input(spec, limits) for spec in inputs)
+        self._inputs = tuple(_Input(spec, limits, minimums) for spec in inputs)
         self._names = {spec.name for spec in inputs}
         axis_of = {name: axis for axis, name in axis_lengths.items()}
         self._defaults = {
@@ -68,6 +75,13 @@ class Admission:
         }
         answered = {axis for spec in outputs for axis in spec.axes}
         self._cut = tuple(axis for axis in axis_lengths if axis not in answered)
+        self._steps = [(axis, step) for axis, step in steps.items() if step > 1 and axis in equal]
+        # What a batch has to have along an axis, where that is not the size itself.
+        self._raised = [
+            (axis, minimums[axis], step)
+            for axis, step in steps.items()
+            if axis not in equal and (step > 1 or (axis in self._cut and minimums[axis] > 1))
+        ]
         # Relations never fall when an axis grows: most have a size wherever axes do.
         self._relations = tuple(
             (spec.name, dim)
@@ -124,6 +138,11 @@ class Admission:
             for axis, name in self._axis_lengths.items()
         }
         needs = {**sizes, **{axis: max(lengths[axis]) for axis in self._cut}}
+        for axis, step in self._steps:
+            if sizes[axis] % step:
+                self._refuse_unaligned(axis, step, sizes, tensors)
+        for axis, minimum, step in self._raised:
+            needs[axis] = -(-max(needs[axis], minimum) // step) * step
         block = Block(rows, sizes, lengths, tensors, needs)
         if rows > self._fitting:
             self._check_fits(block)
@@ -165,12 +184,13 @@ class Admission:
         for position, size in own.fixed:
             if shape[position] != size:
                 self._refuse_shape(own.spec, shape, rows)
-        for position, axis, limit in own.axes:
+        for position, axis, least, limit in own.axes:
             found = shape[position]
-            if not 1 <= found <= limit:
+            if not least <= found <= limit:
+                keys = f"limit.{axis}" if least == 1 else f"min.{axis}, limit.{axis}"
                 raise ShapeMismatch(
                     f"input '{own.name}': found {axis} {found} in shape {self._shown(shape)}, "
-                    f"expected 1 to {limit} (limit.{axis})"
+                    f"expected {least} to {limit} ({keys})"
                 )
             if sizes.setdefault(axis, found) != found:
                 raise ShapeMismatch(
@@ -187,6 +207,16 @@ class Admission:
         shape = self._shown(block.tensors[own.name].shape)
         raise GearOverflow(
             f"input '{own.name}': found {found} in shape {shape}, expected {expected}"
+        )
+
+    def _refuse_unaligned(
+        self, axis: str, step: int, sizes: Mapping[str, int], tensors: Tensors
+    ) -> NoReturn:
+        own = next(own for own in self._inputs if axis in own.spec.axes)
+        shape = self._shown(tensors[own.name].shape)
+        raise ShapeMismatch(
+            f"input '{own.name}': found {axis} {sizes[axis]} in shape {shape}, expected a multiple "
+            f"of {step} (align.{axis}): nothing is padded along it (padding.{axis}: equal)"
         )
 
     def _refuse_sizes(self, output: str, relation: Relation, block: Block) -> NoReturn:
@@ -215,14 +245,18 @@ class _Input:
 
     __slots__ = ("axes", "dtype", "fixed", "name", "rank", "spec")
 
-    def __init__(self, spec: TensorSpec, limits: Mapping[str, int]) -> None:
+    def __init__(
+        self, spec: TensorSpec, limits: Mapping[str, int], minimums: Mapping[str, int]
+    ) -> None:
         self.spec = spec
         self.name = spec.name
         self.dtype = spec.dtype.numpy
         self.rank = 1 + len(spec.dims)
         dims = list(enumerate(spec.dims, start=1))
         self.fixed = [(at, dim) for at, dim in dims if isinstance(dim, int) and dim != UNKNOWN]
-        self.axes = [(at, dim, limits[dim]) for at, dim in dims if isinstance(dim, str)]
+        self.axes = [
+            (at, dim, minimums[dim], limits[dim]) for at, dim in dims if isinstance(dim, str)
+        ]
 
 
 def _lengths(axis: str, name: str, tensor: Array, size: int) -> list[int]:

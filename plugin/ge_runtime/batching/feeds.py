@@ -96,6 +96,23 @@ class Lengths:
         batch[...] = layout.lengths[self.axis].reshape(batch.shape)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """The same value in every execution, without a batch dimension."""
+
+    spec: TensorSpec
+    """Its dims are all fixed."""
+    value: Array
+    """In the shape that batches have: where these have no rows, after a first dim of 1."""
+
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """Shape [*dims], whatever the batch."""
+        return self.value.shape
+
+    def write(self, layout: Layout, batch: Array) -> None:
+        batch[...] = self.value
+
+
 @dataclass(frozen=True, slots=True)
 class Offsets:
     """Where each row begins along `axis` if rows lie one after the other, and where all end.

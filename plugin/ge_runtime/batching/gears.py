@@ -55,13 +55,19 @@ class Gears:
         rows: int,
         tables: Mapping[tuple[str, ...], Sequence[tuple[int, ...]]],
         equal: Collection[str] = (),
+        *,
+        smallest: Mapping[str, int] | None = None,
+        steps: Mapping[str, int] | None = None,
     ) -> None:
         """axes: all of the model; limits: the largest size of each; rows: the most of a batch.
 
         tables: axes, ROWS among them or not, to their declared sizes, at least one tuple of
         positive numbers each. Every axis is in one table at most. equal: axes along which a gear
-        holds its own size alone, as nothing may be padded.
+        holds its own size alone, as nothing may be padded. smallest, steps: axis to the size of a
+        small execution, and to what sizes of executions are multiples of; by default 1.
         """
+        self._smallest = dict(smallest or dict.fromkeys(axes, 1))
+        self._steps = dict(steps or dict.fromkeys(axes, 1))
         self._limits = {ROWS: rows, **{axis: limits[axis] for axis in axes}}
         self._tables = tuple(_Table(key, points, equal) for key, points in tables.items())
         # Of each equal axis with gears, their sizes.
@@ -111,8 +117,21 @@ class Gears:
         return Gear(rows, sizes)
 
     def at_least(self, rows: int, extents: Mapping[str, int]) -> Gear | None:
-        """`fit` as if all axes could be padded: the sizes of an execution to try, not of data."""
-        return self._padded.fit(rows, extents)
+        """`fit` as if all axes could be padded: the sizes of an execution to try, not of data.
+
+        They are sizes that the graph can have, at least the smallest and multiples of steps.
+        """
+        sizes = {}
+        for axis, extent in extents.items():
+            size, step = max(extent, self._smallest[axis]), self._steps[axis]
+            sizes[axis] = -(-size // step) * step
+        return self._padded.fit(rows, sizes)
+
+    @property
+    def smallest(self) -> Gear:
+        """An execution to try that is as small as any."""
+        least = Gear(1, self._smallest)
+        return self.at_least(least.rows, least.extents) or least
 
     def fit_many(self, rows: Ints, extents: Mapping[str, Ints]) -> Fitted:
         """`fit` for many batches at once; all arrays broadcast with each other.

@@ -18,7 +18,13 @@ from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artif
 from ge_runtime.engines.backend import DeviceSettings, open_backend
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.gearing import Footprint, Gearing, answer_slots, with_compiled_gears
+from ge_runtime.engines.gearing import (
+    Footprint,
+    Gearing,
+    answer_slots,
+    with_compiled_gears,
+    with_fixed_batch,
+)
 from ge_runtime.errors import ArtifactFault, ConfigFault, shown
 from ge_runtime.memory.machine import (
     MemoryLimit,
@@ -113,6 +119,8 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
         if engine.shapes is not None:
             files = shown(*(artifact.path for artifact in artifacts))
             config = with_compiled_gears(config, engine.shapes, files)
+        else:
+            config = with_fixed_batch(config, engine.signature)
         gearing = Gearing.of(config, version_dir)
         plan: Plan | None = None
         faults: Sequence[str] = ()
@@ -331,6 +339,7 @@ def _fed(config: RuntimeConfig) -> dict[str, str]:
     fed |= {name: f"true lengths along {axis}" for name, axis in config.lengths.items()}
     fed |= {name: f"positions along {axis}" for name, axis in config.positions.items()}
     fed |= {name: f"where rows begin along {axis}" for name, axis in config.offsets.items()}
+    fed |= {name: f"constant {', '.join(texts)}" for name, texts in config.constants.items()}
     for batch_input in config.batch_inputs:
         words = f"{batch_input.kind.value} of {batch_input.source}"
         fed |= dict.fromkeys(batch_input.targets, words)

@@ -8,7 +8,7 @@ from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
 from ge_runtime.config.npu_ge import ATC_FLAGS, GE_LEVELS, GRAPH_LEVEL, SESSION_LEVEL
 from ge_runtime.config.padding import PaddingRule
 from ge_runtime.config.runtime_config import RuntimeConfig
-from ge_runtime.config.triton_config import ConfigErrors
+from ge_runtime.config.triton_config import ConfigErrors, read_number
 
 __all__ = [
     "ATC_FLAGS",
@@ -22,4 +22,5 @@ __all__ = [
     "PaddingRule",
     "RuntimeConfig",
     "kind_of",
+    "read_number",
 ]

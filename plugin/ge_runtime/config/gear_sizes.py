@@ -11,9 +11,10 @@ An axis is in one key at most. Axes in none are free: a batch is as large as its
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+from ge_runtime.config.axis_sizes import AxisSizes
 from ge_runtime.config.model_tensors import ModelTensors
 from ge_runtime.config.triton_config import ConfigErrors, Parameters, split_names
 from ge_runtime.relations import Relation
@@ -32,7 +33,7 @@ _GEAR: Final = re.compile(r"\d{1,18}(\s*x\s*\d{1,18})*", re.ASCII)
 def read_gears(
     parameters: Parameters,
     tensors: ModelTensors,
-    limits: Mapping[str, int],
+    axis_sizes: AxisSizes,
     errors: ConfigErrors,
     *,
     rows: int,
@@ -45,7 +46,7 @@ def read_gears(
     holds is executed at its own size, so gears need not hold the largest. compiled: that cannot
     be had, as graphs are compiled for their sizes.
     """
-    reader = _Reader(tensors, limits, errors, rows, fallback, compiled)
+    reader = _Reader(tensors, axis_sizes, errors, rows, fallback, compiled)
     for key, text in parameters.families["gears"].items():
         reader.read(key, text)
     return reader.gears
@@ -57,7 +58,7 @@ class _Reader:
     def __init__(
         self,
         tensors: ModelTensors,
-        limits: Mapping[str, int],
+        axis_sizes: AxisSizes,
         errors: ConfigErrors,
         rows: int,
         fallback: bool,
@@ -65,7 +66,9 @@ class _Reader:
     ) -> None:
         self.gears: dict[tuple[str, ...], GearSizes | int] = {}
         self._tensors = tensors
+        limits = axis_sizes.limits
         self._most = {ROWS: rows, **limits} if rows else limits
+        self._axis_sizes = axis_sizes
         self._errors = errors
         self._fallback = fallback
         self._cure = "" if compiled else "; or oversize: fallback"
@@ -104,6 +107,12 @@ class _Reader:
                 expected = f"at most {self._most[axis]} ({limit}): memory is planned from it"
                 self._errors.add(field, f"{axis} {max(sizes)}", expected)
                 return
+            for size in sizes if axis != ROWS else ():
+                if self._axis_sizes.executed(axis, size) != size:
+                    expected = f"sizes that executions have (min.{axis}, align.{axis}), e.g. "
+                    expected += str(self._axis_sizes.executed(axis, size))
+                    self._errors.add(field, f"{axis} {size}", expected)
+                    return
         # Rows are not asked for: max_batch_size also says how many rows the server gathers for a
         # request batch, which may be executed in several parts.
         largest = tuple(1 if axis == ROWS else self._most[axis] for axis in axes)

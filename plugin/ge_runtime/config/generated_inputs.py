@@ -6,6 +6,8 @@
 - `positions.<graph input>`: one axis; [batch, axis], 0, 1, 2, ... where a row has data and 0 in
   padding.
 - `offsets.<graph input>`: one axis; [batch + 1], the true lengths accumulated, from 0.
+- `constant.<graph input>`: the same in every execution, without a batch dimension: one value, which
+  all elements have, or all elements in row-major order, e.g. `16000` or `1, 0.5`.
 
 Triton's own `batch_input` asks for more of them:
 
@@ -27,6 +29,7 @@ from ge_runtime.config.triton_config import (
     Parameters,
     read_dtype,
     read_entries,
+    read_number,
     split_names,
 )
 from ge_runtime.specs import UNKNOWN, DType
@@ -67,6 +70,18 @@ class GeneratedInputs:
             expected = "at least 1: without it there is no batch"
             self._errors.add(f"parameter 'offsets.{name}'", "max_batch_size 0", expected)
         return offsets
+
+    def constants(self) -> dict[str, tuple[str, ...]]:
+        """Graph input: its elements as they are written; of what type, the graph says."""
+        constants = {name: split_names(text) for name, text in self._families["constant"].items()}
+        for name, texts in constants.items():
+            key = f"constant.{name}"
+            for text in texts:
+                if read_number(text, DType.FP64) is None and read_number(text, DType.BOOL) is None:
+                    expected = "one value, or all elements: numbers, true or false"
+                    self._errors.add(f"parameter '{key}'", f"'{text}'", expected)
+            self.add_name(f"parameter '{key}'", f"'{key}'", name)
+        return constants
 
     def _of(self, family: str) -> dict[str, str]:
         given = dict(self._families[family])

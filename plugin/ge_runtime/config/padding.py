@@ -1,6 +1,5 @@
-"""The parameters that say how rows of different sizes become one batch: sizes, padding, packing.
+"""The parameters that say how rows of different sizes become one batch: padding, packing.
 
-- `limit.<axis>`: the largest size of the axis; memory is planned from it. Every axis needs one.
 - `axis_length.<axis>`: the input, integers and one for each row, with each row's true length along
   the axis. Without it, and for requests that lack it because it is optional, rows are as long as
   the request's tensor.
@@ -27,8 +26,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_number, read_whole
-from ge_runtime.relations import Relation
+from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_number
 from ge_runtime.specs import UNKNOWN, Dim, DType, Number
 
 
@@ -41,27 +39,6 @@ class PaddingRule(Enum):
     """They may not: nothing is padded."""
     NEUTRAL = "neutral"
     """They may: padding of this axis changes no answer, says the user."""
-
-
-def read_limits(
-    parameters: Parameters, tensors: ModelTensors, errors: ConfigErrors
-) -> dict[str, int]:
-    """Axis: its largest size. A relation that has no size even there is an error."""
-    limits = {}
-    for axis, text in parameters.families["limit"].items():
-        field = f"parameter 'limit.{axis}'"
-        if tensors.knows_axis(field, axis, errors):
-            limits[axis] = read_whole(field, text, errors, least=1)
-    for axis in dict.fromkeys(axis for spec in tensors.sources.values() for axis in spec.axes):
-        if axis not in limits:
-            expected = f"the largest size of axis '{axis}': memory is planned from it"
-            errors.add(f"parameter 'limit.{axis}'", "nothing", expected)
-    for spec in tensors.outputs.values():
-        for dim in spec.dims:
-            if isinstance(dim, Relation) and limits.keys() >= {*dim.axes} and dim.size(limits) < 1:
-                found = f"'{dim}', {dim.size(limits)} where all axes are at their limits"
-                errors.add(f"parameter 'axes.{spec.name}'", found, "at least 1")
-    return limits
 
 
 def read_axis_lengths(
@@ -190,13 +167,14 @@ def read_packing(
     tensors: ModelTensors,
     masks: Mapping[str, tuple[str, ...]],
     geared: Collection[str],
+    steps: Mapping[str, int],
     errors: ConfigErrors,
     *,
     batched: bool,
 ) -> str | None:
     """The packed axis, None if there is none.
 
-    geared: the axes with gears. batched: requests have a batch dimension.
+    steps: of `align.<axis>`. geared: the axes with gears. batched: requests have a batch dimension.
     """
     field, axis = "parameter 'packing'", parameters.settings.get("packing")
     if axis is None:
@@ -208,6 +186,9 @@ def read_packing(
     if axis in geared:
         # A packed axis has the sum of all rows, which no gear of one row's size says anything of.
         errors.add(field, f"gears of axis '{axis}'", "an axis that is free")
+    if steps.get(axis, 1) > 1:
+        found = f"align.{axis}: {steps[axis]}"
+        errors.add(field, found, "an axis that is not aligned: rows of any lengths are joined")
     for kind, specs in {"input": tensors.sources, "output": tensors.outputs}.items():
         for name, spec in specs.items():
             if axis in spec.axes and not _leads(axis, spec.dims, spec.axes):

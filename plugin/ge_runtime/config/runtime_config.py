@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from ge_runtime.config.axis_sizes import AxisSizes
 from ge_runtime.config.execution_settings import (
     ServiceShare,
     kind_of,
@@ -37,7 +38,6 @@ from ge_runtime.config.padding import (
     PaddingRule,
     read_axis_lengths,
     read_defaults,
-    read_limits,
     read_packing,
     read_padding_rules,
     read_pads,
@@ -82,8 +82,8 @@ class RuntimeConfig:
     """What the model's own code makes of the graph's outputs."""
     passthrough: Mapping[str, str]
     """Output: the request input that it is, which the graph need not take."""
-    limits: Mapping[str, int]
-    """The largest size of each axis."""
+    axis_sizes: AxisSizes
+    """The sizes that axes may have."""
     axis_lengths: Mapping[str, str]
     """Axis: the request input or prepared tensor that holds each row's true length along it."""
     masks: Mapping[str, tuple[str, ...]]
@@ -94,6 +94,8 @@ class RuntimeConfig:
     """Graph input: the axis along which positions are generated for it."""
     offsets: Mapping[str, str]
     """Graph input: the axis whose accumulated true lengths are generated for it."""
+    constants: Mapping[str, tuple[str, ...]]
+    """Graph input: the elements that it has in every execution, as they are written."""
     batch_inputs: tuple[BatchInput, ...]
     """What Triton's own `batch_input` asks to be generated."""
     told_axes: frozenset[str]
@@ -129,6 +131,11 @@ class RuntimeConfig:
     def sources(self) -> tuple[TensorSpec, ...]:
         """What batches are made of: the prepared tensors if there are any, else the inputs."""
         return self.prepared or self.inputs
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """The largest size of each axis."""
+        return self.axis_sizes.limits
 
     @property
     def equal_axes(self) -> tuple[str, ...]:
@@ -182,13 +189,14 @@ def _read(
     engine = read_engine(parameters, devices, errors)
     # Shared out: engines that all take all cores are a common cause of slow servers.
     share = cores // (read_instances(model_config, errors) * len(devices))
-    limits = read_limits(parameters, tensors, errors)
+    axis_sizes = AxisSizes.read(parameters, tensors, errors)
+    limits = axis_sizes.limits
     axis_lengths = read_axis_lengths(parameters, tensors, limits, errors)
     oversize = read_choice("oversize", ("error", "fallback"), parameters, errors)
     gears = read_gears(
         parameters,
         tensors,
-        limits,
+        axis_sizes,
         errors,
         rows=rows,
         fallback=oversize == "fallback",
@@ -199,8 +207,11 @@ def _read(
     generated = GeneratedInputs(parameters, tensors, errors, batched=batched)
     masks, lengths = generated.masks(), generated.lengths()
     positions, offsets = generated.positions(), generated.offsets()
+    constants = generated.constants()
     batch_inputs = read_batch_inputs(model_config, tensors, limits, generated, errors, rows=rows)
-    packing = read_packing(parameters, tensors, masks, geared, errors, batched=batched)
+    packing = read_packing(
+        parameters, tensors, masks, geared, axis_sizes.steps, errors, batched=batched
+    )
     told = {*chain.from_iterable(masks.values()), *lengths.values(), *offsets.values()}
     told |= axes_told_by(batch_inputs, tensors)
     told |= {packing} if packing is not None else set()
@@ -216,12 +227,13 @@ def _read(
         outputs=tuple(tensors.outputs.values()),
         derived=tensors.derived,
         passthrough=tensors.passthrough,
-        limits=limits,
+        axis_sizes=axis_sizes,
         axis_lengths=axis_lengths,
         masks=masks,
         lengths=lengths,
         positions=positions,
         offsets=offsets,
+        constants=constants,
         batch_inputs=batch_inputs,
         told_axes=frozenset(told),
         padding=read_padding_rules(

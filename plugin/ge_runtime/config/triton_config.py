@@ -75,12 +75,15 @@ _SETTINGS: Final = (
 _FAMILIES: Final = {
     "axes": "axes.<input or output>",
     "limit": "limit.<axis>",
+    "min": "min.<axis>",
+    "align": "align.<axis>",
     "axis_length": "axis_length.<axis>",
     "gears": "gears.<axes>",
     "mask": "mask.<graph input>",
     "lengths": "lengths.<graph input>",
     "positions": "positions.<graph input>",
     "offsets": "offsets.<graph input>",
+    "constant": "constant.<graph input>",
     "pad": "pad.<input>",
     "padding": "padding.<axis>",
     "default": "default.<input>",
@@ -141,8 +144,15 @@ def _offers(target: str) -> dict[str, str]:
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """The names in a comma-separated text, in order."""
-    return tuple(name.strip() for name in text.split(","))
+    """The names in a comma-separated text, in order; commas within brackets separate none."""
+    names, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth <= 0:
+            names.append("")
+        else:
+            names[-1] += character
+    return tuple(name.strip() for name in names)
 
 
 @dataclass(frozen=True, slots=True)

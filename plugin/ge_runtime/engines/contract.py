@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from ge_runtime.batching.feeds import (
     AccumulatedElementCount,
     AccumulatedElementCountWithZero,
+    Constant,
     ElementCount,
     Feed,
     ItemShape,
@@ -20,7 +24,7 @@ from ge_runtime.batching.feeds import (
     Offsets,
     Positions,
 )
-from ge_runtime.config import BatchInputKind, ConfigErrors, PaddingRule, RuntimeConfig
+from ge_runtime.config import BatchInputKind, ConfigErrors, PaddingRule, RuntimeConfig, read_number
 from ge_runtime.engines.base import GraphTensor, Signature
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, TensorSpec
@@ -61,6 +65,7 @@ class Contract:
             *_joined(config, inputs, faults),
             *_generated(config, inputs),
             *_batch_inputs(config, inputs),
+            *_constants(config, inputs, faults),
         )
         inputs.refuse_unmatched()
         _refuse_untold(config, {feed.spec.name for feed in feeds}, faults)
@@ -140,6 +145,44 @@ def _batch_inputs(config: RuntimeConfig, inputs: _Ports) -> Iterator[Feed]:
             yield _BATCH_FEEDS[batch_input.kind](spec, source)
 
 
+def _constants(config: RuntimeConfig, inputs: _Ports, faults: ConfigErrors) -> Iterator[Feed]:
+    """The feeds of what config.pbtxt says is the same in every execution, of the graph's types."""
+    for name, texts in config.constants.items():
+        field = f"parameter 'constant.{name}'"
+        tensor = inputs.get(name)
+        dtype = DType.FP32 if tensor is None else tensor.dtype
+        values = [read_number(text, dtype) for text in texts]
+        wrong = [text for text, value in zip(texts, values, strict=True) if value is None]
+        if wrong:
+            faults.add(field, f"'{wrong[0]}'", f"a value of type {dtype.value}")
+            inputs.skip(name)
+            continue
+        shape = _constant_shape(None if tensor is None else tensor.dims, len(texts))
+        spec = TensorSpec(name, dtype, shape)
+        inputs.match(field, spec, shape)
+        if len(texts) not in (1, math.prod(shape)):
+            expected = f"1, or {math.prod(shape)} for shape {list(shape)}"
+            faults.add(field, f"{len(texts)} values", expected)
+            continue
+        # BF16 is made of its bits: one element after the other.
+        elements = np.array([dtype.scalar(value) for value in values if value is not None])
+        value = np.broadcast_to(elements, math.prod(shape)).reshape(shape)
+        yield Constant(spec, value if config.batched else value[None])
+
+
+def _constant_shape(dims: tuple[int | None, ...] | None, count: int) -> tuple[int, ...]:
+    """The shape of a constant of so many values for a graph's dims; None: the rank is not known.
+
+    A single size that varies follows from the values; of unknown rank are scalars, for which some
+    engines tell none.
+    """
+    if dims is None:
+        return (count,) if count > 1 else ()
+    known = math.prod(dim for dim in dims if dim is not None)
+    left = count // known if dims.count(None) == 1 else 1
+    return tuple(max(1, left) if dim is None else dim for dim in dims)
+
+
 def _batch_dims(kind: BatchInputKind, source: TensorSpec, rows: int) -> tuple[Dim, ...]:
     """The dims of a graph input of this kind; UNKNOWN where requests of several rows decide."""
     if kind is BatchInputKind.ITEM_SHAPE:
@@ -166,6 +209,10 @@ class _Ports:
         self._packed = config.packing
         self._only = _only_sizes(config)
         self._faults = faults
+
+    def get(self, name: str) -> GraphTensor | None:
+        """The tensor of this name, None if there is none."""
+        return self._tensors.get(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
@@ -194,7 +241,7 @@ class _Ports:
 
     def refuse_unmatched(self) -> None:
         """A fault for each tensor that was never matched."""
-        families = ("mask", "lengths", "positions", "offsets", "prepared")
+        families = ("mask", "lengths", "positions", "offsets", "constant", "prepared")
         for name, tensor in self._unmatched.items():
             keys = ", ".join(f"'{family}.{name}'" for family in families)
             cure = f"an input in config.pbtxt, one of the parameters {keys}, or a batch_input"
@@ -242,14 +289,15 @@ class _Ports:
 
 def _only_sizes(config: RuntimeConfig) -> dict[str, int]:
     """The axes that have one size only in all batches, ROWS among them, and that size."""
-    only = {axis: 1 for axis, limit in config.limits.items() if limit == 1}
+    own = config.axis_sizes
+    only = {axis: limit for axis, limit in own.limits.items() if own.executed(axis, 1) == limit}
     if config.oversize == "error":  # with "fallback" executions have other sizes than the gears'
         for axes, table in config.gears.items():
             columns = zip(*table, strict=True) if isinstance(table, tuple) else ()
             sizes = dict(zip(axes, map(set, columns), strict=False))
             only.update((axis, own.pop()) for axis, own in sizes.items() if len(own) == 1)
     if config.rows == 1:
-        only[ROWS] = 1
+        only.setdefault(ROWS, 1)
     elif config.packing in only:  # [total], and so as large as there are rows
         del only[config.packing]
     return only

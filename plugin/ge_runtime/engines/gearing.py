@@ -17,9 +17,9 @@ from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.ragged import Geometry
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.config.gear_sizes import GearSizes
-from ge_runtime.engines.base import Engine, Shapes
+from ge_runtime.engines.base import Engine, Shapes, Signature
 from ge_runtime.engines.contract import Contract
-from ge_runtime.errors import ArtifactFault
+from ge_runtime.errors import ArtifactFault, ConfigFault
 from ge_runtime.memory.plan import ANSWER_SLOTS, Need, Plan
 from ge_runtime.planning.histogram import Histogram, HistogramFault
 from ge_runtime.specs import ROWS, UNKNOWN
@@ -56,15 +56,36 @@ class Gearing:
 
                 derived = derive_gears(axes, limits, table, histogram)
                 report.append(derived.how)
-                table = derived.gears
+                table = _executable(axes, derived.gears, config)
             tables[axes] = table
         axes = tuple(config.limits)
-        gears = Gears(axes, config.limits, config.rows, tables, config.equal_axes)
+        gears = Gears(
+            axes,
+            config.limits,
+            config.rows,
+            tables,
+            config.equal_axes,
+            smallest=config.axis_sizes.smallest(config.outputs),
+            steps=config.axis_sizes.steps,
+        )
         planned = gears.every()
         if config.oversize == "fallback":  # what no gear holds is executed at its own size
             largest = Gear(config.rows, config.limits)
             planned = planned if largest in planned else (*planned, largest)
         return cls(tables, gears, planned, histogram, tuple(report))
+
+
+def _executable(axes: Sequence[str], derived: GearSizes, config: RuntimeConfig) -> GearSizes:
+    """The derived gears with each size raised to the next that executions may have."""
+    own = config.axis_sizes
+    raised = {
+        tuple(
+            size if axis == ROWS else own.executed(axis, size)
+            for axis, size in zip(axes, gear, strict=True)
+        )
+        for gear in derived
+    }
+    return tuple(sorted(raised))
 
 
 def _recorded(config: RuntimeConfig, version_dir: Path, report: list[str]) -> Histogram | None:
@@ -83,6 +104,26 @@ def _recorded(config: RuntimeConfig, version_dir: Path, report: list[str]) -> Hi
         report.append(f"the histogram is not used: found axes {found}, expected {expected}")
         return None
     return histogram
+
+
+def with_fixed_batch(config: RuntimeConfig, signature: Signature) -> RuntimeConfig:
+    """The configuration with one gear of rows, where the graph's batch dimension has a fixed size.
+
+    Raises ConfigFault for oversize: fallback: a graph with a fixed batch executes no other rows.
+    """
+    geared = {axis for axes in config.gears for axis in axes}
+    if not config.batched or config.packing is not None or ROWS in geared:
+        return config
+    names = {spec.name for spec in config.sources} | config.masks.keys() | config.positions.keys()
+    sizes = {tensor.dims[0] for tensor in signature.inputs if tensor.name in names and tensor.dims}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if size is None:
+        return config
+    if config.oversize == "fallback":
+        found = f"'fallback' and a graph with a fixed batch of {size}"
+        fault = f"parameter 'oversize': found {found}, expected 'error': it executes no other rows"
+        raise ConfigFault(config.model, [fault])
+    return replace(config, gears={**config.gears, (ROWS,): ((size,),)})
 
 
 Sizes: TypeAlias = dict[str, int]

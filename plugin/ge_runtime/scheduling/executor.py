@@ -278,9 +278,7 @@ def warm_up(
 
 
 def _prepare(executor: Executor, config: RuntimeConfig, gears: Gears) -> None:
-    least = Gear(1, dict.fromkeys(gears.limits, 1))
-    smallest = gears.at_least(least.rows, least.extents) or least
-    for gear in gears.every() if gears.fixed else (smallest,):
+    for gear in gears.every() if gears.fixed else (gears.smallest,):
         _execute(executor, config, gear)
 
 

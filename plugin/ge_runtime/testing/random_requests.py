@@ -116,6 +116,10 @@ class RequestGenerator:
             axis: _bounds(limit, (gear.extents[axis] for gear in gears.every()))
             for axis, limit in config.limits.items()
         }
+        self._steps = {
+            axis: config.axis_sizes.steps[axis] if axis in config.equal_axes else 1
+            for axis in config.limits
+        }
         # Of equal axes with gears, no other size is taken.
         self._only = {
             axis: sorted({gear.extents[axis] for gear in gears.every()})
@@ -166,8 +170,13 @@ class RequestGenerator:
         if axis in self._only:
             return int(rng.choice(self._only[axis]))
         if rng.random() < _BOUND:
-            return int(rng.choice(self._bounds[axis]))
-        return int(limit ** rng.random())  # as often from 1 to 10 as from 10 to 100
+            size = int(rng.choice(self._bounds[axis]))
+        else:
+            size = int(limit ** rng.random())  # as often from 1 to 10 as from 10 to 100
+        if axis == ROWS:
+            return size
+        step = self._steps[axis]
+        return -(-max(size, self._config.axis_sizes.minimums[axis]) // step) * step
 
     def _takes(self, rows: int, sizes: Mapping[str, int]) -> bool:
         """Whether the model takes requests of this shape."""

@@ -13,6 +13,7 @@ from runtime.support.configs import (
 from runtime.support.parsing import assert_fault, faults_of, parse
 
 from ge_runtime.config import PaddingRule, RuntimeConfig
+from ge_runtime.config.axis_sizes import AxisSizes
 from ge_runtime.errors import ConfigFault
 from ge_runtime.relations import Relation
 from ge_runtime.specs import UNKNOWN, DType, TensorSpec
@@ -35,12 +36,13 @@ def test_encoder_configuration_is_read_whole():
         outputs=(TensorSpec("embedding", DType.FP32, (4,)),),
         derived=(),
         passthrough={},
-        limits={"tokens": 32},
+        axis_sizes=AxisSizes({"tokens": 32}, {"tokens": 1}, {"tokens": 1}),
         axis_lengths={"tokens": "lengths"},
         masks={"attention_mask": ("tokens",)},
         lengths={},
         positions={},
         offsets={},
+        constants={},
         batch_inputs=(),
         told_axes=frozenset({"tokens"}),
         padding={"tokens": PaddingRule.MASKED},
@@ -192,11 +194,11 @@ def with_input(**changes):
             "intra_op_threads, devices, stages, cost, oversize, packing, rows, histogram, warmup, "
             "workspace_pool_mib, placement, service_weight, service_priority, device_ids, "
             "device_exec_blocks, static_model, "
-            "axes.<input or output>, limit.<axis>, axis_length.<axis>, "
+            "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, axis_length.<axis>, "
             "gears.<axes>, mask.<graph input>, lengths.<graph input>, positions.<graph input>, "
-            "offsets.<graph input>, pad.<input>, padding.<axis>, default.<input>, "
-            "pass.<output>, prepared.<tensor>, graph.ge.<option>, session.ge.<option>, "
-            "ge.<option>; did you mean 'engine'?",
+            "offsets.<graph input>, constant.<graph input>, pad.<input>, padding.<axis>, "
+            "default.<input>, pass.<output>, prepared.<tensor>, graph.ge.<option>, "
+            "session.ge.<option>, ge.<option>; did you mean 'engine'?",
         ),
         (encoder_config({"axis.input_ids": "t"}), "did you mean 'axes.input_ids'?"),
         (encoder_config({"limits.tokens": "4"}), "did you mean 'limit.tokens'?"),
@@ -240,7 +242,7 @@ def with_input(**changes):
         (
             pixels_config({"axes.inverted": "height,width / 2"}),
             "parameter 'axes.inverted': found 'width / 2', expected axes and whole numbers with "
-            "+, -, *, // and brackets",
+            "+, -, *, //, max(,), min(,) and brackets",
         ),
         (
             pixels_config({"axes.inverted": "height,9 - width"}),
