@@ -29,8 +29,9 @@ def most_bytes(packed: int) -> int:
 def decompress(coding: str | None, body: memoryview) -> memoryview:
     """The plain body that a request's `Content-Encoding` hides.
 
-    A stream that is cut gives what there is of it. Raises ServerError UNSUPPORTED for a coding that
-    is not known, and INVALID_ARG for an empty body, for one that is damaged or not compressed, and
+    A stream that is cut gives what there is of it; what is no stream from its first byte on gives
+    nothing, as in Triton. Raises ServerError UNSUPPORTED for a coding that is not known, and
+    INVALID_ARG for an empty body, for one that is damaged further on, which Triton executes, and
     for one whose plain form is longer than `most_bytes`.
     """
     if coding in (None, "identity"):
@@ -45,12 +46,22 @@ def decompress(coding: str | None, body: memoryview) -> memoryview:
     try:
         plain = decoder.decompress(body, most + 1)
     except zlib.error as error:
+        if not _begins(body):
+            return memoryview(b"")
         raise invalid_arg(f"failed to decompress the {coding} request body: {error}") from None
     if len(plain) > most:
         raise invalid_arg(
             f"the {coding} request body of {len(body)} bytes decompresses to more than {most} bytes"
         )
     return memoryview(plain)
+
+
+def _begins(body: memoryview) -> bool:
+    """Whether anything comes out of it before it is found to be damaged."""
+    try:
+        return bool(zlib.decompressobj(_ANY_WINDOW).decompress(body, 1))
+    except zlib.error:
+        return False
 
 
 def compress(coding: str, parts: Iterable[memoryview | bytes]) -> bytes:

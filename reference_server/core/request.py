@@ -114,7 +114,8 @@ class Cancellation:
 class InferRequest:
     """One request. Belongs to one holder at a time: frontend, scheduler, instance.
 
-    `inputs` keeps the client's order. `requested_outputs` is empty when all are wanted.
+    `inputs` has the client's order, and once it is admitted that of Triton's table: `hash_order`.
+    `requested_outputs` is empty when all are wanted.
     `batch_key`: only requests with equal keys may share a batch. `batch_size` is 0 for a request of
     no client, which fills the place of a sequence that has none.
     `*_ns` are readings of the monotonic clock in nanoseconds; 0 means not reached yet.

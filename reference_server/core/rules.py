@@ -6,12 +6,13 @@ A request that fails here has moved no counter and reached no model. Where a con
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from reference_server.core import byte_strings
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import BackendError, Code, ServerError, internal, invalid_arg
+from reference_server.core.hash_order import arranged
 from reference_server.core.metadata import Dims, Signature, TensorConfig
 from reference_server.core.request import InferRequest, ResponseSink
 from reference_server.core.response import InferResponse
@@ -49,31 +50,36 @@ class RequestRules:
     def admit(self, request: InferRequest) -> None:
         """Check `request`, then fill in its batch size and batch key and reshape its inputs.
 
-        Raises ServerError INVALID_ARG at the first fault; a BackendError, which is for the sink,
-        if a string is cut.
+        Raises ServerError INVALID_ARG at the fault that Triton finds first; a BackendError, which
+        is for the sink, if a string is cut. Inputs are in Triton's order then.
         """
-        for name in request.requested_outputs:
-            if name not in self._outputs:
-                raise invalid_arg(f"unexpected inference output '{name}' for model '{self._name}'")
+        unknown = [name for name in request.requested_outputs if name not in self._outputs]
+        if unknown:  # Triton has them in a sorted set
+            raise invalid_arg(
+                f"unexpected inference output '{min(unknown)}' for model '{self._name}'"
+            )
         if not len(self._required) <= len(request.inputs) <= len(self._inputs):
             raise self._wrong_count(request)
-        for name in request.inputs:
-            if name not in self._inputs:
-                raise invalid_arg(f"unexpected inference input '{name}' for model '{self._name}'")
-        rows = self._rows(request) if self._batches else None
+        try:
+            rows = self._check_inputs(request, request.inputs)
+        except ServerError:
+            # Of several faults Triton tells the first in its own order.
+            self._check_inputs(request, _listed(request.inputs, arranged(tuple(request.inputs))))
+            raise
         request.batch_size = max(1, rows or 1)
-        for tensor in request.inputs.values():
-            self._check_tensor(request, tensor, self._inputs[tensor.name])
         if rows == 0:
             # A batch of no rows has the data of one: to the model it is a row without a batch.
             for name, tensor in request.inputs.items():
                 request.inputs[name] = tensor.renamed(name, tensor.shape[1:])
+        if len(request.inputs) > 2:  # two come out of two tables as they went into the first
+            passed_on = arranged(arranged(tuple(request.inputs)))
+            request.inputs = _listed(request.inputs, passed_on)
         first = 1 if rows else 0
         request.batch_key = self._batch_key(request.inputs, first)
         self._reshape(request, first)
 
     def _wrong_count(self, request: InferRequest) -> ServerError:
-        given = ",".join(f"'{name}'" for name in request.inputs)
+        given = ",".join(f"'{name}'" for name in arranged(tuple(request.inputs)))
         missing = [f"'{name}'" for name in self._required if name not in request.inputs]
         # Triton loses the opening bracket when nothing is missing.
         missing_text = f"[{','.join(missing)}]" if missing else "]"
@@ -89,9 +95,25 @@ class RequestRules:
             f"{missing_text}. Please provide all required input(s)."
         )
 
-    def _rows(self, request: InferRequest) -> int:
+    def _check_inputs(self, request: InferRequest, inputs: Mapping[str, Tensor]) -> int | None:
+        """Raises for the first fault in that order; returns the rows, None without a batch."""
+        rows = self._rows(request, inputs) if self._batches else None
+        for tensor in inputs.values():
+            self._check_tensor(request, tensor, self._configured(tensor))
+        return rows
+
+    def _configured(self, tensor: Tensor) -> TensorConfig:
+        config = self._inputs.get(tensor.name)
+        if config is None:
+            raise invalid_arg(
+                f"unexpected inference input '{tensor.name}' for model '{self._name}'"
+            )
+        return config
+
+    def _rows(self, request: InferRequest, inputs: Mapping[str, Tensor]) -> int:
         size: int | None = None
-        for tensor in request.inputs.values():
+        for tensor in inputs.values():
+            self._configured(tensor)
             if not tensor.shape:
                 raise invalid_arg(
                     f"{request.label} input '{tensor.name}' has no shape but model requires "
@@ -214,6 +236,10 @@ def reshaped(shape: Shape, dims: Dims, other: Dims) -> Shape:
     """
     free = iter(size for size, dim in zip(shape, dims, strict=True) if dim == -1)
     return tuple(next(free) if dim == -1 else dim for dim in other)
+
+
+def _listed(inputs: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    return {name: inputs[name] for name in names}
 
 
 def _fits(shape: Shape, dims: Dims) -> bool:

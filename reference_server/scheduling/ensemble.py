@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import Code, ServerError, internal
+from reference_server.core.hash_order import arranged
 from reference_server.core.ports import Clock, Dispatch, EnsembleRecorder
 from reference_server.core.request import InferRequest, answer, deliver
 from reference_server.core.response import InferResponse, Timing
@@ -42,7 +43,8 @@ class EnsembleScheduler:
         recorder: EnsembleRecorder,
         clock: Clock,
     ) -> None:
-        outputs = tuple(output.name for output in config.signature.outputs)
+        # Answers list them as Triton's table of the configuration's outputs does.
+        outputs = arranged(tuple(output.name for output in config.signature.outputs))
         decoupled = [index for index, model in enumerate(models) if model.decoupled]
         self._plan = EnsemblePlan(
             config.name,

@@ -198,7 +198,7 @@ def _adapted(shape: Shape, dims: Dims, *, batches: bool) -> Shape:
 class EnsemblePlan:
     """One ensemble. Any thread.
 
-    `outputs` in the order of the configuration. Of one step of one request no more than
+    `outputs` in the order of answers. Of one step of one request no more than
     `max_inflight` are sent at a time; 0 is any number.
     """
 

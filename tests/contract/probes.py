@@ -34,6 +34,17 @@ METER_CONFIG = """
 
 IDENTITY = MODELS / "identity.py"
 
+# Enough inputs for several of them to meet in one bucket of a hash table, and for it to grow: 13
+# buckets hold these ten and three of the five that the server adds.
+WIDE = ("a", "B1", "c-3", "delta", "E", "input_ids", "attention_mask", "x" * 20, "ö", "_")
+WIDE_CONFIG = (
+    "".join(f'''input {{ name: "{name}" data_type: TYPE_FP32 dims: [1] }}\n''' for name in WIDE)
+    + """output { name: "ORDER" data_type: TYPE_STRING dims: [1] }
+output { name: "2nd" data_type: TYPE_FP32 dims: [1] }
+output { name: "third" data_type: TYPE_FP32 dims: [1] }
+"""
+)
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -99,6 +110,25 @@ PROBES = {
         input { name: "T" data_type: TYPE_STRING dims: [-1] }
         output { name: "U" data_type: TYPE_STRING dims: [-1] }
     """),
+    # What order the server has for inputs and outputs.
+    "wide": Probe(WIDE_CONFIG, MODELS / "order.py"),
+    "wide_sequence": Probe(
+        WIDE_CONFIG
+        + """
+        sequence_batching {
+          control_input { name: "START" control { kind: CONTROL_SEQUENCE_START
+                                                  int32_false_true: [0, 1] } }
+          control_input { name: "END" control { kind: CONTROL_SEQUENCE_END
+                                                int32_false_true: [0, 1] } }
+          control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY
+                                                  int32_false_true: [0, 1] } }
+          control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID
+                                               data_type: TYPE_UINT64 } }
+          state { input_name: "STATE" output_name: "LEFT" data_type: TYPE_FP32 dims: [1] }
+        }
+        """,
+        MODELS / "order.py",
+    ),
     # Answers of other kinds.
     "labelled": Probe(
         """

@@ -21,6 +21,14 @@ _UNLIMITED = 1 << 64
 _ALIGNMENT = 64
 #: The method of a request line that is in order but for llhttp not knowing the method.
 _METHOD = re.compile(rb"[A-Z]+(?= \S+ HTTP/1\.[01]\r\n)")
+_UNREADABLE = "failed to read the HTTP request"
+#: What llhttp says of requests that Triton's library takes, and that another may read differently.
+_AMBIGUOUS = {
+    "Duplicate Content-Length",
+    "Invalid HTTP version",
+    "Invalid header value char",
+    "Invalid `Transfer-Encoding` header value",
+}
 #: Any method that llhttp knows and no operation answers to.
 _REFUSED_METHOD = b"TRACE"
 
@@ -48,6 +56,10 @@ class Receiver(Protocol):
         """What comes is no request."""
 
 
+class _Unreadable(Exception):
+    """A request whose end nobody can tell."""
+
+
 class RequestReader:
     """Reads for one connection, on the loop's thread.
 
@@ -59,7 +71,7 @@ class RequestReader:
         self._receiver = receiver
         self._scratch = scratch
         self._max_body = _UNLIMITED if max_body is None else max_body
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._new_parser()
         self._incoming = receiver.begin()  # the request being read
         self._chunks: list[bytes] = []  # its body so far
         self._received = 0  # the size of that
@@ -90,14 +102,14 @@ class RequestReader:
                 data = self._past_upgrade(data[upgrade.args[0] :])
             except httptools.HttpParserInvalidMethodError:
                 data = self._with_refused_method(data)
-            except httptools.HttpParserError:
-                self._receiver.close()
+            except httptools.HttpParserError as error:
+                self._refuse_unreadable(error)
                 return
             else:
                 if self._headers_done and not self._whole:
                     self._receive_in_place()
                 return
-            self._parser = httptools.HttpRequestParser(self)
+            self._parser = self._new_parser()
 
     # -- llhttp's calls
 
@@ -120,6 +132,12 @@ class RequestReader:
         request.method = self._parser.get_method().decode("latin-1")
         request.version = self._parser.get_http_version()
         request.keep_alive = self._parser.should_keep_alive()
+        coding = request.headers.get(b"transfer-encoding", b"chunked")
+        if coding.lower() != b"chunked":
+            # llhttp would take all that ever comes for the body.
+            raise _Unreadable(
+                f"found Transfer-Encoding '{coding.decode('latin-1')}', expected chunked"
+            )
         self._headers_done = True
         # RFC 9110, section 10.1.1: such a client holds its body back until it is told, or for long.
         if request.headers.get(b"expect", b"").lower() == b"100-continue":
@@ -140,6 +158,13 @@ class RequestReader:
             self._receiver.refuse_body(self._incoming, self._too_large(self._received))
             return
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if (length := int(self._incoming.headers.get(b"content-length", len(body)))) != len(body):
+            # Of chunks that are longer Triton reads no further; of others it misses the rest.
+            if length > len(body):
+                reason = f"found Content-Length {length} and chunks of {len(body)} bytes"
+                self._receiver.refuse_body(self._incoming, f"{_UNREADABLE}: {reason}")
+                return
+            body = body[:length]
         self._incoming.body = memoryview(body)
         self._receiver.complete(self._incoming)
 
@@ -178,7 +203,7 @@ class RequestReader:
         if self._body_buffer is not None and self._filled == len(self._body_buffer):
             self._incoming.body = self._body_buffer
             self._body_buffer = None
-            self._parser = httptools.HttpRequestParser(self)
+            self._parser = self._new_parser()
             self._receiver.complete(self._incoming)
 
     def _too_large(self, size: int) -> str:
@@ -188,6 +213,20 @@ class RequestReader:
         )
 
     # -- what llhttp stops at, and Triton does not
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # Chunks with a Content-Length: the chunks count, as RFC 9112, section 6.3, has it.
+        parser.set_dangerous_leniencies(lenient_chunked_length=True)
+        return parser
+
+    def _refuse_unreadable(self, error: httptools.HttpParserError) -> None:
+        """Say why, where Triton would have read the request in one of two ways; else just end."""
+        reason = error.__context__ if isinstance(error.__context__, _Unreadable) else error
+        if reason is error and str(error) not in _AMBIGUOUS:
+            self._receiver.close()
+            return
+        self._receiver.refuse_body(self._incoming, f"{_UNREADABLE}: {reason}")
 
     def _past_upgrade(self, data: memoryview | bytes) -> memoryview | bytes:
         """What follows a request that offers another protocol: Triton never takes the offer.

@@ -15,6 +15,7 @@ from reference_server.config.scheduler_settings import (
     SequenceState,
 )
 from reference_server.core.dtypes import DataType
+from reference_server.core.hash_order import arranged
 from reference_server.core.request import InferRequest, ResponseSink, SequenceFlag
 from reference_server.core.response import InferResponse
 from reference_server.core.tensor import Shape, Tensor
@@ -42,12 +43,22 @@ class AddedInputs:
         self._initial = initial
         self._inputs = {state.output_name: state.input_name for state in config.states}
         self._shown = shown
+        added = [
+            *(control.name for control in config.controls),
+            *(state.input_name for state in config.states),
+        ]
+        self._added = tuple(dict.fromkeys(added))
 
     def add(self, sequence: SequenceQueue, request: InferRequest) -> None:
         """Give `request`, the next one of `sequence`, its controls and states."""
         self._add_controls(request, ready=True)
-        if not self._states:
-            return
+        if self._states:
+            self._add_states(sequence, request)
+        # Triton puts them into the table of the request's own inputs, whose order models see.
+        own = tuple(name for name in request.inputs if name not in self._added)
+        request.inputs = {name: request.inputs[name] for name in arranged(self._added, own)}
+
+    def _add_states(self, sequence: SequenceQueue, request: InferRequest) -> None:
         if request.flags & SequenceFlag.START:
             sequence.states.clear()
         for state in self._states:

@@ -5,7 +5,7 @@ To add a case, add a row. Each module has one `CASES` list; the names must be un
 
 from __future__ import annotations
 
-from contract.cases import infer_binary, infer_json, metadata, models, transport
+from contract.cases import infer_binary, infer_json, metadata, models, order, transport
 
 CASES = [
     *transport.CASES,
@@ -13,4 +13,5 @@ CASES = [
     *infer_json.CASES,
     *infer_binary.CASES,
     *models.CASES,
+    *order.CASES,
 ]

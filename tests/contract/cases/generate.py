@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from contract.casebook import Case, any_input_named, case, chapter, get, post
+from contract.casebook import Case, case, chapter, get, post
 
 MODEL = "/v2/models/vector"
 VERBS = ("generate", "generate_stream")
@@ -275,7 +275,6 @@ CASES = [
         *table(
             "pair",
             {'{"A":[1,2,3,4,5,6,7,8],"B":[5,6]}': (400, "batch size does not match")},
-            unstable=any_input_named,
         ),
         *table(
             "optional",

@@ -41,9 +41,11 @@ UNKNOWN_URLS = [
 ]
 
 
-def chunked(*chunks: bytes) -> bytes:
-    """Write an infer request whose body comes in chunks."""
+def chunked(*chunks: bytes, length: int | None = None) -> bytes:
+    """Write an infer request whose body comes in chunks, and perhaps with a length as well."""
     head = get(PATH, method="POST", headers=CHUNKED)
+    if length is not None:
+        head = head.replace(b"Host", b"Content-Length: %d\r\nHost" % length)
     body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
     return head + body + b"0\r\n\r\n"
 
@@ -140,11 +142,24 @@ CASES = [
         case(
             "chunk length of letters", get(PATH, method="POST", headers=CHUNKED) + b"zz\r\n", None
         ),
-        case(
-            "a length and chunks",
-            get(PATH, method="POST", headers={"Content-Length": "2"} | CHUNKED) + b"0\r\n\r\n",
-            400,
+        *(
+            case(f"chunks and {what}", chunked(BODY.encode(), length=len(BODY) + more), status)
+            for what, more, status in (
+                ("their length", 0, 200),
+                ("a shorter length", -1, 500),
+                ("a longer length", 2, 400),
+            )
         ),
+        case(
+            "chunks announced twice",
+            chunked(BODY.encode()).replace(b"Host", b"Transfer-Encoding: chunked\r\nHost"),
+            200,
+        ),
+        *(
+            case(f"coding {coding}", post(PATH, BODY, headers={"Transfer-Encoding": coding}), 200)
+            for coding in ("identity", "gzip")
+        ),
+        case("a zero in a header", with_lines("GET /v2 HTTP/1.1", "Host: a\0b"), 200),
         case("chunked and empty", chunked(), 200, '"shape":[0]'),
         case("no length is an empty body", get(PATH, method="POST"), 200, '"shape":[0]'),
         case("length zero", post(PATH, b""), 200, '"shape":[0]'),

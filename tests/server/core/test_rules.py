@@ -83,7 +83,7 @@ REFUSED = {
     "too many inputs": (
         PLAIN,
         a_request(fp32("X", 1), fp32("Z", 1)),
-        f"{ANON} expected 1 inputs but got 2 inputs for model 'm'. Got input(s) ['X','Z'], but "
+        f"{ANON} expected 1 inputs but got 2 inputs for model 'm'. Got input(s) ['Z','X'], but "
         "missing required input(s) ]. Please provide all required input(s).",
     ),
     "too few inputs, some of them optional": (
@@ -96,7 +96,7 @@ REFUSED = {
         OPTIONAL,
         a_request(*(fp32(name, 1) for name in "ABCD")),
         f"{ANON} expected number of inputs between 1 and 3 but got 4 inputs for model 'm'. Got "
-        "input(s) ['A','B','C','D'], but missing required input(s) ]. Please provide all required "
+        "input(s) ['B','D','C','A'], but missing required input(s) ]. Please provide all required "
         "input(s).",
     ),
     "right number, one unknown": (
@@ -112,7 +112,7 @@ REFUSED = {
     "batches differ": (
         PAIR,
         a_request(fp32("A", 2, 4), int32("B", 3, 1, 2)),
-        f"{ANON} input 'B' batch size does not match other inputs for 'm'",
+        f"{ANON} input 'A' batch size does not match other inputs for 'm'",
     ),
     "batch too large": (
         BATCHED,

@@ -56,12 +56,12 @@ def test_only_the_steps_of_requested_outputs_run():
     assert values(answers.wait()) == {"P": [2]}
 
 
-def test_outputs_come_in_the_order_of_the_configuration():
+def test_outputs_come_in_the_order_that_a_table_of_the_configured_ones_has():
     bench = Bench(FORK)
     answers = bench.submit(requested_outputs=("P", "O"))
     bench.answer("b", ("Y", 2))
     bench.answer("a", ("Y", 1))
-    assert list(values(answers.wait())) == ["O", "P"]
+    assert list(values(answers.wait())) == ["P", "O"]
 
 
 def test_an_input_can_be_an_output():
@@ -217,7 +217,7 @@ def test_not_for_an_output_without_elements():
         output = array_tensor("Y", elements, np.float32)
         request.sink.send(InferResponse(request.model_name, 1, "", [output]))
     response = answers.wait()
-    assert list(values(response)) == ["O", "P"]
+    assert list(values(response)) == ["P", "O"]
     assert list(response.parameters) == SEQUENCE_VALUES
 
 

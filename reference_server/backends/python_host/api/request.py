@@ -147,7 +147,7 @@ class InferenceRequest(Native):
         return self
 
     def inputs(self) -> list[Tensor]:
-        """The inputs in the order in which the client sent them: a new list of the same tensors.
+        """The inputs in the order in which Triton has them: a new list of the same tensors.
 
         Optional inputs that the client left out are absent.
         """

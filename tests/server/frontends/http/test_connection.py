@@ -52,8 +52,9 @@ def bodies(client):
 # --------------------------------------------------------------------------------------- requests
 
 
-def chunked(path, *chunks):
-    head = get(path, "Transfer-Encoding: chunked", method="POST")
+def chunked(path, *chunks, length=None):
+    lengths = () if length is None else (f"Content-Length: {length}",)
+    head = get(path, "Transfer-Encoding: chunked", *lengths, method="POST")
     return head + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in chunks) + b"0\r\n\r\n"
 
 
@@ -332,6 +333,42 @@ def test_nothing_waits_behind_a_closing_request(waiting_client, held):
 def test_garbage_ends_the_connection_without_a_word(client, garbage):
     client.send(garbage)
     assert client.received() == b""
+    assert client.is_closed
+
+
+@pytest.mark.parametrize("length", [2, 3])
+def test_of_chunks_that_have_a_length_as_well_no_more_is_read(client, length):
+    client.send(chunked("/i", b"ab", b"c", length=length), get("/v2"))
+    assert bodies(client) == [b"POST /i abc"[: 8 + length], b"GET /v2 "]
+    assert not client.is_closed
+
+
+TWICE = get("/i", "Transfer-Encoding: chunked", "Transfer-Encoding: chunked", method="POST")
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (chunked("/i", b"ab", b"c", length=4), "found Content-Length 4 and chunks of 3 bytes"),
+        (post("/i", b"ab", "Content-Length: 2"), "Duplicate Content-Length"),
+        (
+            post("/i", b"ab", "Transfer-Encoding: identity"),
+            "found Transfer-Encoding 'identity', expected chunked",
+        ),
+        (
+            get("/i", "Transfer-Encoding: gzip", method="POST"),
+            "found Transfer-Encoding 'gzip', expected chunked",
+        ),
+        (TWICE + b"0\r\n\r\n", "Invalid `Transfer-Encoding` header value"),
+        (b"GET /v2 HTTP/1.2\r\n\r\n", "Invalid HTTP version"),
+        (get("/v2", "X: a\0b"), "Invalid header value char"),
+    ],
+)
+def test_what_another_may_read_differently_is_refused_with_the_reason(client, request_, reason):
+    client.send(request_, get("/v2"))
+    (reply,) = client.replies()
+    assert reply.status == 400
+    assert reply.body == b'{"error":"failed to read the HTTP request: %b"}' % reason.encode()
     assert client.is_closed
 
 

@@ -1,0 +1,45 @@
+"""The order of libstdc++'s hash table: what a C++ program printed, and what holds for all names."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference_server.core.hash_order import arranged
+
+NAMES = st.lists(st.text(max_size=24), unique=True, max_size=60).map(tuple)
+
+
+@pytest.mark.parametrize(
+    ("put_in", "listed"),
+    [
+        ("", ""),
+        ("INPUT0 INPUT1", "INPUT1 INPUT0"),
+        ("INPUT1 INPUT0", "INPUT0 INPUT1"),
+        ("input_ids attention_mask token_type_ids", "token_type_ids attention_mask input_ids"),
+        # Thirteen buckets become 29 with the fourteenth name.
+        ("a b c d e f g h i j k l m n o p", "o a b p h n d k c i f g e j l m"),
+        (
+            "start end ready corrid x y z 0 1 2 3 4 5 6",
+            "6 start end 2 ready 3 5 corrid x y z 1 0 4",
+        ),
+    ],
+)
+def test_it_is_the_order_of_the_table(put_in, listed):
+    assert arranged(tuple(put_in.split())) == tuple(listed.split())
+
+
+@given(names=NAMES)
+def test_every_name_is_listed_once(names):
+    assert sorted(arranged(names)) == sorted(names)
+
+
+@given(names=NAMES)
+def test_a_listing_can_be_gone_on_with(names):
+    """As if all had been put into one table: what is there first, then the others."""
+    half = len(names) // 2
+    assert arranged(names[half:], onto=arranged(names[:half])) == arranged(names)
+
+
+@given(names=NAMES.filter(lambda names: len(names) <= 2))
+def test_two_names_come_out_of_two_tables_as_they_went_in(names):
+    assert arranged(arranged(names)) == names
