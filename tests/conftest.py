@@ -1,6 +1,10 @@
 """What all tests share."""
 
+import atexit
 import gc
+import os
+import shutil
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +15,12 @@ settings.register_profile(
     "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tests")
+
+if "GE_RUNTIME_CACHE" not in os.environ:
+    # Of this run alone, its workers and servers among it: what executions cost is timed once for
+    # each model, and not in the folder of whoever runs the tests.
+    os.environ["GE_RUNTIME_CACHE"] = tempfile.mkdtemp(prefix="ge_runtime_tests_")
+    atexit.register(shutil.rmtree, os.environ["GE_RUNTIME_CACHE"], ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)

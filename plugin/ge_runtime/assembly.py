@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from ge_runtime import components
 from ge_runtime.batching.admission import Admission
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
+from ge_runtime.batching.live_cost import LiveCost
 from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, Partitioner
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts
@@ -32,6 +32,7 @@ from ge_runtime.memory.machine import ReadLimits, ensure_fits, host_bytes, read_
 from ge_runtime.memory.plan import Plan
 from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.executor import BatchRules, Executor, warm_up
+from ge_runtime.scheduling.kept_costs import KeptCosts, cores_of_process
 
 if TYPE_CHECKING:
     # Loaded by models that have a pool: see `_join_pool`.
@@ -47,6 +48,10 @@ class Assembly:
     gears: Gears
     admission: Admission
     partitioner: Partitioner
+    costs: LiveCost
+    """What the partitioner predicts by, corrected by what executions take."""
+    kept_costs: KeptCosts | None
+    """Where the costs are kept for the next start."""
     executors: tuple[Executor, ...]
     """One per device that config.pbtxt names."""
     backends: tuple[DeviceBackend, ...]
@@ -71,7 +76,7 @@ def assemble(
 
     See `Runtime.open`, what it raises included; then nothing stays open.
     """
-    cores = _cores()
+    cores = cores_of_process()
     config = RuntimeConfig.parse(model_config, cores=cores, derived=derived)
     components.prepare(config.device_kind)
     artifacts = find_artifacts(
@@ -102,11 +107,24 @@ def assemble(
             Executor(engine, contract, rules, *_planned_memory(engine, backend, largest, plan))
             for engine, backend in zip(engines, backends, strict=True)
         )
-        cost, costs = warm_up(executors, config, gearing.gears, rules.terms)
+        kept_costs = KeptCosts.of(
+            config,
+            artifacts,
+            rules.terms,
+            version_dir=version_dir,
+            hardware=backends[0].hardware,
+            cores=cores,
+        )
+        kept = None if kept_costs is None else kept_costs.load()
+        costs, told = warm_up(executors, config, gearing.gears, rules.terms, kept)
         # Only now: engines may allocate in their first executions, and never again.
         for backend in backends:
             backend.freeze()
         opened.pop_all()
+    if kept_costs is not None and kept is None:
+        kept_costs.save(costs)
+    elif kept_costs is not None:
+        told = f"{told}, kept in {kept_costs.path}"
     report = (
         *(f"engine {artifact.engine}, because {artifact.reason}" for artifact in artifacts),
         *experimental_notes(artifacts, config.device_kind),
@@ -115,14 +133,16 @@ def assemble(
         "memory planned:",
         *(f"  {line}" for line in plan.table() if line),
         *(f"not planned: {line}" for line in unplanned),
-        f"a launch costs: {costs}",
+        f"a launch costs: {told}",
     )
     return Assembly(
         config=config,
         contract=contract,
         gears=gearing.gears,
         admission=admission,
-        partitioner=_partitioner(config, gearing.gears, cost),
+        partitioner=_partitioner(config, gearing.gears, costs.cost),
+        costs=costs,
+        kept_costs=kept_costs,
         executors=executors,
         backends=tuple(backends),
         plan=plan,
@@ -256,10 +276,3 @@ def _planned_memory(
         table = "\n".join(plan.table())
         raise PlanFault(f"the planned memory cannot be allocated: {fault}\n{table}") from fault
     return Arena(inputs.memory, "inputs"), AnswerSlots([buffer.memory for buffer in answers])
-
-
-def _cores() -> int:
-    """The cores this process may use, which can be fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

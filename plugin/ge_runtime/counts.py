@@ -25,6 +25,13 @@ class Counts:
     """Moved by gather and scatter."""
     launches: int = 0
     launch_seconds: float = 0.0
+    """In the engine."""
+    predicted_seconds: float = 0.0
+    """That the cost model said of these executions, gathering and scattering included."""
+    measured_seconds: float = 0.0
+    """That they took, in the same sense."""
+    failed_launches: int = 0
+    """Executions that failed, which are not among the launches."""
     launch_rows: Counter[int] = field(default_factory=Counter)
     """Rows of an execution, padding left out: how many executions had so many."""
     gear_hits: Counter[str] = field(default_factory=Counter)

@@ -136,6 +136,7 @@ class Runtime:
                 [caller for verdict, caller in pairs if isinstance(verdict, Block)],
                 gears=self._parts.gears if self.config.gears else None,
                 partitioner=self._parts.partitioner,
+                costs=self._parts.costs,
                 workspace=self._workspace,
                 counts=self._counts,
                 clock=self._clock,
@@ -173,6 +174,7 @@ class Runtime:
         """Values at this moment, by the names that `adapters.metrics_exporter` has for them."""
         parts, plan = self._parts, self._parts.plan
         gauges: dict[str, float] = {
+            "cost_drift": parts.costs.drift,
             "weights_bytes": plan.weights_bytes,
             "workspace_bytes": plan.workspace_bytes,
             "io_bytes": plan.io_bytes + plan.device_io_bytes,
@@ -218,6 +220,8 @@ class Runtime:
             backend.close()
         if self._parts.pool is not None:
             self._parts.pool.leave()
+        if self._parts.kept_costs is not None and self._parts.costs.learned:
+            self._parts.kept_costs.save(self._parts.costs)
         if self.config.histogram is not None:
             self._record(self._version_dir / self.config.histogram)
 

@@ -26,6 +26,9 @@ COUNTERS: Final = {
     "copied_bytes": "Bytes moved between requests, batches and answers",
     "launches": "Executions of the graph",
     "launch_seconds": "Time in executions of the graph",
+    "predicted_seconds": "Time that the cost model predicted for launches",
+    "measured_seconds": "Time that launches took, gathering and scattering included",
+    "failed_launches": "Executions of the graph that failed",
     "gear_misses": "Requests that no gear holds",
     "workspace_waits": "Launches that had to wait for workspace",
     "workspace_wait_seconds": "Time that launches waited for workspace",
@@ -44,6 +47,7 @@ GAUGES: Final = {
     "total_bytes": "Planned for each device: everything",
     "workspace_leased_bytes": "Workspace that is leased now, of all models in the process",
     "allocations_after_freeze": "Device allocations while serving: defects, expected to be 0",
+    "cost_drift": "How many times as long launches take as when they were calibrated",
     "size_drift": "How far sizes are from those the gears were chosen for: 0 not at all, 1 wholly",
 }
 """Values at one moment, exported as ge_runtime_<name>."""

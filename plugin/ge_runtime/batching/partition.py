@@ -70,7 +70,10 @@ class RequestSizes(NamedTuple):
 
 
 class Partitioner(Protocol):
-    """How batches of requests are cut into executions."""
+    """How batches of requests are cut into executions. Safe from any thread."""
+
+    def use(self, cost: CostModel) -> None:
+        """Predict by another cost model from now on, a plan in the making perhaps by both."""
 
     def plan(self, requests: RequestSizes) -> list[Execution]:
         """The executions that a batch becomes, in the order to run them; each request is in one."""
@@ -80,7 +83,7 @@ class Partitioner(Protocol):
 
 
 class BatchPartitioner:
-    """Cuts batches into the executions of least predicted time. Immutable; safe from any thread."""
+    """Cuts batches into the executions of least predicted time."""
 
     def __init__(
         self, gears: Gears, cost: CostModel, capacity: int, equal: Collection[str] = ()
@@ -90,6 +93,9 @@ class BatchPartitioner:
         self._cost = cost
         self._capacity = capacity
         self._equal = tuple(equal)
+
+    def use(self, cost: CostModel) -> None:
+        self._cost = cost
 
     def plan(self, requests: RequestSizes) -> list[Execution]:
         """The executions that a batch becomes, in the order to run them; each request is in one.
@@ -190,7 +196,11 @@ class BatchPartitioner:
                 largest[axis] = np.maximum.accumulate(within, axis=2, out=within)
         fitted = self._gears.fit_many(rows, largest)
         seconds = self._cost.seconds_many(fitted.rows, fitted.extents)
-        np.copyto(seconds, np.inf, where=~(fitted.held & (rows <= self._capacity)))
+        held = fitted.held
+        if ends[0, -1] > self._capacity:  # of all requests together
+            held = held & (rows <= self._capacity)
+        if not held.all():
+            np.copyto(seconds, np.inf, where=~held)
         return seconds
 
     def _padded(self, axes: Iterable[str]) -> list[str]:
@@ -295,6 +305,9 @@ class InOrderPartitioner:
         self._partitioner = partitioner
         self._gears = gears
         self._equal = tuple(equal)
+
+    def use(self, cost: CostModel) -> None:
+        self._partitioner.use(cost)
 
     def plan(self, requests: RequestSizes) -> list[Execution]:
         everyone = range(len(requests.rows))

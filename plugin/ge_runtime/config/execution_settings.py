@@ -9,7 +9,10 @@
   `encoder, classifier` for encoder.onnx and classifier.onnx. Default: the one artifact.
 - `cost`: `calibrate` (default: timed at load), or what an execution costs: `launch_us=120,
   element_ns=35.2, element2_ns=0.01`, all three, for an execution, for an element of a row and for
-  a squared element of a row.
+  a squared element of a row; and `growth_ns=2`, if rows grow dearer with their number, for an
+  element of a row and root of the rows.
+- `cost_cache`: where what was timed is kept for the next start: `auto` (default: the user's cache
+  folder), `off`, or a folder, which is inside the version folder if it is relative.
 - `oversize`: what becomes of a request that no gear holds: `error` (default) refuses it,
   `fallback` executes it alone at its own size.
 - `histogram`: where the sizes of requests are recorded, a path inside the version folder.
@@ -35,7 +38,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 from ge_runtime import components
 from ge_runtime.config.npu_ge import NPU, read_device_ids
@@ -52,6 +55,17 @@ _EXAMPLES: Final = {"cpu": "cpu", "cuda": "GPUs, e.g. cuda:0", NPU: "cards, e.g.
 _STAGE_NAME: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 _COSTS: Final = {"launch_us": 1e-6, "element_ns": 1e-9, "element2_ns": 1e-9}
 """Part of a cost: its unit in seconds."""
+_GROWTH: Final = {"growth_ns": 1e-9}
+"""The same of the part that may be left out."""
+
+
+class GivenCost(NamedTuple):
+    """What config.pbtxt says of the cost of executions, in seconds."""
+
+    launch_s: float
+    element_s: float
+    element2_s: float
+    growth_s: float = 0.0
 
 
 def read_engine(parameters: Parameters, devices: Sequence[str], errors: ConfigErrors) -> str:
@@ -122,17 +136,20 @@ def read_stages(parameters: Parameters, errors: ConfigErrors) -> tuple[str, ...]
     return stages
 
 
-def read_cost(parameters: Parameters, errors: ConfigErrors) -> tuple[float, float, float] | None:
-    """Seconds of an execution, an element of a row, a squared element; None: to be timed."""
+def read_cost(parameters: Parameters, errors: ConfigErrors) -> GivenCost | None:
+    """What an execution costs; None: to be timed."""
     text = parameters.settings.get("cost", "calibrate")
     if text == "calibrate":
         return None
-    given = [part.partition("=") for part in split_names(text)]
-    if sorted(name.strip() for name, _, _ in given) == sorted(_COSTS):
-        costs = {name.strip(): _seconds(number, _COSTS[name.strip()]) for name, _, number in given}
+    units = _COSTS | _GROWTH
+    parts = [part.partition("=") for part in split_names(text)]
+    given = [(name.strip(), number) for name, _, number in parts]
+    names = {name for name, _ in given}
+    if len(names) == len(given) and _COSTS.keys() <= names <= units.keys():
+        costs = {name: _seconds(number, units[name]) for name, number in given}
         # What is no number is nan, which fails every comparison.
         if all(0 <= cost < math.inf for cost in costs.values()):
-            return costs["launch_us"], costs["element_ns"], costs["element2_ns"]
+            return GivenCost(*(costs.get(name, 0.0) for name in units))
     expected = "'calibrate', or numbers of at least 0 as in 'launch_us=120, element_ns=35.2, "
     errors.add("parameter 'cost'", f"'{text}'", expected + "element2_ns=0.01'")
     return None
@@ -166,6 +183,16 @@ def read_histogram(parameters: Parameters, errors: ConfigErrors) -> str | None:
         expected = "a path inside the version folder, e.g. histogram.json"
         errors.add("parameter 'histogram'", f"'{text}'", expected)
     return str(path)
+
+
+def read_cost_cache(parameters: Parameters, errors: ConfigErrors) -> str:
+    """Where costs are kept: "auto", "off", or a folder, inside the version folder if relative."""
+    text = parameters.settings.get("cost_cache", "auto")
+    path = PurePosixPath(text)
+    if not path.name or ".." in path.parts:
+        expected = "auto, off, a folder, or one inside the version folder, e.g. costs"
+        errors.add("parameter 'cost_cache'", f"'{text}'", expected)
+    return text
 
 
 def read_pool_bytes(parameters: Parameters, errors: ConfigErrors, *, engine: str) -> int | None:

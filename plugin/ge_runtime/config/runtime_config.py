@@ -12,10 +12,12 @@ from itertools import chain
 
 from ge_runtime.config.axis_sizes import AxisSizes
 from ge_runtime.config.execution_settings import (
+    GivenCost,
     ServiceShare,
     kind_of,
     read_choice,
     read_cost,
+    read_cost_cache,
     read_devices,
     read_engine,
     read_histogram,
@@ -110,8 +112,10 @@ class RuntimeConfig:
     """"error" or "fallback": what becomes of a request that no gear holds."""
     packing: str | None
     """The axis along which rows are joined instead of padded."""
-    cost: tuple[float, float, float] | None
-    """Seconds of an execution, an element of a row, a squared element; None: to be timed."""
+    cost: GivenCost | None
+    """What an execution costs; None: to be timed."""
+    cost_cache: str
+    """Where what was timed is kept: "auto", "off", or a folder, relative to the version folder."""
     intra_op_threads: int
     devices: tuple[str, ...]
     """Of one kind, one engine and executor each; a device may be there several times."""
@@ -250,6 +254,7 @@ def _read(
         oversize=oversize,
         packing=packing,
         cost=read_cost(parameters, errors),
+        cost_cache=read_cost_cache(parameters, errors),
         intra_op_threads=read_threads(parameters, errors, share=share),
         devices=devices,
         service_share=read_service_share(parameters, errors),

@@ -59,6 +59,7 @@ _SETTINGS: Final = (
     "devices",
     "stages",
     "cost",
+    "cost_cache",
     "oversize",
     "packing",
     "rows",

@@ -19,9 +19,11 @@ from typing import Final
 import numpy as np
 
 from ge_runtime.batching.admission import Block
-from ge_runtime.batching.cost import CostModel, calibrate
+from ge_runtime.batching.calibration import Sample, calibrate
+from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.groups import reason_of
+from ge_runtime.batching.live_cost import LiveCost
 from ge_runtime.batching.packing import unpack
 from ge_runtime.batching.ragged import Layout, scatter
 from ge_runtime.config import PaddingRule, RuntimeConfig
@@ -49,6 +51,8 @@ class BatchRules:
     """The distinct tuples of axes among the requests' tensors that the graph is fed."""
     padding: Mapping[str, PaddingRule]
     """Every axis: whether sizes along it may differ within one execution."""
+    computes_here: bool
+    """Whether this process computes the executions, and no device or device service."""
 
     @classmethod
     def of(cls, config: RuntimeConfig, contract: Contract) -> BatchRules:
@@ -56,7 +60,8 @@ class BatchRules:
         fed = {feed.spec.name for feed in contract.feeds}
         axes = (spec.axes for spec in config.sources if spec.name in fed)
         terms = tuple(dict.fromkeys(own for own in axes if own))
-        return cls(config.batched, config.packing, terms, config.padding)
+        here = config.device_kind == "cpu" and config.service_share is None
+        return cls(config.batched, config.packing, terms, config.padding, here)
 
 
 class Executor:
@@ -108,6 +113,24 @@ class Executor:
         the block's own sizes, in memory that is not written again while they are in use.
         Raises what the engine raises; then the blocks can be executed again.
         """
+        answers, counts, sample = self.measure(blocks, gear)
+        # Never beyond the CPU time: what is more, others had the cores.
+        counts.measured_seconds = min(sample.wall_s, sample.cpu_s or sample.wall_s)
+        return answers, counts
+
+    def measure(
+        self, blocks: Sequence[Block], gear: Gear
+    ) -> tuple[list[dict[str, Array]], Counts, Sample]:
+        """`execute`, and what it took, gathering and scattering included."""
+        here = self._rules.computes_here
+        wall_s, cpu_s = time.perf_counter(), time.process_time() if here else 0.0
+        answers, counts = self._execute(blocks, gear)
+        wall_s = time.perf_counter() - wall_s
+        return answers, counts, Sample(wall_s, time.process_time() - cpu_s if here else None)
+
+    def _execute(
+        self, blocks: Sequence[Block], gear: Gear
+    ) -> tuple[list[dict[str, Array]], Counts]:
         rules = self._rules
         # Along a packed axis a batch is as large as its rows together, whatever the gear.
         extents = {axis: size for axis, size in gear.extents.items() if axis != rules.packing}
@@ -251,30 +274,37 @@ def warm_up(
     config: RuntimeConfig,
     gears: Gears,
     terms: tuple[tuple[str, ...], ...],
-) -> tuple[CostModel, str]:
+    kept: LiveCost | None = None,
+) -> tuple[LiveCost, str]:
     """Execute every gear once on each executor; what executions cost, and that in words.
 
-    Where sizes are free there is no end of gears, and the smallest execution has to do. Rows are
-    of zeros. Raises ArtifactFault if the graph cannot execute them.
+    kept: what an earlier start learned; then nothing is timed. Where sizes are free there is no end
+    of gears, and the smallest execution has to do. Rows are of zeros. Raises ArtifactFault if the
+    graph cannot execute them.
     """
     first, *others = executors
     try:
         if config.warmup == "gears":
             _prepare(first, config, gears)
-        if config.cost is None:
+        if config.cost is not None:
+            given = CostModel(*config.cost[:3], terms, config.cost.growth_s)
+            costs, told = LiveCost(given), f"{given}, given by config.pbtxt"
+        elif kept is not None:
+            costs, told = kept, str(kept.cost)
+        else:
             calibration = calibrate(
                 lambda gear: _execute(first, config, gear), gears, terms, budget_s=CALIBRATION_S
             )
-            cost, told = calibration.cost, str(calibration)
-        else:
-            cost = CostModel(*config.cost, terms)
-            told = f"{cost}, given by config.pbtxt"
+            # Packed batches keep their order whatever they cost, and are no multiple of a row.
+            learns = config.packing is None
+            costs = LiveCost(calibration.cost, calibration.evidence if learns else None)
+            told = str(calibration)
         if config.warmup == "gears":
             for executor in others:
                 _prepare(executor, config, gears)
     except (EngineFault, OutOfMemory) as fault:
         raise ArtifactFault(f"the graph fails when it is warmed up: {fault}") from fault
-    return cost, told
+    return costs, told
 
 
 def _prepare(executor: Executor, config: RuntimeConfig, gears: Gears) -> None:
@@ -282,12 +312,9 @@ def _prepare(executor: Executor, config: RuntimeConfig, gears: Gears) -> None:
         _execute(executor, config, gear)
 
 
-def _execute(executor: Executor, config: RuntimeConfig, gear: Gear) -> float:
-    """Seconds that a full execution takes, gather and scatter included."""
-    block = _blank(config, gear)
-    start = time.perf_counter()
-    executor.execute([block], gear)
-    return time.perf_counter() - start
+def _execute(executor: Executor, config: RuntimeConfig, gear: Gear) -> Sample:
+    """What a full execution takes, gather and scatter included."""
+    return executor.measure([_blank(config, gear)], gear)[2]
 
 
 def _blank(config: RuntimeConfig, gear: Gear) -> Block:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.gears import Gear, Gears
+from ge_runtime.batching.live_cost import LiveCost
 from ge_runtime.batching.partition import Execution, Partitioner, RequestSizes
 from ge_runtime.clock import Clock
 from ge_runtime.counts import Counts, SharedCounts
@@ -98,6 +99,7 @@ class RequestBatch:
         *,
         gears: Gears | None,
         partitioner: Partitioner,
+        costs: LiveCost,
         workspace: PooledWorkspace | None,
         counts: SharedCounts,
         clock: Clock,
@@ -105,7 +107,7 @@ class RequestBatch:
         """callers: of each block.
 
         gears: the declared ones, whose hits and misses are counted; None if there are none.
-        workspace: None where engines allocate what they need.
+        costs: learns what executions take. workspace: None where engines allocate what they need.
         """
         self._answers: list[Answer | None] = [None] * len(blocks)
         self._blocks = blocks
@@ -113,6 +115,7 @@ class RequestBatch:
         self._sizes = _sizes_of(blocks, callers, clock)
         self._gears = gears
         self._partitioner = partitioner
+        self._costs = costs
         self._workspace = workspace
         self._counts = counts
         self._clock = clock
@@ -163,13 +166,23 @@ class RequestBatch:
     def _execute(
         self, members: Sequence[int], execution: Execution, executor: Executor
     ) -> list[dict[str, Array]]:
-        gear = execution.gear
+        gear, predicted = execution.gear, execution.seconds
         if len(members) < len(execution.members):
-            own = self._partitioner.execution_of(members, self._sizes).gear
+            own = self._partitioner.execution_of(members, self._sizes)
             # The workspace is leased for the whole execution: a gear of fewer rows that are longer
             # could need more of it.
-            gear = own if _holds(gear, own) else gear
-        answers, counts = executor.execute([self._blocks[member] for member in members], gear)
+            if _holds(gear, own.gear):
+                gear, predicted = own.gear, own.seconds
+        try:
+            answers, counts = executor.execute([self._blocks[member] for member in members], gear)
+        except Abandoned:  # while they waited for the device
+            raise
+        except Exception:
+            self._counts.add(Counts(failed_launches=1))
+            raise
+        counts.predicted_seconds = predicted
+        if self._costs.observe(gear.rows, gear.extents, counts.measured_seconds):
+            self._partitioner.use(self._costs.cost)
         if self._gears is not None:
             if label := self._gears.label(gear):
                 counts.gear_hits[label] += 1

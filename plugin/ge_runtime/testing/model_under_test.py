@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from ge_runtime.assembly import Assembly, assemble
+from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.groups import equal_groups
 from ge_runtime.batching.partition import Execution, Partitioner, RequestSizes
@@ -149,6 +150,9 @@ class ForcedPartitioner:
         """None: the model's own partitioner decides."""
         self.groups: Groups = ()
         """Of the last batch, in order of execution."""
+
+    def use(self, cost: CostModel) -> None:
+        self._partitioner.use(cost)
 
     def plan(self, requests: RequestSizes) -> list[Execution]:
         rows, sizes = requests.rows, requests.sizes

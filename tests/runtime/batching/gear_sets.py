@@ -43,4 +43,5 @@ def costs(*terms):
     launch = st.integers(0, 100).map(lambda units: units * 1e-3)
     element = st.integers(0, 4).map(lambda units: units * 0.5e-3)
     element2 = st.integers(0, 4).map(lambda units: units * 0.05e-3)
-    return st.builds(CostModel, launch, element, element2, st.just(terms))
+    growth = st.integers(0, 4).map(lambda units: units * 0.2e-3)
+    return st.builds(CostModel, launch, element, element2, st.just(terms), growth)

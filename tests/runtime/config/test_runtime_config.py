@@ -51,6 +51,7 @@ def test_encoder_configuration_is_read_whole():
         oversize="error",
         packing=None,
         cost=None,
+        cost_cache="auto",
         intra_op_threads=2,
         devices=("cpu",),
         stages=(),
@@ -191,9 +192,9 @@ def with_input(**changes):
         (
             encoder_config({"engin": "torch"}),
             "parameter 'engin': found no such parameter, expected one of: engine, "
-            "intra_op_threads, devices, stages, cost, oversize, packing, rows, histogram, warmup, "
-            "workspace_pool_mib, placement, service_weight, service_priority, device_ids, "
-            "device_exec_blocks, static_model, "
+            "intra_op_threads, devices, stages, cost, cost_cache, oversize, packing, rows, "
+            "histogram, warmup, workspace_pool_mib, placement, service_weight, service_priority, "
+            "device_ids, device_exec_blocks, static_model, "
             "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, axis_length.<axis>, "
             "gears.<axes>, mask.<graph input>, lengths.<graph input>, positions.<graph input>, "
             "offsets.<graph input>, constant.<graph input>, pad.<input>, padding.<axis>, "

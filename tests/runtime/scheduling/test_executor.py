@@ -62,7 +62,7 @@ def executor_of(slots):
     """A function: engine -> an executor with it; all executors share the slots."""
 
     def executor_of(engine, outputs=(Y,)):
-        rules = BatchRules(batched=True, packing=None, terms=(), padding={})
+        rules = BatchRules(True, None, terms=(), padding={}, computes_here=True)
         contract = Contract((Joined(X, np.uint8(0)),), outputs)
         inputs = Arena(np.zeros(SLOT_BYTES, np.uint8), "inputs")
         return Executor(engine, contract, rules, inputs=inputs, answers=slots)
@@ -149,7 +149,7 @@ def test_every_batch_of_a_batch_gets_a_slot_that_holds_its_answers(request_batch
     executor = Executor(
         Engine(),
         Contract((Joined(x, np.uint8(0)),), (y,)),
-        BatchRules(True, packing, (("n",),), {"n": PaddingRule.MASKED}),
+        BatchRules(True, packing, (("n",),), {"n": PaddingRule.MASKED}, True),
         inputs=Arena(np.zeros(2048, np.uint8), "inputs"),
         answers=AnswerSlots([np.zeros(2560, np.uint8) for _ in range(3)]),
     )
@@ -184,7 +184,7 @@ def test_it_is_counted_why_requests_share_an_execution(rule, sizes, reasons):
     executor = Executor(
         Engine(),
         Contract((Joined(x, np.uint8(0)),), (y,)),
-        BatchRules(True, None, (("n",),), {"n": rule}),
+        BatchRules(True, None, (("n",),), {"n": rule}, True),
         inputs=Arena(np.zeros(2048, np.uint8), "inputs"),
         answers=AnswerSlots([np.zeros(2560, np.uint8)]),
     )

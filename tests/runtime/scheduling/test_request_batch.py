@@ -9,6 +9,7 @@ import pytest
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gears
+from ge_runtime.batching.live_cost import LiveCost
 from ge_runtime.batching.partition import BatchPartitioner
 from ge_runtime.counts import Counts, SharedCounts
 from ge_runtime.errors import (
@@ -43,7 +44,9 @@ class Executor:
     def execute(self, blocks, gear):
         self.gears.append(gear)
         self.fail([block.sizes["tokens"] for block in blocks])
-        return [{"size": block.sizes["tokens"]} for block in blocks], Counts(launches=1)
+        return [{"size": block.sizes["tokens"]} for block in blocks], Counts(
+            launches=1, measured_seconds=0.25
+        )
 
 
 class Leases:
@@ -69,7 +72,9 @@ def clock():
 def execute(clock):
     """A function: sizes, an executor, and more of the batch -> the answers, what was counted."""
 
-    def execute(tokens, executor, *, callers=None, gears=None, workspace=None, capacity=16):
+    def execute(
+        tokens, executor, *, callers=None, gears=None, workspace=None, capacity=16, costs=None
+    ):
         shared = SharedCounts()
         sizes = [size if isinstance(size, dict) else {"tokens": size} for size in tokens]
         request_batch = RequestBatch(
@@ -77,6 +82,7 @@ def execute(clock):
             callers or [ANONYMOUS_CALLER] * len(tokens),
             gears=gears,
             partitioner=BatchPartitioner(gears or FREE, COST, capacity),
+            costs=costs or LiveCost(COST),
             workspace=workspace,
             counts=shared,
             clock=clock,
@@ -100,6 +106,34 @@ def test_each_request_is_answered_in_order(execute):
     answers, counts = execute([3, 1, 2], Executor())
     assert [answer["size"] for answer in answers] == [3, 1, 2]
     assert counts.launches == 1
+
+
+def test_predicted_and_failed_executions_are_counted(execute):
+    counts = execute([3, 1, 2], Executor())[1]
+    assert counts.predicted_seconds == COST.seconds(3, {"tokens": 3})
+    assert counts.failed_launches == 0
+    counts = execute([5, 7], Executor(fail_if(7)))[1]
+    # Together, and then the one to blame alone.
+    assert (counts.launches, counts.failed_launches, counts.isolations) == (1, 2, 2)
+    assert counts.predicted_seconds == COST.seconds(1, {"tokens": 5})
+    assert execute([7], Executor(fail_if(7, ValueError)))[1].failed_launches == 1
+
+
+def test_a_caller_who_left_while_the_device_was_busy_is_no_failed_execution(execute):
+    counts = execute([7], Executor(fail_if(7, Cancelled)))[1]
+    assert (counts.failed_launches, counts.departed) == (0, 1)
+
+
+def test_costs_learn_what_executions_take(execute):
+    seen = []
+
+    class Learning(LiveCost):
+        def observe(self, rows, extents, seconds):
+            seen.append((rows, dict(extents), seconds))
+            return False
+
+    execute([3, 1], Executor(), costs=Learning(COST))
+    assert seen == [(2, {"tokens": 3}, 0.25)]
 
 
 def test_a_defect_in_one_execution_is_the_answer_of_its_requests_alone(execute, caplog):

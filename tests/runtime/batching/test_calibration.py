@@ -1,0 +1,268 @@
+"""Calibration: what is timed, what follows from the times, and when it is not believed."""
+
+import math
+from itertools import cycle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ge_runtime.batching.calibration import (
+    BELIEVED_WEIGHT,
+    DISBELIEVED_WEIGHT,
+    ROUNDS,
+    Sample,
+    calibrate,
+)
+from ge_runtime.batching.cost import LAUNCH_FLOOR_S, CostModel
+from ge_runtime.batching.gears import ROWS, Gear, Gears
+from ge_runtime.batching.partition import BatchPartitioner, RequestSizes
+from ge_runtime.errors import EngineFault
+
+TOKENS = (("tokens",),)
+FREE = Gears(("tokens",), {"tokens": 512}, 64, {})
+
+
+class Engine:
+    """Executions that take what `seconds` says, and a record of them."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+        self.sizes = []
+
+    def execute(self, gear):
+        self.sizes.append(gear)
+        return Sample(self.seconds(gear))
+
+
+def engine_of(cost):
+    return Engine(lambda gear: cost.seconds(gear.rows, gear.extents))
+
+
+def coefficients(cost):
+    return (cost.launch_s, cost.element_s, cost.element2_s, cost.growth_s)
+
+
+@pytest.mark.brute_force
+@given(
+    st.floats(LAUNCH_FLOOR_S, 1e-2),
+    st.just(0.0) | st.floats(1e-7, 1e-3),
+    st.just(0.0) | st.floats(1e-10, 1e-6),
+    st.just(0.0) | st.floats(1e-7, 1e-3),
+)
+def test_an_engine_that_follows_the_model_is_found_out(launch_s, element_s, element2_s, growth_s):
+    true = CostModel(launch_s, element_s, element2_s, TOKENS, growth_s)
+    found = calibrate(engine_of(true).execute, FREE, TOKENS, budget_s=math.inf).cost
+    for rows, tokens in ((1, 1), (1, 512), (64, 1), (64, 512), (7, 100)):
+        expected = true.seconds(rows, {"tokens": tokens})
+        assert found.seconds(rows, {"tokens": tokens}) == pytest.approx(expected, rel=1e-5)
+
+
+@given(st.floats(0.01, 10), st.floats(1e-6, 1e-2), st.floats(1e-9, 1e-4), st.floats(1e-6, 1e-2))
+def test_no_execution_after_the_first_exceeds_the_budget(budget_s, element_s, element2_s, growth_s):
+    cost = CostModel(1e-3, element_s, element2_s, TOKENS, growth_s)
+    engine = engine_of(cost)
+    calibrate(engine.execute, FREE, TOKENS, budget_s=budget_s)
+    warm_up, *counted = (cost.seconds(gear.rows, gear.extents) for gear in engine.sizes)
+    assert sum(counted) <= max(budget_s, warm_up)
+
+
+@pytest.mark.brute_force
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.none() | st.floats(0, 2)), min_size=1),
+    st.floats(0.1, 20),
+)
+def test_whatever_the_clocks_say_coefficients_are_finite_and_a_launch_costs(times, budget_s):
+    left = cycle(times)
+    found = calibrate(lambda gear: Sample(*next(left)), FREE, TOKENS, budget_s=budget_s).cost
+    assert all(0 <= value < math.inf for value in coefficients(found))
+    assert found.launch_s >= LAUNCH_FLOOR_S
+
+
+def test_no_execution_takes_a_large_part_of_the_budget_where_there_are_others():
+    cost = CostModel(1e-3, 85e-6, 55e-9, TOKENS)  # an encoder of 6 layers on 2 cores
+    engine = engine_of(cost)
+    calibration = calibrate(engine.execute, FREE, TOKENS, budget_s=0.5)
+    assert max(cost.seconds(gear.rows, gear.extents) for gear in engine.sizes) < 0.5 / 8
+    assert coefficients(calibration.cost) == pytest.approx(coefficients(cost), rel=1e-4)
+
+
+def test_few_and_many_rows_short_and_long_are_timed_when_there_is_time():
+    engine = engine_of(CostModel(1e-4, 1e-7, 0.0, TOKENS))
+    calibrate(engine.execute, FREE, TOKENS, budget_s=10)
+    corners = [(1, 16), (64, 16), (1, 512), (64, 512)]
+    assert all(Gear(rows, {"tokens": tokens}) in engine.sizes for rows, tokens in corners)
+
+
+def test_sizes_take_turns():
+    engine = engine_of(CostModel(1e-4, 1e-7, 0.0, TOKENS))
+    calibrate(engine.execute, FREE, TOKENS, budget_s=10)
+    warm_up, *counted = engine.sizes
+    one_round = counted[: len(counted) // ROUNDS]
+    assert warm_up == one_round[0]
+    assert counted == one_round * ROUNDS
+    assert all(one_round.count(gear) == 1 for gear in one_round)
+
+
+def test_the_first_execution_of_a_size_counts_only_if_there_is_no_other():
+    runs = {}
+
+    def execute(gear):
+        nth = runs[str(gear)] = runs.get(str(gear), 0) + 1
+        return Sample(99.0 if len(runs) == 1 and nth == 1 else 5e-3 if nth == 1 else 1e-3)
+
+    calibration = calibrate(execute, FREE, TOKENS, budget_s=9.0)
+    assert {timing.seconds for timing in calibration.timings} == {1e-3}
+    runs.clear()
+    calibration = calibrate(execute, FREE, TOKENS, budget_s=0.1)
+    assert {timing.seconds for timing in calibration.timings} == {1e-3, 5e-3}
+
+
+def test_declared_gears_are_what_is_timed():
+    table = {(ROWS, "tokens"): [(2, 512), (8, 64), (32, 16), (1, 16)]}
+    gears = Gears(("tokens",), {"tokens": 512}, 32, table)
+    engine = engine_of(CostModel(1e-4, 1e-6, 1e-9, TOKENS))
+    calibration = calibrate(engine.execute, gears, TOKENS, budget_s=1.0)
+    assert sorted(timing.gear.rows for timing in calibration.timings) == [1, 2, 8, 32]
+    assert all(gear in gears.every() for gear in engine.sizes)
+    assert coefficients(calibration.cost) == pytest.approx((1e-4, 1e-6, 1e-9, 0.0), abs=1e-12)
+
+
+def test_free_rows_are_timed_at_declared_extents():
+    gears = Gears(("tokens",), {"tokens": 512}, 64, {("tokens",): [(40,), (512,)]})
+    engine = engine_of(CostModel(1e-4, 1e-7, 0.0, TOKENS))
+    timings = calibrate(engine.execute, gears, TOKENS, budget_s=10).timings
+    timed = [(timing.gear.rows, timing.gear.extents["tokens"]) for timing in timings]
+    rows = (1, 2, 4, 8, 16, 32, 64)
+    assert sorted(timed) == [(n, tokens) for n in rows for tokens in (40, 512)]
+
+
+def test_of_very_many_gears_a_spread_is_timed():
+    tables = {(ROWS,): [(n,) for n in range(1, 33)], ("tokens",): [(n,) for n in range(1, 33)]}
+    gears = Gears(("tokens",), {"tokens": 32}, 32, tables)
+    engine = engine_of(CostModel(1e-4, 1e-7, 1e-9, TOKENS))
+    timings = calibrate(engine.execute, gears, TOKENS, budget_s=10).timings
+    assert len(timings) == 48
+    assert (timings[0].gear, timings[-1].gear) == (gears.every()[0], gears.every()[-1])
+
+
+def test_a_model_without_axes_has_a_cost_per_row():
+    engine = Engine(lambda gear: 1e-3 + gear.rows * 1e-4)
+    found = calibrate(engine.execute, Gears((), {}, 64, {}), (), budget_s=1.0).cost
+    assert found.seconds(10, {}) == pytest.approx(2e-3)
+
+
+def test_the_only_size_is_divided_between_launch_and_elements():
+    gears = Gears(("tokens",), {"tokens": 64}, 8, {(ROWS, "tokens"): [(8, 64)]})
+    calibration = calibrate(lambda gear: Sample(1.024), gears, TOKENS, budget_s=9.0)
+    assert coefficients(calibration.cost) == pytest.approx((0.512, 0.001, 0.0, 0.0))
+    assert not calibration.doubt
+
+
+def test_a_clock_that_stands_still_gives_the_floor():
+    found = calibrate(lambda gear: Sample(0.0, 0.0), FREE, TOKENS, budget_s=1.0).cost
+    assert found.launch_s == LAUNCH_FLOOR_S
+    assert found.seconds(64, {"tokens": 512}) < 2 * LAUNCH_FLOOR_S
+
+
+def test_a_size_that_the_engine_cannot_execute_is_left_out():
+    cost = CostModel(1e-3, 1e-6, 0.0, TOKENS)
+
+    def seconds(gear):
+        if gear.extents["tokens"] < 64:
+            raise EngineFault("kernel larger than input")
+        return cost.seconds(gear.rows, gear.extents)
+
+    engine = Engine(seconds)
+    calibration = calibrate(engine.execute, FREE, TOKENS, budget_s=9.0)
+    assert coefficients(calibration.cost) == pytest.approx(coefficients(cost), abs=1e-12)
+    assert {gear.extents["tokens"] for gear, _ in calibration.failures} == {16, 32}
+    assert len(calibration.failures) == 2 * 7  # each size once
+    assert "; 1 row(s), tokens 16 left out: kernel larger than input" in str(calibration)
+
+
+def test_an_engine_that_executes_nothing_is_a_fault():
+    def execute(gear):
+        raise EngineFault(f"no kernel for {gear}")
+
+    with pytest.raises(EngineFault, match="no kernel"):
+        calibrate(execute, FREE, TOKENS, budget_s=1.0)
+
+
+def test_a_calibration_is_told_in_one_line():
+    gears = Gears(("tokens",), {"tokens": 64}, 8, {(ROWS,): [(1,), (8,)], ("tokens",): [(64,)]})
+    cost = CostModel(1e-3, 1e-5, 0.0, TOKENS)
+    calibration = calibrate(engine_of(cost).execute, gears, TOKENS, budget_s=1.0)
+    assert str(calibration) == (
+        "launch 1000 us, element 1e+04 ns, squared element 0 ns, from executions of 2 size(s)"
+    )
+    assert calibration.evidence.weight == pytest.approx(BELIEVED_WEIGHT)
+
+
+# -- clocks that others disturb ----------------------------------------------------------------
+
+
+def noisy(cost, factors):
+    """Executions whose wall clock is `factors` as long, in turns, with two threads at work."""
+    left = cycle(factors)
+
+    def execute(gear):
+        seconds = cost.seconds(gear.rows, gear.extents)
+        return Sample(seconds * next(left), 2 * seconds)
+
+    return execute
+
+
+def test_cpu_time_counts_where_the_wall_clock_scatters_more():
+    cost = CostModel(1e-3, 1e-6, 0.0, TOKENS, 1e-7)
+    execute = noisy(cost, [1.0, 3.0, 1.2, 1.0, 7.0, 2.0, 1.1])
+    found = calibrate(execute, FREE, TOKENS, budget_s=1.0).cost
+    # In units of the wall clock's lower quartile.
+    ratio = found.seconds(1, {"tokens": 1}) / cost.seconds(1, {"tokens": 1})
+    assert 1.0 <= ratio <= 2.0
+    assert coefficients(found) == pytest.approx(coefficients(cost.scaled(ratio)), rel=1e-3)
+
+
+def test_the_wall_clock_counts_where_threads_do_not_share_the_work():
+    """One row on one thread, more rows on two: CPU time does not see the difference."""
+    alone, shared = CostModel(0.0, 2e-5, 0.0, TOKENS), CostModel(0.0, 1e-5, 0.0, TOKENS)
+
+    def execute(gear):
+        cpu_s = alone.seconds(gear.rows, gear.extents)
+        wall = alone if gear.rows == 1 else shared
+        return Sample(1e-4 + wall.seconds(gear.rows, gear.extents), 2e-4 + cpu_s)
+
+    cost = calibrate(execute, FREE, TOKENS, budget_s=5.0).cost
+    plan = BatchPartitioner(FREE, cost, 64).plan(RequestSizes([1] * 8, {"tokens": [16] * 8}))
+    assert [len(execution.members) for execution in plan] == [8]
+
+
+def test_an_engine_that_waits_is_timed_by_the_wall_clock():
+    cost = CostModel(1e-3, 1e-6, 0.0, TOKENS)
+
+    def execute(gear):
+        return Sample(cost.seconds(gear.rows, gear.extents), 1e-5)
+
+    found = calibrate(execute, FREE, TOKENS, budget_s=1.0).cost
+    assert coefficients(found) == pytest.approx(coefficients(cost), abs=1e-12)
+
+
+def plan_of(cost):
+    sizes = {"tokens": [64, 64, 64, 65, 66, 128, 500, 501]}
+    plan = BatchPartitioner(FREE, cost, 64).plan(RequestSizes([1] * 8, sizes))
+    return sorted(execution.members for execution in plan)
+
+
+def test_samples_that_no_model_explains_are_not_believed_and_requests_run_alone():
+    left = cycle([1e-3, 40e-3, 2e-3, 9e-3, 90e-3, 1e-3, 5e-3])
+    calibration = calibrate(lambda gear: Sample(next(left)), FREE, TOKENS, budget_s=3.0)
+    assert "around any model" in calibration.doubt
+    assert "; not believed, because samples scatter by " in str(calibration)
+    assert calibration.evidence.weight == pytest.approx(DISBELIEVED_WEIGHT)
+    assert plan_of(calibration.cost) == [(n,) for n in range(8)]
+
+
+def test_where_only_one_of_several_sizes_could_be_timed_requests_run_alone():
+    calibration = calibrate(lambda gear: Sample(2.0), FREE, TOKENS, budget_s=1.0)
+    assert calibration.doubt == "only one size could be timed"
+    assert plan_of(calibration.cost) == [(n,) for n in range(8)]

@@ -1,0 +1,152 @@
+"""Costs while serving: what executions take corrects the model, and is kept."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ge_runtime.batching.calibration import BELIEVED_WEIGHT
+from ge_runtime.batching.cost import CostModel
+from ge_runtime.batching.cost_evidence import CostEvidence
+from ge_runtime.batching.live_cost import BATCH, LiveCost
+
+TOKENS = (("tokens",),)
+CALIBRATED = CostModel(1e-3, 1e-5, 0.0, TOKENS)
+SIZES = [(rows, tokens) for rows in (1, 2, 8, 32) for tokens in (16, 64, 256)]
+
+
+def evidence_of(cost):
+    rows, tokens = zip(*SIZES, strict=True)
+    seconds = [cost.seconds(n, {"tokens": count}) for n, count in SIZES]
+    evidence = CostEvidence()
+    evidence.add(rows, tokens, seconds, weight=BELIEVED_WEIGHT / len(SIZES))
+    return evidence
+
+
+def calibrated(cost=CALIBRATED):
+    return LiveCost(cost, evidence_of(cost))
+
+
+def serve(live, cost, batches, sizes=SIZES, noise=0.0, seed=0):
+    """Executions that take what `cost` says, times noise; how often the model changed."""
+    rng = np.random.default_rng(seed)
+    changes = 0
+    for number in range(batches * BATCH):
+        rows, tokens = sizes[number % len(sizes)]
+        seconds = cost.seconds(rows, {"tokens": tokens}) * math.exp(noise * rng.normal())
+        changes += live.observe(rows, {"tokens": tokens}, seconds)
+    return changes
+
+
+def gain_of_two(cost, tokens):
+    """Two rows together, against each alone."""
+    return 2 * cost.seconds(1, {"tokens": tokens}) / cost.seconds(2, {"tokens": tokens})
+
+
+def test_a_cost_that_is_given_stays():
+    live = LiveCost(CALIBRATED)
+    assert serve(live, CALIBRATED.scaled(3), 3) == 0
+    assert live.cost is CALIBRATED
+    assert not live.learned
+    assert live.as_json() is None
+
+
+def test_the_model_is_fitted_anew_after_each_batch_of_executions():
+    live = calibrated()
+    assert serve(live, CALIBRATED, 3) == 3
+    assert live.learned
+    assert live.drift == pytest.approx(1.0)
+    for rows, tokens in SIZES:
+        expected = CALIBRATED.seconds(rows, {"tokens": tokens})
+        assert live.cost.seconds(rows, {"tokens": tokens}) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_slower_machine_is_followed_and_changes_no_comparison():
+    live = calibrated()
+    # Of all sizes only one: what is said of the others must not change against it.
+    serve(live, CALIBRATED.scaled(2.5), 12, sizes=[(32, 16)])
+    assert live.drift == pytest.approx(2.5, rel=0.05)
+    assert live.cost.seconds(32, {"tokens": 16}) == pytest.approx(
+        2.5 * CALIBRATED.seconds(32, {"tokens": 16}), rel=0.05
+    )
+    for tokens in (16, 256):
+        assert gain_of_two(live.cost, tokens) == pytest.approx(
+            gain_of_two(CALIBRATED, tokens), rel=0.1
+        )
+
+
+def test_what_batches_really_gain_is_found_out():
+    true = CostModel(1e-4, 1e-5, 0.0, TOKENS, 4e-6)
+    live = calibrated()
+    assert gain_of_two(live.cost, 16) > 1.5
+    serve(live, true, 48, noise=0.2)
+    for tokens in (16, 64, 256):
+        found, expected = gain_of_two(live.cost, tokens), gain_of_two(true, tokens)
+        assert found == pytest.approx(expected, rel=0.1)
+
+
+def test_noise_pushes_the_model_nowhere():
+    live = calibrated()
+    serve(live, CALIBRATED, 200, sizes=[(1, 16), (1, 64)], noise=0.4)
+    # Sizes that are not executed any more keep their cost beside those that are.
+    found, expected = gain_of_two(live.cost, 64), gain_of_two(CALIBRATED, 64)
+    assert found == pytest.approx(expected, rel=0.15)
+    assert 0.7 < live.cost.seconds(1, {"tokens": 64}) / CALIBRATED.seconds(1, {"tokens": 64}) < 1.4
+
+
+def test_the_same_executions_give_the_same_model():
+    models = []
+    for _ in range(2):
+        live = calibrated()
+        serve(live, CALIBRATED, 5, noise=0.3, seed=7)
+        models.append(live.cost)
+    assert models[0] == models[1]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 64), st.integers(1, 512), st.floats(0, 100)),
+        min_size=BATCH,
+        max_size=BATCH,
+    )
+)
+def test_whatever_executions_take_the_model_stays_one(executions):
+    live = calibrated()
+    for rows, tokens, seconds in executions:
+        live.observe(rows, {"tokens": tokens}, seconds)
+    cost = live.cost
+    parts = (cost.launch_s, cost.element_s, cost.element2_s, cost.growth_s)
+    assert all(0 <= part < math.inf for part in parts)
+    assert 0 < cost.seconds(64, {"tokens": 512}) < math.inf
+
+
+def test_what_was_learned_is_the_same_after_a_file():
+    live = calibrated()
+    serve(live, CostModel(1e-4, 1e-5, 0.0, TOKENS, 4e-6), 10)
+    kept = LiveCost.of_json(json.loads(json.dumps(live.as_json())), TOKENS)
+    # The speed of the machine is found out anew.
+    assert kept.drift == 1.0
+    assert kept.cost.scaled(live.drift) == live.cost
+    assert not kept.learned
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"calibration": None},
+        {"calibration": {}},
+        {"served": {"products": [[1]], "sums": [1], "weight": 1}},
+        {"calibration": {"products": "x", "sums": [1], "weight": 1}},
+        {"calibration": CostEvidence().as_json()},
+        {"served": {**CostEvidence().as_json(), "weight": math.nan}},
+        {"served": {**CostEvidence().as_json(), "sums": [-1, 0, 0, 0]}},
+        {"served": {**CostEvidence().as_json(), "sums": [math.inf, 0, 0, 0]}},
+        {"served": {**CostEvidence().as_json(), "weight": None}},
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused(changes):
+    with pytest.raises(ValueError, match="found"):
+        LiveCost.of_json({**calibrated().as_json(), **changes}, TOKENS)

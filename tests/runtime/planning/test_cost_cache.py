@@ -1,0 +1,100 @@
+"""The files that keep costs: where they are, whose they are, and that no load fails of them."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from ge_runtime.planning.cost_cache import CostFile, cache_folder, content_digest, processor
+
+SUBJECT = {"content": "abc", "cores": "2"}
+LEARNED = {"calibration": {"weight": 3.0}}
+
+
+@pytest.mark.parametrize(
+    ("setting", "environment", "folder"),
+    [
+        ("off", {"HOME": "/home/me"}, None),
+        ("auto", {}, None),
+        ("auto", {"HOME": ""}, None),
+        ("auto", {"HOME": "/home/me"}, "/home/me/.cache/ge_runtime/costs"),
+        ("auto", {"HOME": "/home/me", "XDG_CACHE_HOME": "/xdg"}, "/xdg/ge_runtime/costs"),
+        ("auto", {"XDG_CACHE_HOME": "/xdg", "GE_RUNTIME_CACHE": "/own"}, "/own/costs"),
+        ("costs", {"GE_RUNTIME_CACHE": "/own"}, "/models/m/1/costs"),
+        ("/var/costs", {"GE_RUNTIME_CACHE": "/own"}, "/var/costs"),
+    ],
+)
+def test_the_folder_is_the_users_or_the_one_that_is_named(setting, environment, folder):
+    found = cache_folder(setting, Path("/models/m/1"), environment)
+    assert found == (folder and Path(folder))
+
+
+def test_what_was_saved_is_loaded_by_the_next(tmp_path):
+    folder = tmp_path / "not" / "there"
+    CostFile(folder, "tiny", SUBJECT).save(LEARNED)
+    assert CostFile(folder, "tiny", SUBJECT).load()["calibration"] == LEARNED["calibration"]
+    CostFile(folder, "tiny", SUBJECT).save({"calibration": {"weight": 4.0}})
+    assert CostFile(folder, "tiny", SUBJECT).load()["calibration"] == {"weight": 4.0}
+    assert len(list(folder.iterdir())) == 1  # nothing is left of what was written first
+
+
+@pytest.mark.parametrize("change", [{"content": "abd"}, {"cores": "3"}, {"threads": "1"}])
+def test_another_model_or_machine_finds_nothing(tmp_path, change):
+    CostFile(tmp_path, "tiny", SUBJECT).save(LEARNED)
+    assert CostFile(tmp_path, "tiny", {**SUBJECT, **change}).load() is None
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "Expecting value"),
+        ("[]", "expected a file of format 1"),
+        (json.dumps({"format": 2, "subject": SUBJECT}), "expected a file of format 1"),
+        (json.dumps({"format": 1, "subject": {}}), "it is of another machine, model or library"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_ignored_and_named(tmp_path, caplog, content, reason):
+    file = CostFile(tmp_path, "tiny", SUBJECT)
+    file.path.write_text(content)
+    assert file.load() is None
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"tiny: ignored {file.path}: {reason}" in record.getMessage()
+
+
+def test_a_folder_that_cannot_be_written_is_no_fault(tmp_path, caplog):
+    (tmp_path / "costs").write_text("a file where the folder should be")
+    with caplog.at_level(logging.INFO):
+        CostFile(tmp_path / "costs", "tiny", SUBJECT).save(LEARNED)
+    assert "tiny: the cost of executions is not kept: " in caplog.text
+
+
+def test_a_save_that_fails_leaves_the_earlier_file(tmp_path, monkeypatch):
+    file = CostFile(tmp_path, "tiny", SUBJECT)
+    file.save(LEARNED)
+
+    def full(self, target):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "replace", full)
+    file.save({"calibration": None})
+    assert file.load()["calibration"] == LEARNED["calibration"]
+    assert [path.name for path in tmp_path.iterdir()] == [file.path.name]
+
+
+def test_content_is_told_by_what_is_in_the_files_and_their_order(tmp_path):
+    one, two, same = (tmp_path / name for name in ("one", "two", "same"))
+    one.write_bytes(b"ab")
+    two.write_bytes(b"c")
+    same.write_bytes(b"ab")
+    assert content_digest([one, two]) == content_digest([same, two])
+    others = [[two, one], [one], [one, two, two]]
+    assert content_digest([one, two]) not in map(content_digest, others)
+    two.write_bytes(b"b")
+    same.write_bytes(b"a")
+    assert content_digest([one]) != content_digest([same, two])
+
+
+def test_a_processor_has_a_name():
+    assert processor()
