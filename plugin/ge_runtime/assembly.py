@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from ge_runtime.memory.plan import Plan
 from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.executor import BatchRules, Executor, warm_up
 from ge_runtime.scheduling.kept_costs import KeptCosts, cores_of_process
+from ge_runtime.scheduling.sequences import SequenceStates
 
 if TYPE_CHECKING:
     # Loaded by models that have a pool: see `_join_pool`.
@@ -59,6 +60,8 @@ class Assembly:
     plan: Plan
     """Of each executor."""
     pool: Membership | None
+    sequences: SequenceStates | None
+    """None if the graph carries no state."""
     histogram: Histogram | None
     """The sizes recorded before, which derived gears were chosen for."""
     report: tuple[str, ...]
@@ -120,6 +123,7 @@ def assemble(
         # Only now: engines may allocate in their first executions, and never again.
         for backend in backends:
             backend.freeze()
+        sequences = _sequences(config, contract)
         opened.pop_all()
     if kept_costs is not None and kept is None:
         kept_costs.save(costs)
@@ -132,6 +136,7 @@ def assemble(
         *gearing.report,
         "memory planned:",
         *(f"  {line}" for line in plan.table() if line),
+        *([] if sequences is None else [str(sequences)]),
         *(f"not planned: {line}" for line in unplanned),
         f"a launch costs: {told}",
     )
@@ -147,6 +152,7 @@ def assemble(
         backends=tuple(backends),
         plan=plan,
         pool=pool,
+        sequences=sequences,
         histogram=gearing.histogram,
         report=tuple(f"{instance_name}: {line}" for line in report),
     )
@@ -222,7 +228,16 @@ def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
         minimums=config.axis_sizes.minimums,
         steps=config.axis_sizes.steps,
         equal=config.equal_axes,
+        ranges=config.ranges,
+        shared=config.batch_axes.without,
     )
+
+
+def _sequences(config: RuntimeConfig, contract: Contract) -> SequenceStates | None:
+    if not contract.states:
+        return None
+    specs = [replace(state.spec, name=state.source) for state in contract.states]
+    return SequenceStates(specs, config.states.kept)
 
 
 def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partitioner:

@@ -32,6 +32,7 @@ from ge_runtime.scheduling.request_batch import (
     PooledWorkspace,
     RequestBatch,
 )
+from ge_runtime.scheduling.sequences import State, with_state
 from ge_runtime.specs import ROWS, Tensors
 
 _log = logging.getLogger(__name__)
@@ -126,9 +127,12 @@ class Runtime:
         """
         callers = [ANONYMOUS_CALLER] * len(requests) if callers is None else callers
         with self._serving():
+            steps = [caller.sequence for caller in callers]
+            sequences = self._parts.sequences
+            states = [None] * len(steps) if sequences is None else sequences.find(steps)
             verdicts = [
-                self._judge(request, caller.request_id)
-                for request, caller in zip(requests, callers, strict=True)
+                self._judge(request, caller, state)
+                for request, caller, state in zip(requests, callers, states, strict=True)
             ]
             pairs = zip(verdicts, callers, strict=True)
             request_batch = RequestBatch(
@@ -150,6 +154,8 @@ class Runtime:
             )
             for executor in self._parts.executors:
                 executor.end_batch()
+            if sequences is not None:
+                sequences.end(steps)
         executed = iter(request_batch.results())
         answers = [
             next(executed) if isinstance(verdict, Block) else verdict for verdict in verdicts
@@ -238,9 +244,15 @@ class Runtime:
                 self._batches -= 1
                 self._idle.notify_all()
 
-    def _judge(self, request: Tensors, request_id: str) -> Block | RequestFault:
+    def _judge(
+        self, request: Tensors, caller: Caller, state: State | RequestFault | None
+    ) -> Block | RequestFault:
         try:
-            block = self._parts.admission.admit(request, request_id)
+            if isinstance(state, RequestFault):
+                raise state
+            block = self._parts.admission.admit(request, caller.request_id)
+            if state is not None:
+                block = with_state(block, state)
         except RequestFault as fault:
             missed = isinstance(fault, GearOverflow)
             self._counts.add(Counts(refused=1, gear_misses=missed))

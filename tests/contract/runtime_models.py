@@ -13,6 +13,7 @@ from pathlib import Path
 import onnx
 from contract import runtime_graphs
 from contract.probes import MODELS
+from runtime.support.axis_graphs import recurrent
 from runtime.support.graphs import ENCODER, PIXELS
 
 BATCH = 16
@@ -204,6 +205,26 @@ RUNTIME_MODELS = {
         ENCODER.onnx,
         MODELS / "letters.py",
     ),
+    **{
+        f"{strategy}_states": Model(
+            "max_batch_size: 4\n"
+            f"sequence_batching {{ max_sequence_idle_microseconds: 600000000 {batching} }}\n"
+            + given("x", "FP32", "3")
+            + wanted("y", "FP32", "3")
+            + parameters(f"""
+                state.state: next
+                batch_axis.state: 1
+                batch_axis.next: 1
+                range.x: -100..100
+                {COST}
+            """),
+            recurrent,
+        )
+        for strategy, batching in {
+            "direct": "direct { }",
+            "oldest": "oldest { max_candidate_sequences: 8 }",
+        }.items()
+    },
     # Faults of config.pbtxt in itself.
     "misconfigured": Model(
         "max_batch_size: 8\n"

@@ -366,6 +366,47 @@ def test_tensors_that_the_model_prepares_have_rows_of_their_own(servers):
     np.testing.assert_allclose(answer["embedding"], expected, rtol=1e-6)
 
 
+def of_sequence(model: str, value: float, sequence: object, flags: str) -> bytes:
+    """One row of three equal numbers. flags: of what the request is, "start", "end" or both."""
+    told = {f"sequence_{flag}": True for flag in flags.split()}
+    row = np.full((1, 3), value, np.float32)
+    return request(model, {"x": row}, parameters={"sequence_id": sequence, **told})
+
+
+@pytest.mark.parametrize("strategy", ["direct", "oldest"])
+def test_each_sequence_finds_the_state_it_left(servers, strategy):
+    model, answers = f"{strategy}_states", {}
+    # While one sequence is alone in a batch, `direct` fills the slots before its own up.
+    script = [
+        (1, 4, "start"),
+        (2, 10, "start"),
+        (2, 10, ""),
+        (1, 4, ""),
+        (2, 10, "end"),
+        (1, 4, "end"),
+        (1, 2, "start end"),
+        ("a", 8, "start"),
+        ("a", 8, "end"),
+    ]
+    for sequence, value, flags in script:
+        reply = same(servers, of_sequence(model, value, sequence, flags))
+        answers.setdefault(sequence, []).append(outputs(reply)["y"][0, 0])
+    assert answers == {1: [8, 12, 14, 4], 2: [20, 30, 35], "a": [16, 24]}
+
+
+@pytest.mark.parametrize("strategy", ["direct", "oldest"])
+def test_a_request_that_is_refused_leaves_its_sequence_as_it_was(servers, strategy):
+    model = f"{strategy}_states"
+    same(servers, of_sequence(model, 4, 7, "start"))
+    reply = same(servers, of_sequence(model, 101, 7, ""))
+    assert refusal(reply) == (
+        400,
+        "input 'x': found 101.0 at [0, 0], expected -100.0 to 100.0 (range.x)",
+    )
+    answer = outputs(same(servers, of_sequence(model, 4, 7, "end")))
+    assert answer["y"][0, 0] == 12
+
+
 @pytest.mark.parametrize(
     ("texts", "said"),
     [

@@ -3,10 +3,23 @@
 import numpy as np
 import onnxruntime
 import pytest
-from runtime.support.axis_graphs import saved, strided, strided_config, valid, valid_config
+from runtime.support.axis_graphs import (
+    rated,
+    rated_config,
+    recurrent,
+    recurrent_config,
+    saved,
+    strided,
+    strided_config,
+    time_major,
+    time_major_config,
+    valid,
+    valid_config,
+)
 
 from ge_runtime import Runtime
 from ge_runtime.errors import ConfigFault, ShapeMismatch
+from ge_runtime.testing.conformance import check
 
 GAIN = np.array(0.5, np.float32)
 
@@ -128,3 +141,20 @@ def test_a_constant_of_another_type_or_of_no_input_is_refused(opened):
         opened(strided(), strided_config({"constant.gain": "1e300"}))
     with pytest.raises(ConfigFault, match=r"'constant.gian': found no graph input 'gian'"):
         opened(strided(), strided_config({"constant.gian": "1"}))
+
+
+@pytest.mark.parametrize(
+    ("graph", "config"),
+    [
+        (strided(), strided_config()),
+        (strided(3), strided_config({"gears.height,width": "4x8, 16x32"})),
+        (valid(), valid_config({"min.samples": "16"})),
+        (time_major(), time_major_config()),
+        (rated(), rated_config()),
+        (recurrent(), recurrent_config({"range.x": "1..2"})),
+    ],
+    ids=["strides", "fixed batch", "smallest size", "time-major", "no rows", "state"],
+)
+def test_answers_are_those_of_each_request_by_itself(tmp_path, graph, config):
+    report = check(saved(graph, tmp_path), config, rounds=5)
+    assert report.passed, str(report)

@@ -52,6 +52,12 @@ class Request(Protocol):
     def request_id(self) -> str:
         """The client's name for the request, "" if it gave none."""
 
+    def correlation_id(self) -> int | str:
+        """The sequence of the request; 0 or "" if it is of none."""
+
+    def flags(self) -> int:
+        """Of the sequence: 1 if the request starts it, 2 if it ends it, or both."""
+
     def timeout(self) -> int:
         """Microseconds that the client grants the request, 0 for no end."""
 

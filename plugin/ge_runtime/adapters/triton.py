@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ge_runtime.adapters.metrics_exporter import MetricsExporter
 from ge_runtime.adapters.responses import (
@@ -27,6 +28,7 @@ from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.runtime import Runtime
 from ge_runtime.scheduling.request_batch import Caller
+from ge_runtime.scheduling.sequences import SequenceStep
 from ge_runtime.specs import UNKNOWN, Array, DType, Tensors, TensorSpec
 
 __all__ = ["GraphModel", "answer_batch", "answer_each"]
@@ -99,12 +101,23 @@ class GraphModel:
 
     def execute(self, requests: Sequence[Request]) -> list[object]:
         """One InferenceResponse per request, in order. Blocks until all are answered."""
+        if not self._runtime.config.states.outputs:
+            return self._execute(requests)
+        # Batches of `direct` sequences are filled up with requests of nobody, of any content.
+        theirs = [bool(request.correlation_id()) for request in requests]
+        responses = iter(self._execute(list(compress(requests, theirs))))
+        nothing = self._pb_utils.InferenceResponse
+        return [next(responses) if own else nothing(output_tensors=[]) for own in theirs]
+
+    def _execute(self, requests: Sequence[Request]) -> list[object]:
         now = self._clock.now()
+        stateful = bool(self._runtime.config.states.outputs)
 
         def read(request: Request) -> tuple[Tensors, Caller]:
             timeout = request.timeout()  # in microseconds; 0 for no end
             deadline = now + timeout * 1e-6 if timeout else math.inf
-            caller = Caller(request.request_id(), deadline, request.is_cancelled)
+            step = _step_of(request) if stateful else None
+            caller = Caller(request.request_id(), deadline, step, request.is_cancelled)
             return self._read(request), caller
 
         responses = respond_to(
@@ -164,6 +177,17 @@ class GraphModel:
             answer[spec.name] = self._derive[spec.name](outputs)
             _check_derived(spec, answer[spec.name], lead)
         return answer
+
+
+_START: Final = 1
+_END: Final = 2
+"""Triton's TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END."""
+
+
+def _step_of(request: Request) -> SequenceStep | None:
+    """The step of its sequence that a request is; None if it is of none."""
+    sequence, flags = request.correlation_id(), request.flags()
+    return SequenceStep(sequence, bool(flags & _START), bool(flags & _END)) if sequence else None
 
 
 def _check_derived(spec: TensorSpec, array: Array, lead: tuple[int, ...]) -> None:

@@ -8,7 +8,9 @@ from typing import NoReturn
 
 import numpy as np
 
+from ge_runtime.batching.contents import check_range, kind_of, read_lengths
 from ge_runtime.batching.gears import Gears
+from ge_runtime.config import ValueRange
 from ge_runtime.errors import GearOverflow, RequestFault, ShapeMismatch
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, Array, Number, Tensors, TensorSpec
@@ -29,6 +31,11 @@ class Block:
     """Axis: the size that a batch must have to hold these rows. Along axes that outputs carry the
     request's own, which its answer has; along others nothing that counts lies beyond the longest
     row."""
+    kind: bytes = b""
+    """Only blocks of one kind share an execution; see `contents.kind_of`."""
+    state: Mapping[str, Array] | None = None
+    """Graph input: [1, *dims] of the request's sequence, written once its execution has run; None
+    if it belongs to none."""
 
 
 class Admission:
@@ -48,6 +55,8 @@ class Admission:
         minimums: Mapping[str, int] | None = None,
         steps: Mapping[str, int] | None = None,
         equal: Collection[str] = (),
+        ranges: Mapping[str, ValueRange] | None = None,
+        shared: Collection[str] = (),
     ) -> None:
         """limits: axis to largest size; axis_lengths: axis to the input with its lengths.
 
@@ -56,7 +65,8 @@ class Admission:
         lack, the value of all its elements; an input in axis_lengths has the axis' size instead.
         outputs: what is answered. gears: those that a request must fit; None if any size will do.
         minimums, steps: axis to its smallest size, and to what sizes of executions are multiples
-        of; by default 1. equal: the axes along which nothing is padded.
+        of; by default 1. equal: the axes along which nothing is padded. ranges: input to the
+        values of its elements. shared: inputs that the graph takes without rows.
         """
         minimums = minimums or dict.fromkeys(limits, 1)
         steps = steps or dict.fromkeys(limits, 1)
@@ -73,6 +83,10 @@ class Admission:
             for spec in inputs
             if defaults and spec.name in defaults
         }
+        self._ranges = [
+            (spec, ranges[spec.name]) for spec in inputs if ranges and spec.name in ranges
+        ]
+        self._shared = [spec.name for spec in inputs if spec.name in shared]
         answered = {axis for spec in outputs for axis in spec.axes}
         self._cut = tuple(axis for axis in axis_lengths if axis not in answered)
         self._steps = [(axis, step) for axis, step in steps.items() if step > 1 and axis in equal]
@@ -134,7 +148,7 @@ class Admission:
             made = {name: self._defaults[name].of(rows, sizes) for name in missing}
             tensors = {**tensors, **made}
         lengths = {
-            axis: _lengths(axis, name, tensors[name], sizes[axis])
+            axis: read_lengths(axis, name, tensors[name], sizes[axis])
             for axis, name in self._axis_lengths.items()
         }
         needs = {**sizes, **{axis: max(lengths[axis]) for axis in self._cut}}
@@ -143,7 +157,11 @@ class Admission:
                 self._refuse_unaligned(axis, step, sizes, tensors)
         for axis, minimum, step in self._raised:
             needs[axis] = -(-max(needs[axis], minimum) // step) * step
-        block = Block(rows, sizes, lengths, tensors, needs)
+        for spec, within in self._ranges:
+            batched = self._max_batch_size > 0
+            check_range(spec, tensors[spec.name], within, lengths, batched=batched)
+        kind = kind_of(self._shared, tensors) if self._shared else b""
+        block = Block(rows, sizes, lengths, tensors, needs, kind)
         if rows > self._fitting:
             self._check_fits(block)
         for output, relation in self._relations:
@@ -257,18 +275,6 @@ class _Input:
         self.axes = [
             (at, dim, minimums[dim], limits[dim]) for at, dim in dims if isinstance(dim, str)
         ]
-
-
-def _lengths(axis: str, name: str, tensor: Array, size: int) -> list[int]:
-    # Python's integers, because most requests have a row or two: NumPy's calls cost more.
-    lengths: list[int] = [tensor.item()] if tensor.size == 1 else tensor.ravel().tolist()
-    if min(lengths) < 1 or max(lengths) > size:
-        row = next(row for row, length in enumerate(lengths) if not 1 <= length <= size)
-        raise RequestFault(
-            f"input '{name}': found length {lengths[row]} in row {row}, "
-            f"expected 1 to {size}, the size of axis '{axis}' in the request"
-        )
-    return lengths
 
 
 class Default:

@@ -114,6 +114,23 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """What the sequences of requests left behind; 0 for requests without one, and in padding."""
+
+    spec: TensorSpec
+    """Its dims are all fixed."""
+
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """Shape [rows, *dims]."""
+        return geometry.shape(self.spec)
+
+    def write(self, layout: Layout, batch: Array) -> None:
+        for block, span in zip(layout.blocks, layout.spans, strict=True):
+            batch[span] = 0 if block.state is None else block.state[self.spec.name]
+        batch[layout.filled :] = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Offsets:
     """Where each row begins along `axis` if rows lie one after the other, and where all end.
 

@@ -6,7 +6,7 @@ all such axes are equal. Numbers only; safe from any thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from enum import Enum
 
 from ge_runtime.config import PaddingRule
@@ -24,16 +24,22 @@ class Reason(Enum):
 
 
 def equal_groups(
-    members: Sequence[int], sizes: Mapping[str, Sequence[int]], equal: Collection[str]
+    members: Sequence[int],
+    sizes: Mapping[str, Sequence[int]],
+    equal: Collection[str],
+    kinds: Sequence[Hashable] | None = None,
 ) -> list[list[int]]:
     """`members` by their sizes along the axes `equal`; groups and members in order of arrival.
 
-    members: places in the batch; sizes: of every axis, for all requests of the batch.
+    members: places in the batch; sizes: of every axis, for all requests of the batch. kinds: of
+    all requests, if they have kinds, which share no group either.
     """
-    if not equal:
+    columns: list[Sequence[Hashable]] = [sizes[axis] for axis in equal]
+    if kinds is not None:
+        columns.append(kinds)
+    if not columns:
         return [list(members)]
-    groups: dict[tuple[int, ...], list[int]] = {}
-    columns = [sizes[axis] for axis in equal]
+    groups: dict[tuple[Hashable, ...], list[int]] = {}
     for member in members:
         groups.setdefault(tuple([column[member] for column in columns]), []).append(member)
     return list(groups.values())

@@ -31,7 +31,7 @@ counts as none: it must not make others late.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -67,6 +67,8 @@ class RequestSizes(NamedTuple):
     deadlines: Sequence[float] | None = None
     """Of each request, in seconds on the clock of `now`, inf for none; None if none has one."""
     now: float = 0.0
+    kinds: Sequence[Hashable] | None = None
+    """Of each request: only those of one kind share an execution; None if there is one kind."""
 
 
 class Partitioner(Protocol):
@@ -136,12 +138,13 @@ class BatchPartitioner:
 
     def _optimum(self, arrays: _SizeArrays, members: NDArray[np.intp]) -> list[Execution]:
         """The executions of least total time for `members`, in no particular order."""
-        if not self._equal:
+        requests = arrays.requests
+        if not self._equal and requests.kinds is None:
             return self._group_optimum(arrays, members)
         executions: list[Execution] = []
-        for group in equal_groups(members.tolist(), arrays.requests.sizes, self._equal):
+        for group in equal_groups(members.tolist(), requests.sizes, self._equal, requests.kinds):
             if len(group) == 1:
-                executions.append(self.execution_of(group, arrays.requests))
+                executions.append(self.execution_of(group, requests))
             else:
                 executions += self._group_optimum(arrays, np.array(group))
         return executions
@@ -312,7 +315,7 @@ class InOrderPartitioner:
     def plan(self, requests: RequestSizes) -> list[Execution]:
         everyone = range(len(requests.rows))
         runs: list[list[int]] = []
-        for group in equal_groups(everyone, requests.sizes, self._equal):
+        for group in equal_groups(everyone, requests.sizes, self._equal, requests.kinds):
             rows = [requests.rows[member] for member in group]
             sizes = {axis: requests.sizes[axis][group[0]] for axis in self._equal}
             runs += [[group[i] for i in run] for run in greedy_runs(rows, self._capacity(sizes))]

@@ -268,7 +268,8 @@ def lasting(own: Array, carve: Carve | None) -> Array:
     """The answer that `own`, a part of a batch, becomes; see `scatter`."""
     if carve is None:
         return own.copy()
-    if own.flags.c_contiguous:
+    # What is read-only is one part for several answers: see `batch_axis.rows_first`.
+    if own.flags.c_contiguous and own.flags.writeable:
         return own
     answer = carve(own.dtype, own.shape)
     answer[...] = own

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from ge_runtime.cli.command import EXIT_NO, Command, add_model
 from ge_runtime.cli.config_pbtxt import ensure_model, read_model_config, read_runtime_config
+from ge_runtime.cli.tensor_matches import TENSOR_HEADER, TensorMatch, inputs_of, outputs_of
 from ge_runtime.components import suffixes
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifact, find_artifacts
 from ge_runtime.engines.backend import DeviceSettings, open_backend
-from ge_runtime.engines.base import GraphTensor, Signature
+from ge_runtime.engines.base import Signature
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import (
     Footprint,
@@ -36,7 +37,7 @@ from ge_runtime.memory.machine import (
     refusal,
 )
 from ge_runtime.memory.plan import Plan, aligned_columns
-from ge_runtime.specs import ROWS, TensorSpec
+from ge_runtime.specs import ROWS
 
 _DESCRIPTION: Final = """\
 Show what a model folder holds and what it takes, before it is served.
@@ -167,22 +168,6 @@ def version_folder(folder: Path, version: int | None) -> Path:
     return folder / str(version)
 
 
-_NONE: Final = "-"
-
-
-class TensorMatch(NamedTuple):
-    """A tensor of the graph, of config.pbtxt, or of both."""
-
-    name: str
-    graph: str
-    """Its type and dims in the graph; `-` if it is none of the graph's."""
-    config: str
-    """What config.pbtxt makes of it, in words."""
-
-
-_HEADER: Final = TensorMatch("", "in the graph", "in config.pbtxt")
-
-
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """What one version of a model holds."""
@@ -219,18 +204,12 @@ class Inspection:
     @property
     def inputs(self) -> list[TensorMatch]:
         """The graph's inputs and what they are fed, then what requests bring for other uses."""
-        return _matched(self.signature.inputs, _fed(self.config), _used(self.config), "nothing")
+        return inputs_of(self.config, self.signature)
 
     @property
     def outputs(self) -> list[TensorMatch]:
         """The graph's outputs and whether they are asked for, then outputs made elsewhere."""
-        config = self.config
-        asked = {spec.name: f"output {spec}" for spec in config.outputs}
-        made = {spec.name: f"output {spec}, by the model's own code" for spec in config.derived}
-        made |= {
-            name: f"output, the request's '{source}'" for name, source in config.passthrough.items()
-        }
-        return _matched(self.signature.outputs, asked, made, "nothing: not an output")
+        return outputs_of(self.config, self.signature)
 
     def lines(self) -> list[str]:
         """All of it for people."""
@@ -238,8 +217,8 @@ class Inspection:
         engines = f" of each of {count} engines" if count > 1 else ""
         sections = {
             "Engine": self._engines(),
-            "Inputs": aligned_columns([_HEADER, *self.inputs], "<<<"),
-            "Outputs": aligned_columns([_HEADER, *self.outputs], "<<<"),
+            "Inputs": aligned_columns([TENSOR_HEADER, *self.inputs], "<<<"),
+            "Outputs": aligned_columns([TENSOR_HEADER, *self.outputs], "<<<"),
             "Sizes": [*self._sizes(), *self.gearing.report],
             f"Memory{engines}, in bytes": self.plan.table() if self.plan else [],
             "This machine, in bytes": self._machine(),
@@ -304,64 +283,6 @@ class Inspection:
             for axes, table in tables.items()
         ]
         return aligned_columns([("", "limit", "gears"), *rows], "<><")
-
-
-def _matched(
-    tensors: Sequence[GraphTensor],
-    declared: Mapping[str, str],
-    others: Mapping[str, str],
-    otherwise: str,
-) -> list[TensorMatch]:
-    """The graph's tensors with what is declared of them, then others that are none of its own.
-
-    otherwise: what is said of a graph's tensor that nothing is declared of.
-    """
-    names = {tensor.name for tensor in tensors}
-    return [
-        *(TensorMatch(t.name, str(t), declared.get(t.name, otherwise)) for t in tensors),
-        *(
-            TensorMatch(n, _NONE, words)
-            for n, words in declared.items()
-            if n not in names | {*others}
-        ),
-        *(TensorMatch(n, _NONE, words) for n, words in others.items() if n not in names),
-    ]
-
-
-def _fed(config: RuntimeConfig) -> dict[str, str]:
-    """What graph inputs are made of, by name."""
-    fed = {
-        spec.name: _brought(config, spec)
-        + (f", padded with {config.pads.get(spec.name, 0)}" if spec.axes else "")
-        for spec in config.sources
-    }
-    fed |= {name: f"mask of {', '.join(axes)}" for name, axes in config.masks.items()}
-    fed |= {name: f"true lengths along {axis}" for name, axis in config.lengths.items()}
-    fed |= {name: f"positions along {axis}" for name, axis in config.positions.items()}
-    fed |= {name: f"where rows begin along {axis}" for name, axis in config.offsets.items()}
-    fed |= {name: f"constant {', '.join(texts)}" for name, texts in config.constants.items()}
-    for batch_input in config.batch_inputs:
-        words = f"{batch_input.kind.value} of {batch_input.source}"
-        fed |= dict.fromkeys(batch_input.targets, words)
-    return fed
-
-
-def _used(config: RuntimeConfig) -> dict[str, str]:
-    """Inputs of requests that a graph need not take, and what they are for."""
-    used: dict[str, str] = {}
-    if config.prepared:
-        used |= {spec.name: f"input {spec}, for the model's own code" for spec in config.inputs}
-    specs = {spec.name: spec for spec in (*config.inputs, *config.sources)}
-    for output, name in config.passthrough.items():
-        used[name] = f"input {specs[name]}, returned as output '{output}'"
-    for axis, name in config.axis_lengths.items():
-        used[name] = f"{_brought(config, specs[name])}, true lengths along {axis}"
-    return used
-
-
-def _brought(config: RuntimeConfig, spec: TensorSpec) -> str:
-    """A tensor that batches are made of, and who brings it."""
-    return f"{spec}, by the model's own code" if config.prepared else f"input {spec}"
 
 
 def _memory(plan: Plan) -> dict[str, object]:

@@ -3,12 +3,14 @@
 Nothing here opens a file or looks at the machine.
 """
 
+from ge_runtime.config.batch_axes import BatchAxes
 from ge_runtime.config.execution_settings import DEVICES, kind_of
 from ge_runtime.config.generated_inputs import BatchInput, BatchInputKind
 from ge_runtime.config.npu_ge import ATC_FLAGS, GE_LEVELS, GRAPH_LEVEL, SESSION_LEVEL
 from ge_runtime.config.padding import PaddingRule
 from ge_runtime.config.runtime_config import RuntimeConfig
 from ge_runtime.config.triton_config import ConfigErrors, read_number
+from ge_runtime.config.value_ranges import ValueRange
 
 __all__ = [
     "ATC_FLAGS",
@@ -16,11 +18,13 @@ __all__ = [
     "GE_LEVELS",
     "GRAPH_LEVEL",
     "SESSION_LEVEL",
+    "BatchAxes",
     "BatchInput",
     "BatchInputKind",
     "ConfigErrors",
     "PaddingRule",
     "RuntimeConfig",
+    "ValueRange",
     "kind_of",
     "read_number",
 ]

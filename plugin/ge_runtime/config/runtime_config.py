@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ge_runtime.config.axis_sizes import AxisSizes
+from ge_runtime.config.batch_axes import BatchAxes
 from ge_runtime.config.execution_settings import (
     GivenCost,
     ServiceShare,
@@ -44,12 +45,14 @@ from ge_runtime.config.padding import (
     read_padding_rules,
     read_pads,
 )
+from ge_runtime.config.sequence_states import SequenceStates
 from ge_runtime.config.triton_config import (
     ConfigErrors,
     Parameters,
     read_instances,
     read_max_batch_size,
 )
+from ge_runtime.config.value_ranges import ValueRange, read_ranges
 from ge_runtime.specs import ROWS, Number, TensorSpec
 
 
@@ -98,12 +101,18 @@ class RuntimeConfig:
     """Graph input: the axis whose accumulated true lengths are generated for it."""
     constants: Mapping[str, tuple[str, ...]]
     """Graph input: the elements that it has in every execution, as they are written."""
+    states: SequenceStates
+    """What of sequences is kept from one request to the next."""
+    batch_axes: BatchAxes
+    """Where rows lie in the graph's tensors."""
     batch_inputs: tuple[BatchInput, ...]
     """What Triton's own `batch_input` asks to be generated."""
     told_axes: frozenset[str]
     """The axes along which generated inputs, or packing, tell the graph where data ends."""
     padding: Mapping[str, PaddingRule]
     """Every axis: whether sizes along it may differ within one execution."""
+    ranges: Mapping[str, ValueRange]
+    """Request input or prepared tensor: the values that its elements may have."""
     pads: Mapping[str, Number]
     """Request input or prepared tensor: the value of its padding, where that is not 0."""
     gears: Mapping[tuple[str, ...], GearSizes | int]
@@ -212,10 +221,20 @@ def _read(
     masks, lengths = generated.masks(), generated.lengths()
     positions, offsets = generated.positions(), generated.offsets()
     constants = generated.constants()
+    states = SequenceStates.read(
+        model_config, parameters, generated, errors, max_batch_size=max_batch_size
+    )
     batch_inputs = read_batch_inputs(model_config, tensors, limits, generated, errors, rows=rows)
     packing = read_packing(
         parameters, tensors, masks, geared, axis_sizes.steps, errors, batched=batched
     )
+    batch_axes = BatchAxes.read(parameters, tensors, errors, batched=batched, packing=packing)
+    defaults = read_defaults(parameters, tensors, axis_lengths.values(), errors)
+    pads = read_pads(parameters, tensors, errors, rows=ROWS in geared)
+    # What an input of lengths has by default is the size of its axis.
+    constant_defaults = {n: own for n, own in defaults.items() if n not in axis_lengths.values()}
+    laid = {"pad": pads, "default": constant_defaults}
+    ranges = read_ranges(parameters, tensors, laid, errors)
     told = {*chain.from_iterable(masks.values()), *lengths.values(), *offsets.values()}
     told |= axes_told_by(batch_inputs, tensors)
     told |= {packing} if packing is not None else set()
@@ -226,7 +245,7 @@ def _read(
         rows=max(1, rows),
         batched=batched,
         inputs=tuple(tensors.inputs.values()),
-        defaults=read_defaults(parameters, tensors, axis_lengths.values(), errors),
+        defaults=defaults,
         prepared=tuple(tensors.prepared.values()),
         outputs=tuple(tensors.outputs.values()),
         derived=tensors.derived,
@@ -238,6 +257,8 @@ def _read(
         positions=positions,
         offsets=offsets,
         constants=constants,
+        states=states,
+        batch_axes=batch_axes,
         batch_inputs=batch_inputs,
         told_axes=frozenset(told),
         padding=read_padding_rules(
@@ -249,7 +270,8 @@ def _read(
             axis_lengths=axis_lengths,
             packing=packing,
         ),
-        pads=read_pads(parameters, tensors, errors, rows=ROWS in geared),
+        ranges=ranges,
+        pads={**{name: own.nearest(0) for name, own in ranges.items() if 0 not in own}, **pads},
         gears=gears,
         oversize=oversize,
         packing=packing,

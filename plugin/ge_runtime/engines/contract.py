@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from ge_runtime.batching.batch_axis import Shared, Turned, turned
 from ge_runtime.batching.feeds import (
     AccumulatedElementCount,
     AccumulatedElementCountWithZero,
@@ -23,9 +24,19 @@ from ge_runtime.batching.feeds import (
     MaxElementCountAsShape,
     Offsets,
     Positions,
+    State,
 )
-from ge_runtime.config import BatchInputKind, ConfigErrors, PaddingRule, RuntimeConfig, read_number
-from ge_runtime.engines.base import GraphTensor, Signature
+from ge_runtime.batching.ragged import Geometry
+from ge_runtime.config import (
+    BatchAxes,
+    BatchInputKind,
+    ConfigErrors,
+    PaddingRule,
+    RuntimeConfig,
+    read_number,
+)
+from ge_runtime.engines.base import Signature
+from ge_runtime.engines.ports import GraphPorts
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, Dim, DType, TensorSpec
 
@@ -40,11 +51,40 @@ _BATCH_FEEDS: Final[Mapping[BatchInputKind, Callable[[TensorSpec, TensorSpec], F
 
 
 @dataclass(frozen=True, slots=True)
+class StateResult:
+    """A result of the graph that is an input of the sequence's next execution."""
+
+    spec: TensorSpec
+    """Of the output, with the dims of the input."""
+    source: str
+    """The input."""
+
+
+@dataclass(frozen=True, slots=True)
 class Contract:
     """One feed per graph input, and the outputs that are asked for."""
 
     feeds: tuple[Feed, ...]
     outputs: tuple[TensorSpec, ...]
+    states: tuple[StateResult, ...] = ()
+    """What is kept of sequences when the graph has run."""
+    batch_axes: BatchAxes = BatchAxes()  # noqa: RUF009 - it is frozen
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """All that the graph is asked for: the outputs, and states that are none of these."""
+        answered = {spec.name for spec in self.outputs}
+        states = (state.spec for state in self.states if state.spec.name not in answered)
+        return (*self.outputs, *states)
+
+    def copies(self, spec: TensorSpec) -> bool:
+        """Whether answers are copied out of this result: no part of it is in one piece."""
+        return bool(spec.axes) or spec.name in self.batch_axes.given
+
+    def result_shape(self, geometry: Geometry, spec: TensorSpec) -> tuple[int, ...]:
+        """The graph's shape of a result in a batch; without a batch dimension, after a 1."""
+        shape = geometry.shape(spec)
+        return turned(shape, self.batch_axes.of(spec.name)) if self.batch_axes.given else shape
 
     @classmethod
     def between(cls, config: RuntimeConfig, signature: Signature) -> Contract:
@@ -60,20 +100,25 @@ class Contract:
         for section, specs in {"input": config.sources, "output": config.outputs}.items():
             if not specs:
                 faults.add(section, "nothing", "at least one tensor of the graph")
-        inputs = _Ports("graph input", signature.inputs, config, faults)
+        inputs = GraphPorts("graph input", signature.inputs, config, faults)
         feeds = (
             *_joined(config, inputs, faults),
             *_generated(config, inputs),
             *_batch_inputs(config, inputs),
             *_constants(config, inputs, faults),
+            *_states(config, inputs, faults),
         )
         inputs.refuse_unmatched()
         _refuse_untold(config, {feed.spec.name for feed in feeds}, faults)
-        outputs = _Ports("graph output", signature.outputs, config, faults)
+        outputs = GraphPorts("graph output", signature.outputs, config, faults)
         for spec in config.outputs:
             outputs.match(f"output '{spec.name}'", spec)
+        states = tuple(_state_results(config, feeds, outputs, faults))
+        _refuse_batch_axes(config, signature, feeds, faults)
         faults.raise_any()
-        return cls(feeds, config.outputs)
+        axes = config.batch_axes
+        turned_feeds = tuple(_turned(feed, axes) for feed in feeds)
+        return cls(turned_feeds, config.outputs, states, axes)
 
 
 def _refuse_untold(config: RuntimeConfig, fed: Collection[str], faults: ConfigErrors) -> None:
@@ -89,7 +134,7 @@ def _refuse_untold(config: RuntimeConfig, fed: Collection[str], faults: ConfigEr
             faults.add(f"parameter 'axis_length.{axis}'", "nothing of it in the graph", expected)
 
 
-def _joined(config: RuntimeConfig, inputs: _Ports, faults: ConfigErrors) -> Iterator[Feed]:
+def _joined(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
     """The feeds of what requests bring, or the model's code prepares, and the graph takes."""
     lengths = {*config.axis_lengths.values()}
     # Prepared tensors have no passthrough: the request's inputs have, which the graph never sees.
@@ -111,7 +156,7 @@ def _joined(config: RuntimeConfig, inputs: _Ports, faults: ConfigErrors) -> Iter
         yield Joined(spec, spec.dtype.scalar(pad))
 
 
-def _generated(config: RuntimeConfig, inputs: _Ports) -> Iterator[Feed]:
+def _generated(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
     """The feeds of what config.pbtxt asks to be generated, of the graph's own types."""
     for name, axes in config.masks.items():
         spec = TensorSpec(name, inputs.mask_dtype(name), axes)
@@ -133,7 +178,7 @@ def _generated(config: RuntimeConfig, inputs: _Ports) -> Iterator[Feed]:
         yield Offsets(spec, axis)
 
 
-def _batch_inputs(config: RuntimeConfig, inputs: _Ports) -> Iterator[Feed]:
+def _batch_inputs(config: RuntimeConfig, inputs: GraphPorts) -> Iterator[Feed]:
     """The feeds that Triton's own `batch_input` asks for."""
     sources = {spec.name: spec for spec in config.sources}
     for index, batch_input in enumerate(config.batch_inputs):
@@ -145,7 +190,7 @@ def _batch_inputs(config: RuntimeConfig, inputs: _Ports) -> Iterator[Feed]:
             yield _BATCH_FEEDS[batch_input.kind](spec, source)
 
 
-def _constants(config: RuntimeConfig, inputs: _Ports, faults: ConfigErrors) -> Iterator[Feed]:
+def _constants(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
     """The feeds of what config.pbtxt says is the same in every execution, of the graph's types."""
     for name, texts in config.constants.items():
         field = f"parameter 'constant.{name}'"
@@ -168,6 +213,78 @@ def _constants(config: RuntimeConfig, inputs: _Ports, faults: ConfigErrors) -> I
         elements = np.array([dtype.scalar(value) for value in values if value is not None])
         value = np.broadcast_to(elements, math.prod(shape)).reshape(shape)
         yield Constant(spec, value if config.batched else value[None])
+
+
+def _states(config: RuntimeConfig, inputs: GraphPorts, faults: ConfigErrors) -> Iterator[Feed]:
+    """The feeds of what sequences left behind, of the graph's types and sizes."""
+    for name in config.states.outputs:
+        field = f"parameter 'state.{name}'"
+        tensor = inputs.get(name)
+        dims = [] if tensor is None or tensor.dims is None else list(tensor.dims)
+        at = config.batch_axes.of(name)
+        if at is not None and at < len(dims):
+            del dims[at]
+        sizes = tuple(dim for dim in dims if dim is not None)
+        if tensor is not None and (len(sizes) < len(dims) or tensor.dims is None):
+            rows = "" if at is None else f", apart from rows along dim {at} (batch_axis.{name})"
+            faults.add(field, f"{tensor} in the graph", f"fixed sizes{rows}")
+            inputs.skip(name)
+            continue
+        spec = TensorSpec(name, DType.FP32 if tensor is None else tensor.dtype, sizes)
+        inputs.match(field, spec)
+        yield State(spec)
+
+
+def _state_results(
+    config: RuntimeConfig, feeds: Sequence[Feed], outputs: GraphPorts, faults: ConfigErrors
+) -> Iterator[StateResult]:
+    """What is kept of the graph's results; each is as large as the input that it becomes."""
+    declared = {spec.name: spec for spec in config.outputs}
+    for feed in feeds:
+        if not isinstance(feed, State):
+            continue
+        source = feed.spec.name
+        spec = TensorSpec(config.states.outputs[source], feed.spec.dtype, feed.spec.dims)
+        if declared.get(spec.name, spec) != spec:
+            found = f"output {declared[spec.name]}"
+            faults.add(f"parameter 'state.{source}'", found, f"{spec}, as the input has it")
+        elif spec.name not in declared:
+            outputs.match(f"parameter 'state.{source}'", spec)
+        yield StateResult(spec, source)
+
+
+def _refuse_batch_axes(
+    config: RuntimeConfig, signature: Signature, feeds: Sequence[Feed], faults: ConfigErrors
+) -> None:
+    """Faults for batch axes of no tensor, beyond its dims, or of tensors that have none to move."""
+    dims = {feed.spec.name: feed.spec.dims for feed in feeds if isinstance(feed, _MOVABLE)}
+    dims |= {spec.name: spec.dims for spec in config.outputs}
+    dims |= {output: dims.get(source, ()) for source, output in config.states.outputs.items()}
+    known = {tensor.name for tensor in (*signature.inputs, *signature.outputs)}
+    joined = {feed.spec.name for feed in feeds if isinstance(feed, Joined)}
+    answered = {spec.name for spec in config.outputs}
+    for name, at in config.batch_axes.given.items():
+        field = f"parameter 'batch_axis.{name}'"
+        if name not in known:
+            faults.add_unknown(field, "tensor", name, known)
+        elif name not in dims:
+            faults.add(field, f"'{name}', which has no row for each of a request", "no batch axis")
+        elif at is None and name not in joined | answered:
+            faults.add(field, "none", f"0 to {len(dims[name])}: each row has its own")
+        elif at is not None and at > len(dims[name]):
+            faults.add(field, at, f"0 to {len(dims[name])}, or none")
+
+
+_MOVABLE: Final = (Joined, Mask, Positions, Lengths, State)
+"""Feeds of which each row is one of the batch."""
+
+
+def _turned(feed: Feed, axes: BatchAxes) -> Feed:
+    """The feed as the graph has its rows."""
+    at = axes.given.get(feed.spec.name, 0)
+    if at is None:
+        return Shared(feed.spec)
+    return Turned(feed, at) if at else feed
 
 
 def _constant_shape(dims: tuple[int | None, ...] | None, count: int) -> tuple[int, ...]:
@@ -194,110 +311,3 @@ def _batch_dims(kind: BatchInputKind, source: TensorSpec, rows: int) -> tuple[Di
         return (UNKNOWN,)
     zero = kind is BatchInputKind.ACCUMULATED_ELEMENT_COUNT_WITH_ZERO
     return (2 if zero else 1,)
-
-
-class _Ports:
-    """The graph's inputs, or its outputs, held one by one against what is expected of them."""
-
-    def __init__(
-        self, kind: str, tensors: Sequence[GraphTensor], config: RuntimeConfig, faults: ConfigErrors
-    ) -> None:
-        self._kind = kind
-        self._tensors = {tensor.name: tensor for tensor in tensors}
-        self._unmatched = dict(self._tensors)
-        self._batch: tuple[Dim, ...] = (ROWS,) if config.batched else ()
-        self._packed = config.packing
-        self._only = _only_sizes(config)
-        self._faults = faults
-
-    def get(self, name: str) -> GraphTensor | None:
-        """The tensor of this name, None if there is none."""
-        return self._tensors.get(name)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._tensors
-
-    def match(self, place: str, spec: TensorSpec, dims: tuple[Dim, ...] | None = None) -> None:
-        """A fault unless the graph has a tensor of this name, type, rank and size.
-
-        dims: with the batch dimension; the default is the spec's behind it, or without it where
-        the spec is packed.
-        """
-        if dims is None:
-            packed = self._packed is not None and spec.dims[:1] == (self._packed,)
-            dims = spec.dims if packed else (*self._batch, *spec.dims)
-        # Taken away: of what is left in the end, nothing feeds it.
-        tensor = self._unmatched.pop(spec.name, None)
-        if tensor is None:
-            self._faults.add_unknown(place, self._kind, spec.name, self._tensors)
-        elif tensor.dtype is not spec.dtype or not self._fit(tensor.dims, dims):
-            expected = TensorSpec(spec.name, spec.dtype, dims)
-            hint = self._batch_hint(tensor.dims, dims) if tensor.dtype is spec.dtype else ""
-            self._faults.add(place, f"{tensor} in the graph", f"{expected}{hint}")
-
-    def skip(self, name: str) -> None:
-        """Expect nothing of this tensor."""
-        self._unmatched.pop(name, None)
-
-    def refuse_unmatched(self) -> None:
-        """A fault for each tensor that was never matched."""
-        families = ("mask", "lengths", "positions", "offsets", "constant", "prepared")
-        for name, tensor in self._unmatched.items():
-            keys = ", ".join(f"'{family}.{name}'" for family in families)
-            cure = f"an input in config.pbtxt, one of the parameters {keys}, or a batch_input"
-            self._faults.add(f"{self._kind} '{name}' {tensor}", "nothing that feeds it", cure)
-
-    def mask_dtype(self, name: str) -> DType:
-        """The graph's own type, or what to expect instead if it holds no mask."""
-        dtype = self._tensors[name].dtype if name in self else DType.FP32
-        return DType.FP32 if dtype in (DType.BYTES, DType.BF16) else dtype
-
-    def integer_dtype(self, name: str, largest: int) -> DType:
-        """The graph's own type, or what to expect instead if it cannot hold `largest`."""
-        dtype = self._tensors[name].dtype if name in self else DType.INT64
-        return dtype if dtype.is_integer and dtype.largest >= largest else DType.INT64
-
-    def lengths_dims(self, name: str) -> tuple[int, ...]:
-        """One length per row, in a dimension of its own if the graph has one for it."""
-        dims = self._tensors[name].dims if name in self else None
-        return (1,) if len(dims or ()) > len(self._batch) else ()
-
-    def _batch_hint(self, found: tuple[int | None, ...] | None, expected: Sequence[Dim]) -> str:
-        """What to do where only the batch dimension is too many, in words."""
-        if self._batch or found is None or found[:1] != (None,):
-            return ""
-        fits = self._fit(found[1:], expected)
-        return "; or max_batch_size above 0, if the first * is the batch" if fits else ""
-
-    def _fit(self, found: tuple[int | None, ...] | None, expected: Sequence[Dim]) -> bool:
-        """Whether a graph's dims take all sizes that the expected ones may have, and no others."""
-        return found is None or (
-            len(found) == len(expected)
-            and all(
-                size is None or size == self._only_size(dim)
-                for size, dim in zip(found, expected, strict=True)
-            )
-        )
-
-    def _only_size(self, dim: Dim) -> int | None:
-        """The one size that a dimension can have; None if there are more."""
-        if isinstance(dim, Relation):
-            known = self._only.keys() >= {*dim.axes}
-            return dim.size(self._only) if known else None
-        return self._only.get(dim) if isinstance(dim, str) else None if dim == UNKNOWN else dim
-
-
-def _only_sizes(config: RuntimeConfig) -> dict[str, int]:
-    """The axes that have one size only in all batches, ROWS among them, and that size."""
-    own = config.axis_sizes
-    only = {axis: limit for axis, limit in own.limits.items() if own.executed(axis, 1) == limit}
-    if config.oversize == "error":  # with "fallback" executions have other sizes than the gears'
-        for axes, table in config.gears.items():
-            columns = zip(*table, strict=True) if isinstance(table, tuple) else ()
-            sizes = dict(zip(axes, map(set, columns), strict=False))
-            only.update((axis, own.pop()) for axis, own in sizes.items() if len(own) == 1)
-    if config.rows == 1:
-        only.setdefault(ROWS, 1)
-    elif config.packing in only:  # [total], and so as large as there are rows
-        del only[config.packing]
-    return only

@@ -114,11 +114,16 @@ def with_fixed_batch(config: RuntimeConfig, signature: Signature) -> RuntimeConf
     geared = {axis for axes in config.gears for axis in axes}
     if not config.batched or config.packing is not None or ROWS in geared:
         return config
-    names = {spec.name for spec in config.sources} | config.masks.keys() | config.positions.keys()
-    sizes = {tensor.dims[0] for tensor in signature.inputs if tensor.name in names and tensor.dims}
-    size = sizes.pop() if len(sizes) == 1 else None
-    if size is None:
+    names = {spec.name for spec in config.sources}
+    names |= config.masks.keys() | config.positions.keys() | config.states.outputs.keys()
+    sizes = set()
+    for tensor in signature.inputs:
+        dims, at = tensor.dims or (), config.batch_axes.of(tensor.name)
+        if tensor.name in names and at is not None and at < len(dims) and dims[at] is not None:
+            sizes.add(dims[at])
+    if len(sizes) != 1:  # of several, the contract tells which are wrong
         return config
+    size = sizes.pop() or 1
     if config.oversize == "fallback":
         found = f"'fallback' and a graph with a fixed batch of {size}"
         fault = f"parameter 'oversize': found {found}, expected 'error': it executes no other rows"
@@ -170,7 +175,8 @@ def _sizes_of(config: RuntimeConfig, shapes: Sequence[Shapes]) -> Iterator[Sizes
         sizes: Sizes = {}
         agree = True
         for name, found in own.items():
-            expected = (*rows, *dims[name]) if name in dims else ()  # unknown: `Contract` tells it
+            # Unknown ones are told by `Contract`.
+            expected = config.batch_axes.dims(name, dims[name]) if name in dims else ()
             # A length may have a dimension of its own: behind those that are expected.
             for dim, size in zip(expected, found, strict=False):
                 if isinstance(dim, str):
@@ -276,7 +282,7 @@ class Footprint:
 
     def _need(self, engine: Engine, gear: Gear) -> Need:
         geometry = self._geometry(gear)
-        outputs = [spec for spec in self.contract.outputs if UNKNOWN not in spec.dims]
+        outputs = [spec for spec in self.contract.results if UNKNOWN not in spec.dims]
         return Need(
             sizes={ROWS: gear.rows, **geometry.extents},
             inputs={
@@ -286,7 +292,7 @@ class Footprint:
             outputs={spec.name: (spec.dtype, geometry.shape(spec)) for spec in outputs},
             intermediates=engine.intermediates(self.shapes(gear)),
             # What is cut to a request's own sizes is copied, for each row at most.
-            copies={spec.name: gear.rows for spec in outputs if spec.axes},
+            copies={spec.name: gear.rows for spec in outputs if self.contract.copies(spec)},
             pieces=gear.rows,
         )
 

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from ge_runtime.batching.admission import Block
+from ge_runtime.batching.batch_axis import rows_first
 from ge_runtime.batching.calibration import Sample, calibrate
 from ge_runtime.batching.cost import CostModel
 from ge_runtime.batching.gears import Gear, Gears
@@ -83,7 +84,7 @@ class Executor:
         self._answers = answers
         self._slot: Arena | None = None  # where the answers of the request batch in progress lie
         self._remote = engine if isinstance(engine, Remote) else None
-        self._asked = [spec for spec in contract.outputs if UNKNOWN not in spec.dims]
+        self._asked = [spec for spec in contract.results if UNKNOWN not in spec.dims]
 
     @property
     def engine(self) -> Engine:
@@ -159,21 +160,29 @@ class Executor:
     def _run(
         self, layout: Layout, inputs: Tensors, slot: Arena
     ) -> tuple[list[dict[str, Array]], Counts]:
-        outputs: dict[str, Array | None] = {spec.name: None for spec in self._contract.outputs}
+        contract = self._contract
+        outputs: dict[str, Array | None] = {spec.name: None for spec in contract.outputs}
         for spec in self._asked:
-            outputs[spec.name] = self._bare(slot.carve(spec.dtype.numpy, layout.shape(spec)))
+            shape = contract.result_shape(layout, spec)
+            outputs[spec.name] = self._bare(slot.carve(spec.dtype.numpy, shape))
         executed = slot.used_bytes
         start = time.perf_counter()
         results = self._engine.run(inputs, outputs)
         seconds = time.perf_counter() - start
         answers: list[dict[str, Array]] = [{} for _ in layout.blocks]
-        for spec in self._contract.outputs:
+        for spec in contract.outputs:
             batch = self._with_rows(spec, results[spec.name], layout)
             # What the engine chose is copied: it may lie in the inputs, which are written again.
             carve = None if UNKNOWN in spec.dims else slot.carve
             split = unpack if layout.packs(spec) else scatter
             for answer, own in zip(answers, split(layout, spec, batch, carve), strict=True):
                 answer[spec.name] = self._bare(own)
+        # Last: an execution that fails leaves all sequences as they were.
+        for state in contract.states:
+            batch = self._with_rows(state.spec, results[state.spec.name], layout)
+            for block, span in zip(layout.blocks, layout.spans, strict=True):
+                if block.state is not None:
+                    block.state[state.source][...] = batch[span]
         counts = Counts(
             launches=1,
             launch_seconds=seconds,
@@ -206,11 +215,23 @@ class Executor:
 
         A request batch whose sizes differ becomes many small batches, which need no slot each.
         """
-        needed = sum(_answer_bytes(layout, spec) for spec in self._asked)
+        needed = sum(self._answer_bytes(layout, spec) for spec in self._asked)
         slot = self._slot
         if slot is None or slot.free_bytes < needed:
             slot = self._slot = self._answers.take()
         return slot
+
+    def _answer_bytes(self, layout: Layout, spec: TensorSpec) -> int:
+        """At most what a result takes in a slot: what the graph writes, and the parts cut of it."""
+        itemsize = spec.dtype.numpy.itemsize
+        whole = math.prod(layout.shape(spec)) * itemsize + ALIGNMENT
+        if not self._contract.copies(spec):
+            return whole
+        parts = whole
+        if layout.packs(spec):  # answers are as large as the requests' tensors, whatever the data
+            shapes = ((block.rows, *spec.shape(block.sizes)) for block in layout.blocks)
+            parts = sum(map(math.prod, shapes)) * itemsize
+        return whole + parts + len(layout.blocks) * ALIGNMENT
 
     def _reasons(self, layout: Layout) -> Counter[str]:
         """Why the requests of a batch may share it, counted once; nothing of a single request."""
@@ -244,6 +265,9 @@ class Executor:
     def _with_rows(self, spec: TensorSpec, result: Array, layout: Layout) -> Array:
         """A result of the graph with a dimension for rows: what `_bare` takes away."""
         batch = result if self._rules.batched else result[None]
+        axes = self._contract.batch_axes
+        if spec.name in axes.given:
+            batch = rows_first(batch, axes.of(spec.name), layout.rows)
         if UNKNOWN in spec.dims:  # only there the engine chose the shape
             expected = layout.shape(spec)
             if len(batch.shape) != len(expected) or any(
@@ -254,19 +278,6 @@ class Executor:
                     f"output '{spec.name}': found shape {list(result.shape)}, expected {spec}"
                 )
         return batch
-
-
-def _answer_bytes(layout: Layout, spec: TensorSpec) -> int:
-    """At most what an output takes in a slot: what the graph writes, and the parts cut from it."""
-    itemsize = spec.dtype.numpy.itemsize
-    whole = math.prod(layout.shape(spec)) * itemsize + ALIGNMENT
-    if not spec.axes:
-        return whole
-    parts = whole
-    if layout.packs(spec):  # answers are as large as the requests' tensors, however short the data
-        shapes = ((block.rows, *spec.shape(block.sizes)) for block in layout.blocks)
-        parts = sum(map(math.prod, shapes)) * itemsize
-    return whole + parts + len(layout.blocks) * ALIGNMENT
 
 
 def warm_up(
@@ -318,10 +329,13 @@ def _execute(executor: Executor, config: RuntimeConfig, gear: Gear) -> Sample:
 
 
 def _blank(config: RuntimeConfig, gear: Gear) -> Block:
-    """Rows of zeros that fill the gear."""
+    """Rows that fill the gear, of zeros, or of the value nearest to 0 that the input may have."""
 
     def zeros(spec: TensorSpec) -> Array:
-        return np.zeros((gear.rows, *spec.shape(gear.extents)), spec.dtype.numpy)
+        shape = (gear.rows, *spec.shape(gear.extents))
+        if spec.name in config.ranges:
+            return np.full(shape, config.ranges[spec.name].nearest(0), spec.dtype.numpy)
+        return np.zeros(shape, spec.dtype.numpy)
 
     specs = {
         spec.name: spec

@@ -19,6 +19,7 @@ from ge_runtime.errors import Abandoned, Cancelled, EngineFault, Expired, OutOfM
 from ge_runtime.memory.plan import Plan
 from ge_runtime.scheduling.executor import Executor
 from ge_runtime.scheduling.isolation import isolate
+from ge_runtime.scheduling.sequences import SequenceStep
 from ge_runtime.specs import ROWS, Array
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Caller:
     """Theirs, for error texts; empty if they gave none."""
     deadline: float = math.inf
     """Seconds on the runtime's clock; an answer after it is of no use."""
+    sequence: SequenceStep | None = None
+    """The sequence that the request belongs to; None: the request is one by itself."""
     is_cancelled: Callable[[], bool] = _never
     """Asks the server, which takes time: about 10 us in tritonserver."""
 
@@ -231,11 +234,13 @@ def _sizes_of(blocks: Sequence[Block], callers: Sequence[Caller], clock: Clock) 
     axes = blocks[0].needs if blocks else ()
     deadlines = [caller.deadline for caller in callers]
     any_due = min(deadlines, default=math.inf) < math.inf
+    kinds = [block.kind for block in blocks]
     return RequestSizes(
         rows=[block.rows for block in blocks],
         sizes={axis: [block.needs[axis] for block in blocks] for axis in axes},
         deadlines=deadlines if any_due else None,
         now=clock.now() if any_due else 0.0,
+        kinds=kinds if any(kinds) else None,
     )
 
 

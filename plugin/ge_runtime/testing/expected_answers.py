@@ -16,7 +16,7 @@ import numpy as np
 
 from ge_runtime.assembly import Assembly
 from ge_runtime.batching.gears import Gear
-from ge_runtime.config import BatchInput, BatchInputKind, RuntimeConfig
+from ge_runtime.config import BatchInput, BatchInputKind, RuntimeConfig, read_number
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import UNKNOWN, Array, TensorSpec
@@ -65,7 +65,7 @@ class Reference:
         """
         batch, complete = self._batch(request)
         feeds = [feed.spec for feed in self._contract.feeds]
-        inputs = {spec.name: self._bare(self._input(spec, complete, batch)) for spec in feeds}
+        inputs = {spec.name: self._graph_input(spec, complete, batch) for spec in feeds}
         outputs = self._contract.outputs
         results = self._engine.run(
             inputs, {spec.name: self._planned(spec, batch) for spec in outputs}
@@ -90,6 +90,28 @@ class Reference:
         ends = tuple(extent.ends_of(row) for row in taken)
         more = (range(row, row + 1) for row in range(rows, gear.rows))
         return GearBatch(gear, ends, (range(rows), *more)), complete
+
+    def _graph_input(
+        self, spec: TensorSpec, complete: Mapping[str, Array], batch: GearBatch
+    ) -> Array:
+        """One graph input as the graph has it."""
+        config, name = self._config, spec.name
+        if name in config.constants:
+            return self._constant(spec)
+        if name in config.states.outputs:  # a request by itself is the first of its sequence
+            rows = np.zeros((len(batch.ends), *spec.shape({})), spec.dtype.numpy)
+        else:
+            rows = self._input(spec, complete, batch)
+        at = config.batch_axes.of(name)
+        if name not in config.batch_axes.given:
+            return self._bare(rows)
+        return rows[0] if at is None else np.ascontiguousarray(np.moveaxis(rows, 0, at))
+
+    def _constant(self, spec: TensorSpec) -> Array:
+        numbers = [read_number(text, spec.dtype) for text in self._config.constants[spec.name]]
+        elements = [spec.dtype.scalar(number) for number in numbers if number is not None]
+        shape = spec.shape({})
+        return np.resize(np.array(elements, spec.dtype.numpy), shape)
 
     def _input(self, spec: TensorSpec, complete: Mapping[str, Array], batch: GearBatch) -> Array:
         """One graph input, with a dimension for rows unless it is packed."""
@@ -147,6 +169,11 @@ class Reference:
         shape = (len(batch.ends), *dims)
         if self._packs(spec):
             shape = (sum(ends[spec.axes[0]] for ends in batch.ends), *dims[1:])
+        if spec.name in self._config.batch_axes.given:
+            rows, *others = shape
+            at = self._config.batch_axes.of(spec.name)
+            shape = tuple(others if at is None else [*others[:at], rows, *others[at:]])
+            return np.zeros(shape, spec.dtype.numpy)
         return self._bare(np.zeros(shape, spec.dtype.numpy))
 
     def _own(self, spec: TensorSpec, result: Array, request: RandomRequest) -> Array:
@@ -156,6 +183,10 @@ class Reference:
         corner = tuple(slice(None if size == UNKNOWN else size) for size in shape)
         if not self._packs(spec):
             rows = result if self._config.batched else result[None]
+            if spec.name in self._config.batch_axes.given:
+                at = self._config.batch_axes.of(spec.name)
+                alike = np.stack([result] * extent.rows) if at is None else result
+                rows = np.moveaxis(alike, at or 0, 0)
             return rows[(slice(extent.rows), *corner)]
         own = np.zeros((extent.rows, *shape), result.dtype)  # behind a row's end is nothing
         start = 0

@@ -158,7 +158,7 @@ class ForcedPartitioner:
         rows, sizes = requests.rows, requests.sizes
 
         def fits(members: Sequence[int]) -> bool:
-            if len(equal_groups(members, sizes, self._equal)) > 1:
+            if len(equal_groups(members, sizes, self._equal, requests.kinds)) > 1:
                 return False
             total = sum(rows[member] for member in members)
             largest = {axis: max(own[member] for member in members) for axis, own in sizes.items()}

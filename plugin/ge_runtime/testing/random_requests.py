@@ -110,7 +110,12 @@ class RequestGenerator:
             if name not in specs:
                 expected = ", ".join(specs)
                 raise RuntimeFault(f"range of '{name}': found no such input, expected: {expected}")
-        self.ranges = {name: range_of(spec, ranges.get(name)) for name, spec in specs.items()}
+        own = {
+            name: (float(each.least), float(each.largest + specs[name].dtype.is_integer))
+            for name, each in config.ranges.items()
+        }
+        given = {**own, **ranges}
+        self.ranges = {name: range_of(spec, given.get(name)) for name, spec in specs.items()}
         """Input: the values of its elements."""
         self._bounds = {
             axis: _bounds(limit, (gear.extents[axis] for gear in gears.every()))
@@ -209,6 +214,8 @@ class RequestGenerator:
                 complete[name] = np.full(shape, element, spec.dtype.numpy)
             else:
                 complete[name] = random_elements(rng, spec.dtype, shape, self.ranges[name])
+                if name in config.batch_axes.without:  # one value for all rows
+                    complete[name][1:] = complete[name][:1]
             if name not in missing:
                 given[name] = _poisoned(complete[name], spec, extent)
         if not config.batched:

@@ -4,6 +4,7 @@ import weakref
 
 import numpy as np
 import pytest
+from runtime.support.axis_graphs import recurrent, recurrent_config, saved
 from runtime.support.configs import encoder_config, model_config, tensor
 from runtime.support.graphs import BFLOAT16, ENCODER, NONZERO, TABLE, encode
 from runtime.support.triton import Bfloat16Tensor, InferenceRequest, PbUtils, Tensor, TritonError
@@ -79,6 +80,23 @@ def test_each_request_gets_its_own_response_in_order(opened):
     responses = opened(encoder_config()).execute([request(*rows) for rows in sizes])
     for response, rows in zip(responses, sizes, strict=True):
         np.testing.assert_allclose(outputs_of(response)["embedding"], encode(rows), rtol=1e-5)
+
+
+def test_what_fills_batches_of_sequences_up_is_answered_with_nothing(pb_utils, tmp_path):
+    folder = saved(recurrent(), tmp_path)
+    model = GraphModel(args_of(folder, recurrent_config()), pb_utils)
+    nobody = InferenceRequest([Tensor("x", np.full((7, 5), np.nan))], ["y"])
+
+    def asks(value, **sequence):
+        return InferenceRequest(
+            [Tensor("x", np.full((1, 3), value, np.float32))], ["y"], **sequence
+        )
+
+    first = model.execute([nobody, asks(4, sequence=9, flags=1), nobody])
+    second = model.execute([asks(1, sequence="a", flags=3), asks(4, sequence=9, flags=2)])
+    model.close()
+    found = [outputs_of(response) for response in (*first, *second)]
+    assert [answer["y"][0, 0] if answer else None for answer in found] == [None, 8, None, 2, 12]
 
 
 def test_callers_fault_is_an_invalid_argument_of_that_request_alone(opened, pb_utils):

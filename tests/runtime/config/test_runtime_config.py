@@ -14,6 +14,8 @@ from runtime.support.parsing import assert_fault, faults_of, parse
 
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.config.axis_sizes import AxisSizes
+from ge_runtime.config.batch_axes import BatchAxes
+from ge_runtime.config.sequence_states import SequenceStates
 from ge_runtime.errors import ConfigFault
 from ge_runtime.relations import Relation
 from ge_runtime.specs import UNKNOWN, DType, TensorSpec
@@ -43,9 +45,12 @@ def test_encoder_configuration_is_read_whole():
         positions={},
         offsets={},
         constants={},
+        states=SequenceStates(),
+        batch_axes=BatchAxes(),
         batch_inputs=(),
         told_axes=frozenset({"tokens"}),
         padding={"tokens": PaddingRule.MASKED},
+        ranges={},
         pads={"input_ids": 3},
         gears={},
         oversize="error",
@@ -197,7 +202,8 @@ def with_input(**changes):
             "device_ids, device_exec_blocks, static_model, "
             "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, axis_length.<axis>, "
             "gears.<axes>, mask.<graph input>, lengths.<graph input>, positions.<graph input>, "
-            "offsets.<graph input>, constant.<graph input>, pad.<input>, padding.<axis>, "
+            "offsets.<graph input>, constant.<graph input>, state.<graph input>, "
+            "batch_axis.<tensor>, range.<input>, pad.<input>, padding.<axis>, "
             "default.<input>, pass.<output>, prepared.<tensor>, graph.ge.<option>, "
             "session.ge.<option>, ge.<option>; did you mean 'engine'?",
         ),

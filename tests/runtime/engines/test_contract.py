@@ -323,7 +323,7 @@ def changed(graph_tensor, **changes):
                 "attention_mask, ids",
                 "graph input 'ids' INT64[*,*]: found nothing that feeds it, expected an input in "
                 "config.pbtxt, one of the parameters 'mask.ids', 'lengths.ids', 'positions.ids', "
-                "'offsets.ids', 'constant.ids', 'prepared.ids', or a batch_input",
+                "'offsets.ids', 'constant.ids', 'state.ids', 'prepared.ids', or a batch_input",
             ],
         ),
         (

@@ -81,3 +81,93 @@ def valid_config(parameters=None, **more):
         },
         **{"name": "valid", **more},
     )
+
+
+def recurrent(batch: int | str = "batch", layers: int | str = 2) -> onnx.ModelProto:
+    """Adds x to half of each state of [layers, batch, 3], and answers the sum of the layers.
+
+    With other names for sizes of the next state than for those of the state, as exporters leave.
+    """
+    node = helper.make_node
+    return onnx_model(
+        [
+            node("Mul", ["state", "half"], ["faded"]),
+            node("Unsqueeze", ["x", "first"], ["layer"]),
+            node("Add", ["faded", "layer"], ["next"]),
+            node("ReduceSum", ["next", "first"], ["y"], keepdims=0),
+        ],
+        [("x", FLOAT, [batch, 3]), ("state", FLOAT, [layers, batch, 3])],
+        [("y", FLOAT, [batch, 3]), ("next", FLOAT, ["a", "b", "c"])],
+        {"half": np.array(0.5, np.float32), "first": np.array([0], np.int64)},
+    )
+
+
+OLDEST = {"oldest": {"max_candidate_sequences": 4}}
+
+
+def recurrent_config(parameters=None, **more):
+    return model_config(
+        [tensor("x", "FP32", [3])],
+        [tensor("y", "FP32", [3])],
+        {
+            "state.state": "next",
+            "batch_axis.state": "1",
+            "batch_axis.next": "1",
+            **(parameters or {}),
+        },
+        **{"name": "recurrent", "sequence_batching": OLDEST, **more},
+    )
+
+
+def time_major() -> onnx.ModelProto:
+    """Frames [tokens, batch, 2], of which those within the mask are doubled, and their sums."""
+    node = helper.make_node
+    return onnx_model(
+        [
+            node("Unsqueeze", ["mask", "last"], ["wide"]),
+            node("Mul", ["frames", "wide"], ["inside"]),
+            node("Add", ["inside", "inside"], ["doubled"]),
+            node("ReduceSum", ["inside", "first"], ["sums"], keepdims=0),
+        ],
+        [("frames", FLOAT, ["t", "n", 2]), ("mask", FLOAT, ["t", "n"])],
+        [("doubled", FLOAT, ["t", "n", 2]), ("sums", FLOAT, ["n", 2])],
+        {"last": np.array([2], np.int64), "first": np.array([0], np.int64)},
+    )
+
+
+def time_major_config(parameters=None, **more):
+    return model_config(
+        [tensor("frames", "FP32", [-1, 2], allow_ragged_batch=True)],
+        [tensor("doubled", "FP32", [-1, 2]), tensor("sums", "FP32", [2])],
+        {
+            "axes.frames": "tokens",
+            "axes.doubled": "tokens",
+            "limit.tokens": "20",
+            "mask.mask": "tokens",
+            "batch_axis.frames": "1",
+            "batch_axis.mask": "1",
+            "batch_axis.doubled": "1",
+            **(parameters or {}),
+        },
+        **{"name": "time_major", **more},
+    )
+
+
+def rated() -> onnx.ModelProto:
+    """Rows times a `rate` that an execution has one of, and the rate of each of two channels."""
+    node = helper.make_node
+    return onnx_model(
+        [node("Mul", ["x", "rate"], ["y"]), node("Mul", ["rate", "two"], ["rates"])],
+        [("x", FLOAT, ["n", 2]), ("rate", FLOAT, [1])],
+        [("y", FLOAT, ["n", 2]), ("rates", FLOAT, [2])],
+        {"two": np.array([1, 2], np.float32)},
+    )
+
+
+def rated_config(parameters=None, **more):
+    return model_config(
+        [tensor("x", "FP32", [2]), tensor("rate", "FP32", [1])],
+        [tensor("y", "FP32", [2]), tensor("rates", "FP32", [2])],
+        {"batch_axis.rate": "none", "batch_axis.rates": "none", **(parameters or {})},
+        **{"name": "rated", **more},
+    )

@@ -108,9 +108,12 @@ class Bfloat16Tensor:
 class InferenceRequest:
     """An incoming request; the real one cannot be made like this."""
 
-    __slots__ = ("_cancelled", "_id", "_inputs", "_requested", "_timeout")
+    __slots__ = ("_cancelled", "_flags", "_id", "_inputs", "_requested", "_sequence", "_timeout")
 
-    def __init__(self, inputs, requested, request_id="", timeout=0, cancelled=False):
+    def __init__(
+        self, inputs, requested, request_id="", timeout=0, cancelled=False, sequence=0, flags=0
+    ):
+        self._sequence, self._flags = sequence, flags
         self._inputs, self._requested = list(inputs), set(requested)
         self._id, self._timeout, self._cancelled = request_id, timeout, cancelled
 
@@ -122,6 +125,12 @@ class InferenceRequest:
 
     def request_id(self):
         return self._id
+
+    def correlation_id(self):
+        return self._sequence
+
+    def flags(self):
+        return self._flags
 
     def timeout(self):
         return self._timeout

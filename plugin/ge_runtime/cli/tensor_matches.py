@@ -1,0 +1,115 @@
+"""What a configuration makes of a graph's inputs and outputs, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from ge_runtime.config import BatchAxes, RuntimeConfig
+from ge_runtime.engines.base import GraphTensor, Signature
+from ge_runtime.specs import TensorSpec
+
+_NONE: Final = "-"
+
+
+class TensorMatch(NamedTuple):
+    """A tensor of the graph, of config.pbtxt, or of both."""
+
+    name: str
+    graph: str
+    """Its type and dims in the graph; `-` if it is none of the graph's."""
+    config: str
+    """What config.pbtxt makes of it, in words."""
+
+
+TENSOR_HEADER: Final = TensorMatch("", "in the graph", "in config.pbtxt")
+
+
+def inputs_of(config: RuntimeConfig, signature: Signature) -> list[TensorMatch]:
+    """The graph's inputs and what they are fed, then what requests bring for other uses."""
+    fed, axes = _fed(config), config.batch_axes
+    return _matched(signature.inputs, _placed(fed, axes), _used(config), "nothing")
+
+
+def outputs_of(config: RuntimeConfig, signature: Signature) -> list[TensorMatch]:
+    """The graph's outputs and whether they are asked for, then outputs made elsewhere."""
+    asked = {spec.name: f"output {spec}" for spec in config.outputs}
+    for source, output in config.states.outputs.items():
+        words = f"the next state of '{source}'"
+        asked[output] = f"{asked[output]}, {words}" if output in asked else words
+    made = {spec.name: f"output {spec}, by the model's own code" for spec in config.derived}
+    made |= {
+        name: f"output, the request's '{source}'" for name, source in config.passthrough.items()
+    }
+    asked = _placed(asked, config.batch_axes)
+    return _matched(signature.outputs, asked, made, "nothing: not an output")
+
+
+def _placed(words: Mapping[str, str], axes: BatchAxes) -> dict[str, str]:
+    """The words, and where rows lie if that is not the first dim."""
+    given = {
+        name: "no rows" if at is None else f"rows along dim {at}" for name, at in axes.given.items()
+    }
+    return {name: f"{own}, {given[name]}" if name in given else own for name, own in words.items()}
+
+
+def _matched(
+    tensors: Sequence[GraphTensor],
+    declared: Mapping[str, str],
+    others: Mapping[str, str],
+    otherwise: str,
+) -> list[TensorMatch]:
+    """The graph's tensors with what is declared of them, then others that are none of its own.
+
+    otherwise: what is said of a graph's tensor that nothing is declared of.
+    """
+    names = {tensor.name for tensor in tensors}
+    return [
+        *(TensorMatch(t.name, str(t), declared.get(t.name, otherwise)) for t in tensors),
+        *(
+            TensorMatch(n, _NONE, words)
+            for n, words in declared.items()
+            if n not in names | {*others}
+        ),
+        *(TensorMatch(n, _NONE, words) for n, words in others.items() if n not in names),
+    ]
+
+
+def _fed(config: RuntimeConfig) -> dict[str, str]:
+    """What graph inputs are made of, by name."""
+    fed = {
+        spec.name: _brought(config, spec)
+        + (f", padded with {config.pads.get(spec.name, 0)}" if spec.axes else "")
+        for spec in config.sources
+    }
+    fed |= {name: f"mask of {', '.join(axes)}" for name, axes in config.masks.items()}
+    fed |= {name: f"true lengths along {axis}" for name, axis in config.lengths.items()}
+    fed |= {name: f"positions along {axis}" for name, axis in config.positions.items()}
+    fed |= {name: f"where rows begin along {axis}" for name, axis in config.offsets.items()}
+    fed |= {
+        name: f"state of the sequence, '{output}' of the execution before"
+        for name, output in config.states.outputs.items()
+    }
+    fed |= {name: f"constant {', '.join(texts)}" for name, texts in config.constants.items()}
+    for batch_input in config.batch_inputs:
+        words = f"{batch_input.kind.value} of {batch_input.source}"
+        fed |= dict.fromkeys(batch_input.targets, words)
+    return fed
+
+
+def _used(config: RuntimeConfig) -> dict[str, str]:
+    """Inputs of requests that a graph need not take, and what they are for."""
+    used: dict[str, str] = {}
+    if config.prepared:
+        used |= {spec.name: f"input {spec}, for the model's own code" for spec in config.inputs}
+    specs = {spec.name: spec for spec in (*config.inputs, *config.sources)}
+    for output, name in config.passthrough.items():
+        used[name] = f"input {specs[name]}, returned as output '{output}'"
+    for axis, name in config.axis_lengths.items():
+        used[name] = f"{_brought(config, specs[name])}, true lengths along {axis}"
+    return used
+
+
+def _brought(config: RuntimeConfig, spec: TensorSpec) -> str:
+    """A tensor that batches are made of, and who brings it."""
+    return f"{spec}, by the model's own code" if config.prepared else f"input {spec}"

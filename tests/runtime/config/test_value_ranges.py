@@ -1,0 +1,43 @@
+import pytest
+from runtime.support.configs import encoder_config, tensor
+from runtime.support.parsing import assert_fault, parse
+
+from ge_runtime.config import ValueRange
+
+
+def ranged(text, parameters=None):
+    return encoder_config({"range.input_ids": text, **(parameters or {})})
+
+
+def test_a_range_is_read_in_the_type_of_its_input():
+    assert parse(ranged("0..30521")).ranges == {"input_ids": ValueRange(0, 30521)}
+    assert parse(ranged("-5 .. -2")).ranges == {"input_ids": ValueRange(-5, -2)}
+
+
+def test_padding_is_the_value_of_the_range_nearest_to_0():
+    assert parse(ranged("0..9")).pads == {}
+    assert parse(ranged("3..9")).pads == {"input_ids": 3}
+    assert parse(ranged("-9..-3")).pads == {"input_ids": -3}
+    assert parse(ranged("3..9", {"pad.input_ids": "4"})).pads == {"input_ids": 4}
+
+
+@pytest.mark.parametrize("text", ["7", "7..", "..7", "7..7", "8..7", "0..1.5", "a..b", "0...9"])
+def test_what_is_no_range_is_refused(text):
+    expected = "expected two numbers of type INT64, the lower one first, e.g. 0..9"
+    assert_fault(ranged(text), f"parameter 'range.input_ids': found '{text}', {expected}")
+
+
+def test_what_is_laid_beside_data_is_in_the_range():
+    assert_fault(
+        ranged("0..9", {"pad.input_ids": "10"}),
+        "parameter 'pad.input_ids': found 10, expected 0 to 9 (range.input_ids)",
+    )
+    optional = ranged("0..9")
+    optional["input"].append(tensor("kinds", "INT32", [2], optional=True))
+    optional["parameters"]["range.kinds"] = {"string_value": "1..9"}
+    assert_fault(optional, "parameter 'default.kinds': found 0, expected 1 to 9 (range.kinds)")
+
+
+def test_a_range_of_no_input_is_refused():
+    config = encoder_config({"range.ids": "0..9"})
+    assert_fault(config, "parameter 'range.ids': found no input 'ids', expected one of: input_ids")

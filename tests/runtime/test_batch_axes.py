@@ -1,0 +1,120 @@
+"""Rows along any dim of the graph's tensors, and tensors without rows."""
+
+import numpy as np
+import pytest
+from runtime.support.axis_graphs import (
+    rated,
+    rated_config,
+    saved,
+    time_major,
+    time_major_config,
+)
+
+from ge_runtime import Runtime
+from ge_runtime.errors import ConfigFault, RequestFault
+
+COST = {"cost": "launch_us=1000000, element_ns=1, element2_ns=0"}
+"""Executions so dear that all that can share one does."""
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """A function: graph, configuration -> an open runtime."""
+    runtimes = []
+
+    def open_runtime(graph, config):
+        runtimes.append(Runtime.open(saved(graph, tmp_path), config, instance_name="tiny_0"))
+        return runtimes[-1]
+
+    yield open_runtime
+    for runtime in runtimes:
+        runtime.close()
+
+
+def frames(rows, tokens):
+    values = np.arange(rows * tokens * 2, dtype=np.float32).reshape(rows, tokens, 2)
+    return {"frames": values + 100 * tokens}
+
+
+@pytest.mark.parametrize("gears", [{}, {"gears.tokens": "4, 20", "gears.batch": "2, 5"}])
+def test_time_major_tensors_are_laid_out_and_answers_taken_apart(opened, gears):
+    runtime = opened(time_major(), time_major_config({**COST, **gears}))
+    requests = [frames(1, 7), frames(2, 3), frames(1, 20)]
+    answers = runtime.infer(requests)
+    for request, answer in zip(requests, answers, strict=True):
+        np.testing.assert_array_equal(answer["doubled"], 2 * request["frames"])
+        np.testing.assert_array_equal(answer["sums"], request["frames"].sum(axis=1))
+        assert answer["doubled"].flags.c_contiguous
+    assert runtime.counts().launches == 1
+
+
+def test_answers_of_one_batch_outlive_the_next(opened):
+    runtime = opened(time_major(), time_major_config(COST))
+    held = [runtime.infer([frames(1, 5), frames(2, 5)]) for _ in range(5)]
+    for answers in held:
+        np.testing.assert_array_equal(answers[1]["doubled"], 2 * frames(2, 5)["frames"])
+
+
+def rows(values, rate):
+    x = np.array(values, np.float32).reshape(-1, 2)
+    return {"x": x, "rate": np.full((len(x), 1), rate, np.float32)}
+
+
+def test_only_requests_of_equal_values_share_an_input_without_rows(opened):
+    runtime = opened(rated(), rated_config(COST))
+    requests = [rows([1, 2], 8), rows([3, 4], 16), rows([5, 6, 7, 8], 8), rows([9, 1], 16)]
+    answers = runtime.infer(requests)
+    for request, answer in zip(requests, answers, strict=True):
+        rate = request["rate"][0, 0]
+        np.testing.assert_array_equal(answer["y"], request["x"] * rate)
+        np.testing.assert_array_equal(answer["rates"], [[rate, 2 * rate]] * len(request["x"]))
+        assert all(array.flags.writeable for array in answer.values())
+    assert runtime.counts().launches == 2
+
+
+def test_rows_of_one_request_that_differ_are_refused(opened):
+    runtime = opened(rated(), rated_config(COST))
+    request = rows([1, 2, 3, 4], 8)
+    request["rate"][1] = 9
+    refused, answer = runtime.infer([request, rows([1, 2], 8)])
+    assert isinstance(refused, RequestFault)
+    assert str(refused) == (
+        "input 'rate': found rows that differ, expected equal ones (batch_axis.rate: none): the "
+        "graph takes one value for all"
+    )
+    np.testing.assert_array_equal(answer["y"], [[8, 16]])
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            time_major_config({"batch_axis.frame": "1"}),
+            "parameter 'batch_axis.frame': found no tensor 'frame'",
+        ),
+        (
+            time_major_config({"batch_axis.frames": "4"}),
+            "parameter 'batch_axis.frames': found 4, expected 0 to 2, or none",
+        ),
+        (
+            time_major_config({"batch_axis.mask": "none"}),
+            "parameter 'batch_axis.mask': found none, expected 0 to 1: each row has its own",
+        ),
+        (
+            time_major_config({"batch_axis.frames": "none"}),
+            "expected fixed dims: it is the same for requests of all sizes",
+        ),
+        (
+            time_major_config({"batch_axis.sums": "1"}),
+            "output 'sums': found FP32[*,2] in the graph, expected FP32[2,batch]",
+        ),
+        (
+            time_major_config({"batch_axis.frames": "one"}),
+            "parameter 'batch_axis.frames': found 'one', expected a whole number of at least 0",
+        ),
+    ],
+)
+def test_what_a_graph_does_not_have_is_refused(opened, config, expected):
+    with pytest.raises(ConfigFault) as raised:
+        opened(time_major(), config)
+    assert expected in str(raised.value)

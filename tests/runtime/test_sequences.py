@@ -1,0 +1,235 @@
+"""State that travels with a sequence from one request to the next."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runtime.support.axis_graphs import OLDEST, recurrent, recurrent_config, saved
+
+from ge_runtime import Runtime
+from ge_runtime.errors import ConfigFault, EngineFault, RequestFault
+from ge_runtime.scheduling.request_batch import Caller
+from ge_runtime.scheduling.sequences import SequenceStates, SequenceStep
+from ge_runtime.specs import DType, TensorSpec
+
+COST = {"cost": "launch_us=1000000, element_ns=1, element2_ns=0"}
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """A function: graph, configuration -> an open runtime."""
+    runtimes = []
+
+    def open_runtime(graph, config):
+        runtimes.append(Runtime.open(saved(graph, tmp_path), config, instance_name="tiny_0"))
+        return runtimes[-1]
+
+    yield open_runtime
+    for runtime in runtimes:
+        runtime.close()
+
+
+def x(value):
+    return {"x": np.full((1, 3), value, np.float32)}
+
+
+def step(sequence, *, starts=False, ends=False):
+    return Caller(sequence=SequenceStep(sequence, starts, ends))
+
+
+def ask(runtime, value, sequence, **flags):
+    """The first number of the answer."""
+    (answer,) = runtime.infer([x(value)], [step(sequence, **flags)])
+    return answer if isinstance(answer, Exception) else float(answer["y"][0, 0])
+
+
+def expected(values):
+    state, answers = 0.0, []
+    for value in values:
+        state = state * 0.5 + value
+        answers.append(2 * state)
+    return answers
+
+
+@pytest.mark.parametrize("batch", ["batch", 1, 4])
+def test_each_sequence_finds_what_it_left_whoever_shares_its_executions(opened, batch):
+    runtime = opened(recurrent(batch), recurrent_config(COST))
+    values = {7: [1, 2, 3, 4], "nine": [50, 60, 70, 80], 8: [9, 8, 7, 6]}
+    found = {sequence: [] for sequence in values}
+    for at in range(4):
+        callers = [step(sequence, starts=at == 0, ends=at == 3) for sequence in values]
+        answers = runtime.infer([x(own[at]) for own in values.values()], callers)
+        for sequence, answer in zip(values, answers, strict=True):
+            assert sorted(answer) == ["y"]
+            found[sequence].append(float(answer["y"][0, 0]))
+    assert found == {sequence: expected(own) for sequence, own in values.items()}
+
+
+def test_a_start_begins_anew_and_a_request_of_no_sequence_finds_and_leaves_nothing(opened):
+    runtime = opened(recurrent(), recurrent_config(COST))
+    assert ask(runtime, 4, 1, starts=True) == 8
+    (alone,) = runtime.infer([x(10)])
+    assert alone["y"][0, 0] == 20
+    assert ask(runtime, 4, 1) == 12
+    assert ask(runtime, 4, 1, starts=True) == 8
+
+
+def test_without_a_start_a_sequence_is_refused_and_after_its_end_too(opened):
+    runtime = opened(recurrent(), recurrent_config(COST))
+    refused = ask(runtime, 1, 5)
+    assert isinstance(refused, RequestFault)
+    assert str(refused) == (
+        "sequence 5: found no state, expected a request with the START flag before; the state of "
+        "8 sequences at most is kept"
+    )
+    assert ask(runtime, 1, 5, starts=True, ends=True) == 2
+    assert isinstance(ask(runtime, 1, 5), RequestFault)
+    assert runtime.counts().refused == 2
+
+
+def test_two_requests_of_a_sequence_in_one_batch_are_not_executed_together(opened):
+    runtime = opened(recurrent(), recurrent_config(COST))
+    first, second = runtime.infer([x(1), x(2)], [step(5, starts=True), step(5)])
+    assert first["y"][0, 0] == 2
+    assert str(second) == (
+        "sequence 5: found two requests in a batch, expected one after the other"
+    )
+
+
+def test_a_request_of_several_rows_is_refused_and_leaves_the_state(opened):
+    runtime = opened(recurrent(), recurrent_config(COST))
+    assert ask(runtime, 4, 1, starts=True) == 8
+    (refused,) = runtime.infer([{"x": np.ones((2, 3), np.float32)}], [step(1)])
+    assert str(refused) == "found 2 rows in a request of a sequence, expected 1"
+    assert ask(runtime, 4, 1) == 12
+
+
+def test_an_execution_that_fails_leaves_the_state_as_it_was(opened, monkeypatch):
+    runtime = opened(recurrent(), recurrent_config(COST))
+    assert ask(runtime, 4, 1, starts=True) == 8
+    (executor,) = runtime._parts.executors
+    engine, run = executor.engine, executor.engine.run
+
+    def fail(inputs, outputs):
+        run(inputs, outputs)
+        raise EngineFault("broken")
+
+    monkeypatch.setattr(engine, "run", fail)
+    assert isinstance(ask(runtime, 4, 1), EngineFault)
+    monkeypatch.undo()
+    assert ask(runtime, 4, 1) == 12
+
+
+def test_a_state_is_answered_where_it_is_declared_as_an_output(opened):
+    config = recurrent_config(COST)
+    config["output"].append({"name": "next", "data_type": "TYPE_FP32", "dims": [2, 3]})
+    runtime = opened(recurrent(), config)
+    answers = runtime.infer([x(1), x(2)], [step(1, starts=True), step(2, starts=True)])
+    for value, answer in zip((1, 2), answers, strict=True):
+        np.testing.assert_array_equal(answer["next"], np.full((1, 2, 3), value))
+    assert ask(runtime, 1, 2) == 4
+
+
+def test_a_model_without_a_batch_dimension_keeps_states_too(opened):
+    graph = recurrent(batch=1)
+    config = recurrent_config(batch=0, sequence_batching={"direct": {}})
+    for tensor in (*config["input"], *config["output"]):
+        tensor["dims"] = [1, 3]
+    config["parameters"] = {"state.state": {"string_value": "next"}}
+    runtime = opened(graph, config)
+    found = [ask(runtime, value, 3, starts=at == 0) for at, value in enumerate([1, 2, 3])]
+    assert found == expected([1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("graph", "config", "expected"),
+    [
+        (
+            recurrent(),
+            recurrent_config(sequence_batching=None),
+            "parameter 'state.state': found no sequence_batching, expected it: then requests of a "
+            "sequence come in order, to one instance",
+        ),
+        (
+            recurrent(),
+            recurrent_config(sequence_batching={**OLDEST, "state": [{"input_name": "state"}]}),
+            "sequence_batching.state: found entries, expected none",
+        ),
+        (
+            recurrent(),
+            recurrent_config(sequence_batching={**OLDEST, "control_input": [{"name": "START"}]}),
+            "sequence_batching.control_input: found entries, expected none",
+        ),
+        (
+            recurrent(),
+            recurrent_config({"state.other": "next"}),
+            "found 'next', the state of 'other' as well, expected an output for each",
+        ),
+        (
+            recurrent(),
+            recurrent_config({"state.x": "y"}),
+            "parameter 'state.x': found 'x' among the inputs",
+        ),
+        (
+            recurrent(),
+            recurrent_config({"state.state": "nest"}),
+            "parameter 'state.state': found no graph output 'nest'",
+        ),
+        (
+            recurrent(layers="layers"),
+            recurrent_config(),
+            "parameter 'state.state': found FP32[*,*,3] in the graph, expected fixed sizes, apart "
+            "from rows along dim 1 (batch_axis.state)",
+        ),
+        (
+            recurrent(),
+            recurrent_config({"batch_axis.state": "none"}),
+            "parameter 'state.state': found FP32[2,*,3] in the graph, expected fixed sizes",
+        ),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_at_load(opened, graph, config, expected):
+    with pytest.raises(ConfigFault) as raised:
+        opened(graph, config)
+    assert expected in str(raised.value)
+
+
+SPEC = TensorSpec("state", DType.FP32, (2,))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 6), st.booleans(), st.booleans()),
+        max_size=60,
+    )
+)
+def test_a_state_found_is_that_of_the_sequence_or_none(steps):
+    """Against a dictionary that forgets nothing: room for 3 of up to 6 sequences."""
+    states, model = SequenceStates([SPEC], 3), {}
+    for sequence, starts, ends in steps:
+        (found,) = states.find([SequenceStep(sequence, starts, ends)])
+        if isinstance(found, RequestFault):
+            assert not starts
+            model.pop(sequence, None)
+        else:
+            count = 0 if starts else model[sequence]
+            assert found["state"].tolist() == [[count, count]]
+            found["state"][...] = model[sequence] = count + 1
+        states.end([SequenceStep(sequence, ends=ends)])
+        if ends:
+            model.pop(sequence, None)
+        assert len(states) <= 3
+
+
+def test_those_used_longest_ago_are_forgotten_and_none_of_the_batch_itself():
+    states = SequenceStates([SPEC], 2)
+    start = [SequenceStep(sequence, starts=True) for sequence in (1, 2, 3)]
+    first, second, third = states.find(start)
+    assert not isinstance(first, RequestFault)
+    assert not isinstance(second, RequestFault)
+    assert "found a batch of more than 2 sequences" in str(third)
+    states.find([SequenceStep(1)])
+    states.find([SequenceStep(4, starts=True)])
+    assert isinstance(states.find([SequenceStep(2)])[0], RequestFault)
+    assert not isinstance(states.find([SequenceStep(1)])[0], RequestFault)
+    assert states.nbytes == 2 * 2 * 4
