@@ -17,7 +17,7 @@ from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, 
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
-from ge_runtime.engines.base import Engine, Limited, Remote, Shapes
+from ge_runtime.engines.base import Engine, InArena, Limited, Remote, Shapes
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import (
     Footprint,
@@ -31,7 +31,7 @@ from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.machine import ReadLimits, ensure_fits, host_bytes, read_limits
 from ge_runtime.memory.plan import Plan
 from ge_runtime.planning.histogram import Histogram
-from ge_runtime.scheduling.executor import BatchRules, Executor, warm_up
+from ge_runtime.scheduling.executor import BatchRules, Executor, measured_plan, warm_up
 from ge_runtime.scheduling.kept_costs import KeptCosts, cores_of_process
 from ge_runtime.scheduling.sequences import SequenceStates
 
@@ -99,10 +99,7 @@ def assemble(
         contract = Contract.between(config, engines[0].signature)
         footprint = Footprint(contract, config.batched, config.packing)
         plan = footprint.plan(engines[0], gearing.planned, answer_slots=answer_slots(config))
-        on_host = config.device_kind == "cpu"
-        to_come = host_bytes(plan, on_host=on_host, engines=len(engines))
-        ensure_fits(to_come, limits(), plan)
-        pool = _join_pool(config, plan, opened)
+        found = limits()  # before anything that is planned counts as used
         rules = BatchRules.of(config, contract)
         admission = _admission(config, gearing)
         largest = [footprint.shapes(gear) for gear in gearing.planned]
@@ -110,6 +107,10 @@ def assemble(
             Executor(engine, contract, rules, *_planned_memory(engine, backend, largest, plan))
             for engine, backend in zip(engines, backends, strict=True)
         )
+        plan = measured_plan(executors[0], config, gearing.planned, plan)
+        ensure_fits(_host_bytes(config, plan), found, plan)
+        pool = _join_pool(config, plan, opened)
+        _reserve(config, engines, plan)
         kept_costs = KeptCosts.of(
             config,
             artifacts,
@@ -246,6 +247,23 @@ def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partit
     if config.packing is None:
         return partitioner
     return InOrderPartitioner(partitioner, gears, equal)
+
+
+def _host_bytes(config: RuntimeConfig, plan: Plan) -> int:
+    """What is still to come of the plan in the host's memory, for all engines."""
+    on_host, engines = config.device_kind == "cpu", len(config.devices)
+    return host_bytes(plan, on_host=on_host, engines=engines)
+
+
+def _reserve(config: RuntimeConfig, engines: Sequence[Engine], plan: Plan) -> None:
+    """Room for the largest execution in the arena that the engines of this process share.
+
+    With a pool for as many as that lets execute at a time.
+    """
+    for engine in engines:
+        arena = engine.arena if isinstance(engine, InArena) else None
+        if arena is not None and plan.workspace_known:
+            arena.reserve(engine, max(plan.workspace_bytes, config.workspace_pool_bytes or 0))
 
 
 def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membership | None:

@@ -95,12 +95,13 @@ def test_requests_that_expire_while_others_run_are_dropped_between_executions(
 
 def test_bisection_stops_for_requests_whose_time_is_over(opened, clock, engine):
     runtime = opened()
+    at_load = engine.runs
     engine.before = lambda: clock.advance(1.0)
     request_batch = [text(UNKNOWN_TOKEN), *(text(token) for token in range(7))]
     answers = runtime.infer(request_batch, [Caller(deadline=2.5)] * 8)
     assert {type(answer) for answer in answers} <= {EngineFault, Expired, dict}
     assert sum(isinstance(answer, Expired) for answer in answers) >= 4
-    assert engine.runs <= 4
+    assert engine.runs - at_load <= 3
 
 
 def test_the_most_urgent_request_is_executed_first(opened, clock, engine):

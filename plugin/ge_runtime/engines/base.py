@@ -146,6 +146,38 @@ class Limited(Protocol):
         """What of its memory and work is in no plan, a line each, for people."""
 
 
+class WorkspaceArena(Protocol):
+    """Where a library allocates the workspace of all its engines in this process."""
+
+    def measure(self, execute: Callable[[], object], about_bytes: int) -> int | None:
+        """The bytes that one execution takes there; None if nobody can tell.
+
+        about_bytes: a guess. Exact while nothing else executes there. Raises what it raises.
+        """
+
+    def reserve(self, member: object, nbytes: int) -> None:
+        """The largest execution of `member` takes this much; replaces what it said before.
+
+        As much is reserved as the largest of any member takes.
+        """
+
+    def release(self, member: object) -> None:
+        """The member executes no more. Safe to call twice."""
+
+    @property
+    def resident_bytes(self) -> int | None:
+        """What executions have touched of it; None if nobody can tell."""
+
+
+@runtime_checkable
+class InArena(Protocol):
+    """What an engine tells besides whose workspace lies in an arena that others execute in, too."""
+
+    @property
+    def arena(self) -> WorkspaceArena | None:
+        """None if it has none, after all."""
+
+
 @runtime_checkable
 class Remote(Protocol):
     """What an engine tells besides that executes in another process, among others' executions."""

@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.devices import Device
-from ge_runtime.engines.base import Engine, GraphTensor, Shapes, Signature
+from ge_runtime.engines.base import (
+    Engine,
+    GraphTensor,
+    InArena,
+    Shapes,
+    Signature,
+    WorkspaceArena,
+)
 from ge_runtime.errors import ArtifactFault, EngineFault, EngineLost, OutOfMemory
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime, Packing, pack
 from ge_runtime.specs import Array, DType, Tensors
@@ -256,6 +263,15 @@ class ChainEngine:
         """If one of the stages is."""
         return any(engine.lost for engine in self._stages.values())
 
+    @property
+    def arena(self) -> WorkspaceArena | None:
+        """That of its stages, if it is one."""
+        arenas = {
+            engine.arena if isinstance(engine, InArena) else None
+            for engine in self._stages.values()
+        }
+        return arenas.pop() if len(arenas) == 1 else None
+
     def plan(self, largest: Iterable[Shapes]) -> Handover:
         """Where tensors between stages lie, for executions on inputs up to these shapes.
 
@@ -364,5 +380,7 @@ class ChainEngine:
         return Intermediates(tuple(lifetimes), unsized)
 
     def close(self) -> None:
+        if self.arena is not None:
+            self.arena.release(self)
         for engine in self._stages.values():
             engine.close()

@@ -8,32 +8,33 @@ from __future__ import annotations
 
 import ctypes
 import io
-import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeAlias
 
 from ge_runtime.devices.health import Accelerator, DeviceHealth
 from ge_runtime.engines.analysis.onnx_file import OnnxFile
 from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
 from ge_runtime.engines.base import GraphTensor, LibraryEngine, Shapes, Signature
+from ge_runtime.engines.onnx_arena import OnnxArena
+from ge_runtime.engines.onnx_session import (
+    PROCESS_SESSIONS,
+    Onnxruntime,
+    Session,
+    import_onnxruntime,
+    open_session,
+)
 from ge_runtime.errors import ArtifactFault, EngineFault, NoDevice, OutOfMemory, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates
 from ge_runtime.specs import Array, DType, Tensors
 
-# onnxruntime and its own objects, which come without types.
-Onnxruntime: TypeAlias = Any
-Session: TypeAlias = Any
+# An object of onnxruntime's own, which come without types.
 NodeArg: TypeAlias = Any
-
-Provider: TypeAlias = str | tuple[str, Mapping[str, str]]
-"""What executes, by ONNX Runtime's name for it, perhaps with its options."""
 
 _DTYPES: Final[Mapping[str, DType]] = {
     "tensor(bool)": DType.BOOL,
@@ -51,7 +52,6 @@ _DTYPES: Final[Mapping[str, DType]] = {
     "tensor(string)": DType.BYTES,
     "tensor(bfloat16)": DType.BF16,
 }
-_FATAL: Final = 4
 _BFLOAT16: Final = 16
 """TensorProto.DataType.BFLOAT16: NumPy, which names all other types, has none."""
 _NO_MEMORY: Final = re.compile(
@@ -59,11 +59,13 @@ _NO_MEMORY: Final = re.compile(
     re.IGNORECASE,
 )
 """What ONNX Runtime's arena, its standard library and CUDA say; it has no type of error for it."""
-_NO_ENTRIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class OnnxEngine(LibraryEngine):
-    """A session on the CPU."""
+    """A session on the CPU: one for all graphs of equal content and equally many threads.
+
+    All work in one arena. Their executions may be at the same time.
+    """
 
     copies: ClassVar[bool] = False
     """Whether inputs and outputs are copied to a device and back."""
@@ -74,9 +76,15 @@ class OnnxEngine(LibraryEngine):
         signature: Signature,
         path: Path,
         health: DeviceHealth | None = None,
+        *,
+        arena: OnnxArena | None = None,
+        release: Callable[[], None] = lambda: None,
     ) -> None:
+        """arena: in which it executes, if all of its kind do. release: gives the session back."""
         super().__init__(signature, health)
         self._session = session
+        self._arena = arena
+        self._release = release
         self._bfloat16 = {
             tensor.name
             for tensor in (*signature.inputs, *signature.outputs)
@@ -90,8 +98,13 @@ class OnnxEngine(LibraryEngine):
 
         outputs: not needed, as the graph's outputs have names.
         """
-        session = open_session(path, threads, ["CPUExecutionProvider"])
-        return cls(session, signature_of(path, session), path)
+        shared = PROCESS_SESSIONS.acquire(path, threads)
+        try:
+            signature = signature_of(path, shared.session)
+        except BaseException:
+            shared.release()
+            raise
+        return cls(shared.session, signature, path, arena=shared.arena, release=shared.release)
 
     def run(self, inputs: Tensors, outputs: Mapping[str, Array | None]) -> dict[str, Array]:
         binding = self._session.io_binding()
@@ -146,54 +159,16 @@ class OnnxEngine(LibraryEngine):
     def _graph(self) -> OnnxGraph | None:
         return OnnxGraph.read(self._file)
 
+    @property
+    def arena(self) -> OnnxArena | None:
+        return self._arena
+
     def close(self) -> None:
+        if self._arena is not None:
+            self._arena.release(self)
         self._session = None
-
-
-def open_session(
-    path: Path,
-    threads: int,
-    providers: Sequence[Provider],
-    entries: Mapping[str, str] = _NO_ENTRIES,
-) -> Session:
-    """A session of the graph in `path`, on the first of the providers that it can be made for.
-
-    threads: the most that it uses of the host's. entries: of its configuration, besides those that
-    all have. Raises ArtifactFault.
-    """
-    onnxruntime = import_onnxruntime()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # Waiting threads that spin burn the cores that the server and its other models share.
-    # Measured on 2 busy cores, 2 threads, six 384x1536 layers on 128 rows, back to back:
-    # 30 ms of CPU time and 35 ms latency per run with spinning, 19 ms and 18 ms without.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    for key, value in entries.items():
-        options.add_session_config_entry(key, value)
-    # Memory patterns are kept for each combination of input shapes ever seen, and ragged
-    # batches seldom repeat one. Measured over 2,000 random batches of the same layers: 3.6 MiB
-    # more and 14.1 ms a run with patterns, 0.0 MiB and 14.0 ms without.
-    options.enable_mem_pattern = False
-    options.log_severity_level = _FATAL  # what is an error is raised as well
-    try:
-        # Of its own it would print what is wrong, and go on with another provider.
-        return onnxruntime.InferenceSession(
-            str(path), options, providers=list(providers), enable_fallback=0
-        )
-    except Exception as error:
-        raise ArtifactFault(f"{path}: onnxruntime cannot open it: {error}") from error
-
-
-def import_onnxruntime() -> Onnxruntime:
-    """onnxruntime, which tells nobody of its use."""
-    # From 1.29 on ONNX Runtime reports its use to its makers, unless told not to before its
-    # import (Privacy.md in its package). A choice already in the environment stands.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime
-
-    return onnxruntime
+        release, self._release = self._release, lambda: None
+        release()
 
 
 def signature_of(path: Path, session: Session) -> Signature:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from ge_runtime.memory.lifetimes import Intermediates, pack
@@ -63,6 +63,13 @@ class GearPlan:
     """The intermediates of the busiest step: no workspace can be smaller."""
     unsized: int
     """Intermediates whose size only an execution tells: not planned."""
+    measured_bytes: int | None = None
+    """What the engine was seen to take in place of `workspace_bytes`, which are the graph's own."""
+
+    @property
+    def taken_bytes(self) -> int:
+        """The workspace of one execution, as well as it is known."""
+        return self.workspace_bytes if self.measured_bytes is None else self.measured_bytes
 
     @classmethod
     def of(cls, need: Need) -> GearPlan:
@@ -86,7 +93,7 @@ class GearPlan:
     @property
     def total_bytes(self) -> int:
         """One execution and its answers."""
-        return self.inputs_bytes + self.answers_bytes + self.workspace_bytes
+        return self.inputs_bytes + self.answers_bytes + self.taken_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +128,15 @@ class Plan:
 
     @property
     def workspace_bytes(self) -> int:
-        """The intermediates of any gear."""
-        return max(gear.workspace_bytes for gear in self.gears)
+        """The workspace of any gear."""
+        return max(gear.taken_bytes for gear in self.gears)
+
+    def measured(self, workspaces: Sequence[int | None]) -> Plan:
+        """The same with the bytes that the engine was seen to take at each gear, where it was."""
+        gears = zip(self.gears, workspaces, strict=True)
+        return replace(
+            self, gears=tuple(replace(gear, measured_bytes=nbytes) for gear, nbytes in gears)
+        )
 
     def workspace_at(self, sizes: Mapping[str, int]) -> int:
         """The intermediates of an execution: those of the least gear that is nowhere smaller.
@@ -131,7 +145,7 @@ class Plan:
         """
         # Executions may have sizes of their own: along free axes, or with oversize: fallback.
         holding = (
-            gear.workspace_bytes
+            gear.taken_bytes
             for gear in self.gears
             if all(gear.sizes[axis] >= size for axis, size in sizes.items())
         )
@@ -205,9 +219,11 @@ class Plan:
         answers = self.answer_slots * self.answers_bytes
         bound = _ratio(self.total_bytes, self.lower_bound)
         of_all = f"{bound} of the lower bound, {self.lower_bound:,}"
+        if self._measured():  # what fuses nodes may need less than any way to run them all
+            of_all = ""
         sums = [
             ("weights", self.weights_bytes, ""),
-            ("workspace", self.workspace_bytes, self._lack() or shared),
+            ("workspace", self.workspace_bytes, self._measured() or self._lack() or shared),
             ("inputs", self.inputs_bytes, shared),
             ("answers", answers, f"{self.answer_slots} slot(s) of {self.answers_bytes:,}"),
             self._staging(),
@@ -227,6 +243,14 @@ class Plan:
             return ("staging", 0, "none: the device works in the host's memory")
         note = "on the device; inputs and answers are pinned memory of the host"
         return ("device I/O", self.device_io_bytes, note)
+
+    def _measured(self) -> str:
+        """What the largest workspace was measured to be; empty if it was not."""
+        gear = max(self.gears, key=lambda gear: gear.taken_bytes)
+        if gear.measured_bytes is None:
+            return ""
+        share = _ratio(gear.measured_bytes, gear.workspace_bytes)
+        return f"measured, {share} of what the graph's own results take"
 
     def _lack(self) -> str:
         """What is missing in the workspace, in words; empty if nothing is."""

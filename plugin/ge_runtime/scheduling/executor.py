@@ -29,11 +29,12 @@ from ge_runtime.batching.packing import unpack
 from ge_runtime.batching.ragged import Layout, scatter
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.counts import Counts
-from ge_runtime.engines.base import Engine, Remote
+from ge_runtime.engines.base import Engine, InArena, Remote
 from ge_runtime.engines.contract import Contract
+from ge_runtime.engines.workspace_probe import measured
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.memory.arena import AnswerSlots, Arena
-from ge_runtime.memory.plan import ALIGNMENT
+from ge_runtime.memory.plan import ALIGNMENT, Plan
 from ge_runtime.specs import UNKNOWN, Array, DType, Tensors, TensorSpec
 
 CALIBRATION_S: Final = 1.0
@@ -316,6 +317,20 @@ def warm_up(
     except (EngineFault, OutOfMemory) as fault:
         raise ArtifactFault(f"the graph fails when it is warmed up: {fault}") from fault
     return costs, told
+
+
+def measured_plan(
+    executor: Executor, config: RuntimeConfig, gears: Sequence[Gear], plan: Plan
+) -> Plan:
+    """The plan with the workspace that its gears, which these are, really take of the arena.
+
+    Unchanged where the engine's workspace lies in none, or is not planned. Rows are of zeros.
+    """
+    engine = executor.engine
+    arena = engine.arena if isinstance(engine, InArena) else None
+    if arena is None or not plan.workspace_known:
+        return plan
+    return measured(arena, lambda gear: _execute(executor, config, gear), gears, plan)
 
 
 def _prepare(executor: Executor, config: RuntimeConfig, gears: Gears) -> None:

@@ -16,10 +16,10 @@ from ge_runtime.devices import Buffer, Device
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.backend import DeviceBackend
 from ge_runtime.engines.base import Engine, Shapes
+from ge_runtime.engines.content import ContentHashes
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.errors import ArtifactFault, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates
-from ge_runtime.service.identity import ContentHashes
 
 _REENTRANT: Final = (OnnxEngine,)
 """Engines whose `run` may be called by several threads at once: ONNX Runtime says so of its

@@ -1,0 +1,214 @@
+"""Graphs of equal content are one session, and all sessions of a process execute in one arena."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from runtime.support.graphs import ENCODER, TABLE, encode, onnx_model, write
+
+from ge_runtime.engines.onnx import OnnxEngine
+
+MIB = 2**20
+WIDTH = 1024
+LAYERS = 6
+"""Of WIDTH x WIDTH weights, 4 MiB each."""
+
+
+def ask(engine, row=(3, 5)):
+    ids = np.array([row], np.int64)
+    answers = engine.run(
+        {"input_ids": ids, "attention_mask": np.ones_like(ids)}, {"embedding": None}
+    )
+    return answers["embedding"]
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return [write(ENCODER, "onnxruntime", tmp_path / name) for name in ("a", "b")]
+
+
+@pytest.fixture
+def opened():
+    engines = []
+
+    def open_engine(path, threads=1):
+        engines.append(OnnxEngine.open(path, threads))
+        return engines[-1]
+
+    yield open_engine
+    for engine in engines:
+        engine.close()
+
+
+def test_equal_files_share_a_session_that_the_last_of_them_closes(paths, opened):
+    first, second = map(opened, paths)
+    assert first._session is second._session
+    first.close()
+    first.close()
+    np.testing.assert_allclose(ask(second), encode([(3, 5)]), rtol=1e-6)
+
+
+def test_other_numbers_of_threads_are_other_sessions(paths, opened):
+    assert opened(paths[0], 1)._session is not opened(paths[0], 2)._session
+
+
+def test_a_file_that_was_replaced_is_read_again(paths, opened):
+    before = opened(paths[0])
+    doubled = onnx.load(paths[0])
+    doubled.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(TABLE * 2, "table"))
+    onnx.save(doubled, paths[0])
+    after = opened(paths[0])
+    np.testing.assert_allclose(ask(after), 2 * encode([(3, 5)]), rtol=1e-6)
+    np.testing.assert_allclose(ask(before), encode([(3, 5)]), rtol=1e-6)
+
+
+def test_a_file_with_weights_elsewhere_is_shared_only_with_itself(paths, opened, tmp_path):
+    for name, factor in (("c", 1), ("d", 2)):
+        model = ENCODER.onnx()
+        model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(TABLE * factor, "table"))
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / "model.onnx"
+        # The table alone: shapes and axes have to be in the graph.
+        onnx.save(model, path, save_as_external_data=True, location="weights", size_threshold=128)
+    one, two = (opened(tmp_path / name / "model.onnx") for name in ("c", "d"))
+    np.testing.assert_allclose(ask(two), 2 * ask(one), rtol=1e-6)
+
+
+def test_what_an_execution_takes_is_measured_to_the_page(opened, tmp_path):
+    path = tmp_path / "model.onnx"
+    node = helper.make_node
+    model = onnx_model(
+        [
+            node("Sin", ["x"], ["sin"]),
+            node("Cos", ["x"], ["cos"]),
+            node("Sub", ["sin", "cos"], ["y"]),
+        ],
+        [("x", TensorProto.FLOAT, ["n"])],
+        [("y", TensorProto.FLOAT, ["n"])],
+    )
+    onnx.save(model, path)
+    engine = opened(path)
+    x, y = np.ones((2, MIB), np.float32)
+    taken = engine.arena.measure(lambda: engine.run({"x": x}, {"y": y}), 8 * MIB)
+    assert 8 * MIB <= taken <= 9 * MIB  # two results at a time
+
+
+def test_the_arena_is_as_large_as_the_largest_of_its_members_needs(paths, opened):
+    engine = opened(paths[0])
+    arena = engine.arena
+    small, large = object(), object()
+    arena.reserve(small, 4 * MIB)
+    arena.reserve(large, 32 * MIB)
+    assert 32 * MIB < reserved_bytes(arena) < 36 * MIB
+    arena.release(large)
+    arena.release(small)
+
+
+def reserved_bytes(arena):
+    return int(repr(arena).split()[1].replace(",", ""))
+
+
+# ------------------------------------------------ what processes with several models really take
+
+SCRIPT = """
+import json, sys
+import numpy as np
+from ge_runtime import Runtime
+from ge_runtime.batching.gears import Gear
+
+def resident():
+    with open("/proc/self/smaps_rollup") as file:
+        (line,) = [line for line in file if line.startswith("Anonymous:")]
+    return int(line.split()[1]) * 1024
+
+def opened(folder):
+    config = json.loads(sys.argv[1])
+    from pathlib import Path
+    return Runtime.open(Path(folder), config, instance_name="model")
+
+def filled(runtime):
+    x = np.ones((1, 512), np.float32).repeat(2, 1)
+    runtime.infer([{"x": x}] * 512)
+
+first = opened(sys.argv[2])
+filled(first)
+first.close()
+before = resident()
+runtimes = [opened(folder) for folder in sys.argv[3:]]
+for runtime in runtimes * 2:
+    filled(runtime)
+plan = runtimes[0].plan
+print(json.dumps([resident() - before, plan.total_bytes, plan.weights_bytes]))
+"""
+
+
+def layers(folder, seed):
+    """A graph of 24 MiB of weights, whose executions of 512 rows hold 16 MiB."""
+    rng = np.random.default_rng(seed)
+    nodes, weights, last = [], {}, "x"
+    for layer in range(LAYERS):
+        weights[f"w{layer}"] = rng.random((WIDTH, WIDTH), np.float32) / WIDTH
+        nodes += [
+            helper.make_node("MatMul", [last, f"w{layer}"], [f"m{layer}"]),
+            helper.make_node("Softmax", [f"m{layer}"], [f"s{layer}"]),
+        ]
+        last = f"s{layer}"
+    nodes.append(helper.make_node("ReduceMean", [last], ["y"], axes=[1], keepdims=1))
+    folder.mkdir()
+    onnx.save(
+        onnx_model(
+            nodes,
+            [("x", TensorProto.FLOAT, ["batch", WIDTH])],
+            [("y", TensorProto.FLOAT, ["batch", 1])],
+            weights,
+        ),
+        folder / "model.onnx",
+    )
+    return str(folder)
+
+
+CONFIG = {
+    "name": "layers",
+    "max_batch_size": 512,
+    "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [WIDTH]}],
+    "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
+    "parameters": {
+        "cost": {"string_value": "launch_us=50, element_ns=20, element2_ns=0"},
+        "intra_op_threads": {"string_value": "1"},
+    },
+}
+
+
+def resident_with(first, *folders):
+    """Bytes that these models take beside what the first one left, the plan of one, its weights."""
+    command = [sys.executable, "-c", SCRIPT, json.dumps(CONFIG), first, *folders]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("layers")
+    return [layers(root / str(seed), seed) for seed in range(5)]
+
+
+@pytest.mark.slow
+def test_a_plan_is_what_a_process_takes(folders):
+    taken, planned, _ = resident_with(*folders[:2])
+    assert taken == pytest.approx(planned, rel=0.1)
+
+
+@pytest.mark.slow
+def test_four_equal_models_take_at_most_a_quarter_more_than_one(folders):
+    one, *_ = resident_with(*folders[:2])
+    four, *_ = resident_with(folders[0], *[folders[1]] * 4)
+    assert four <= 1.25 * one
+
+
+@pytest.mark.slow
+def test_four_models_take_their_weights_and_one_workspace(folders):
+    four, planned, weights = resident_with(*folders)
+    assert four == pytest.approx(planned + 3 * weights, rel=0.1)
