@@ -165,13 +165,14 @@ def _open(
     """A backend and an engine there for each of the devices, which `opened` closes."""
     backends: list[DeviceBackend] = []
     engines: list[Engine] = []
-    asked = [spec.name for spec in config.outputs]
     for device in config.devices:
         executor = config.devices[: len(backends)].count(device)
         backend = _backend(device, executor, artifacts[0].engine, config, instance_name)
         opened.callback(backend.close)
         try:
-            engine = backend.open(artifacts, threads=config.intra_op_threads, outputs=asked)
+            engine = backend.open(
+                artifacts, threads=config.intra_op_threads, outputs=config.results
+            )
         except OutOfMemory as fault:
             raise PlanFault(f"the graph does not fit: {fault}") from fault
         opened.callback(engine.close)

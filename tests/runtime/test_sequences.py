@@ -1,10 +1,13 @@
 """State that travels with a sequence from one request to the next."""
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 from runtime.support.axis_graphs import OLDEST, recurrent, recurrent_config, saved
+from runtime.support.graphs import onnx_model
 
 from ge_runtime import Runtime
 from ge_runtime.errors import ConfigFault, EngineFault, RequestFault
@@ -139,6 +142,47 @@ def test_a_model_without_a_batch_dimension_keeps_states_too(opened):
     runtime = opened(graph, config)
     found = [ask(runtime, value, 3, starts=at == 0) for at, value in enumerate([1, 2, 3])]
     assert found == expected([1, 2, 3])
+
+
+def test_a_state_may_come_from_any_stage(opened, tmp_path):
+    scale = onnx_model(
+        [helper.make_node("Mul", ["y", "half"], ["z"])],
+        [("y", TensorProto.FLOAT, ["rows", 3])],
+        [("z", TensorProto.FLOAT, ["rows", 3])],
+        {"half": np.array(0.5, np.float32)},
+    )
+    onnx.save(scale, saved(recurrent(), tmp_path) / "scale.onnx")
+    config = recurrent_config({"stages": "model, scale", **COST})
+    config["output"][0]["name"] = "z"
+    runtime = opened(recurrent(), config)
+    for place, value in enumerate(expected([1, 2, 3])):
+        (answer,) = runtime.infer([x(place + 1)], [step(1, starts=place == 0)])
+        assert answer["z"][0, 0] == value / 2
+
+
+@pytest.mark.slow
+def test_states_are_kept_of_torch_programs(tmp_path):
+    torch = pytest.importorskip("torch", reason="the torch engine needs torch")
+
+    class Recurrent(torch.nn.Module):
+        def forward(self, x, state):
+            following = state * 0.5 + x[None]
+            return {"y": following.sum(0), "next": following}
+
+    batch = torch.export.Dim("batch")
+    arguments = (torch.zeros(3, 3), torch.zeros(2, 3, 3))
+    program = torch.export.export(Recurrent(), arguments, dynamic_shapes=({0: batch}, {1: batch}))
+    folder = tmp_path / "1"
+    folder.mkdir()
+    torch.export.save(program, folder / "model.pt2")
+    runtime = Runtime.open(folder, recurrent_config(COST), instance_name="tiny_0")
+    try:
+        for place, value in enumerate(expected([1, 2, 3])):
+            callers = [step(sequence, starts=place == 0) for sequence in (1, 2)]
+            answers = runtime.infer([x(place + 1), x(0)], callers)
+            assert [answer["y"][0, 0] for answer in answers] == [value, 0]
+    finally:
+        runtime.close()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from ge_runtime.engines.analysis.onnx_graph import OnnxGraph
 from ge_runtime.engines.base import Signature
 from ge_runtime.engines.chain import Shape, Wiring, foresee
 from ge_runtime.engines.contract import Contract
-from ge_runtime.engines.gearing import Footprint, Gearing
+from ge_runtime.engines.gearing import Footprint, Gearing, with_fixed_batch
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.errors import ArtifactFault, NoDevice
 from ge_runtime.planning.ascend_gears import CompileTarget, ascend_options
@@ -149,8 +149,8 @@ def shape_flags(
     """
     sources = _sources(version_dir, config.stages or ("model",))
     signatures = {stage: _signature(path) for stage, path in sources.items()}
-    wiring = Wiring.of(signatures, [spec.name for spec in config.outputs])
-    config = config_for(folder, config, wiring.signature)
+    wiring = Wiring.of(signatures, config.results)
+    config = with_fixed_batch(config_for(folder, config, wiring.signature), wiring.signature)
     contract = Contract.between(config, wiring.signature)
     _refuse_inputs_without_rows(config)
     gearing = Gearing.of(config, version_dir)

@@ -105,7 +105,6 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
     artifacts = find_artifacts(
         version_dir, config.engine, config.stages, device_kind=config.device_kind
     )
-    names = [spec.name for spec in config.outputs]
     limits = read()  # before the graph is opened: its weights are among what is held against them
     with ExitStack() as opened:
         backend = open_backend(
@@ -114,7 +113,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
             engine=artifacts[0].engine,
         )
         opened.callback(backend.close)
-        engine = backend.open(artifacts, threads=config.intra_op_threads, outputs=names)
+        engine = backend.open(artifacts, threads=config.intra_op_threads, outputs=config.results)
         opened.callback(engine.close)
         config = config_for(folder, config, engine.signature)
         if engine.shapes is not None:
@@ -273,11 +272,20 @@ class Inspection:
         rows = {ROWS: self.config.rows} if self.config.batched else {}
         return {**rows, **self.config.limits}
 
+    def _free(self, axis: str) -> str:
+        """What sizes an axis without gears has in executions."""
+        own = self.config.axis_sizes
+        least, step = own.minimums.get(axis, 1), own.steps.get(axis, 1)
+        words = "free: as large as a batch needs"
+        words += f", at least {least}" if least > 1 else ""
+        return words + (f", multiples of {step}" if step > 1 else "")
+
     def _sizes(self) -> list[str]:
         limits, tables = self._limits, self.gearing.tables
         geared = {axis for axes in tables for axis in axes}
-        free = "free: as large as a batch needs"
-        rows = [(axis, str(limits[axis]), free) for axis in limits if axis not in geared]
+        rows = [
+            (axis, str(limits[axis]), self._free(axis)) for axis in limits if axis not in geared
+        ]
         rows += [
             (",".join(axes), _times(limits[axis] for axis in axes), ", ".join(map(_times, table)))
             for axes, table in tables.items()

@@ -112,4 +112,5 @@ def _used(config: RuntimeConfig) -> dict[str, str]:
 
 def _brought(config: RuntimeConfig, spec: TensorSpec) -> str:
     """A tensor that batches are made of, and who brings it."""
-    return f"{spec}, by the model's own code" if config.prepared else f"input {spec}"
+    words = f"{spec}, by the model's own code" if config.prepared else f"input {spec}"
+    return f"{words}, {config.ranges[spec.name]}" if spec.name in config.ranges else words

@@ -146,6 +146,12 @@ class RuntimeConfig:
         return self.prepared or self.inputs
 
     @property
+    def results(self) -> tuple[str, ...]:
+        """The names of all that the graph is asked for: outputs, and the next states."""
+        outputs = (spec.name for spec in self.outputs)
+        return tuple(dict.fromkeys((*outputs, *self.states.outputs.values())))
+
+    @property
     def limits(self) -> Mapping[str, int]:
         """The largest size of each axis."""
         return self.axis_sizes.limits

