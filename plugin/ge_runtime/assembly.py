@@ -97,7 +97,7 @@ def assemble(
         gearing = Gearing.of(config, version_dir)
         unplanned = _limits(engines[0], config, gearing.gears)
         contract = Contract.between(config, engines[0].signature)
-        footprint = Footprint(contract, config.batched, config.packing)
+        footprint = Footprint.of(config, contract)
         plan = footprint.plan(engines[0], gearing.planned, answer_slots=answer_slots(config))
         found = limits()  # before anything that is planned counts as used
         rules = BatchRules.of(config, contract)
@@ -137,7 +137,6 @@ def assemble(
         *gearing.report,
         "memory planned:",
         *(f"  {line}" for line in plan.table() if line),
-        *([] if sequences is None else [str(sequences)]),
         *(f"not planned: {line}" for line in unplanned),
         f"a launch costs: {told}",
     )

@@ -62,6 +62,7 @@ def rows(values, rate):
 
 def test_only_requests_of_equal_values_share_an_input_without_rows(opened):
     runtime = opened(rated(), rated_config(COST))
+    assert np.isnan(runtime.infer([rows([1, 2, 3, 4], np.nan)])[0]["y"]).all()
     requests = [rows([1, 2], 8), rows([3, 4], 16), rows([5, 6, 7, 8], 8), rows([9, 1], 16)]
     answers = runtime.infer(requests)
     for request, answer in zip(requests, answers, strict=True):
@@ -69,7 +70,7 @@ def test_only_requests_of_equal_values_share_an_input_without_rows(opened):
         np.testing.assert_array_equal(answer["y"], request["x"] * rate)
         np.testing.assert_array_equal(answer["rates"], [[rate, 2 * rate]] * len(request["x"]))
         assert all(array.flags.writeable for array in answer.values())
-    assert runtime.counts().launches == 2
+    assert runtime.counts().launches == 3
 
 
 def test_rows_of_one_request_that_differ_are_refused(opened):

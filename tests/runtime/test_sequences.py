@@ -77,6 +77,16 @@ def test_a_start_begins_anew_and_a_request_of_no_sequence_finds_and_leaves_nothi
     assert ask(runtime, 4, 1, starts=True) == 8
 
 
+def test_memory_for_all_states_is_planned(opened):
+    # Of four sequences at a time eight are kept, of each 2 layers of 3 numbers.
+    plan = opened(recurrent(), recurrent_config(COST)).plan
+    assert plan.state_bytes == 8 * 2 * 3 * 4
+    (line,) = [line.split() for line in plan.table() if line.startswith("state")]
+    assert line[1] == "192"
+    assert plan.total_bytes == plan.weights_bytes + plan.workspace_bytes + plan.io_bytes + 192
+    assert plan.lower_bound <= plan.total_bytes <= plan.unshared_bytes
+
+
 def test_without_a_start_a_sequence_is_refused_and_after_its_end_too(opened):
     runtime = opened(recurrent(), recurrent_config(COST))
     refused = ask(runtime, 1, 5)

@@ -61,7 +61,8 @@ def kind_of(names: Iterable[str], tensors: Tensors) -> bytes:
     kinds = []
     for name in names:
         tensor = tensors[name]
-        if (tensor != tensor[:1]).any():
+        # Compared as bytes: NaN is not equal to itself.
+        if len(tensor) > 1 and tensor.tobytes() != tensor[0].tobytes() * len(tensor):
             raise RequestFault(
                 f"input '{name}': found rows that differ, expected equal ones "
                 f"(batch_axis.{name}: none): the graph takes one value for all"

@@ -154,7 +154,7 @@ def shape_flags(
     contract = Contract.between(config, wiring.signature)
     _refuse_inputs_without_rows(config)
     gearing = Gearing.of(config, version_dir)
-    footprint = Footprint(contract, config.batched, config.packing)
+    footprint = Footprint.of(config, contract)
     gears = gearing.gears.every()
     graphs = _StageShapes(sources, wiring)
     shapes = [graphs.shapes(footprint.shapes(gear)) for gear in gears]

@@ -129,7 +129,7 @@ def inspect(folder: Path, version: int | None = None, read: ReadLimits = read_li
         except ConfigFault as fault:
             faults = fault.faults
         else:
-            footprint = Footprint(contract, config.batched, config.packing)
+            footprint = Footprint.of(config, contract)
             plan = footprint.plan(engine, gearing.planned, answer_slots=answer_slots(config))
         return Inspection(
             version_dir,
@@ -303,6 +303,7 @@ def _memory(plan: Plan) -> dict[str, object]:
         "answers_bytes": plan.answers_bytes,
         "answer_slots": plan.answer_slots,
         "device_io_bytes": plan.device_io_bytes,
+        "state_bytes": plan.state_bytes,
         "total_bytes": plan.total_bytes,
         "lower_bound_bytes": plan.lower_bound,
         "unshared_bytes": plan.unshared_bytes,

@@ -53,7 +53,10 @@ def read_ranges(
             errors.add_unknown(field, "input", name, tensors.sources)
             continue
         low, high = (read_number(own.strip(), spec.dtype) for own in text.partition("..")[::2])
-        if low is None or high is None or not low < high or spec.dtype in _NO_ORDER:
+        if spec.dtype in _NO_ORDER:
+            errors.add(field, f"input '{name}' {spec}", "an input of numbers, not of BF16")
+            continue
+        if low is None or high is None or not low < high:
             expected = f"two numbers of type {spec.dtype.value}, the lower one first, e.g. 0..9"
             errors.add(field, f"'{text}'", expected)
             continue

@@ -7,6 +7,7 @@ axes that it leaves open the graph's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -255,6 +256,13 @@ class Footprint:
     """Whether the graph's tensors have a batch dimension."""
     packed: str | None
     """The axis along which rows are joined; a gear's extent of it is that of one row."""
+    sequences: int = 0
+    """The sequences of which the state is kept."""
+
+    @classmethod
+    def of(cls, config: RuntimeConfig, contract: Contract) -> Footprint:
+        """The footprint of a model with this configuration."""
+        return cls(contract, config.batched, config.packing, config.states.kept)
 
     def shapes(self, gear: Gear) -> dict[str, tuple[int, ...]]:
         """The shapes of the graph's inputs, by name."""
@@ -278,6 +286,10 @@ class Footprint:
             weights_bytes=engine.weights_bytes(),
             answer_slots=answer_slots,
             device_io_bytes=max(need.io_bytes for need in needs) if io_bytes is None else io_bytes,
+            state_bytes=sum(
+                self.sequences * math.prod(state.spec.shape({})) * state.spec.dtype.numpy.itemsize
+                for state in self.contract.states
+            ),
         )
 
     def _need(self, engine: Engine, gear: Gear) -> Need:

@@ -145,7 +145,7 @@ def host_bytes(plan: Plan, *, on_host: bool, engines: int = 1) -> int:
     on_host: whether executions are on the host; on a card or GPU it has the batches alone.
     engines: how many are planned alike.
     """
-    return engines * (plan.io_bytes + plan.workspace_bytes * on_host)
+    return engines * (plan.io_bytes + plan.workspace_bytes * on_host) + plan.state_bytes
 
 
 def ensure_fits(needed_bytes: int, limits: Sequence[MemoryLimit], plan: Plan) -> None:

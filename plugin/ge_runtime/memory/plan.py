@@ -110,6 +110,8 @@ class Plan:
     device_io_bytes: int = 0
     """Inputs and outputs on a device with memory of its own, which those of the host are copied
     to and from."""
+    state_bytes: int = 0
+    """What is kept of sequences between their requests, once for all engines of the instance."""
 
     @classmethod
     def of(
@@ -119,12 +121,13 @@ class Plan:
         weights_bytes: int,
         answer_slots: int,
         device_io_bytes: int = 0,
+        state_bytes: int = 0,
     ) -> Plan:
         """The plan for executions at these gears, at least one, one at a time."""
         needs = tuple(needs)
         known = all(need.intermediates is not None for need in needs)
         gears = tuple(map(GearPlan.of, needs))
-        return cls(weights_bytes, gears, answer_slots, known, device_io_bytes)
+        return cls(weights_bytes, gears, answer_slots, known, device_io_bytes, state_bytes)
 
     @property
     def workspace_bytes(self) -> int:
@@ -169,24 +172,26 @@ class Plan:
     @property
     def total_bytes(self) -> int:
         """All that is planned, on the host and the device together."""
-        return self.weights_bytes + self.workspace_bytes + self.device_io_bytes + self.io_bytes
+        return self._unchanging + self.workspace_bytes + self.io_bytes
+
+    @property
+    def _unchanging(self) -> int:
+        """What is there whichever gears there are, and shared by all."""
+        return self.weights_bytes + self.device_io_bytes + self.state_bytes
 
     @property
     def unshared_bytes(self) -> int:
         """The total if each gear had workspace, inputs and slots of its own."""
         others = self.answer_slots - 1
-        return (
-            self.weights_bytes
-            + self.device_io_bytes
-            + sum(gear.total_bytes + others * gear.answers_bytes for gear in self.gears)
-        )
+        gears = sum(gear.total_bytes + others * gear.answers_bytes for gear in self.gears)
+        return self._unchanging + gears
 
     @property
     def lower_bound(self) -> int:
         """The least total there can be: one gear has to run, and all slots may be full."""
         execution = max(gear.workspace_bound + gear.inputs_bytes for gear in self.gears)
         answers = self.answer_slots * self.answers_bytes
-        return self.weights_bytes + self.device_io_bytes + execution + answers
+        return self._unchanging + execution + answers
 
     @property
     def unsized(self) -> int:
@@ -227,6 +232,7 @@ class Plan:
             ("inputs", self.inputs_bytes, shared),
             ("answers", answers, f"{self.answer_slots} slot(s) of {self.answers_bytes:,}"),
             self._staging(),
+            *self._state(),
             ("total", self.total_bytes, of_all if self.workspace_known else "without workspace"),
         ]
         if shared:
@@ -243,6 +249,10 @@ class Plan:
             return ("staging", 0, "none: the device works in the host's memory")
         note = "on the device; inputs and answers are pinned memory of the host"
         return ("device I/O", self.device_io_bytes, note)
+
+    def _state(self) -> list[tuple[str, int, str]]:
+        note = "of sequences, kept from one request to the next"
+        return [("state", self.state_bytes, note)] if self.state_bytes else []
 
     def _measured(self) -> str:
         """What the largest workspace was measured to be; empty if it was not."""

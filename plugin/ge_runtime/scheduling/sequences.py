@@ -59,9 +59,6 @@ class SequenceStates:
         """The sequences whose state is kept."""
         return len(self._places)
 
-    def __str__(self) -> str:
-        return f"state of at most {self._kept} sequences: {self.nbytes:,} bytes on the host"
-
     def find(self, steps: Sequence[SequenceStep | None]) -> list[State | RequestFault | None]:
         """What each request of a batch finds, to be written in place; None without a sequence.
 

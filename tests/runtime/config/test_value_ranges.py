@@ -41,3 +41,10 @@ def test_what_is_laid_beside_data_is_in_the_range():
 def test_a_range_of_no_input_is_refused():
     config = encoder_config({"range.ids": "0..9"})
     assert_fault(config, "parameter 'range.ids': found no input 'ids', expected one of: input_ids")
+
+
+def test_what_has_no_order_has_no_range():
+    config = encoder_config({"range.flags": "0..1"})
+    config["input"].append(tensor("flags", "BOOL", [2]))
+    expected = "found input 'flags' BOOL[2], expected an input of numbers, not of BF16"
+    assert_fault(config, f"parameter 'range.flags': {expected}")
