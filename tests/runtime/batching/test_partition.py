@@ -181,6 +181,25 @@ def test_no_execution_has_requests_of_two_sizes_along_an_axis_that_is_not_padded
 
 
 @pytest.mark.brute_force
+@given(any_batches | parted_batches, st.data())
+def test_the_plan_of_requests_of_several_kinds_is_the_plans_of_each_kind(batch, data):
+    kinds = data.draw(st.lists(st.sampled_from("ab"), min_size=batch.n, max_size=batch.n))
+    plan = batch.plan(kinds=kinds)
+    assert sorted(m for execution in plan for m in execution.members) == list(range(batch.n))
+    apart = 0.0
+    for kind in {*kinds}:
+        places = [place for place, own in enumerate(kinds) if own == kind]
+        alone = replace(
+            batch,
+            rows=[batch.rows[place] for place in places],
+            sizes={axis: [own[place] for place in places] for axis, own in batch.sizes.items()},
+        )
+        apart += seconds_of(alone.plan())
+    assert all(len({kinds[m] for m in execution.members}) == 1 for execution in plan)
+    assert seconds_of(plan) == SAME(apart, rel=1e-9)
+
+
+@pytest.mark.brute_force
 @given(parted_batches)
 def test_the_plan_of_a_batch_is_the_plans_of_its_groups(batch):
     groups = {}
