@@ -51,6 +51,12 @@ class Counts:
     """Requests dropped because their callers cancelled or their deadlines passed."""
     refused: int = 0
     """Requests that were not sound."""
+    early_answers: int = 0
+    """Answers that left before the last execution of their request batch had ended."""
+    early_seconds: float = 0.0
+    """By which they left before that, of all of them together."""
+    answer_seconds: float = 0.0
+    """From the beginning of request batches until answers left, of all requests together."""
     answers_spilled: int = 0
     """Executions whose answers needed memory beyond the plan, because all slots were held."""
 

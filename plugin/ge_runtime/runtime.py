@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Condition
+from typing import TypeAlias
 
 from ge_runtime.assembly import Assembly, assemble
 from ge_runtime.batching.admission import Block
@@ -25,6 +26,7 @@ from ge_runtime.memory.machine import ReadLimits, read_limits
 from ge_runtime.memory.plan import Plan
 from ge_runtime.planning.histogram import Histogram, HistogramFault
 from ge_runtime.scheduling.dispatch import Dispatcher
+from ge_runtime.scheduling.early_answers import EarlyAnswers
 from ge_runtime.scheduling.request_batch import (
     ANONYMOUS_CALLER,
     Answer,
@@ -34,6 +36,9 @@ from ge_runtime.scheduling.request_batch import (
 )
 from ge_runtime.scheduling.sequences import State, with_state
 from ge_runtime.specs import ROWS, Tensors
+
+Leave: TypeAlias = Callable[[int, Answer], None]
+"""Takes the answer of the request at a place in the batch while others are still executed."""
 
 _log = logging.getLogger(__name__)
 
@@ -112,12 +117,16 @@ class Runtime:
         callers: Sequence[Caller] | None = None,
         *,
         originals: Sequence[Tensors] | None = None,
+        leave: Leave | None = None,
     ) -> list[Answer]:
         """One answer per request, in order: its outputs by name, or its own fault.
 
         requests: each all inputs by name, [rows, *dims]; where config.pbtxt declares prepared
         tensors, those instead. callers: of each request, if anything is known of them.
         originals: the requests as they came, if tensors were prepared from them.
+        leave: is given each answer that is there while other requests are still executed, on the
+        calling thread; it must not raise. A caller who has been answered is not asked any more.
+        With `early_answers: false` it is given none.
 
         Each request is checked by itself. The sound ones are partitioned into the executions of
         least predicted time; one that makes its execution fail is found, and alone gets the fault.
@@ -126,6 +135,7 @@ class Runtime:
         RuntimeClosed after `close`. Blocks until all are answered; from any thread.
         """
         callers = [ANONYMOUS_CALLER] * len(requests) if callers is None else callers
+        originals = requests if originals is None else originals
         with self._serving():
             steps = [caller.sequence for caller in callers]
             sequences = self._parts.sequences
@@ -145,13 +155,11 @@ class Runtime:
                 counts=self._counts,
                 clock=self._clock,
             )
-            # Returns when all have run: answers of a batch leave together, as Triton wants them.
-            self._dispatcher.run_all(
-                [
-                    (execution.gear.rows, partial(request_batch.run, execution))
-                    for execution in request_batch.plan()
-                ]
-            )
+            let_go = None
+            if leave is not None and self.config.early_answers:
+                places = [place for place, own in enumerate(verdicts) if isinstance(own, Block)]
+                let_go = partial(self._let_go, leave, request_batch, places, originals)
+            self._execute(request_batch, let_go)
             for executor in self._parts.executors:
                 executor.end_batch()
             if sequences is not None:
@@ -160,10 +168,7 @@ class Runtime:
         answers = [
             next(executed) if isinstance(verdict, Block) else verdict for verdict in verdicts
         ]
-        for answer in answers:
-            if isinstance(answer, RuntimeFault):
-                forget_frames(answer)  # which hold the tensors of the whole batch
-        self._pass(answers, requests if originals is None else originals)
+        self._finish(answers, originals)
         return answers
 
     def is_ready(self) -> bool:
@@ -261,6 +266,49 @@ class Runtime:
             # What an execution needs for it, not the size of its tensors: gears hold the former.
             self._recorded.add((block.rows, *(block.needs[axis] for axis in self.config.limits)))
         return block
+
+    def _execute(
+        self, request_batch: RequestBatch, let_go: Callable[[Sequence[int]], None] | None
+    ) -> None:
+        """Returns when all executions have run.
+
+        let_go: takes requests, places in the batch, that are answered early; None: all wait.
+        """
+        plan, executors = request_batch.plan(), len(self._parts.executors)
+        seconds = sum(execution.seconds for execution in plan)
+        early = EarlyAnswers(len(request_batch), seconds, executors, let_go, self._clock)
+
+        def in_order(places: Sequence[int]) -> Sequence[int]:
+            if let_go is None:
+                return places
+            own = request_batch.earliest_answers([plan[place] for place in places])
+            return [places[place] for place in own]
+
+        tasks = [(own.gear.rows, partial(request_batch.run, own)) for own in plan]
+        self._dispatcher.run_all(tasks, early.hear, in_order)
+        self._counts.add(early.counts())
+
+    def _let_go(
+        self,
+        leave: Leave,
+        request_batch: RequestBatch,
+        places: Sequence[int],
+        originals: Sequence[Tensors],
+        members: Sequence[int],
+    ) -> None:
+        """Give away the answers of `members`; places: of all sound requests among all requests."""
+        own = [places[member] for member in members]
+        answers = request_batch.answers(members)
+        self._finish(answers, [originals[place] for place in own])
+        for place, answer in zip(own, answers, strict=True):
+            leave(place, answer)
+
+    def _finish(self, answers: Sequence[Answer], originals: Sequence[Tensors]) -> None:
+        """Make answers what callers get. Those that left early are finished once more."""
+        for answer in answers:
+            if isinstance(answer, RuntimeFault):
+                forget_frames(answer)  # which hold the tensors of the whole batch
+        self._pass(answers, originals)
 
     def _pass(self, answers: Sequence[Answer], originals: Sequence[Tensors]) -> None:
         """Add the outputs that are inputs."""

@@ -18,6 +18,7 @@ from ge_runtime.workspace.pool import PROCESS_POOLS
 
 UNKNOWN_TOKEN = len(TABLE)
 COST = "launch_us=100, element_ns=100, element2_ns=0"
+BY_TOKENS = "launch_us=100, element_ns=10000000, element2_ns=0"
 SLOW = "launch_us=5000, element_ns=100, element2_ns=0"
 
 
@@ -210,6 +211,51 @@ def test_closing_waits_for_the_batch_in_progress(opened, engine):
     closing.join(30)
     assert closed.is_set()
     assert right(answers[0], 1)
+
+
+# -- early answers ---------------------------------------------------------------------------
+
+
+def test_answers_leave_with_their_execution_the_shortest_first(opened, engine):
+    runtime, left, seen = opened({"cost": BY_TOKENS}, batch=1), {}, []
+    engine.before = lambda: seen.append(list(left))
+    requests = [text(4), text(1, 2, 3), text(UNKNOWN_TOKEN, 1), text(5, 6, 7, 8)]
+    answers = runtime.infer(requests, leave=left.__setitem__)
+    # The longest is the last to be executed, and leaves with the batch.
+    assert seen == [[], [0], [0, 2], [0, 2, 1]]
+    assert all(left[place] is answers[place] for place in left)
+    assert right(answers[3], 5, 6, 7, 8)
+    assert isinstance(left[2], EngineFault)
+    assert runtime.counts().early_answers == 3
+
+
+def test_a_request_that_is_refused_leaves_with_the_batch(opened):
+    left = {}
+    answers = opened({"cost": SLOW}, batch=1).infer(
+        [{}, text(1), text(2, 3)], leave=left.__setitem__
+    )
+    assert list(left) == [1]
+    assert [type(answer).__name__ for answer in answers] == ["RequestFault", "dict", "dict"]
+
+
+def test_nothing_leaves_early_where_config_says_so(opened, engine):
+    runtime, sizes = opened({"cost": SLOW, "early_answers": "false"}, batch=1), []
+    engine.before = lambda: sizes.append(runtime.counts().useful_elements)
+    runtime.infer([text(1), text(2, 3)], leave=lambda *_: pytest.fail("left"))
+    assert sizes == [0, 2]  # the longest first, as all wait for the last
+    assert runtime.counts().early_answers == 0
+
+
+def test_early_answers_of_two_executors_leave_on_the_callers_thread(opened):
+    runtime, left = opened({"devices": "cpu, cpu", "cost": SLOW}, batch=1), {}
+
+    def leave(place, answer):
+        assert threading.current_thread() is threading.main_thread()
+        left[place] = answer
+
+    answers = runtime.infer([text(*[token] * (1 + token)) for token in range(8)], leave=leave)
+    assert all(right(answer, *[token] * (1 + token)) for token, answer in enumerate(answers))
+    assert 0 < len(left) < 8
 
 
 # -- devices ---------------------------------------------------------------------------------

@@ -36,6 +36,9 @@ COUNTERS: Final = {
     "culprits": "Requests found to make a launch fail",
     "departed": "Requests dropped after cancellation or past their deadline",
     "refused": "Requests that were not sound",
+    "early_answers": "Answers that left before the last launch of their request batch had ended",
+    "early_seconds": "Time by which answers left before that, of all requests together",
+    "answer_seconds": "Time in which request batches had no answer yet, of all requests together",
     "answers_spilled": "Launches whose answers needed memory beyond the plan",
 }
 """Fields of Counts, exported as ge_runtime_<field>_total."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import traceback
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -62,11 +62,20 @@ class Request(Protocol):
         """Microseconds that the client grants the request, 0 for no end."""
 
     def is_cancelled(self) -> bool:
-        """Whether the client has taken the request back."""
+        """Whether the client has taken the request back.
+
+        tritonserver dies if it is asked about a request whose last response has been sent.
+        """
+
+    def get_response_sender(self) -> Any:  # noqa: ANN401 - `send(response, flags)`
+        """What sends responses before `execute` returns."""
 
 
 class PbUtils(Protocol):
     """What is used of the module `triton_python_backend_utils`."""
+
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL: int
+    """The flag of a request's last response."""
 
     @property
     def Tensor(self) -> Any:  # noqa: ANN401 - a class, of a name and content; `from_dlpack`
@@ -166,6 +175,12 @@ Result: TypeAlias = Tensors | Exception
 
 Read = TypeVar("Read")
 
+Leave: TypeAlias = Callable[[int, Result], None]
+"""Takes what becomes of the request at a place while others are still executed."""
+
+Send: TypeAlias = Callable[[Request, object], None]
+"""Sends the one response to a request."""
+
 _MOST_LOST: Final = 16
 """Texts of losses that are kept: each attempt to have a service back may tell another."""
 
@@ -195,7 +210,9 @@ def answer_batch(
     stands for them. What it raises is the error of every request.
     Errors are mapped as in `answer_each`. Outputs that a client did not request are left out.
     """
-    return respond_to(pb_utils, requests, _read, function, (), FaultLog(pb_utils))
+    return respond_to(
+        pb_utils, requests, _read, lambda batch, leave: function(batch), (), FaultLog(pb_utils)
+    )
 
 
 def _read(request: Request) -> Tensors:
@@ -206,31 +223,40 @@ def respond_to(
     pb_utils: PbUtils,
     requests: Sequence[Request],
     read: Callable[[Request], Read],
-    function: Callable[[Sequence[Read]], Sequence[Result]],
+    function: Callable[[Sequence[Read], Leave], Sequence[Result]],
     bfloat16: Collection[str],
     log: FaultLog,
+    send: Send = lambda request, response: None,
 ) -> list[object]:
     """One InferenceResponse per request, in order, from one call of `function` for all.
 
     read: what `function` gets of a request; a request that it raises for is answered with that.
-    function: one result per reading. bfloat16: the outputs that are arrays of bits.
+    function: one result per reading. What it gives to its second argument is sent at once, and
+    None takes the response's place in the list. bfloat16: the outputs that are arrays of bits.
     """
-    readings = [attempt(read, request) for request in requests]
-    batch = [reading for reading in readings if not isinstance(reading, Exception)]
+    results: list[Any] = [attempt(read, request) for request in requests]
+    places = [place for place, own in enumerate(results) if not isinstance(own, Exception)]
+    responses = _Responses(pb_utils, bfloat16, log)
+    sent: set[int] = set()
+
+    def leave(index: int, result: Result) -> None:
+        place = places[index]
+        sent.add(place)
+        send(requests[place], responses.of(requests[place], result))
+
+    batch = [results[place] for place in places]
     try:
-        results = list(function(batch)) if batch else []
-        if len(results) != len(batch):
-            raise RuntimeFault(f"found {len(results)} results, expected {len(batch)}")
+        answers = list(function(batch, leave)) if batch else []
+        if len(answers) != len(batch):
+            raise RuntimeFault(f"found {len(answers)} results, expected {len(batch)}")
     except Exception as error:
-        results = [error] * len(batch)
-    left = iter(results)
-    return _respond(
-        pb_utils,
-        requests,
-        [reading if isinstance(reading, Exception) else next(left) for reading in readings],
-        bfloat16,
-        log,
-    )
+        answers = [error] * len(batch)
+    for place, answer in zip(places, answers, strict=True):
+        results[place] = answer
+    return [
+        None if place in sent else responses.of(request, results[place])
+        for place, request in enumerate(requests)
+    ]
 
 
 class FaultLog:
@@ -270,29 +296,30 @@ def attempt(function: Callable[[Any], Read], argument: object) -> Read | Excepti
         return error
 
 
-def _respond(
-    pb_utils: PbUtils,
-    requests: Iterable[Request],
-    results: Iterable[Result],
-    bfloat16: Collection[str],
-    log: FaultLog,
-) -> list[object]:
-    responses = []
-    logged: set[int] = set()  # a request batch that fails gives all its requests the same exception
-    for request, result in zip(requests, results, strict=True):
+class _Responses:
+    """Makes the responses to one request batch."""
+
+    def __init__(self, pb_utils: PbUtils, bfloat16: Collection[str], log: FaultLog) -> None:
+        self._pb_utils = pb_utils
+        self._bfloat16 = bfloat16
+        self._log = log
+        # A request batch that fails gives all its requests the same exception.
+        self._logged: set[int] = set()
+
+    def of(self, request: Request, result: Result) -> object:
+        """The InferenceResponse to a request."""
         if not isinstance(result, Exception):
             try:
-                responses.append(_success(pb_utils, request, result, bfloat16))
-                log.note_success()
-                continue
+                response = _success(self._pb_utils, request, result, self._bfloat16)
+                self._log.note_success()
+                return response
             except Exception as error:
                 result = error
-        if not isinstance(result, (RequestFault, Abandoned)) and id(result) not in logged:
-            logged.add(id(result))
-            log.tell(result)
+        if not isinstance(result, (RequestFault, Abandoned)) and id(result) not in self._logged:
+            self._logged.add(id(result))
+            self._log.tell(result)
         forget_frames(result)  # which hold what Triton lent: the requests' tensors
-        responses.append(_failure(pb_utils, result))
-    return responses
+        return _failure(self._pb_utils, result)
 
 
 def _success(

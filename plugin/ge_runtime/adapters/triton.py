@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from ge_runtime.adapters.metrics_exporter import MetricsExporter
+from ge_runtime.adapters.outbox import Outbox
 from ge_runtime.adapters.responses import (
     FaultLog,
+    Leave,
     PbUtils,
     Request,
     Result,
@@ -27,7 +29,7 @@ from ge_runtime.adapters.responses import (
 from ge_runtime.clock import Clock, SystemClock
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.runtime import Runtime
-from ge_runtime.scheduling.request_batch import Caller
+from ge_runtime.scheduling.request_batch import Answer, Caller
 from ge_runtime.scheduling.sequences import SequenceStep
 from ge_runtime.specs import UNKNOWN, Array, DType, Tensors, TensorSpec
 
@@ -71,10 +73,13 @@ class GraphModel:
         self._clock = clock or SystemClock()
         instance_name = args["model_instance_name"]
         self._log = FaultLog(pb_utils, instance_name)
+        model_config = json.loads(args["model_config"])
+        policy = model_config.get("model_transaction_policy") or {}
+        self._decoupled = bool(policy.get("decoupled"))
         try:
             self._runtime = runtime = Runtime.open(
                 Path(args["model_repository"]) / args["model_version"],
-                json.loads(args["model_config"]),
+                model_config,
                 instance_name=instance_name,
                 derived=self._derive,
                 clock=self._clock,
@@ -95,19 +100,33 @@ class GraphModel:
                 counts=runtime.counts,
                 gauges=runtime.gauges,
             )
+            self._outbox = Outbox(pb_utils, instance_name)
         except BaseException:
             runtime.close()
             raise
 
-    def execute(self, requests: Sequence[Request]) -> list[object]:
-        """One InferenceResponse per request, in order. Blocks until all are answered."""
+    def execute(self, requests: Sequence[Request]) -> list[object] | None:
+        """One InferenceResponse per request, in order. Blocks until all are answered.
+
+        None in place of a response that was sent, and in place of the list for a decoupled model,
+        whose responses are all sent.
+        """
         if not self._runtime.config.states.outputs:
-            return self._execute(requests)
-        # Batches of `direct` sequences are filled up with requests of nobody, of any content.
-        theirs = [bool(request.correlation_id()) for request in requests]
-        responses = iter(self._execute(list(compress(requests, theirs))))
-        nothing = self._pb_utils.InferenceResponse
-        return [next(responses) if own else nothing(output_tensors=[]) for own in theirs]
+            responses = self._execute(requests)
+        else:
+            # Batches of `direct` sequences are filled up with requests of nobody, of any content.
+            theirs = [bool(request.correlation_id()) for request in requests]
+            answers = iter(self._execute(list(compress(requests, theirs))))
+            nothing = self._pb_utils.InferenceResponse
+            responses = [next(answers) if own else nothing(output_tensors=[]) for own in theirs]
+        if self._decoupled:
+            for request, response in zip(requests, responses, strict=True):
+                if response is not None:
+                    self._outbox.put(request, response)
+        # What is sent may lie in the memory of requests, which Triton takes back.
+        self._outbox.drain()
+        self._metrics.note()
+        return None if self._decoupled else responses
 
     def _execute(self, requests: Sequence[Request]) -> list[object]:
         now = self._clock.now()
@@ -120,11 +139,15 @@ class GraphModel:
             caller = Caller(request.request_id(), deadline, step, request.is_cancelled)
             return self._read(request), caller
 
-        responses = respond_to(
-            self._pb_utils, requests, read, self._infer, self._bfloat16, self._log
+        return respond_to(
+            self._pb_utils,
+            requests,
+            read,
+            self._infer,
+            self._bfloat16,
+            self._log,
+            self._outbox.put,
         )
-        self._metrics.note()
-        return responses
 
     def is_ready(self) -> bool:
         """Whether a request would be executed: for a model's own `is_ready`."""
@@ -132,6 +155,7 @@ class GraphModel:
 
     def close(self) -> None:
         """Free the graph. Safe to call twice."""
+        self._outbox.close()
         try:
             self._metrics.close()
         finally:
@@ -144,31 +168,36 @@ class GraphModel:
             for name in (tensor.name(),)
         }
 
-    def _infer(self, batch: Sequence[tuple[Tensors, Caller]]) -> list[Result]:
+    def _infer(self, batch: Sequence[tuple[Tensors, Caller]], leave: Leave) -> list[Result]:
         originals = [tensors for tensors, _ in batch]
-        inputs: Sequence[Result] = originals
-        if self._prepare is not None:
-            inputs = self._prepare(originals)
+        inputs = originals if self._prepare is None else self._prepare(originals)
         # Those whose preparation failed never reach the runtime, and are answered with why.
-        sound = [
-            (tensors, caller, original)
-            for tensors, (original, caller) in zip(inputs, batch, strict=True)
+        results: list[Result] = [tensors for tensors, _ in zip(inputs, batch, strict=True)]
+        sound = {
+            place: tensors
+            for place, tensors in enumerate(results)
             if not isinstance(tensors, Exception)
-        ]
-        answers = iter(
-            self._runtime.infer(
-                [tensors for tensors, _, _ in sound],
-                [caller for _, caller, _ in sound],
-                originals=[original for _, _, original in sound],
-            )
+        }
+        places = list(sound)
+        left: set[int] = set()
+
+        def let_go(index: int, answer: Answer) -> None:
+            left.add(place := places[index])
+            leave(place, self._result(answer))
+
+        answers = self._runtime.infer(
+            list(sound.values()),
+            [batch[place][1] for place in places],
+            originals=[originals[place] for place in places],
+            leave=let_go,
         )
-        results = (
-            tensors if isinstance(tensors, Exception) else next(answers) for tensors in inputs
-        )
-        return [
-            result if isinstance(result, Exception) else attempt(self._with_derived, result)
-            for result in results
-        ]
+        for place, answer in zip(places, answers, strict=True):
+            if place not in left:
+                results[place] = self._result(answer)
+        return results
+
+    def _result(self, answer: Answer) -> Result:
+        return answer if isinstance(answer, Exception) else attempt(self._with_derived, answer)
 
     def _with_derived(self, outputs: Tensors) -> Tensors:
         config, answer = self._runtime.config, dict(outputs)

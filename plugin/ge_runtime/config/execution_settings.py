@@ -17,6 +17,8 @@
   `fallback` executes it alone at its own size.
 - `histogram`: where the sizes of requests are recorded, a path inside the version folder.
 - `warmup`: `gears` (default: each is executed once at load) or `none`.
+- `early_answers`: `true` (default): answers leave with their execution, and executions of few
+  seconds go first; `false`: all answers of a request batch leave with its last execution.
 - `workspace_pool_mib`: the capacity of the device's pool of workspace, in MiB; on a card of each
   executor, on a GPU of each engine.
 - `rows`: for `max_batch_size: 0` where the model's own code prepares the graph's inputs: the most

@@ -137,6 +137,8 @@ class RuntimeConfig:
     """Where sizes of requests are recorded, relative to the version folder and inside it."""
     warmup: str
     """"gears" or "none"."""
+    early_answers: bool
+    """Whether answers leave with their execution; else with the last one of the request batch."""
     ge_options: Mapping[str, str]
     """Option of Ascend's compiler, one of ATC_FLAGS or for ge_session GE_LEVELS: its value."""
 
@@ -290,5 +292,6 @@ def _read(
         workspace_pool_bytes=read_pool_bytes(parameters, errors, engine=engine),
         histogram=read_histogram(parameters, errors),
         warmup=read_choice("warmup", ("gears", "none"), parameters, errors),
+        early_answers=read_choice("early_answers", ("true", "false"), parameters, errors) == "true",
         ge_options=read_ge_options(parameters, devices, errors, engine=engine),
     )

@@ -65,6 +65,7 @@ _SETTINGS: Final = (
     "rows",
     "histogram",
     "warmup",
+    "early_answers",
     "workspace_pool_mib",
     "placement",
     "service_weight",

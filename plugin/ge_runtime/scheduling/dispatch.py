@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 Executor = TypeVar("Executor")
+News = TypeVar("News")
+
+Task: TypeAlias = Callable[[Executor, Callable[[News], None]], None]
+"""What to do on an executor; it may tell of things while it is done."""
 
 
 class LeastRows:
@@ -74,36 +79,69 @@ class Dispatcher(Generic[Executor]):
         with self._lock:
             return self._choice.outstanding
 
-    def run_all(self, tasks: Sequence[tuple[int, Callable[[Executor], None]]]) -> None:
+    def run_all(
+        self,
+        tasks: Sequence[tuple[int, Task[Executor, News]]],
+        hear: Callable[[News], None],
+        order: Callable[[Sequence[int]], Sequence[int]] = lambda places: places,
+    ) -> None:
         """Run all tasks, each its rows and what to do on an executor; returns when all are done.
 
+        hear: is told what a task tells by its second argument, on the caller's own thread: of one
+        executor before the task goes on, of several while they go on. It must not raise.
+        order: the places of the tasks that one executor has been given, as it is to run them.
         Raises what a task raised, the first of them, after all are done.
         """
         if not self._threads:
             # The lock is held for the whole batch: an executor is for one thread at a time.
             with self._lock:
-                for _, task in tasks:
-                    task(self._executors[0])
+                for place in order(range(len(tasks))):
+                    tasks[place][1](self._executors[0], hear)
             return
-        futures = [self._submit(rows, task) for rows, task in tasks]
+        told: SimpleQueue[tuple[News] | None] = SimpleQueue()  # None: a task has ended
+        futures = self._submit_all(tasks, told, order)
+        left = len(futures)
+        while left:
+            if (news := told.get()) is None:
+                left -= 1
+            else:
+                hear(*news)
         # `exception` waits for its task: all are done before anything is raised.
         raised = [error for future in futures if (error := future.exception()) is not None]
         if raised:
             raise raised[0]
 
-    def _submit(self, rows: int, task: Callable[[Executor], None]) -> Future[None]:
+    def _submit_all(
+        self,
+        tasks: Sequence[tuple[int, Task[Executor, News]]],
+        told: SimpleQueue[tuple[News] | None],
+        order: Callable[[Sequence[int]], Sequence[int]],
+    ) -> list[Future[None]]:
+        given: list[list[int]] = [[] for _ in self._executors]
         with self._lock:
             lost = [index for index, executor in enumerate(self._executors) if self._lost(executor)]
-            chosen = self._choice.take(rows, lost)
-            # Under the lock, so that each thread gets its tasks in the order they were chosen in.
-            return self._threads[chosen].submit(self._run, chosen, rows, task)
+            for place, (rows, _) in enumerate(tasks):
+                given[self._choice.take(rows, lost)].append(place)
+            # Under the lock, so that no other batch comes between an executor's tasks.
+            return [
+                self._threads[index].submit(self._run, index, tasks[place], told)
+                for index, places in enumerate(given)
+                for place in order(places)
+            ]
 
-    def _run(self, index: int, rows: int, task: Callable[[Executor], None]) -> None:
+    def _run(
+        self,
+        index: int,
+        task: tuple[int, Task[Executor, News]],
+        told: SimpleQueue[tuple[News] | None],
+    ) -> None:
+        rows, do = task
         try:
-            task(self._executors[index])
+            do(self._executors[index], lambda news: told.put((news,)))
         finally:
             with self._lock:
                 self._choice.give_back(index, rows)
+            told.put(None)
 
     def close(self) -> None:
         """Wait for what runs, and end the threads. Safe to call twice."""

@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ge_runtime.batching.admission import Block
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.live_cost import LiveCost
+from ge_runtime.batching.order import earliest_answers
 from ge_runtime.batching.partition import Execution, Partitioner, RequestSizes
 from ge_runtime.clock import Clock
 from ge_runtime.counts import Counts, SharedCounts
@@ -89,6 +91,15 @@ class PooledWorkspace:
             yield
 
 
+class Answered(NamedTuple):
+    """Requests of a batch that have their answers now."""
+
+    members: Sequence[int]
+    """Places in the batch, ascending."""
+    seconds: float
+    """Predicted, of the execution that has ended with them; 0.0 if it goes on."""
+
+
 class RequestBatch:
     """The sound requests of one batch, and their answers as they come.
 
@@ -123,18 +134,57 @@ class RequestBatch:
         self._counts = counts
         self._clock = clock
 
+    def __len__(self) -> int:
+        return len(self._blocks)
+
     def plan(self) -> list[Execution]:
-        """The executions of all requests, in the order to run them."""
+        """The executions of all requests, in the order to run them if all answers leave at once."""
         return self._partitioner.plan(self._sizes)
+
+    def earliest_answers(self, executions: Sequence[Execution]) -> list[int]:
+        """The places of `executions` of the plan, which one executor is to run, in another order.
+
+        For answers that leave with their execution: those that end soonest go first, see
+        `batching.order`.
+        """
+        count, now = len(self._blocks), self._sizes.now
+        deadlines = self._sizes.deadlines or [math.inf] * count
+        return earliest_answers(
+            [execution.seconds for execution in executions],
+            [execution.members for execution in executions],
+            [deadline - now for deadline in deadlines],
+        )
 
     def results(self) -> list[Answer]:
         """One answer per request, once all executions have run."""
         return [answer for answer in self._answers if answer is not None]
 
-    def run(self, execution: Execution, executor: Executor) -> None:
-        """Run an execution, and answer all its requests, whatever happens."""
+    def answers(self, members: Sequence[int]) -> list[Answer]:
+        """Those of requests that are answered."""
+        return [answer for member in members if (answer := self._answers[member]) is not None]
+
+    def run(
+        self,
+        execution: Execution,
+        executor: Executor,
+        tell: Callable[[Answered], None] = lambda answered: None,
+    ) -> None:
+        """Run an execution, and answer all its requests, whatever happens.
+
+        tell: is told who is answered before anything else is executed: those that need no
+        execution, each half of an execution that failed, and the rest in the end, be there any or
+        not. It must not raise.
+        """
+        untold = set(execution.members)
+
+        def tell_answered(seconds: float) -> None:
+            answered = [member for member in untold if self._answers[member] is not None]
+            untold.difference_update(answered)
+            if answered or seconds:
+                tell(Answered(sorted(answered), seconds))
+
         try:
-            self._run(execution, executor)
+            self._run(execution, executor, partial(tell_answered, 0.0))
         except Exception as error:
             fault = error if isinstance(error, RuntimeFault) else _defect(error)
             left = [member for member in execution.members if self._answers[member] is None]
@@ -142,8 +192,15 @@ class RequestBatch:
                 self._answers[member] = self._named(member, fault)
             if isinstance(fault, Abandoned):  # while they waited for the device
                 self._counts.add(Counts(departed=len(left)))
+        tell_answered(execution.seconds)
 
-    def _run(self, execution: Execution, executor: Executor) -> None:
+    def _run(
+        self, execution: Execution, executor: Executor, tell_answered: Callable[[], None]
+    ) -> None:
+        def execute(batch: Sequence[int]) -> list[dict[str, Array]]:
+            tell_answered()
+            return self._execute(batch, execution, executor)
+
         members = self._still_waiting(execution.members, execution.seconds)
         if not members:
             return
@@ -157,7 +214,7 @@ class RequestBatch:
             ):
                 failures = isolate(
                     members,
-                    lambda batch: self._execute(batch, execution, executor),
+                    execute,
                     self._deliver,
                     lambda batch: self._still_waiting(batch, execution.seconds),
                 )
@@ -212,7 +269,8 @@ class RequestBatch:
     def _all_gone(self, members: Sequence[int]) -> bool:
         """Whether no caller of these waits any more."""
         now = self._clock.now()
-        callers = (self._callers[member] for member in members)
+        # Not of who is answered: tritonserver dies if it is asked about a request that it has sent.
+        callers = (self._callers[member] for member in members if self._answers[member] is None)
         return all(caller.abandonment(now, ask=True) is not None for caller in callers)
 
     def _deliver(self, member: int, answer: Answer) -> None:

@@ -62,6 +62,15 @@ def request(*rows, outputs=("embedding",), length=None, more=(), **caller):
     return InferenceRequest([*inputs, *more], outputs, **caller)
 
 
+def answered(model, requests):
+    """The one response to each request, sent or returned."""
+    responses = []
+    for own, returned in zip(requests, model.execute(requests), strict=True):
+        (response,) = [*own.get_response_sender().sent, *filter(None, [returned])]
+        responses.append(response)
+    return responses
+
+
 def outputs_of(response):
     assert not response.has_error(), response.error().message()
     return {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
@@ -77,7 +86,7 @@ def error_of(response):
 
 def test_each_request_gets_its_own_response_in_order(opened):
     sizes = [[[1, 2, 3]], [[4], [5, 6]], [[7] * 9]]
-    responses = opened(encoder_config()).execute([request(*rows) for rows in sizes])
+    responses = answered(opened(encoder_config()), [request(*rows) for rows in sizes])
     for response, rows in zip(responses, sizes, strict=True):
         np.testing.assert_allclose(outputs_of(response)["embedding"], encode(rows), rtol=1e-5)
 
@@ -102,7 +111,7 @@ def test_what_fills_batches_of_sequences_up_is_answered_with_nothing(pb_utils, t
 def test_callers_fault_is_an_invalid_argument_of_that_request_alone(opened, pb_utils):
     model = opened(encoder_config())
     pb_utils.Logger.lines.clear()
-    good, bad = model.execute([request([1, 2]), request([3, 4], length=3)])
+    good, bad = answered(model, [request([1, 2]), request([3, 4], length=3)])
     np.testing.assert_allclose(outputs_of(good)["embedding"], encode([[1, 2]]), rtol=1e-5)
     assert error_of(bad) == (
         INVALID_ARG,
@@ -115,7 +124,7 @@ def test_callers_fault_is_an_invalid_argument_of_that_request_alone(opened, pb_u
 def test_engine_fault_is_internal_logged_once_and_its_culprits_alone(opened, pb_utils):
     model = opened(encoder_config())
     pb_utils.Logger.lines.clear()
-    good, bad = model.execute([request([1]), request([len(TABLE)])])
+    good, bad = answered(model, [request([1]), request([len(TABLE)])])
     np.testing.assert_allclose(outputs_of(good)["embedding"], encode([[1]]), rtol=1e-5)
     code, message = error_of(bad)
     assert code == INTERNAL
@@ -126,7 +135,7 @@ def test_engine_fault_is_internal_logged_once_and_its_culprits_alone(opened, pb_
 def test_a_lost_engine_is_one_line_of_the_log_until_it_is_back_and_lost_again(pb_utils):
     log, fate = FaultLog(pb_utils, "encoder_0_0"), {}
 
-    def execute(requests):
+    def execute(requests, leave):
         return [fate["result"]] * len(requests)
 
     results = [EngineLost("first"), EngineLost("second"), EngineLost("first"), {}]
@@ -140,7 +149,7 @@ def test_input_that_numpy_cannot_show_fails_its_request_alone(opened, pb_utils):
     bf16 = InferenceRequest([Bfloat16Tensor("input_ids", None)], ["embedding"])
     model = opened(encoder_config())
     pb_utils.Logger.lines.clear()
-    bad, good = model.execute([bf16, request([1])])
+    bad, good = answered(model, [bf16, request([1])])
     code, message = error_of(bad)
     assert (code, message.split(" is ")[0]) == (INTERNAL, "TritonModelException: Tensor dtype")
     assert outputs_of(good)
@@ -195,11 +204,94 @@ def test_a_graph_is_closed_even_if_its_metrics_cannot_be_exported(opened, pb_uti
     assert not model.is_ready()
 
 
+# -- early answers ---------------------------------------------------------------------------
+
+
+def three_executions(opened, early="true", **more):
+    """A model that executes requests one by one, and three requests, the longest first."""
+    cost = "launch_us=100, element_ns=10000000, element2_ns=0"
+    config = encoder_config({"early_answers": early, "cost": cost}, batch=1, **more)
+    return opened(config), [request([1] * 9), request([2]), request([3, 4])]
+
+
+def test_answers_are_sent_when_they_are_there_and_the_last_is_returned(opened):
+    model, requests = three_executions(opened)
+    longest, *others = model.execute(requests)
+    assert others == [None, None]
+    np.testing.assert_allclose(outputs_of(longest)["embedding"], encode([[1] * 9]), rtol=1e-5)
+    for own, rows in zip(requests[1:], ([[2]], [[3, 4]]), strict=True):
+        (response,) = own.get_response_sender().sent
+        np.testing.assert_allclose(outputs_of(response)["embedding"], encode(rows), rtol=1e-5)
+    assert requests[0].get_response_sender().sent == []
+
+
+def test_all_answers_are_returned_without_early_answers(opened):
+    model, requests = three_executions(opened, "false")
+    assert all(map(outputs_of, model.execute(requests)))
+    assert not any(own.get_response_sender().sent for own in requests)
+
+
+@pytest.mark.parametrize("early", ["true", "false"])
+def test_a_decoupled_model_sends_all_answers(opened, early):
+    model, requests = three_executions(opened, early, model_transaction_policy={"decoupled": True})
+    bad = request([3, 4], length=3)
+    assert model.execute([*requests, bad]) is None
+    for own in requests:
+        (response,) = own.get_response_sender().sent
+        assert outputs_of(response)
+    assert error_of(bad.get_response_sender().sent[0])[0] is INVALID_ARG
+
+
+def test_an_answer_that_cannot_be_sent_is_told_and_others_are_answered(
+    opened, pb_utils, monkeypatch
+):
+    def refuse(response, flags):
+        raise pb_utils.TritonModelException("no shared memory")
+
+    model, (longest, lost, sent) = three_executions(opened)
+    pb_utils.Logger.lines.clear()
+    monkeypatch.setattr(lost.get_response_sender(), "send", refuse)
+    assert outputs_of(model.execute([longest, lost, sent])[0])
+    assert outputs_of(sent.get_response_sender().sent[0])
+    ((level, line),) = pb_utils.Logger.lines
+    assert level == "error"
+    assert line.startswith("encoder_0_0: a response could not be sent: Traceback")
+    assert line.endswith("no shared memory")
+
+
+def test_early_answers_are_made_once_with_all_their_outputs(opened):
+    cost = "launch_us=100, element_ns=10000000, element2_ns=0"
+    config = encoder_config({"pass.words": "note", "cost": cost}, batch=1)
+    config["input"].append(tensor("note", "STRING", [1]))
+    config["output"] += [tensor("words", "STRING", [1]), tensor("label", "STRING", [1])]
+    made = []
+
+    def label(outputs):
+        made.append(outputs["embedding"])
+        return np.array([[b"label"]], object)
+
+    model = opened(config, {"label": label})
+    names = ("embedding", "words", "label")
+    requests = [
+        request([token] * (1 + token), outputs=names, more=[note(f"note {token}")])
+        for token in range(3)
+    ]
+    for token, response in enumerate(answered(model, requests)):
+        assert outputs_of(response)["words"].tolist() == [[f"note {token}".encode()]]
+        assert outputs_of(response)["label"].tolist() == [[b"label"]]
+    assert len(made) == 3
+    assert sum(len(own.get_response_sender().sent) for own in requests) == 2
+
+
+def note(text):
+    return Tensor("note", np.array([[text.encode()]], object))
+
+
 # -- callers ---------------------------------------------------------------------------------
 
 
 def test_errors_name_the_request(opened):
-    (response,) = opened(encoder_config()).execute([request([1, 2], length=3, request_id="r 7")])
+    (response,) = answered(opened(encoder_config()), [request([1, 2], length=3, request_id="r 7")])
     code, message = error_of(response)
     assert code == INVALID_ARG
     assert message.startswith("[request id: r 7] input 'lengths': found length 3")
@@ -208,7 +300,7 @@ def test_errors_name_the_request(opened):
 def test_a_cancelled_request_is_answered_so_and_nothing_is_logged(opened, pb_utils):
     model = opened(encoder_config())
     pb_utils.Logger.lines.clear()
-    cancelled, good = model.execute([request([1], cancelled=True), request([2])])
+    cancelled, good = answered(model, [request([1], cancelled=True), request([2])])
     assert error_of(cancelled)[0] is TritonError.CANCELLED
     assert outputs_of(good)
     assert pb_utils.Logger.lines == []
@@ -221,7 +313,7 @@ def test_a_request_past_its_timeout_is_unavailable(opened):
             return super().now()
 
     model = opened(encoder_config(), clock=Late())
-    late, good = model.execute([request([1], timeout=1500), request([2], timeout=10**9)])
+    late, good = answered(model, [request([1], timeout=1500), request([2], timeout=10**9)])
     code, message = error_of(late)
     assert code is TritonError.UNAVAILABLE
     assert message.startswith("found the deadline passed by ")
@@ -260,7 +352,7 @@ def test_the_models_own_code_prepares_the_graphs_inputs(opened):
         InferenceRequest([Tensor("text", np.array([text], object))], ["embedding"])
         for text in texts
     ]
-    first, second, empty = model.execute(requests)
+    first, second, empty = answered(model, requests)
     np.testing.assert_allclose(outputs_of(first)["embedding"], encode([[0, 1, 2]]), rtol=1e-5)
     np.testing.assert_allclose(outputs_of(second)["embedding"], encode([[3]]), rtol=1e-5)
     assert error_of(empty) == (INVALID_ARG, "input 'text': found an empty text, expected letters")
@@ -272,7 +364,7 @@ def test_prepared_tensors_have_rows_where_requests_have_none(opened):
     config["output"] = [tensor("embedding", "FP32", [-1, 4])]
     model = opened(config, prepare=letters)
     texts = np.array([b"abc", b"d", b"ef"], object)
-    (response,) = model.execute([InferenceRequest([Tensor("text", texts)], ["embedding"])])
+    (response,) = answered(model, [InferenceRequest([Tensor("text", texts)], ["embedding"])])
     expected = encode([[0, 1, 2], [3], [4, 5]])
     np.testing.assert_allclose(outputs_of(response)["embedding"], expected, rtol=1e-5)
 
@@ -283,9 +375,9 @@ def test_what_is_passed_on_is_the_request_as_it_came(opened):
     config["output"].append(tensor("name", "STRING", [1]))
     texts = [np.array([[word]], object) for word in (b"", b"abc")]
     requests = [InferenceRequest([Tensor("text", text)], ["embedding", "name"]) for text in texts]
-    empty, answered = opened(config, prepare=letters).execute(requests)
+    empty, good = answered(opened(config, prepare=letters), requests)
     assert error_of(empty)[0] is INVALID_ARG
-    assert outputs_of(answered)["name"] is texts[1]
+    assert outputs_of(good)["name"] is texts[1]
 
 
 # -- other types -----------------------------------------------------------------------------
@@ -299,7 +391,7 @@ def test_bfloat16_travels_as_its_bits(opened, engine):
     model = opened(config, graph=BFLOAT16, engine=engine)
     numbers = [torch.tensor([[1.5, -2.0, rows]], dtype=torch.bfloat16) for rows in range(3)]
     requests = [InferenceRequest([Bfloat16Tensor("x", number)], ["y"]) for number in numbers]
-    for response, number in zip(model.execute(requests), numbers, strict=True):
+    for response, number in zip(answered(model, requests), numbers, strict=True):
         (output,) = response.output_tensors()
         assert torch.equal(output.tensor, number)
 
@@ -310,7 +402,7 @@ def test_outputs_that_are_inputs_come_back_as_they_were(opened):
     config["output"].append(tensor("name", "STRING", [1]))
     title = np.array([[b"\xff raw"]], object)
     sent = request([1, 2], outputs=["embedding", "name"], more=[Tensor("title", title)])
-    (response,) = opened(config).execute([sent])
+    (response,) = answered(opened(config), [sent])
     assert outputs_of(response)["name"] is title
 
 
@@ -379,8 +471,8 @@ def label(outputs):
 
 def test_derived_output_stands_beside_the_graphs(opened):
     model = opened(labelled(), {"label": label})
-    both, one = model.execute(
-        [request([1], [2], outputs=["embedding", "label"]), request([3], outputs=["label"])]
+    both, one = answered(
+        model, [request([1], [2], outputs=["embedding", "label"]), request([3], outputs=["label"])]
     )
     assert outputs_of(both)["label"].tolist() == [[b"fourth"], [b"fourth"]]
     assert outputs_of(both)["embedding"].shape == (2, 4)
@@ -388,7 +480,7 @@ def test_derived_output_stands_beside_the_graphs(opened):
 
 
 def test_requested_outputs_alone_are_returned(opened):
-    (response,) = opened(labelled(), {"label": label}).execute([request([1])])
+    (response,) = answered(opened(labelled(), {"label": label}), [request([1])])
     assert outputs_of(response).keys() == {"embedding"}
 
 
@@ -409,7 +501,7 @@ def test_function_that_fails_for_one_request_fails_that_request(opened, pb_utils
         return label(outputs)
 
     model = opened(labelled(), {"label": picky})
-    bad, good = model.execute([request([1], [2]), request([3])])
+    bad, good = answered(model, [request([1], [2]), request([3])])
     assert error_of(bad) == (INTERNAL, "KeyError: 'no such label'")
     assert outputs_of(good)
     level, text = pb_utils.Logger.lines[-1]
@@ -434,14 +526,14 @@ def test_function_that_fails_for_one_request_fails_that_request(opened, pb_utils
 )
 def test_derived_output_that_is_not_as_declared_is_refused(opened, data_type, dims, made, found):
     model = opened(labelled(data_type, dims), {"label": lambda outputs: made})
-    (response,) = model.execute([request([1])])
+    (response,) = answered(model, [request([1])])
     assert error_of(response) == (INTERNAL, f"derived output 'label': found {found}")
 
 
 @pytest.mark.parametrize("made", [np.array([[b"x"]]), np.array([["x", "y"]], object)])
 def test_derived_strings_are_bytes_or_objects_of_any_declared_size(opened, made):
     model = opened(labelled(dims=[-1]), {"label": lambda outputs: made})
-    (response,) = model.execute([request([1], outputs=["label"])])
+    (response,) = answered(model, [request([1], outputs=["label"])])
     assert outputs_of(response)["label"] is made
 
 
@@ -454,7 +546,7 @@ def test_requests_without_batch_dimension_derive_without_one(opened):
     )
     count = {"count": lambda outputs: np.array([outputs["where"].size])}
     x = Tensor("x", np.array([1, 0, 1], np.float32))
-    (response,) = opened(config, count, NONZERO).execute([InferenceRequest([x], ["count"])])
+    (response,) = answered(opened(config, count, NONZERO), [InferenceRequest([x], ["count"])])
     assert outputs_of(response)["count"].tolist() == [2]
 
 

@@ -63,6 +63,7 @@ def test_encoder_configuration_is_read_whole():
         workspace_pool_bytes=None,
         histogram=None,
         warmup="gears",
+        early_answers=True,
         service_share=None,
         ge_options={},
     )
@@ -198,7 +199,8 @@ def with_input(**changes):
             encoder_config({"engin": "torch"}),
             "parameter 'engin': found no such parameter, expected one of: engine, "
             "intra_op_threads, devices, stages, cost, cost_cache, oversize, packing, rows, "
-            "histogram, warmup, workspace_pool_mib, placement, service_weight, service_priority, "
+            "histogram, warmup, early_answers, workspace_pool_mib, placement, service_weight, "
+            "service_priority, "
             "device_ids, device_exec_blocks, static_model, "
             "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, axis_length.<axis>, "
             "gears.<axes>, mask.<graph input>, lengths.<graph input>, positions.<graph input>, "

@@ -45,9 +45,11 @@ def test_rows_are_spread_within_one_execution_of_even(executors, executions):
 
 def test_one_executor_works_on_the_callers_thread():
     dispatcher, seen = Dispatcher(["only"], "test"), []
-    dispatcher.run_all(
-        [(1, lambda executor: seen.append((executor, threading.current_thread())))] * 2
-    )
+
+    def task(executor, tell):
+        tell((executor, threading.current_thread()))
+
+    dispatcher.run_all([(1, task)] * 2, seen.append)
     assert seen == [("only", threading.current_thread())] * 2
 
 
@@ -55,33 +57,71 @@ def test_two_executors_work_at_the_same_time(two_lanes):
     together = threading.Barrier(2, timeout=30)
     executors = []
 
-    def task(executor):
+    def task(executor, tell):
         together.wait()
         executors.append(executor)
 
-    two_lanes.run_all([(4, task), (4, task)])
+    two_lanes.run_all([(4, task), (4, task)], pytest.fail)
     assert sorted(executors) == ["left", "right"]
 
 
 def test_the_tasks_of_an_executor_keep_their_order(two_lanes):
     order = {"left": [], "right": []}
     tasks = [
-        (1, lambda executor, number=number: order[executor].append(number)) for number in range(20)
+        (1, lambda executor, tell, number=number: order[executor].append(number))
+        for number in range(20)
     ]
-    two_lanes.run_all(tasks)
+    two_lanes.run_all(tasks, pytest.fail)
     assert sorted(order["left"] + order["right"]) == list(range(20))
     assert all(numbers == sorted(numbers) for numbers in order.values())
+
+
+def test_each_executor_may_have_its_tasks_in_another_order(two_lanes):
+    ran = {"left": [], "right": []}
+    tasks = [
+        (1, lambda executor, tell, number=number: ran[executor].append(number))
+        for number in range(6)
+    ]
+    two_lanes.run_all(tasks, pytest.fail, lambda places: list(reversed(places)))
+    assert ran == {"left": [4, 2, 0], "right": [5, 3, 1]}
+
+
+def test_one_executor_may_have_its_tasks_in_another_order():
+    ran = []
+    tasks = [(1, lambda executor, tell, number=number: ran.append(number)) for number in range(3)]
+    Dispatcher(["only"], "test").run_all(tasks, pytest.fail, lambda places: [1, 2, 0])
+    assert ran == [1, 2, 0]
+
+
+def test_what_tasks_tell_is_heard_on_the_callers_thread_while_others_go_on(two_lanes):
+    heard, threads = threading.Event(), []
+
+    def tells(executor, tell):
+        tell("ended")
+
+    def waits(executor, tell):
+        assert heard.wait(timeout=30)
+
+    def hear(news):
+        threads.append((news, threading.current_thread()))
+        heard.set()
+
+    two_lanes.run_all([(1, waits), (1, tells)], hear)
+    assert threads == [("ended", threading.current_thread())]
 
 
 def test_a_task_that_raises_leaves_the_others_and_the_executor_alone(two_lanes):
     done = []
 
-    def fail(executor):
+    def fail(executor, tell):
         raise ValueError("mine")
 
+    def do(executor, tell):
+        done.append(executor)
+
     with pytest.raises(ValueError, match="mine"):
-        two_lanes.run_all([(1, fail), (1, done.append), (1, done.append)])
-    two_lanes.run_all([(1, done.append), (1, done.append)])
+        two_lanes.run_all([(1, fail), (1, do), (1, do)], pytest.fail)
+    two_lanes.run_all([(1, do), (1, do)], pytest.fail)
     assert len(done) == 4
     assert two_lanes.outstanding == (0, 0)
 

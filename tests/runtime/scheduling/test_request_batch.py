@@ -73,7 +73,15 @@ def execute(clock):
     """A function: sizes, an executor, and more of the batch -> the answers, what was counted."""
 
     def execute(
-        tokens, executor, *, callers=None, gears=None, workspace=None, capacity=16, costs=None
+        tokens,
+        executor,
+        *,
+        callers=None,
+        gears=None,
+        workspace=None,
+        capacity=16,
+        costs=None,
+        told=None,
     ):
         shared = SharedCounts()
         sizes = [size if isinstance(size, dict) else {"tokens": size} for size in tokens]
@@ -88,7 +96,7 @@ def execute(clock):
             clock=clock,
         )
         for execution in request_batch.plan():
-            request_batch.run(execution, executor)
+            request_batch.run(execution, executor, (told if told is not None else []).append)
         return request_batch.results(), shared.snapshot()
 
     return execute
@@ -134,6 +142,89 @@ def test_costs_learn_what_executions_take(execute):
 
     execute([3, 1], Executor(), costs=Learning(COST))
     assert seen == [(2, {"tokens": 3}, 0.25)]
+
+
+def test_it_is_told_who_is_answered_as_soon_as_an_execution_has_ended(execute):
+    told = []
+    execute([9, 1, 5], Executor(), capacity=1, told=told)
+    assert told == [([0], 1.000009), ([2], 1.000005), ([1], 1.000001)]
+
+
+def test_it_is_told_of_each_half_of_an_execution_that_fails(execute):
+    told, seen = [], []
+
+    def fail(tokens):
+        seen.append((tokens, [list(answered.members) for answered in told]))
+        fail_if(4)(tokens)
+
+    execute([1, 2, 3, 4], Executor(fail), told=told)
+    assert seen == [
+        ([1, 2, 3, 4], []),
+        ([1, 2], []),
+        ([3, 4], [[0, 1]]),
+        ([3], [[0, 1]]),
+        ([4], [[0, 1], [2]]),
+    ]
+    assert [list(answered.members) for answered in told] == [[0, 1], [2], [3]]
+    assert [answered.seconds > 0 for answered in told] == [False, False, True]
+
+
+def test_who_needs_no_execution_is_told_before_the_others_are_executed(execute, clock):
+    told, seen = [], []
+    clock.advance(1.0)
+    executor = Executor(lambda tokens: seen.append([own.members for own in told]))
+    execute([5, 6], executor, callers=[Caller(deadline=0.5), ANONYMOUS_CALLER], told=told)
+    assert seen == [[[0]]]
+    assert [own.members for own in told] == [[0], [1]]
+
+
+def test_a_caller_who_is_answered_is_not_asked_any_more(execute):
+    """The real server dies if it is asked about a request whose answer has been sent."""
+    told, asked, gone = [], [], []
+
+    class Waits(Executor):
+        @contextmanager
+        def waiting(self, within, is_gone):
+            self.ask = is_gone
+            yield
+
+    def is_cancelled(member):
+        asked.append(member)
+        assert member not in [own for answered in told for own in answered.members]
+        return False
+
+    def fail(tokens):
+        gone.append(executor.ask())
+        fail_if(4)(tokens)
+
+    executor = Waits(fail)
+    callers = [Caller(is_cancelled=lambda member=member: is_cancelled(member)) for member in (0, 1)]
+    execute([1, 4], executor, callers=callers, told=told)
+    assert gone == [False] * 3
+    assert {0, 1} == set(asked)
+
+
+def test_the_earliest_answers_come_first_and_those_that_are_due_before_them(clock):
+    def order(deadlines):
+        batch = RequestBatch(
+            [Block(1, {"tokens": size}, {}, {}, needs={"tokens": size}) for size in sizes],
+            [Caller(deadline=deadline) for deadline in deadlines],
+            gears=None,
+            partitioner=BatchPartitioner(gears, COST, 1),
+            costs=LiveCost(COST),
+            workspace=None,
+            counts=SharedCounts(),
+            clock=clock,
+        )
+        plan = batch.plan()
+        return [sizes[plan[place].members[0]] for place in batch.earliest_answers(plan)]
+
+    clock.advance(50.0)
+    sizes = [10**6, 3 * 10**6, 1]  # 2.0, 4.0 and 1.0 s
+    gears = Gears(["tokens"], {"tokens": 10**7}, 16, {})
+    assert order([math.inf] * 3) == [1, 10**6, 3 * 10**6]
+    # The first to come is late for its part, then, and goes before the shorter one.
+    assert order([math.inf, 54.5, math.inf]) == [3 * 10**6, 10**6, 1]
 
 
 def test_a_defect_in_one_execution_is_the_answer_of_its_requests_alone(execute, caplog):

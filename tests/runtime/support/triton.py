@@ -108,13 +108,23 @@ class Bfloat16Tensor:
 class InferenceRequest:
     """An incoming request; the real one cannot be made like this."""
 
-    __slots__ = ("_cancelled", "_flags", "_id", "_inputs", "_requested", "_sequence", "_timeout")
+    __slots__ = (
+        "_cancelled",
+        "_flags",
+        "_id",
+        "_inputs",
+        "_requested",
+        "_sender",
+        "_sequence",
+        "_timeout",
+    )
 
     def __init__(
         self, inputs, requested, request_id="", timeout=0, cancelled=False, sequence=0, flags=0
     ):
         self._sequence, self._flags = sequence, flags
         self._inputs, self._requested = list(inputs), set(requested)
+        self._sender = ResponseSender()
         self._id, self._timeout, self._cancelled = request_id, timeout, cancelled
 
     def inputs(self):
@@ -136,7 +146,25 @@ class InferenceRequest:
         return self._timeout
 
     def is_cancelled(self):
+        assert not self._sender.sent, "the real server dies of this"
         return self._cancelled
+
+    def get_response_sender(self):
+        return self._sender
+
+
+class ResponseSender:
+    """Of a request; keeps what was sent."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, response=None, flags=0):
+        assert isinstance(response, InferenceResponse)
+        assert flags == 1, "in a call of its own, the flag can end the real server"
+        if self.sent:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        self.sent.append(response)
 
 
 class InferenceResponse:
@@ -238,6 +266,7 @@ class PbUtils:
         self.Tensor = Tensor
         self.InferenceResponse = InferenceResponse
         self.TritonError = TritonError
+        self.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
         self.TritonModelException = TritonModelException
         self.Logger = Logger()
         self.series = {}

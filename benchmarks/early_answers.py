@@ -1,0 +1,173 @@
+"""Early answers in NVIDIA's tritonserver: answers that leave with their execution, or all at once.
+
+    python -m benchmarks.early_answers                     about three minutes
+    python -m benchmarks.early_answers --traces mix --rounds 5 --seconds 10
+
+One server has model_repository/text_encoder twice, with `early_answers: true` and `false`, and the
+same cost of executions. Both get the same rows in the same order, in turns. The wait in the window
+is the time from the beginning of a request batch until an answer leaves, of the mean request, as
+the models' own metrics have it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import statistics
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from google.protobuf import text_format
+
+from benchmarks import traces
+from benchmarks.instruments import percentile, print_machine_facts, print_table, read_config
+from benchmarks.ragged_server import RAGGED, ROWS_SENT, Sent, as_sent, run_load
+from tests.support.servers import Server, start_tritonserver
+from tools import oracle
+
+WAYS = {"early": "true", "all at once": "false"}
+"""Name of a way: its `early_answers`."""
+
+COUNTED = ("answer_seconds", "early_seconds", "early_answers", "launches", "launch_seconds")
+SETTLE_S = 0.6  # counts are exported a quarter of a second later
+
+
+def main() -> None:
+    options = parse_arguments()
+    if not oracle.is_installed():
+        raise SystemExit("tritonserver is not installed; run `make oracle`")
+    print_machine_facts()
+    results: dict[str, dict[str, list[dict]]] = {}
+    with (
+        repository(options.cost) as folder,
+        start_tritonserver(folder, allow_grpc=False) as server,
+    ):
+        for trace in options.traces:
+            lengths = traces.token_lengths(trace, ROWS_SENT, options.seed)
+            rows = traces.token_rows(lengths, options.seed)
+            runs: dict[str, list[dict]] = {way: [] for way in WAYS}
+            for turn in range(options.rounds):
+                for way in list(WAYS) if turn % 2 == 0 else reversed(WAYS):
+                    requests = [as_sent(model_of(way), row, 0) for row in rows]
+                    runs[way].append(measure(server, model_of(way), requests, options))
+            results[trace] = runs
+            print_results(trace, runs, options)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.early_answers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--traces", nargs="+", choices=traces.TOKEN_TRACES, default=["mix", "queries"]
+    )
+    parser.add_argument("--clients", type=int, default=32, help="requests in flight (32)")
+    parser.add_argument("--seconds", type=float, default=6, help="measured, of each turn (6)")
+    parser.add_argument("--warm-up", type=float, default=1, help="seconds before each (1)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns; the median counts (5)")
+    parser.add_argument("--seed", type=int, default=11, help="of lengths and contents (11)")
+    parser.add_argument(
+        "--cost",
+        default="launch_us=1700, element_ns=83000, element2_ns=60",
+        help="of executions, the same for both (as calibrated on two cores)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    return parser.parse_args()
+
+
+def model_of(way: str) -> str:
+    return f"{RAGGED.name}_{way.replace(' ', '_')}"
+
+
+@contextmanager
+def repository(cost: str) -> Iterator[Path]:
+    """The model once for each way: the real server writes into what it serves."""
+    ignored = shutil.ignore_patterns("__pycache__", ".cache", "*.onnx", "*.pt2")
+    with tempfile.TemporaryDirectory(prefix="early-") as directory:
+        for way, early in WAYS.items():
+            target = Path(directory) / model_of(way)
+            shutil.copytree(RAGGED, target, ignore=ignored)
+            (target / "1" / "model.onnx").symlink_to(RAGGED / "1" / "model.onnx")
+            config = read_config(RAGGED)
+            config.name = target.name
+            config.parameters["early_answers"].string_value = early
+            config.parameters["cost"].string_value = cost
+            (target / "config.pbtxt").write_text(text_format.MessageToString(config))
+        yield Path(directory)
+
+
+def measure(server: Server, model: str, requests: list[Sent], options: argparse.Namespace) -> dict:
+    counted = counts_of(server, model)
+    load, before, after, seconds = asyncio.run(run_load(server.http, model, requests, options))
+    moved = {name: value - counted[name] for name, value in counts_of(server, model).items()}
+    answers = after["inference_count"] - before["inference_count"]
+    whole = moved["answer_seconds"] + moved["early_seconds"]
+    return {
+        "requests_per_second": len(load.seconds) / seconds,
+        "useful_tokens_per_second": load.tokens / seconds,
+        "mean_batch": answers / (after["execution_count"] - before["execution_count"]),
+        "p50_ms": percentile(load.seconds, 50) * 1e3,
+        "mean_ms": statistics.fmean(load.seconds) * 1e3,
+        "p99_ms": percentile(load.seconds, 99) * 1e3,
+        "wait_in_window": moved["answer_seconds"] / whole,
+        "early_answers": moved["early_answers"],
+    }
+
+
+def counts_of(server: Server, model: str) -> dict[str, float]:
+    """The model's own counters, once they stand still."""
+    time.sleep(SETTLE_S)
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=60) as page:
+        lines = page.read().decode().splitlines()
+    found = dict.fromkeys(COUNTED, 0.0)
+    for name in COUNTED:
+        start = f"ge_runtime_{name}_total{{"
+        for line in lines:
+            if line.startswith(start) and f'model="{model}"' in line:
+                found[name] += float(line.rpartition(" ")[2])
+    return found
+
+
+def print_results(trace: str, runs: dict[str, list[dict]], options: argparse.Namespace) -> None:
+    print(
+        f"\n=== {trace}: {options.clients} clients, {options.seconds:g} s a turn, "
+        f"medians of {options.rounds} turns"
+    )
+    medians = {
+        way: {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
+        for way, turns in runs.items()
+    }
+    base = medians["all at once"]
+    headings = ["way", "requests/s", "lowest", "highest", "of all at once", "mean batch"]
+    print_table(
+        [*headings, "wait in window", "mean ms", "p50 ms", "p99 ms"],
+        [
+            [
+                way,
+                f"{row['requests_per_second']:.1f}",
+                f"{min(turn['requests_per_second'] for turn in runs[way]):.1f}",
+                f"{max(turn['requests_per_second'] for turn in runs[way]):.1f}",
+                f"{row['requests_per_second'] / base['requests_per_second']:.3f}x",
+                f"{row['mean_batch']:.1f}",
+                f"{row['wait_in_window']:.3f}x",
+                f"{row['mean_ms']:.0f}",
+                f"{row['p50_ms']:.0f}",
+                f"{row['p99_ms']:.0f}",
+            ]
+            for way, row in medians.items()
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
