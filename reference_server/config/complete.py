@@ -5,13 +5,14 @@ Also tells which backend a model is for where its configuration does not: by pla
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
+from reference_server.config import json_reader
 from reference_server.core.errors import invalid_arg
 
 _DEFAULT_IDLE_US = 1_000_000
@@ -103,10 +104,9 @@ def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool
     and the result is False.
     """
     # A model may have changed any key of the dictionary; Triton takes these and drops the others.
-    parsed = ConfigProto()
     try:
-        json_format.ParseDict(completed, parsed)
-    except json_format.ParseError:
+        parsed = json_reader.read(json.dumps(completed))
+    except (TypeError, ValueError):
         return False
     config.max_batch_size = parsed.max_batch_size
     del config.input[:]

@@ -47,8 +47,9 @@ def read(path: Path) -> ConfigProto:
 
 
 def datatype(number: int) -> DataType | None:
-    """The data type of a schema enum value; None for TYPE_INVALID."""
-    return dtypes.BY_CONFIG_NAME.get(DataTypeProto.Name(number))
+    """The data type of a schema enum value; None for TYPE_INVALID and numbers without a name."""
+    named = DataTypeProto.DESCRIPTOR.values_by_number.get(number)
+    return dtypes.BY_CONFIG_NAME.get(named.name) if named else None
 
 
 def known_datatype(number: int) -> DataType:

@@ -29,6 +29,8 @@ _KEPT_AS_STRINGS = {
     "inference.ModelSequenceBatching.InitialState",
     "inference.ModelInstanceGroup.SecondaryDevice",
 }
+#: Messages in which Triton itself needs an enumeration's number to have a name.
+_NAMES_READ = {"inference.BatchInput", "inference.BatchOutput"}
 #: Here the choice is declared in the middle, and written at the end.
 _CHOICE_LAST = {"inference.ModelSequenceBatching.InitialState"}
 #: Fields of newer releases, written only when they are used.
@@ -38,7 +40,7 @@ _NEWER = {"inference.ModelEnsembling.max_inflight_requests"}
 def as_dict(config: ConfigProto) -> dict[str, Any]:
     """The configuration as plain values, keys in Triton's order.
 
-    Raises ServerError for an enumeration's number that has no name.
+    Raises ServerError for a number that has no name where Triton needs one.
     """
     return _message(config)
 
@@ -75,12 +77,24 @@ def _value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - any pro
     if field.message_type is not None:
         return _message(value)
     if field.enum_type is not None:
-        if value not in field.enum_type.values_by_number:  # a number where a name should stand
+        named = field.enum_type.values_by_number.get(value)
+        if named is not None:
+            return named.name
+        if field.containing_type.full_name in _NAMES_READ:
             raise internal(f"attempt to access JSON non-string as string: {field.name} is {value}")
-        return field.enum_type.values_by_number[value].name
+        return value
     if field.type in _INT64 and field.containing_type.full_name in _KEPT_AS_STRINGS:
         return str(value)
     if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
-        # As Protobuf's JSON writes floats: the shortest text, and no point in a whole number.
-        return int(value) if value.is_integer() else float(str(np.float32(value)))
+        return _fraction(value)
     return value
+
+
+def _fraction(value: float) -> int | float | str:
+    """An FP32 number as Protobuf's JSON writes it: in six digits, or in nine if it takes more."""
+    if not np.isfinite(value):
+        return "NaN" if np.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
+    text = f"{value:.6g}"
+    if np.float32(text) != np.float32(value):
+        text = f"{value:.9g}"
+    return float(text) if {*text} & {*".e"} else int(text)

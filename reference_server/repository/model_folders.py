@@ -6,7 +6,6 @@ directory of their own, never outside of it, which lives as long as a model load
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
+from reference_server.config import json_reader
 from reference_server.config.pbtxt import FILE_NAME
 from reference_server.config.schema import VersionPolicy
 from reference_server.core.errors import ServerError, internal, invalid_arg
@@ -87,14 +86,10 @@ def _inside(directory: Path, name: str) -> Path:
 
 def parse_config_override(text: str) -> ConfigProto:
     """The configuration in the JSON `text`. Raises ServerError with Triton's text."""
-    config = ConfigProto()
     try:
-        if not isinstance(json.loads(text), dict):
-            raise TypeError("Root element must be a message.")
-        json_format.Parse(text, config)
-    except (json_format.Error, ValueError, TypeError, AttributeError, RecursionError) as error:
+        return json_reader.read(text)
+    except ValueError as error:
         raise invalid_arg(f"Invalid config override: {error}") from error
-    return config
 
 
 @dataclass(frozen=True, slots=True)

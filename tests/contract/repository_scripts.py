@@ -39,6 +39,7 @@ from contract.control_scripts import (
     times,
     unload,
 )
+from contract.json_forms import LITERALS, REFUSED, SHOWN, unserved
 from support.waiting import until
 from tritonclient.grpc import service_pb2 as pb
 
@@ -405,6 +406,17 @@ EXPLICIT: list[Script] = [
         load("@m", 200),
         get("@m/config", 200),
         load_with("@nobody", 500, VECTOR_JSON),
+    ),
+    script(
+        "JSON of Protobuf's kind",
+        files("@m"),
+        *(load_with("@m", 400, unserved(text)) for text in LITERALS.values()),
+        *(load_with("@m", 500, unserved(text)) for text in REFUSED.values()),
+        *(
+            step
+            for name in SHOWN
+            for step in (load_with("@m", 200, LITERALS[name]), get("@m/config", 200))
+        ),
     ),
     script(
         "other files",
