@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 from collections import OrderedDict, deque
@@ -84,11 +85,9 @@ class _PriorityQueue:
 
     def __init__(self, settings: DynamicBatching) -> None:
         self._settings = settings
-        levels = range(1, settings.levels + 1) if settings.levels else (0,)
-        self._queues = {
-            level: _PolicyQueue(settings.policies.get(level, settings.default_policy))
-            for level in levels
-        }
+        # There may be 2^64 levels, so only those with requests have a queue.
+        self._levels: list[int] = []  # ascending
+        self._queues: dict[int, _PolicyQueue] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -97,12 +96,21 @@ class _PriorityQueue:
         """Take a request at the end of its level. Raises ServerError if that is full."""
         settings = self._settings
         known = 1 <= request.priority <= settings.levels
-        level = request.priority if known else settings.default_level
-        self._queues[level if settings.levels else 0].offer(request)
+        default = settings.default_level if settings.levels else 0
+        level = request.priority if known else default
+        if level not in self._queues:
+            policy = settings.policies.get(level, settings.default_policy)
+            self._queues[level] = _PolicyQueue(policy)
+            bisect.insort(self._levels, level)
+        self._queues[level].offer(request)
 
     def expire(self, now_ns: int) -> list[Refusal]:
         """Do what the policies say to those whose time is over; returns those refused."""
-        return [refusal for queue in self._queues.values() for refusal in queue.expire(now_ns)]
+        refused = []
+        for level in [*self._levels]:
+            refused += self._queues[level].expire(now_ns)
+            self._drop_if_empty(level)
+        return refused
 
     def next_expiry_ns(self) -> int | None:
         """When the next request is refused; None if none ever is."""
@@ -110,11 +118,19 @@ class _PriorityQueue:
         return min((time for time in times if time is not None), default=None)
 
     def __iter__(self) -> Iterator[InferRequest]:
-        return itertools.chain.from_iterable(self._queues.values())
+        return itertools.chain.from_iterable(self._queues[level] for level in self._levels)
 
     def pop(self) -> InferRequest:
         """Take out the first."""
-        return next(queue for queue in self._queues.values() if len(queue)).pop()
+        first = self._levels[0]
+        request = self._queues[first].pop()
+        self._drop_if_empty(first)
+        return request
+
+    def _drop_if_empty(self, level: int) -> None:
+        if not len(self._queues[level]):
+            del self._queues[level]
+            self._levels.remove(level)
 
 
 class PolicyBatcher:

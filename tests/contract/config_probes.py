@@ -129,6 +129,9 @@ CONFIGS: dict[str, Configured] = {
     "batching_delay": Configured(batching("max_queue_delay_microseconds: 100")),
     "batching_ordered": Configured(batching("preserve_ordering: true")),
     "batching_priorities": Configured(batching("priority_levels: 3 default_priority_level: 2")),
+    "batching_priorities_beyond_32_bits": Configured(
+        batching("priority_levels: 4294967300 default_priority_level: 4294967299")
+    ),
     "batching_priority_default_missing": Configured(batching("priority_levels: 3")),
     "batching_priority_default_large": Configured(
         batching("priority_levels: 3 default_priority_level: 4")

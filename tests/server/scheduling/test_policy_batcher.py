@@ -47,6 +47,14 @@ def test_the_first_level_goes_first_and_a_batch_may_mix_levels():
     assert taken(work) == ["c1 e1 b0 f9", "a3 d3"]
 
 
+def test_any_number_of_levels_costs_what_their_requests_do():
+    most = 2**64 - 1
+    work = batcher(levels=most, default_level=2**40)
+    for id, priority in (("last", most), ("default", 0), ("first", 1), ("next", 2**32)):
+        offer(work, id, priority=priority)
+    assert taken(work) == ["first next default last"]
+
+
 def test_a_full_queue_refuses_and_keeps_what_it_has():
     work = batcher(default_policy=QueuePolicy(max_size=2))
     offer(work, "a", "b", batch_size=3)
