@@ -3,6 +3,7 @@
 import math
 from itertools import cycle
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -266,3 +267,37 @@ def test_where_only_one_of_several_sizes_could_be_timed_requests_run_alone():
     calibration = calibrate(lambda gear: Sample(2.0), FREE, TOKENS, budget_s=1.0)
     assert calibration.doubt == "only one size could be timed"
     assert plan_of(calibration.cost) == [(n,) for n in range(8)]
+
+
+def seconds_of_plans(cost, true):
+    """What batches of 32 take by `true` if they are planned by `cost`."""
+    partitioner = BatchPartitioner(WIDTHS, cost, 32, equal=("width",))
+    rng = np.random.default_rng(3)
+    seconds = 0.0
+    for _ in range(5):
+        sizes = {"width": (32 * rng.integers(1, 9, 32)).tolist()}
+        for execution in partitioner.plan(RequestSizes([1] * 32, sizes)):
+            seconds += true.seconds(execution.gear.rows, execution.gear.extents)
+    return seconds
+
+
+WIDTHS = Gears(("width",), {"width": 640}, 32, {})
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "true",
+    [
+        pytest.param(CostModel(2e-3, 60e-6, 0.0, (("width",),)), id="rows cost the same"),
+        # 22 ms alone, 40 ms a row of 16.
+        pytest.param(CostModel(2e-3, 85e-6, 0.0, (("width",),), 42e-6), id="rows grow dearer"),
+    ],
+)
+def test_plans_are_good_although_each_time_is_a_sixth_off(true, seed):
+    rng = np.random.default_rng(seed)
+
+    def execute(gear):
+        return Sample(true.seconds(gear.rows, gear.extents) * math.exp(rng.normal(0, 0.17)))
+
+    found = calibrate(execute, WIDTHS, (("width",),), budget_s=1.0).cost
+    assert seconds_of_plans(found, true) <= 1.05 * seconds_of_plans(true, true)
