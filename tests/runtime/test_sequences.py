@@ -143,6 +143,29 @@ def test_a_state_is_answered_where_it_is_declared_as_an_output(opened):
     assert ask(runtime, 1, 2) == 4
 
 
+def test_a_state_of_one_row_has_requests_executed_one_by_one(opened):
+    graph = recurrent()
+    del graph.graph.input[1].type.tensor_type.shape.dim[1:]
+    for size in (1, 3):
+        graph.graph.input[1].type.tensor_type.shape.dim.add().dim_value = size
+    runtime = opened(graph, recurrent_config(COST))
+    for place, value in enumerate(expected([1, 2])):
+        callers = [step(sequence, starts=place == 0) for sequence in (1, 2)]
+        answers = runtime.infer([x(place + 1)] * 2, callers)
+        assert [answer["y"][0, 0] for answer in answers] == [value, value]
+    assert runtime.counts().launches == 4
+
+
+def test_a_declared_state_has_the_dims_of_the_input(opened):
+    config = recurrent_config(COST)
+    config["output"].append({"name": "next", "data_type": "TYPE_FP32", "dims": [6]})
+    with pytest.raises(ConfigFault) as raised:
+        opened(recurrent(), config)
+    assert (
+        "parameter 'state.state': found output FP32[6], expected FP32[2,3], as the input has it"
+    ) in str(raised.value)
+
+
 def test_a_model_without_a_batch_dimension_keeps_states_too(opened):
     graph = recurrent(batch=1)
     config = recurrent_config(batch=0, sequence_batching={"direct": {}})
