@@ -114,7 +114,8 @@ train: $(VENV)/train  ## train ge_classifier again and replace the parameters th
 clean:  ## remove all that these commands made
 	rm -rf $(VENV) .oracle .cache .*_cache .hypothesis *.egg-info plugin/*.egg-info simulator/*.egg-info
 	rm -rf model_repository/*/*/.cache model_repository/*/*/*.onnx \
-	    model_repository/*/*/*.pt2 model_repository/*/*/tokenizer.json
+	    model_repository/*/*/*.pt2 model_repository/*/*/tokenizer.json \
+	    model_repository/*/*/characters.txt
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # The environment. An interrupted step leaves no file here and runs again the next time.

@@ -91,7 +91,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree as a clone has it: without the models' artifacts."""
     ignored = shutil.ignore_patterns(
         *(".git", ".venv", ".oracle", ".cache", "__pycache__"),
-        *("*.onnx", "*.pt2", "tokenizer.json"),
+        *("*.onnx", "*.pt2", "tokenizer.json", "characters.txt"),
     )
     return shutil.copytree(ROOT, tmp_path_factory.mktemp("stack") / "tree", ignore=ignored)
 
@@ -119,7 +119,8 @@ def test_models_are_built_into_the_mounted_repository_and_belong_to_its_owner(st
     built = {file.parent.parent.name: file for file in repository.glob("*/1/*.onnx")}
     assert built.keys() == {
         *("text_encoder", "text_classifier", "ge_classifier"),
-        "text_pipeline_fused",
+        *("text_pipeline_fused", "voice_activity"),
+        *("ocr_detection", "ocr_angle", "ocr_recognition"),
     }
     assert {file.stat().st_uid for file in built.values()} == {repository.stat().st_uid}
 

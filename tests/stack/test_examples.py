@@ -39,7 +39,18 @@ def test_image_example_names_digits_of_unequal_sizes(server):
     assert len({lines[0].split(", ")[1] for lines in answers}) == 3
 
 
-@pytest.mark.parametrize("example", ["classify_text.py", "classify_image.py"])
+def test_page_example_prints_lines_and_draws_their_boxes(server, tmp_path):
+    drawn = tmp_path / "read.png"
+    page = ROOT / "model_factory" / "data" / "pages" / "upside_down.png"
+    shown = run_example("read_page.py", "--url", server.http, "--output", drawn, page)
+    assert [line.split("  ")[1] for line in shown.splitlines()[:2]] == [
+        "为什么这个月扣了我两次钱？",
+        "消息提醒延迟了好几个小时。",
+    ]
+    assert drawn.read_bytes() != page.read_bytes()
+
+
+@pytest.mark.parametrize("example", ["classify_text.py", "classify_image.py", "read_page.py"])
 def test_absent_server_is_one_line(example):
     (port,) = free_ports(1)
     result = start_example(example, "--url", f"localhost:{port}")

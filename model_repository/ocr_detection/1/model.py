@@ -1,0 +1,19 @@
+"""Finds lines of text in pages of any size; ge_runtime does the work."""
+
+import triton_python_backend_utils as pb_utils
+
+from ge_runtime.adapters.triton import GraphModel
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self._graph = GraphModel(args, pb_utils)
+
+    def execute(self, requests):
+        return self._graph.execute(requests)
+
+    def is_ready(self):
+        return self._graph.is_ready()
+
+    def finalize(self):
+        self._graph.close()
