@@ -18,7 +18,7 @@ from runtime.testing.models import (
     Model,
 )
 
-from ge_runtime.batching import admission, feeds, ragged
+from ge_runtime.batching import admission, feeds
 from ge_runtime.batching.admission import Default
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.engines.torch import TorchEngine
@@ -112,8 +112,9 @@ def rows_swapped(sound, layout, spec, pad, batch):
     batch[: ends[-1]] = batch[: ends[-1]][::-1].copy()
 
 
-def later(sound, layout, axis):
-    return np.minimum(sound(layout, axis) + 1, sound(layout, axis)[-1])
+def later(sound, feed, layout, batch):
+    sound(feed, layout, batch)
+    np.minimum(batch + 1, batch[-1], out=batch)
 
 
 # -- taking apart ------------------------------------------------------------------------------
@@ -165,14 +166,14 @@ MUTANTS = {
     "rows of padding not written": Mutant(
         (GEARED, ONE_GEAR, JOINT), feeds, "gather", leaves_rows_of_padding
     ),
-    "lengths one short": Mutant((*_ENCODERS, TOKENS), admission, "_lengths", shorter),
-    "lengths one long": Mutant((*_ENCODERS, TOKENS), admission, "_lengths", longer),
+    "lengths one short": Mutant((*_ENCODERS, TOKENS), admission, "read_lengths", shorter),
+    "lengths one long": Mutant((*_ENCODERS, TOKENS), admission, "read_lengths", longer),
     "default not applied": Mutant((OPTIONAL,), Default, "of", nothing),
     "positions without reset": Mutant(
         (TOKENS, GEARED_TOKENS), feeds, "fill_packed_positions", without_reset
     ),
     "packed backwards": Mutant((TOKENS, GEARED_TOKENS), feeds, "pack", rows_swapped),
-    "offsets one late": Mutant((TOKENS, GEARED_TOKENS), ragged.Layout, "offsets", later),
+    "offsets one late": Mutant((TOKENS, GEARED_TOKENS), feeds.Offsets, "write", later),
     "unpacked one late": Mutant((TOKENS, GEARED_TOKENS), executor, "unpack", a_row_late),
     "cropped a column late": Mutant((IMAGES, GEARED_IMAGES), executor, "scatter", a_column_late),
     "rows of another request": Mutant((*_ENCODERS, IMAGES), executor, "scatter", a_row_late),
