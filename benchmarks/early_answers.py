@@ -3,10 +3,13 @@
     python -m benchmarks.early_answers                     about three minutes
     python -m benchmarks.early_answers --traces mix --rounds 5 --seconds 10
 
-One server has model_repository/text_encoder twice, with `early_answers: true` and `false`, and the
-same cost of executions. Both get the same rows in the same order, in turns. The wait in the window
-is the time from the beginning of a request batch until an answer leaves, of the mean request, as
-the models' own metrics have it.
+The wait in the window is the time from the beginning of a request batch until an answer leaves, of
+the mean request. It is measured twice:
+
+1. The same request batches in this process, with early answers and without, in turns.
+2. One server has model_repository/text_encoder twice, with `early_answers: true` and `false`, and
+   the same cost of executions. Both get the same rows in the same order, in turns. The wait is
+   here what the models' own metrics say, against all answers at the end of the same batches.
 """
 
 from __future__ import annotations
@@ -19,15 +22,23 @@ import statistics
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from google.protobuf import text_format
 
 from benchmarks import traces
-from benchmarks.instruments import percentile, print_machine_facts, print_table, read_config
+from benchmarks.instruments import (
+    open_runtime,
+    percentile,
+    print_machine_facts,
+    print_table,
+    read_config,
+)
+from benchmarks.ragged import as_request
 from benchmarks.ragged_server import RAGGED, ROWS_SENT, Sent, as_sent, run_load
+from ge_runtime.runtime import Runtime
 from tests.support.servers import Server, start_tritonserver
 from tools import oracle
 
@@ -43,6 +54,8 @@ def main() -> None:
     if not oracle.is_installed():
         raise SystemExit("tritonserver is not installed; run `make oracle`")
     print_machine_facts()
+    waits = {trace: measure_windows(trace, options) for trace in options.traces}
+    print_windows(waits)
     results: dict[str, dict[str, list[dict]]] = {}
     with (
         repository(options.cost) as folder,
@@ -59,7 +72,7 @@ def main() -> None:
             results[trace] = runs
             print_results(trace, runs, options)
     if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+        options.json.write_text(json.dumps({"windows": waits, "server": results}, indent=2) + "\n")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -71,6 +84,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--traces", nargs="+", choices=traces.TOKEN_TRACES, default=["mix", "queries"]
     )
+    parser.add_argument("--requests", type=int, default=32, help="in a batch, in process (32)")
+    parser.add_argument("--batches", type=int, default=20, help="in process, of each trace (20)")
     parser.add_argument("--clients", type=int, default=32, help="requests in flight (32)")
     parser.add_argument("--seconds", type=float, default=6, help="measured, of each turn (6)")
     parser.add_argument("--warm-up", type=float, default=1, help="seconds before each (1)")
@@ -83,6 +98,71 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
     return parser.parse_args()
+
+
+# ---------------------------------------------------------------------------------- in process
+
+
+def measure_windows(trace: str, options: argparse.Namespace) -> dict[str, list[float]]:
+    """Of each request batch the seconds it takes, and what its mean request waits."""
+    lengths = traces.token_lengths(trace, options.requests * options.batches, options.seed)
+    batches = traces.batches(traces.token_rows(lengths, options.seed), options.requests)
+    runtime = open_runtime(RAGGED / "1", read_config(RAGGED), {"cost": options.cost})
+    seen: dict[str, list[float]] = {"early": [], "early wait": [], "all at once": []}
+    try:
+        for turn, batch in enumerate(batches):
+            requests = [as_request(row) for row in batch]
+            for way in list(WAYS) if turn % 2 == 0 else reversed(WAYS):
+                if way == "early":
+                    seconds, wait = early_window(runtime, requests)
+                    seen["early wait"].append(wait)
+                else:
+                    seconds = timed(lambda own=requests: runtime.infer(own))
+                seen[way].append(seconds)
+    finally:
+        runtime.close()
+    return seen
+
+
+def early_window(runtime: Runtime, requests: list) -> tuple[float, float]:
+    """Seconds of the batch, and of its mean request until its answer left."""
+    left: list[float] = []
+    started = time.perf_counter()
+    runtime.infer(requests, leave=lambda place, answer: left.append(time.perf_counter() - started))
+    seconds = time.perf_counter() - started
+    return seconds, (sum(left) + seconds * (len(requests) - len(left))) / len(requests)
+
+
+def timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def print_windows(waits: dict[str, dict[str, list[float]]]) -> None:
+    print("\n=== the same request batches in this process")
+    print_table(
+        ["trace", "batches", "ms, all at once", "ms, early", "of it", "wait in window"],
+        [
+            [
+                trace,
+                len(seen["early"]),
+                f"{statistics.fmean(seen['all at once']) * 1e3:.0f}",
+                f"{statistics.fmean(seen['early']) * 1e3:.0f}",
+                f"{ratio(seen['early'], seen['all at once']):.3f}x",
+                f"{ratio(seen['early wait'], seen['all at once']):.3f}x",
+            ]
+            for trace, seen in waits.items()
+        ],
+    )
+    print("of it, wait: medians of the batches, each against all answers at once")
+
+
+def ratio(of: list[float], to: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(of, to, strict=True))
+
+
+# --------------------------------------------------------------------------------- on a server
 
 
 def model_of(way: str) -> str:

@@ -1,4 +1,4 @@
-"""The benchmark of unequal lengths in the real server runs: each way for half a second."""
+"""The benchmarks of unequal lengths in the real server run: each way for half a second."""
 
 from __future__ import annotations
 
@@ -29,3 +29,27 @@ def test_three_ways_to_serve_are_compared(oracle_installed: None, tmp_path: Path
     for (turn,) in results.values():
         assert turn["mean_batch"] >= 1
         assert turn["useful_tokens_per_second"] > 0
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+def test_early_answers_are_compared_with_all_at_once(oracle_installed: None, tmp_path: Path):
+    report = tmp_path / "report.json"
+    program = [sys.executable, "-m", "benchmarks.early_answers", "--traces", "queries"]
+    few = ["--batches", "2", "--rounds", "1", "--seconds", "0.5", "--warm-up", "0.2"]
+    finished = subprocess.run(
+        [*program, *few, "--json", str(report)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    results = json.loads(report.read_text())
+    window = results["windows"]["queries"]
+    assert all(
+        0 < wait < whole for wait, whole in zip(window["early wait"], window["early"], strict=True)
+    )
+    (early,), (late,) = results["server"]["queries"].values()
+    assert 0 < early["wait_in_window"] < late["wait_in_window"] == 1.0
+    assert early["early_answers"] > late["early_answers"] == 0
