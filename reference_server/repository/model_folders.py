@@ -6,6 +6,7 @@ directory of their own, never outside of it, which lives as long as a model load
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -21,6 +22,8 @@ from reference_server.config import json_reader
 from reference_server.config.pbtxt import FILE_NAME
 from reference_server.config.schema import VersionPolicy
 from reference_server.core.errors import ServerError, internal, invalid_arg
+
+log = logging.getLogger(__name__)
 
 #: Triton reads a folder's name as a number and takes what leads it: `3x` is version 3. A name with
 #: a zero in front is none, unless the zero is all of it.
@@ -101,16 +104,22 @@ class ModelFolder:
     temporary: FileDirectory | None = None
 
     def versions(self) -> tuple[int, ...]:
-        """The numbers of the version folders, ascending; none if the folder is gone."""
+        """The numbers of the version folders, ascending; none if the folder is gone.
+
+        Folders that are none are told in the log, as in Triton.
+        """
         try:
-            entries = list(self.path.iterdir())
+            names = sorted(entry.name for entry in self.path.iterdir() if entry.is_dir())
         except OSError:
             return ()
-        numbers = {
-            int(match[0])
-            for entry in entries
-            if entry.is_dir() and (match := _VERSION.match(entry.name))
-        }
+        numbers = set()
+        for name in names:
+            if match := _VERSION.match(name):
+                numbers.add(int(match[0]))
+            else:
+                zeros = "contains leading zeros in its directory name"
+                reason = zeros if name[0] == "0" else "fails to convert to integral number"
+                log.warning("ignore version directory '%s' which %s", name, reason)
         return tuple(sorted(numbers))
 
 

@@ -130,6 +130,18 @@ def test_versions_are_folders_that_begin_with_a_number(tmp_path, names, versions
     assert ModelFolder("m", folders(tmp_path, *names)).versions() == versions
 
 
+def test_folders_that_are_no_versions_are_told(tmp_path, caplog):
+    for name in ("1", "003", "00", "abc", ".git"):
+        (tmp_path / name).mkdir()
+    assert ModelFolder("m", tmp_path).versions() == (1,)
+    assert caplog.messages == [
+        "ignore version directory '.git' which fails to convert to integral number",
+        "ignore version directory '00' which contains leading zeros in its directory name",
+        "ignore version directory '003' which contains leading zeros in its directory name",
+        "ignore version directory 'abc' which fails to convert to integral number",
+    ]
+
+
 def test_a_file_is_no_version(tmp_path):
     (tmp_path / "1").touch()
     assert ModelFolder("m", tmp_path).versions() == ()
