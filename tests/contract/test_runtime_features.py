@@ -192,11 +192,23 @@ def test_a_batch_of_unequal_lengths_is_executed_in_the_cheapest_executions(serve
         assert counting.moved(wanted) == wanted
 
 
+def test_predicted_and_measured_time_of_executions_are_exported(servers):
+    for server in servers:
+        counting = Counting(server, "window")
+        outputs(send(server, request("window", tokens([1, 2, 3]))))
+        assert counting.moved({"launches_total": 1}) == {"launches_total": 1}
+        now = counts(server, "window")
+        assert now["predicted_seconds_total"] > 0
+        assert now["measured_seconds_total"] > 0
+        assert now["cost_drift"] == 1  # of a cost that config.pbtxt gives
+
+
 def test_one_poisonous_request_of_a_batch_fails_alone(servers):
     rows = rows_of([5] * BATCH)
     rows[11][2] = POISON
     sent = [request("window", tokens(row), id=f"r{n}") for n, row in enumerate(rows)]
     wanted = {"culprits_total": 1, "isolations_total": 5, "launches_total": 4}
+    wanted["failed_launches_total"] = 5  # of 16, 8, 4, 2 and 1 requests
     texts = []
     for server in servers:
         counting = Counting(server, "window")
