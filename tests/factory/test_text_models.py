@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from server.support.requests import NullSink
+from server.support.requests import Answers
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from model_factory import recipes
@@ -58,6 +58,7 @@ class Loaded:
 
     def execute(self, *batch):
         """One answer for each request, inputs by name: outputs by name, or the error's message."""
+        sent = [Answers() for _ in batch]
         requests = [
             InferRequest(
                 self._instance.name,
@@ -65,15 +66,20 @@ class Loaded:
                     name: Tensor(name, dtypes.of_array(array), array.shape, array=array)
                     for name, array in inputs.items()
                 },
-                NullSink(),
+                answers,
             )
-            for inputs in batch
+            for inputs, answers in zip(batch, sent, strict=True)
+        ]
+        returned = self._instance.execute(requests).responses
+        # Answers of several executions are sent, each when its execution is done.
+        responses = [
+            response or answers.wait() for response, answers in zip(returned, sent, strict=True)
         ]
         return [
             response.error.message
             if response.error
             else {tensor.name: tensor.array() for tensor in response.outputs}
-            for response in self._instance.execute(requests).responses
+            for response in responses
         ]
 
 
