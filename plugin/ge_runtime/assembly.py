@@ -17,7 +17,7 @@ from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, 
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts
 from ge_runtime.engines.backend import DeviceBackend, DeviceSettings, open_backend
-from ge_runtime.engines.base import Engine, InArena, Limited, Remote, Shapes
+from ge_runtime.engines.base import Engine, Limited, Remote, Shapes
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.gearing import (
     Footprint,
@@ -110,7 +110,8 @@ def assemble(
         plan = measured_plan(executors[0], config, gearing.planned, plan)
         ensure_fits(_host_bytes(config, plan), found, plan)
         pool = _join_pool(config, plan, opened)
-        _reserve(config, engines, plan)
+        for executor in executors:
+            executor.join_arena(plan)
         kept_costs = KeptCosts.of(
             config,
             artifacts,
@@ -253,17 +254,6 @@ def _host_bytes(config: RuntimeConfig, plan: Plan) -> int:
     """What is still to come of the plan in the host's memory, for all engines."""
     on_host, engines = config.device_kind == "cpu", len(config.devices)
     return host_bytes(plan, on_host=on_host, engines=engines)
-
-
-def _reserve(config: RuntimeConfig, engines: Sequence[Engine], plan: Plan) -> None:
-    """Room for the largest execution in the arena that the engines of this process share.
-
-    With a pool for as many as that lets execute at a time.
-    """
-    for engine in engines:
-        arena = engine.arena if isinstance(engine, InArena) else None
-        if arena is not None and plan.workspace_known:
-            arena.reserve(engine, max(plan.workspace_bytes, config.workspace_pool_bytes or 0))
 
 
 def _join_pool(config: RuntimeConfig, plan: Plan, opened: ExitStack) -> Membership | None:

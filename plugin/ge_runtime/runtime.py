@@ -22,7 +22,7 @@ from ge_runtime.errors import (
     RuntimeFault,
     forget_frames,
 )
-from ge_runtime.memory.machine import ReadLimits, read_limits
+from ge_runtime.memory.machine import ReadLimits, own_resident_bytes, read_limits
 from ge_runtime.memory.plan import Plan
 from ge_runtime.planning.histogram import Histogram, HistogramFault
 from ge_runtime.scheduling.dispatch import Dispatcher
@@ -196,6 +196,9 @@ class Runtime:
                 for memory in backend.memories
             ),
         }
+        resident = own_resident_bytes()
+        if resident is not None:
+            gauges["resident_bytes"] = resident
         if parts.pool is not None:
             gauges["workspace_leased_bytes"] = parts.pool.pool.stats().leased
         if parts.histogram is not None:

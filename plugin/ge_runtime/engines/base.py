@@ -149,20 +149,20 @@ class Limited(Protocol):
 class WorkspaceArena(Protocol):
     """Where a library allocates the workspace of all its engines in this process."""
 
-    def measure(self, execute: Callable[[], object], about_bytes: int) -> int | None:
-        """The bytes that one execution takes there; None if nobody can tell.
-
-        about_bytes: a guess. Exact while nothing else executes there. Raises what it raises.
-        """
-
-    def reserve(self, member: object, nbytes: int) -> None:
-        """The largest execution of `member` takes this much; replaces what it said before.
-
-        As much is reserved as the largest of any member takes.
-        """
+    def join(self, member: object, most_bytes: int) -> None:
+        """No execution of `member` takes more than this; replaces what it said before."""
 
     def release(self, member: object) -> None:
         """The member executes no more. Safe to call twice."""
+
+    def execution(self, about_bytes: int) -> AbstractContextManager[None]:
+        """Around an execution that takes about this much, 0 if nobody can tell."""
+
+    def measure(self, execute: Callable[[], object], about_bytes: int) -> int | None:
+        """The bytes that one execution takes there; None if nobody can tell.
+
+        about_bytes: a guess. Others wait meanwhile. Raises what it raises.
+        """
 
     @property
     def resident_bytes(self) -> int | None:

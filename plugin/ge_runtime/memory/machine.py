@@ -52,6 +52,15 @@ def read_limits(root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
     )
 
 
+def own_resident_bytes(root: Path = Path("/")) -> int | None:
+    """Of this process's memory what is in RAM, without files and what others share.
+
+    None where no kernel tells it.
+    """
+    pages = _text(root / "proc/self/statm").split()
+    return (int(pages[1]) - int(pages[2])) * mmap.PAGESIZE if len(pages) > 2 else None
+
+
 def _ram(root: Path) -> MemoryLimit | None:
     sizes = _sizes(_text(root / "proc/meminfo"))
     if not {"MemTotal", "MemAvailable"} <= sizes.keys():

@@ -154,6 +154,18 @@ class Plan:
         )
         return min(holding, default=self.workspace_bytes)
 
+    def workspace_about(self, sizes: Mapping[str, int]) -> int:
+        """Rather too much than too little of what an execution of these sizes takes.
+
+        The share that its sizes are of the gear's: results grow with each axis, or faster.
+        """
+        shares = (
+            gear.taken_bytes * math.prod(size / gear.sizes[axis] for axis, size in sizes.items())
+            for gear in self.gears
+            if all(gear.sizes[axis] >= size for axis, size in sizes.items())
+        )
+        return int(min(shares, default=self.workspace_bytes))
+
     @property
     def inputs_bytes(self) -> int:
         """The inputs of any gear."""

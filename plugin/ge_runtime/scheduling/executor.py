@@ -29,13 +29,13 @@ from ge_runtime.batching.packing import unpack
 from ge_runtime.batching.ragged import Layout, scatter
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.counts import Counts
-from ge_runtime.engines.base import Engine, InArena, Remote
+from ge_runtime.engines.base import Engine, InArena, Remote, WorkspaceArena
 from ge_runtime.engines.contract import Contract
 from ge_runtime.engines.workspace_probe import measured
 from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
 from ge_runtime.memory.arena import AnswerSlots, Arena
 from ge_runtime.memory.plan import ALIGNMENT, Plan
-from ge_runtime.specs import UNKNOWN, Array, DType, Tensors, TensorSpec
+from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Tensors, TensorSpec
 
 CALIBRATION_S: Final = 1.0
 """Spent on timing executions, where config.pbtxt does not say what they cost."""
@@ -86,6 +86,8 @@ class Executor:
         self._slot: Arena | None = None  # where the answers of the request batch in progress lie
         self._remote = engine if isinstance(engine, Remote) else None
         self._asked = [spec for spec in contract.results if UNKNOWN not in spec.dims]
+        self._arena = engine.arena if isinstance(engine, InArena) else None
+        self._plan: Plan | None = None  # of what executions take of the arena
 
     @property
     def engine(self) -> Engine:
@@ -93,9 +95,20 @@ class Executor:
         return self._engine
 
     @property
+    def arena(self) -> WorkspaceArena | None:
+        """In which the engine's workspace lies, among that of others; None if it has its own."""
+        return self._arena
+
+    @property
     def lost(self) -> bool:
         """Whether its engine is lost, for good or until its process is there again."""
         return self._engine.lost
+
+    def join_arena(self, plan: Plan) -> None:
+        """Let executions have what is planned for them, where they share an arena with others'."""
+        if self._arena is not None and plan.workspace_known:
+            self._plan = plan
+            self._arena.join(self._engine, plan.workspace_bytes)
 
     def waiting(
         self, within: Callable[[], float], gone: Callable[[], bool]
@@ -168,7 +181,8 @@ class Executor:
             outputs[spec.name] = self._bare(slot.carve(spec.dtype.numpy, shape))
         executed = slot.used_bytes
         start = time.perf_counter()
-        results = self._engine.run(inputs, outputs)
+        with self._in_arena(layout):
+            results = self._engine.run(inputs, outputs)
         seconds = time.perf_counter() - start
         answers: list[dict[str, Array]] = [{} for _ in layout.blocks]
         for spec in contract.outputs:
@@ -194,6 +208,13 @@ class Executor:
             copied_bytes=self._inputs.used_bytes + slot.used_bytes - executed,
         )
         return answers, counts
+
+    def _in_arena(self, layout: Layout) -> AbstractContextManager[None]:
+        """Around an execution of the engine."""
+        if self._arena is None:
+            return nullcontext()
+        plan, sizes = self._plan, {ROWS: layout.rows, **layout.extents}
+        return self._arena.execution(0 if plan is None else plan.workspace_about(sizes))
 
     def poison(self, byte: int | None) -> None:
         """For tests: fill the memory of each batch with `byte` before it is written, None: do not.
@@ -326,8 +347,7 @@ def measured_plan(
 
     Unchanged where the engine's workspace lies in none, or is not planned. Rows are of zeros.
     """
-    engine = executor.engine
-    arena = engine.arena if isinstance(engine, InArena) else None
+    arena = executor.arena
     if arena is None or not plan.workspace_known:
         return plan
     return measured(arena, lambda gear: _execute(executor, config, gear), gears, plan)

@@ -119,7 +119,8 @@ class ServerExecutions:
             waited_s = entry.waited_s
             started = time.perf_counter()
             try:
-                results = self._model.engine.run(arguments.inputs, arguments.outputs)
+                with self._model.in_arena(arguments.inputs):
+                    results = self._model.engine.run(arguments.inputs, arguments.outputs)
             except RuntimeFault as error:
                 fault = error
             except Exception as error:  # a defect of the engine's

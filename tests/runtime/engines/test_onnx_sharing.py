@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from threading import Thread
 
 import numpy as np
 import onnx
@@ -11,6 +12,8 @@ from onnx import TensorProto, helper
 from runtime.support.graphs import ENCODER, TABLE, encode, onnx_model, write
 
 from ge_runtime.engines.onnx import OnnxEngine
+from ge_runtime.engines.onnx_arena import OnnxArena
+from ge_runtime.engines.onnx_session import import_onnxruntime
 
 MIB = 2**20
 WIDTH = 1024
@@ -42,6 +45,12 @@ def opened():
     yield open_engine
     for engine in engines:
         engine.close()
+
+
+@pytest.fixture
+def arena():
+    """One that no model of another test is in."""
+    return OnnxArena(import_onnxruntime())
 
 
 def test_equal_files_share_a_session_that_the_last_of_them_closes(paths, opened):
@@ -97,15 +106,44 @@ def test_what_an_execution_takes_is_measured_to_the_page(opened, tmp_path):
     assert 8 * MIB <= taken <= 9 * MIB  # two results at a time
 
 
-def test_the_arena_is_as_large_as_the_largest_of_its_members_needs(paths, opened):
-    engine = opened(paths[0])
-    arena = engine.arena
-    small, large = object(), object()
-    arena.reserve(small, 4 * MIB)
-    arena.reserve(large, 32 * MIB)
-    assert 32 * MIB < reserved_bytes(arena) < 36 * MIB
-    arena.release(large)
-    arena.release(small)
+def test_the_arena_doubles_until_the_largest_execution_fits(arena):
+    arena.join(member := object(), 100 * MIB)
+    sizes = []
+    for nbytes in (8 * MIB, 4 * MIB, 9 * MIB, 16 * MIB, 100 * MIB, 8 * MIB):
+        with arena.execution(nbytes):
+            sizes.append(reserved_bytes(arena) / MIB)
+    arena.release(member)
+    assert sizes == [16, 16, 32, 32, 200, 200]
+
+
+def test_executions_that_overlapped_get_one_region_when_nothing_executes(arena):
+    arena.join(member := object(), 8 * MIB)
+    with arena.execution(8 * MIB), arena.execution(8 * MIB):
+        assert reserved_bytes(arena) == 16 * MIB
+    with arena.execution(MIB):
+        assert reserved_bytes(arena) == 32 * MIB
+    arena.release(member)
+    assert reserved_bytes(arena) == 0
+
+
+def test_others_wait_while_an_execution_is_measured(arena):
+    order = []
+
+    def other():
+        with arena.execution(MIB):
+            order.append("other")
+
+    thread = Thread(target=other)
+
+    def measured():
+        thread.start()
+        thread.join(0.05)
+        with arena.execution(MIB):
+            order.append("measured")
+
+    arena.measure(measured, MIB)
+    thread.join()
+    assert order == ["measured", "other"]
 
 
 def reserved_bytes(arena):

@@ -5,7 +5,14 @@ import sys
 import pytest
 
 from ge_runtime.errors import PlanFault
-from ge_runtime.memory.machine import MemoryLimit, ensure_fits, host_bytes, lacking, read_limits
+from ge_runtime.memory.machine import (
+    MemoryLimit,
+    ensure_fits,
+    host_bytes,
+    lacking,
+    own_resident_bytes,
+    read_limits,
+)
 from ge_runtime.memory.plan import GearPlan, Plan
 
 GIB = 2**30
@@ -34,6 +41,12 @@ def machine(tmp_path):
 
 def test_ram_is_what_the_kernel_says_is_available(machine):
     assert read_limits(machine()) == (MemoryLimit("RAM", 16 * GIB, 8 * GIB, "/proc/meminfo"),)
+
+
+def test_what_a_process_has_alone_is_what_is_resident_less_what_is_shared(machine, tmp_path):
+    root = machine({"proc/self/statm": "1024 100 50 1 0 90 0\n"})
+    assert own_resident_bytes(root) == 50 * resource.getpagesize()
+    assert own_resident_bytes(tmp_path / "elsewhere") is None
 
 
 def test_a_system_without_such_files_tells_nothing(tmp_path):

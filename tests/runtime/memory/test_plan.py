@@ -116,6 +116,17 @@ def test_an_execution_has_the_workspace_of_the_least_gear_that_holds_it(rows, to
     assert plan.workspace_at({"batch": rows, "tokens": tokens}) == expected
 
 
+@pytest.mark.parametrize(
+    ("rows", "tokens", "elements"),
+    [(8, 64, 512), (4, 32, 128), (1, 1, 1), (9, 64, 512)],
+    ids=["a gear", "a quarter", "one", "more than any gear"],
+)
+def test_workspace_is_about_the_share_that_sizes_have_of_a_gear(rows, tokens, elements):
+    plan = encoder_plan((8, 64))
+    about = plan.workspace_about({"batch": rows, "tokens": tokens})
+    assert about == pytest.approx(plan.workspace_bytes * elements / 512)
+
+
 def test_table_shows_gears_and_sums_for_people():
     assert encoder_plan((1, 16), (64, 512)).table() == [
         "batch  tokens   inputs  answers   workspace  peak/bound",

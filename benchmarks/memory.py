@@ -1,0 +1,223 @@
+"""What models take of memory, and what was planned: alone, several in one process, in the service.
+
+    python -m benchmarks.memory                          at the repository's limits: some minutes
+    python -m benchmarks.memory --tokens 128 --rows 16 --side 128          smaller executions
+    python -m benchmarks.memory --parts models --json memory.json
+
+Each figure is of a process of its own: its anonymous memory (/proc/self/smaps_rollup), which nobody
+else has, less what was there when another model had been loaded, executed and closed: what the
+libraries take. "At load" is as the load leaves it, "busy" after each model has executed twice at
+its limits. A process with a model through the service counts with the service's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from benchmarks.instruments import ROOT, open_runtime, print_machine_facts, print_table, read_config
+from ge_runtime import Runtime
+
+MIB = 2**20
+REPOSITORY = ROOT / "model_repository"
+MODELS = ["text_encoder", "text_pipeline_fused", "ge_classifier"]
+"""With a graph, and larger than what allocators keep: text_classifier has 9 KiB of weights."""
+COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0"}
+
+
+def main() -> None:
+    options = parse_arguments()
+    if options.child:
+        print(json.dumps(child(json.loads(options.child))))
+        return
+    print_machine_facts()
+    limits = {"tokens": options.tokens, "rows": options.rows, "side": options.side}
+    limits["counts"] = options.counts
+    results = {part: PARTS[part](limits) for part in options.parts}
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.memory",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--tokens", type=int, default=512, help="the longest text (512)")
+    parser.add_argument("--rows", type=int, default=64, help="the most rows (64)")
+    parser.add_argument("--side", type=int, default=256, help="the largest image (256)")
+    parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4], help="of encoders")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+# --------------------------------------------------------------------------------------- parts
+
+
+def models(limits: Mapping[str, int]) -> list[dict]:
+    """Each model of the repository, and its plan."""
+    rows = [measured([str(REPOSITORY / name)], limits) for name in MODELS]
+    print_table(
+        ["model", "weights planned", "at load", "planned", "busy", "busy/planned"],
+        [
+            [name, *(f"{row[key] / MIB:.0f}" for key in ("weights", "load", "planned", "busy")),
+             f"{row['busy'] / row['planned']:.2f}"]
+            for name, row in zip(MODELS, rows, strict=True)
+        ],
+    )  # fmt: skip
+    return rows
+
+
+def together(limits: Mapping[str, int]) -> list[dict]:
+    """Several encoders in one process, of equal files and of different ones."""
+    return _several(limits, {})
+
+
+def service(limits: Mapping[str, int]) -> list[dict]:
+    """The same, executed in the device service."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_RUNTIME_DIR"] = folder
+        return _several(limits, {"placement": "service"})
+
+
+def _several(limits: Mapping[str, int], parameters: Mapping[str, str]) -> list[dict]:
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [copy_of_encoder(Path(folder) / str(n), n) for n in range(max(limits["counts"]))]
+        for count in limits["counts"]:
+            equal = measured(copies[:1] * count, limits, parameters)
+            alone = count == 1  # the same process again, but for its file
+            different = equal if alone else measured(copies[:count], limits, parameters)
+            results.append({"models": count, "equal": equal, "different": different})
+    print_table(
+        ["models", "equal, at load", "busy", "different, at load", "busy"],
+        [
+            [row["models"], *(f"{row[kind][key] / MIB:.0f}"
+                              for kind in ("equal", "different") for key in ("load", "busy"))]
+            for row in results
+        ],
+    )  # fmt: skip
+    return results
+
+
+PARTS = {"models": models, "together": together, "service": service}
+
+
+def copy_of_encoder(folder: Path, number: int) -> str:
+    """The encoder under another name, its file of other content."""
+    (folder / "1").mkdir(parents=True)
+    source = REPOSITORY / "text_encoder"
+    graph = (source / "1" / "model.onnx").read_bytes()
+    # Protobuf reads two messages, one after the other, as one.
+    graph += onnx.ModelProto(doc_string=f"copy {number}").SerializeToString()
+    (folder / "1" / "model.onnx").write_bytes(graph)
+    (folder / "config.pbtxt").write_text((source / "config.pbtxt").read_text())
+    return str(folder)
+
+
+# ------------------------------------------------------------------------------- one process
+
+
+def measured(
+    folders: list[str], limits: Mapping[str, int], parameters: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """Bytes that a process with these models takes, and that are planned for one of them."""
+    task = {"folders": folders, "limits": dict(limits), "parameters": parameters or {}}
+    command = [sys.executable, "-m", "benchmarks.memory", "--child", json.dumps(task)]
+    finished = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    return json.loads(finished.stdout)
+
+
+def child(task: Mapping[str, object]) -> dict[str, int]:
+    limits, parameters = task["limits"], task["parameters"]
+    small = {"tokens": 32, "rows": 2, "side": 32}
+    keep = opened(str(REPOSITORY / "ge_classifier"), small, parameters)  # keeps the service alive
+    for name in ("text_encoder", "ge_classifier"):
+        runtime = opened(str(REPOSITORY / name), small, {})
+        execute(runtime)
+        runtime.close()
+    execute(keep)
+    before = anonymous_bytes()
+    runtimes = [opened(folder, limits, parameters) for folder in task["folders"]]
+    load = anonymous_bytes() - before
+    for runtime in runtimes * 2:
+        execute(runtime)
+    plan = runtimes[0].plan
+    return {
+        "weights": plan.weights_bytes,
+        "planned": plan.total_bytes,
+        "load": load,
+        "busy": anonymous_bytes() - before,
+    }
+
+
+def opened(folder: str, limits: Mapping[str, int], parameters: Mapping[str, str]) -> Runtime:
+    config = read_config(Path(folder))
+    values = {"limit.tokens": limits["tokens"], "limit.height": limits["side"],
+              "limit.width": limits["side"], "rows": limits["rows"]}  # fmt: skip
+    changed = {key: str(value) for key, value in values.items() if key in config.parameters}
+    if config.max_batch_size:
+        config.max_batch_size = limits["rows"]
+    derived = [output.name for output in config.output if output.data_type == 13]  # strings
+    return open_runtime(
+        Path(folder) / "1", config, {**COST, **changed, **parameters}, derived=derived
+    )
+
+
+def execute(runtime: Runtime) -> None:
+    """One request as large as the limits allow."""
+    config = runtime.config
+    sizes = {axis: config.limits[axis] for axis in config.limits}
+    request = {
+        spec.name: np.zeros((config.rows, *spec.shape(sizes)), spec.dtype.numpy)
+        for spec in config.sources
+    }
+    for axis, name in config.axis_lengths.items():
+        request[name][...] = sizes[axis]
+    (answer,) = runtime.infer([request])
+    if isinstance(answer, Exception):
+        raise answer
+
+
+def anonymous_bytes() -> int:
+    """Of this process and of the device services that it uses."""
+    gc.collect()
+    time.sleep(0.1)  # the service is done with what it was asked
+    folder = os.environ.get("XDG_RUNTIME_DIR", "/nowhere")
+    own = [os.getpid(), *map(int, pids_of_services(folder))]
+    found = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in own]
+    return 1024 * sum(int(re.search(r"^Anonymous: +(\d+)", text, re.M)[1]) for text in found)
+
+
+def pids_of_services(folder: str) -> list[str]:
+    """Processes whose runtime folder this is, and that are the service's."""
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().split(b"\0")
+            environment = (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        served = any(b"ge_runtime.service" in part for part in command)
+        if served and f"XDG_RUNTIME_DIR={folder}".encode() in environment:
+            pids.append(process.name)
+    return pids
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""What the repository's models take of memory is what was planned: the table of docs/memory.md."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from support.servers import ROOT
+
+SMALL = ["--tokens", "128", "--rows", "8", "--side", "128", "--counts", "1", "4"]
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    path = tmp_path_factory.mktemp("memory") / "memory.json"
+    program = [sys.executable, "-m", "benchmarks.memory", *SMALL, "--json", str(path)]
+    finished = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return json.loads(path.read_text())
+
+
+@pytest.mark.slow
+def test_every_model_takes_what_was_planned_for_it(report):
+    assert len(report["models"]) == 3
+    for row in report["models"]:
+        # Beside a tenth, what allocators keep between two sizes.
+        assert row["busy"] == pytest.approx(row["planned"], rel=0.1, abs=3 * MIB)
+        assert row["load"] <= row["weights"] * 1.1 + 6 * MIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["together", "service"])
+def test_equal_models_are_one_and_different_ones_share_a_workspace(report, part):
+    one, four = report[part]
+    weights, workspace = one["equal"]["weights"], one["equal"]["busy"] - one["equal"]["weights"]
+    assert four["equal"]["busy"] <= 1.25 * one["equal"]["busy"]
+    assert four["different"]["busy"] <= 1.1 * (4 * weights + workspace)
