@@ -34,6 +34,7 @@ from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.executor import BatchRules, Executor, measured_plan, warm_up
 from ge_runtime.scheduling.kept_costs import KeptCosts, cores_of_process
 from ge_runtime.scheduling.sequences import SequenceStates
+from ge_runtime.verification.load_check import LoadCheck
 
 if TYPE_CHECKING:
     # Loaded by models that have a pool: see `_join_pool`.
@@ -122,6 +123,11 @@ def assemble(
         )
         kept = None if kept_costs is None else kept_costs.load()
         costs, told = warm_up(executors, config, gearing.gears, rules.terms, kept)
+        checked = (
+            LoadCheck(executors[0], config, gearing.gears).run()
+            if config.load_check
+            else "off, by config.pbtxt"
+        )
         # Only now: engines may allocate in their first executions, and never again.
         for backend in backends:
             backend.freeze()
@@ -139,6 +145,7 @@ def assemble(
         "memory planned:",
         *(f"  {line}" for line in plan.table() if line),
         *(f"not planned: {line}" for line in unplanned),
+        f"load check: {checked}",
         f"a launch costs: {told}",
     )
     return Assembly(

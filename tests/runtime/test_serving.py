@@ -32,7 +32,8 @@ def opened(version_dir, clock):
     with contextlib.ExitStack() as stack:
 
         def open_runtime(parameters=None, limits=(), **more):
-            config = encoder_config({"cost": COST, **(parameters or {})}, **more)
+            own = {"cost": COST, "load_check": "off", **(parameters or {})}
+            config = encoder_config(own, **more)
             runtime = Runtime.open(
                 version_dir(ENCODER),
                 config,

@@ -19,6 +19,8 @@
 - `warmup`: `gears` (default: each is executed once at load) or `none`.
 - `early_answers`: `true` (default): answers leave with their execution, and executions of few
   seconds go first; `false`: all answers of a request batch leave with its last execution.
+- `load_check`: `on` (default: a load ends with seeded requests that must get the same answers
+  alone, padded and in any company) or `off`.
 - `workspace_pool_mib`: the capacity of the device's pool of workspace, in MiB; on a card of each
   executor, on a GPU of each engine.
 - `rows`: for `max_batch_size: 0` where the model's own code prepares the graph's inputs: the most

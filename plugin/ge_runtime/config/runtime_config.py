@@ -139,6 +139,8 @@ class RuntimeConfig:
     """"gears" or "none"."""
     early_answers: bool
     """Whether answers leave with their execution; else with the last one of the request batch."""
+    load_check: bool
+    """Whether a load ends with seeded requests, whose answers must depend on no company."""
     ge_options: Mapping[str, str]
     """Option of Ascend's compiler, one of ATC_FLAGS or for ge_session GE_LEVELS: its value."""
 
@@ -293,5 +295,6 @@ def _read(
         histogram=read_histogram(parameters, errors),
         warmup=read_choice("warmup", ("gears", "none"), parameters, errors),
         early_answers=read_choice("early_answers", ("true", "false"), parameters, errors) == "true",
+        load_check=read_choice("load_check", ("on", "off"), parameters, errors) == "on",
         ge_options=read_ge_options(parameters, devices, errors, engine=engine),
     )

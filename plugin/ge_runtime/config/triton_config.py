@@ -66,6 +66,7 @@ _SETTINGS: Final = (
     "histogram",
     "warmup",
     "early_answers",
+    "load_check",
     "workspace_pool_mib",
     "placement",
     "service_weight",

@@ -30,6 +30,10 @@ class ValueRange:
         """The value of the range that is nearest."""
         return min(max(value, self.least), self.largest)
 
+    def span(self, dtype: DType) -> tuple[float, float]:
+        """The range as elements of this type are drawn from it: high excluded for integers."""
+        return float(self.least), float(self.largest + dtype.is_integer)
+
     def __str__(self) -> str:
         return f"{self.least} to {self.largest}"
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ge_runtime.assembly import Assembly
 from ge_runtime.batching.gears import Gear
@@ -20,8 +21,9 @@ from ge_runtime.config import BatchInput, BatchInputKind, RuntimeConfig, read_nu
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import UNKNOWN, Array, TensorSpec
-from ge_runtime.testing.elements import compare
 from ge_runtime.testing.random_requests import RandomRequest
+from ge_runtime.verification.distance import Rounding, furthest
+from ge_runtime.verification.elements import compare
 
 _COUNTS: Final = (
     BatchInputKind.ELEMENT_COUNT,
@@ -205,12 +207,14 @@ class Reference:
 
 
 class AnswerChecker:
-    """Compares answers of one model with the expected ones. Immutable."""
+    """Compares answers of one model with the expected ones. For one thread."""
 
     def __init__(self, config: RuntimeConfig, tolerance: float | None) -> None:
         """tolerance: of floats, in place of `elements.TOLERANCES`."""
         self._config = config
         self._tolerance = tolerance
+        self.moved = 0.0
+        """The most that a graph's output was from what was expected, and passed."""
         self._specs = {spec.name: spec for spec in config.outputs}
         inputs = {spec.name: spec.dtype for spec in config.inputs}
         self._passed = {name: inputs[source] for name, source in config.passthrough.items()}
@@ -222,10 +226,12 @@ class AnswerChecker:
         expected: Mapping[str, Array],
         *,
         data_only: bool,
+        rounding: Rounding | None = None,
     ) -> str | None:
         """What is wrong with the answer to `request`, None if nothing is.
 
         expected: the outputs of the graph. data_only: what lies past the ends of rows may differ.
+        rounding: what it explains may differ as well.
         """
         if isinstance(answer, RuntimeFault):
             kind = type(answer).__name__
@@ -241,29 +247,45 @@ class AnswerChecker:
                     f"found {found.dtype}{list(found.shape)}, expected {own.dtype}{list(own.shape)}"
                 )
             elif name in expected:
-                text = self._unlike(self._specs[name], request, found, own, data_only=data_only)
+                spec, inside = self._specs[name], self._inside(name, request)
+                text = self._unlike(spec, inside, found, own, data_only, rounding)
+                if not text:
+                    self._note(spec, inside, found, own)
             else:
                 text = str(compare(self._passed[name], found, own) or "")
             if text:
                 return f"output '{name}': {text}"
         return None
 
+    def _inside(self, output: str, request: RandomRequest) -> NDArray[np.bool_]:
+        """Where the output holds data: broadcasts with it."""
+        inside = request.extent.inside(self._specs[output])
+        return inside if self._config.batched else inside[0]
+
     def _unlike(
         self,
         spec: TensorSpec,
-        request: RandomRequest,
+        inside: NDArray[np.bool_],
         found: Array,
         expected: Array,
-        *,
         data_only: bool,
+        rounding: Rounding | None,
     ) -> str:
         """How a graph's output differs from the expected one; empty if it does not."""
-        inside = request.extent.inside(spec)
-        inside = inside if self._config.batched else inside[0]
-        overall = compare(spec.dtype, found, expected, tolerance=self._tolerance)
-        within = overall and compare(
-            spec.dtype, found, expected, tolerance=self._tolerance, where=inside
+        within, overall = (
+            compare(spec.dtype, found, expected, tolerance=self._tolerance, where=where)
+            for where in (inside, None)
         )
-        if overall is None or (data_only and within is None):
+        difference = within if data_only else within or overall
+        if difference is None:
+            return ""
+        if rounding is not None and difference.absolute <= rounding.allowed(spec.name):
             return ""
         return str(within or f"{overall}; all of them past the ends of rows")
+
+    def _note(
+        self, spec: TensorSpec, inside: NDArray[np.bool_], found: Array, expected: Array
+    ) -> None:
+        here = np.broadcast_to(inside, found.shape)
+        apart = furthest(spec, found[here], expected[here])
+        self.moved = max(self.moved, apart.distance if apart is not None else 0.0)

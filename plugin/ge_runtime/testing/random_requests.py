@@ -7,8 +7,8 @@ Decides only: nothing is executed here, and equal seeds draw equal requests.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -19,12 +19,12 @@ from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Tensors, TensorSpec
-from ge_runtime.testing.elements import poison_of, random_elements, range_of
+from ge_runtime.verification.elements import neighbours, poison_of, random_elements, range_of
 
 MOST_REQUESTS: Final = 10
 """Of a request batch."""
 
-ENOUGH_ELEMENTS: Final = 4096
+ENOUGH_ELEMENTS: Final = 1024
 """A batch padded to its largest sizes is no larger, save where two rows at the limits are."""
 
 _BOUND: Final = 0.3
@@ -110,10 +110,7 @@ class RequestGenerator:
             if name not in specs:
                 expected = ", ".join(specs)
                 raise RuntimeFault(f"range of '{name}': found no such input, expected: {expected}")
-        own = {
-            name: (float(each.least), float(each.largest + specs[name].dtype.is_integer))
-            for name, each in config.ranges.items()
-        }
+        own = {name: each.span(specs[name].dtype) for name, each in config.ranges.items()}
         given = {**own, **ranges}
         self.ranges = {name: range_of(spec, given.get(name)) for name, spec in specs.items()}
         """Input: the values of its elements."""
@@ -197,21 +194,43 @@ class RequestGenerator:
         for axis, name in config.axis_lengths.items():
             if name not in missing:
                 ends[axis] = [_random_end(rng, sizes[axis]) for _ in range(rows)]
+        return self._filled(rng, RequestExtent(rows, sizes, ends), missing)
+
+    def with_other_values(self, rng: np.random.Generator, request: RandomRequest) -> RandomRequest:
+        """A request of the same sizes and lengths, that lacks the same inputs; all else is new.
+
+        But for inputs that an execution has once: requests of other values do not share it.
+        """
+        missing = {*request.complete} - {*request.given}
+        without = self._config.batch_axes.without & request.complete.keys()
+        kept = {name: request.complete[name] for name in without}
+        return self._filled(rng, request.extent, missing, kept)
+
+    def _filled(
+        self,
+        rng: np.random.Generator,
+        extent: RequestExtent,
+        missing: Collection[str],
+        kept: Tensors | None = None,
+    ) -> RandomRequest:
+        """kept: complete tensors that the request is to have."""
+        config, rows, sizes = self._config, extent.rows, extent.sizes
         axis_of = {name: axis for axis, name in config.axis_lengths.items()}
-        extent = RequestExtent(rows, sizes, ends)
         given: dict[str, Array] = {}
         complete: dict[str, Array] = {}
         for spec in config.sources:
             name = spec.name
             shape = (rows, *_random_dims(rng, spec.shape(sizes)))
             if name in axis_of:
-                lengths = np.array(ends[axis_of[name]], spec.dtype.numpy)
+                lengths = np.array(extent.ends[axis_of[name]], spec.dtype.numpy)
                 complete[name] = np.broadcast_to(
                     lengths.reshape(rows, *[1] * len(spec.dims)), shape
                 )
             elif name in missing:
                 element = spec.dtype.scalar(config.defaults[name])
                 complete[name] = np.full(shape, element, spec.dtype.numpy)
+            elif kept and name in kept:
+                complete[name] = kept[name]
             else:
                 complete[name] = random_elements(rng, spec.dtype, shape, self.ranges[name])
                 if name in config.batch_axes.without:  # one value for all rows
@@ -234,6 +253,18 @@ class RequestGenerator:
             for spec in self._config.inputs
             if spec.name in passed
         }
+
+
+def nudged_values(config: RuntimeConfig, request: RandomRequest, seed: int) -> RandomRequest | None:
+    """The request with every float moved to a neighbour, for `Reference`; None if it has none."""
+    rng = np.random.default_rng(seed)
+    moved = {
+        spec.name: neighbours(rng, spec.dtype, request.complete[spec.name])
+        for spec in config.sources
+        if spec.dtype is not DType.BYTES
+    }
+    floats = {name: tensor for name, tensor in moved.items() if tensor is not None}
+    return replace(request, complete={**request.complete, **floats}) if floats else None
 
 
 def _bounds(limit: int, gears: Iterable[int]) -> list[int]:

@@ -1,5 +1,7 @@
 """`ge-runtime conformance`: exit codes, and the options that reach the suite."""
 
+import re
+
 import pytest
 from runtime.support.graphs import PIXELS, copy_of, write
 
@@ -39,7 +41,9 @@ def test_a_sound_model_passes_with_code_0(folder, capsys):
     assert run(folder, "--seed", "5", "--range", "image=0:0.25") == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("pixels: 2 round(s) of seed 5, ")
-    assert printed[1:] == [
+    assert re.fullmatch(r"leakage: none: \d+ answer\(s\) are the same to the bit .*", printed[2])
+    assert re.fullmatch(r"rounding: answers are at most \S+ from those of .*", printed[3])
+    assert [printed[1], *printed[4:]] == [
         "padding of 'image' poisoned with 0.25",
         "passed: every answer is that of the request by itself",
     ]
@@ -88,6 +92,7 @@ def test_a_range_of_no_input_is_code_2(folder, capsys):
         ["--tolerance", "some"],
         ["--seed", "-1"],
         ["--rounds", "0"],
+        ["--seconds", "0"],
         ["--padding", "zero"],
     ],
 )

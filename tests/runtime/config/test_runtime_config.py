@@ -64,6 +64,7 @@ def test_encoder_configuration_is_read_whole():
         histogram=None,
         warmup="gears",
         early_answers=True,
+        load_check=True,
         service_share=None,
         ge_options={},
     )
@@ -199,9 +200,8 @@ def with_input(**changes):
             encoder_config({"engin": "torch"}),
             "parameter 'engin': found no such parameter, expected one of: engine, "
             "intra_op_threads, devices, stages, cost, cost_cache, oversize, packing, rows, "
-            "histogram, warmup, early_answers, workspace_pool_mib, placement, service_weight, "
-            "service_priority, "
-            "device_ids, device_exec_blocks, static_model, "
+            "histogram, warmup, early_answers, load_check, workspace_pool_mib, placement, "
+            "service_weight, service_priority, device_ids, device_exec_blocks, static_model, "
             "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, axis_length.<axis>, "
             "gears.<axes>, mask.<graph input>, lengths.<graph input>, positions.<graph input>, "
             "offsets.<graph input>, constant.<graph input>, state.<graph input>, "

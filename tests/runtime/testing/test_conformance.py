@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import chain
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,10 @@ from runtime.testing.mutants import ENGINE_MUTANTS, MUTANTS, ON_ANY_ENGINE, Muta
 from ge_runtime.errors import EngineFault, RuntimeFault
 from ge_runtime.scheduling.executor import Executor
 from ge_runtime.scheduling.request_batch import RequestBatch
-from ge_runtime.testing.conformance import Failure, Mismatch, Report, check, smallest_failing
+from ge_runtime.testing.conformance import check
+from ge_runtime.testing.report import Failure, Mismatch, Report
+from ge_runtime.testing.shrinking import smallest_failing
+from ge_runtime.verification.distance import Rounding
 
 pytestmark = pytest.mark.brute_force
 
@@ -80,6 +84,44 @@ def test_outputs_that_the_engine_does_not_write_are_found(examine, monkeypatch, 
 @pytest.mark.parametrize("graph", [BLIND, MIXING], ids=lambda graph: graph.name)
 def test_graphs_that_are_not_sound_are_found(examine, graph, model):
     assert not examine(model, graph=graph).passed
+
+
+def test_leakage_is_told_apart_from_rounding(examine, monkeypatch):
+    def leaking(sound, executor, blocks, gear):
+        answers, counts = sound(executor, blocks, gear)
+        bits = sum(int(block.tensors["input_ids"].flat[0]) for block in blocks[:1])
+        answers[-1]["embedding"] = answers[-1]["embedding"] * np.float32(1 + bits * 2e-7)
+        return answers, counts
+
+    assert examine(FREE, rounds=2).moved < 1e-6
+    Mutant((FREE,), Executor, "execute", leaking).plant(monkeypatch)
+    failure = examine(FREE).failure
+    assert failure.how == (
+        "in random groups, and once more with other values in all requests but one of each"
+    )
+    assert failure.mismatch.text.endswith("apart: leakage, as equal executions differ by 0")
+    assert [len(group) for group in failure.smallest] == [2]
+
+
+def test_what_rounding_explains_passes_unless_a_tolerance_is_given(examine, monkeypatch):
+    """A graph that multiplies the last bits of what it gets by a million."""
+
+    def ill_conditioned(sound, *args):
+        answers, counts = sound(*args)
+        for answer in answers:
+            answer["sums"] = answer["sums"] + np.float32(3e-5)
+        return answers, counts
+
+    Mutant((IMAGES,), Executor, "execute", ill_conditioned).plant(monkeypatch)
+    monkeypatch.setattr(Rounding, "allowed", lambda self, output: 1e-4)
+    report = examine(IMAGES, rounds=1)
+    assert report.passed
+    assert 2e-5 < report.moved < 4e-5
+    assert not examine(IMAGES, rounds=1, tolerance=1e-7).passed
+
+
+def test_no_round_is_begun_after_the_seconds_given(examine):
+    assert examine(FREE, rounds=9, seconds=0.0).rounds == 1
 
 
 # -- what is reported --------------------------------------------------------------------------
@@ -207,6 +249,8 @@ REPORT = Report(
     executions=21,
     shared=5,
     pads={"input_ids": "9"},
+    changed=3,
+    moved=1.49e-07,
     failure=FAILURE,
 )
 
@@ -218,6 +262,9 @@ def test_a_failure_shows_its_execution_and_the_least_that_fails():
         == """\
 encoder: 2 round(s) of seed 7, 8 request(s) in 21 launches, 5 of them shared
 padding of 'input_ids' poisoned with 9
+leakage: none: 3 answer(s) are the same to the bit after the values of all other requests were \
+changed
+rounding: answers are at most 1.5e-07 from those of the requests by themselves
 FAILED
 round 1, requests executed in random groups:
   request 2: output 'y': 1 of 4 element(s) differ
@@ -260,11 +307,12 @@ def test_a_failure_of_no_single_answer_shows_no_execution():
 
 
 def test_a_pass_says_what_was_tried():
-    report = replace(REPORT, failure=None, shared=0, pads={})
+    report = replace(REPORT, failure=None, shared=0, pads={}, changed=0, moved=0.0)
     assert report.passed
     assert report.lines() == [
         "encoder: 2 round(s) of seed 7, 8 request(s) in 21 launches, 0 of them shared",
         "no two requests shared a launch, so nothing is shown of company",
+        "rounding: answers are at most 0 from those of the requests by themselves",
         "passed: every answer is that of the request by itself",
     ]
 

@@ -20,8 +20,8 @@ from ge_runtime.batching.admission import Admission
 from ge_runtime.batching.gears import Gears
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.specs import DType
-from ge_runtime.testing.elements import poison_of
 from ge_runtime.testing.random_requests import ENOUGH_ELEMENTS, RequestGenerator
+from ge_runtime.verification.elements import poison_of
 
 pytestmark = pytest.mark.brute_force
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.specs import DType, TensorSpec
-from ge_runtime.testing.elements import (
+from ge_runtime.verification.elements import (
     TOLERANCES,
     Difference,
     compare,

@@ -65,6 +65,18 @@ def random_elements(
     return _upper_halves(floats) if dtype is DType.BF16 else floats
 
 
+def neighbours(rng: np.random.Generator, dtype: DType, data: Array) -> Array | None:
+    """Floats that are each the next one up or down of `data`; None for other types."""
+    if dtype is DType.BF16:  # bits: one more or less is the next one, but at 0
+        steps = np.where(data & 0x7FFF, rng.integers(0, 2, data.shape) * 2 - 1, 0)
+        return (data.astype(np.int64) + steps).astype(np.uint16)
+    if dtype not in TOLERANCES:
+        return None
+    towards = np.where(rng.random(data.shape) < 0.5, -math.inf, math.inf)
+    moved: Array = np.nextafter(data, towards.astype(data.dtype))
+    return moved
+
+
 def poison_of(dtype: DType) -> np.generic:
     """NaN of floats, the largest of integers: what no answer may show. Not for BYTES."""
     if dtype is DType.BOOL:
@@ -111,7 +123,7 @@ def compare(
     NaN agrees with NaN. tolerance: of floats, in place of TOLERANCES. where: broadcasts with the
     arrays; elements at which it is false are left out.
     """
-    found, expected = _readable(dtype, found), _readable(dtype, expected)
+    found, expected = readable(dtype, found), readable(dtype, expected)
     differ = np.asarray(found != expected)
     apart = np.full(found.shape, math.nan)
     if _is_number(dtype):
@@ -153,7 +165,7 @@ def _largest(values: NDArray[np.float64]) -> float:
     return float(known.max()) if known.size else math.nan
 
 
-def _readable(dtype: DType, array: Array) -> Array:
+def readable(dtype: DType, array: Array) -> Array:
     """The array as NumPy can compute with it: BF16, which is bits, as FP32."""
     if dtype is DType.BF16:
         widened: Array = (array.astype(np.uint32) << 16).view(np.float32)

@@ -1,0 +1,254 @@
+"""Loads that are refused, and loads that are not, on real graphs; and what only chance changes."""
+
+import re
+
+import numpy as np
+import pytest
+from runtime.support.configs import (
+    edges_config,
+    encoder_config,
+    model_config,
+    pixels_config,
+    tensor,
+    without,
+)
+from runtime.support.graphs import EDGES, ENCODER, PIXELS
+from runtime.support.parsing import parse
+from runtime.testing.models import BLIND, MIXING, SOUND
+
+from ge_runtime import Runtime
+from ge_runtime.batching.gears import Gears
+from ge_runtime.counts import Counts
+from ge_runtime.errors import ConfigFault, EngineFault
+from ge_runtime.verification.load_check import LoadCheck
+
+COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0"}
+NEUTRAL = {"padding.height": "neutral", "padding.width": "neutral"}
+TOLD_BY_MASK_ALONE = {
+    **without(encoder_config(COST), "axis_length.tokens"),
+    "input": [tensor("input_ids", "INT64", [-1])],
+}
+
+
+@pytest.fixture
+def load(version_dir):
+    """A function: graph, configuration -> the line of its load that tells of the check."""
+
+    def load(graph, config):
+        config = {**config, "parameters": {**config["parameters"]}}
+        runtime = Runtime.open(version_dir(graph, "onnxruntime"), config, instance_name="m_0")
+        try:
+            return next(line for line in runtime.report if "load check" in line)
+        finally:
+            runtime.close()
+
+    return load
+
+
+def refused(load, graph, config):
+    with pytest.raises(ConfigFault) as raised:
+        load(graph, config)
+    (fault,) = raised.value.faults
+    return fault
+
+
+@pytest.mark.parametrize("model", SOUND, ids=str)
+def test_sound_models_are_loaded(load, model):
+    told = load(model.graph, model.config)
+    assert ": load check: " in told
+    assert " 0 size(s)" not in told
+    assert "not checked" not in told
+
+
+def test_padding_that_a_convolution_sees_is_not_neutral(load):
+    config = edges_config({**COST, "padding.width": "neutral"})
+    fault = refused(load, EDGES, {**config, "output": config["output"][:1]})
+    assert re.sub(r"-?\d+\.\d+(e-\d+)?|\d+e-\d+", "#", fault) == (
+        "parameter 'padding.width': found a request of one row of height 4, width 1, executed as 3 "
+        "row(s), height 4, width 4, to get another answer padded than alone: output 'edges' has # "
+        "at [0, 0, 0, 0] where # is expected, # apart, and rounding moves it by #; expected "
+        "'padding.width: equal': padding is not neutral here"
+    )
+
+
+def test_padding_that_a_mean_of_all_pixels_counts_is_not_neutral(load):
+    config = edges_config({**COST, **NEUTRAL, "gears.height,width": "4x4, 16x16"})
+    config["output"] = config["output"][1:]
+    del config["parameters"]["axes.edges"]
+    fault = refused(load, EDGES, config)
+    assert fault.startswith("parameter 'padding.height', 'padding.width': found a request of one ")
+    assert "output 'mean' has" in fault
+    assert "executed as 3 row(s), height 4, width 4" in fault
+
+
+def test_a_mask_that_the_graph_ignores_is_found(load):
+    fault = refused(load, BLIND, TOLD_BY_MASK_ALONE)
+    assert fault.startswith("parameter 'mask.attention_mask': found a request of one row of ")
+    assert fault.endswith(
+        "expected a graph that heeds what tells it of padding, or 'padding.tokens: equal'"
+    )
+
+
+def test_rows_that_see_each_other_are_found(load):
+    fault = refused(load, MIXING, TOLD_BY_MASK_ALONE)
+    assert fault.startswith("load check: found a request of one row of tokens 1, executed as 3 ")
+    assert fault.endswith(
+        "expected rows that do not see each other: export the graph so, or execute one at a time, "
+        "by 'gears.batch: 1'"
+    )
+    load(MIXING, {**TOLD_BY_MASK_ALONE, "max_batch_size": 1})
+
+
+def test_the_check_can_be_left_out(load):
+    told = load(EDGES, edges_config({**COST, **NEUTRAL, "load_check": "off"}))
+    assert told == "m_0: load check: off, by config.pbtxt"
+
+
+def test_what_is_neutral_is_loaded(load):
+    config = pixels_config({**COST, **NEUTRAL})
+    assert "move them by 0" in load(PIXELS, config)
+
+
+# -- executions that are scripted ----------------------------------------------------------------
+
+
+class Scripted:
+    """In place of an executor: answers are what `answer` makes of the blocks and their gear."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.calls = []
+
+    def execute(self, blocks, gear):
+        self.calls.append((len(blocks), gear))
+        rows = [self.answer(block, blocks, gear, len(self.calls)) for block in blocks]
+        zero = np.zeros((1, 1), np.float32)
+        return [{"y": np.float32([[row]]), "z": zero} for row in rows], Counts()
+
+    def end_batch(self):
+        pass
+
+
+def own_sum(block):
+    return float(block.tensors["x"].sum())
+
+
+def check_of(answer, parameters=None, *, output="FP32", beside=False, **more):
+    """beside: another output, of floats that are always 0."""
+    config = parse(
+        model_config(
+            [tensor("x", "FP32", [-1])],
+            [tensor("y", output, [1]), *([tensor("z", "FP32", [1])] if beside else [])],
+            {"axes.x": "n", "limit.n": "16", "padding.n": "neutral", **(parameters or {})},
+            name="scripted",
+        )
+    )
+    gears = Gears(("n",), config.limits, config.rows, config.gears, config.equal_axes)
+    executor = Scripted(answer)
+    return executor, LoadCheck(executor, config, gears, **more)
+
+
+def test_differences_between_equal_executions_are_no_leakage():
+    def by_chance(block, blocks, gear, call):
+        return own_sum(block) + (call % 2) * 1e-6
+
+    _, check = check_of(by_chance)
+    assert "move them by 1e-06" in check.run().replace("9.54e-07", "1e-06").replace(
+        "9.5e-07", "1e-06"
+    )
+
+
+def test_the_least_leakage_is_refused_where_equal_executions_are_equal():
+    def leaking(block, blocks, gear, call):
+        return own_sum(block) + 1e-6 * own_sum(blocks[0]) * (len(blocks) > 1)
+
+    _, check = check_of(leaking)
+    with pytest.raises(ConfigFault, match="where another request has other values"):
+        check.run()
+
+
+def test_what_changes_with_rows_as_much_as_with_padding_is_rounding():
+    def rounding(block, blocks, gear, call):
+        return own_sum(block) + 1e-5 * gear.rows
+
+    _, check = check_of(rounding)
+    assert "move them by 2e-05" in check.run()
+
+
+def test_a_graph_that_computes_with_the_number_of_rows_is_refused():
+    def by_rows(block, blocks, gear, call):
+        return own_sum(block) / gear.rows
+
+    _, check = check_of(by_rows)
+    with pytest.raises(ConfigFault, match=r"load check: .* in company than alone"):
+        check.run()
+
+
+def test_a_change_by_padding_beyond_rounding_is_refused():
+    def padded(block, blocks, gear, call):
+        return own_sum(block) + 0.01 * (gear.extents["n"] > block.sizes["n"])
+
+    _, check = check_of(padded)
+    with pytest.raises(ConfigFault, match="to get another answer padded than alone"):
+        check.run()
+
+
+def test_whole_numbers_that_rounding_may_turn_over_are_told_by_the_floats_beside_them():
+    def turned(block, blocks, gear, call):
+        return float(gear.extents["n"])  # by sizes alone, as an argmax near a tie
+
+    _, alone = check_of(turned, output="INT64")
+    with pytest.raises(ConfigFault, match="output 'y' has"):
+        alone.run()
+    _, beside = check_of(turned, output="INT64", beside=True)
+    assert "not checked" not in beside.run()
+
+
+def test_what_depends_on_the_number_of_requests_is_not_blamed_on_padding():
+    def counting(block, blocks, gear, call):
+        return own_sum(block) + 0.1 * (len({id(other) for other in blocks}) > 1)
+
+    _, check = check_of(counting)
+    with pytest.raises(ConfigFault, match=r"load check: .* in company than alone"):
+        check.run()
+
+
+def test_a_graph_of_fixed_sizes_is_executed_at_its_gears_alone():
+    def fixed(block, blocks, gear, call):
+        if (gear.rows, gear.extents["n"]) not in [(4, 8), (4, 16)]:
+            raise EngineFault("the graph has no such size")
+        return own_sum(block)
+
+    executor, check = check_of(fixed, {"gears.batch": "4", "gears.n": "8, 16"})
+    assert check.run().startswith("2 size(s) in ")
+    assert sum(gear.rows != 4 for _, gear in executor.calls) == 1
+
+
+def test_sizes_that_the_graph_cannot_execute_are_left_out_and_told():
+    def small(block, blocks, gear, call):
+        if gear.extents["n"] > 4:
+            raise EngineFault("too wide")
+        return own_sum(block)
+
+    _, check = check_of(small)
+    assert check.run().endswith("not checked: 3 row(s), n 16: too wide")
+
+
+def test_what_there_is_no_time_for_is_left_out_and_told():
+    now = [0.0]
+
+    def slow(block, blocks, gear, call):
+        now[0] += 0.01 * gear.rows * gear.extents["n"]
+        return own_sum(block)
+
+    executor, check = check_of(slow, clock=lambda: now[0])
+    told = check.run(budget_s=1.0)
+    assert told.endswith("not checked: 3 row(s), n 16: no time for it")
+    assert executor.calls[0][1].extents == {"n": 1}
+    assert now[0] <= 1.0
+
+
+def test_masked_encoder_and_plain_rows_are_told_in_the_log(load):
+    told = load(ENCODER, encoder_config(COST))
+    assert told.startswith("m_0: load check: 3 size(s) in ")
+    assert "answers do not depend on the values of others" in told
