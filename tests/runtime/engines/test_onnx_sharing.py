@@ -135,15 +135,17 @@ def test_others_wait_while_an_execution_is_measured(arena):
 
     thread = Thread(target=other)
 
-    def measured():
-        thread.start()
+    def measured():  # more than once, where something disturbed it
+        if thread.ident is None:
+            thread.start()
         thread.join(0.05)
         with arena.execution(MIB):
             order.append("measured")
 
     arena.measure(measured, MIB)
     thread.join()
-    assert order == ["measured", "other"]
+    assert [*dict.fromkeys(order)] == ["measured", "other"]
+    assert order[-1] == "other"
 
 
 def reserved_bytes(arena):
