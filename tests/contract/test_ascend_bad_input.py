@@ -179,11 +179,14 @@ def test_a_damaged_file_is_told_and_loads_once_it_is_mended(
 def test_a_lost_device_is_told_and_had_again_by_the_next_service(
     name: str, oracle_installed: None, repository: Path, tmp_path: Path
 ):
-    """It is lost to the process that uses it, for good, so that process has to go."""
+    """It is lost to the process that uses it, for good, so that process has to go.
+
+    Not before the model is loaded, which executes it some dozens of times.
+    """
     loads = {"model_control_mode": "explicit", "load_model": "sound"}
     pids: set[int | None] = set()
     refusals: list[str] = []
-    with serving(name, repository, tmp_path, {"faults": "execute@10=lost"}, **loads) as served:
+    with serving(name, repository, tmp_path, {"faults": "execute@200=lost"}, **loads) as served:
 
         def lost_twice() -> bool:
             answer = served.ask(PICTURE)
