@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from benchmarks.instruments import as_mapping, print_table
 from benchmarks.workloads import Workload
 from ge_runtime.assembly import Assembly, assemble
+from ge_runtime.batching.cost import LiveCost
 from ge_runtime.batching.gears import Gear
-from ge_runtime.batching.live_cost import LiveCost
 from ge_runtime.batching.partition import RequestSizes
 
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)

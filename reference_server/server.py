@@ -19,9 +19,8 @@ from reference_server.core.ports import Clock, SystemClock
 from reference_server.frontends.grpc import methods as grpc_methods
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
-from reference_server.frontends.http.handlers import HttpHandlers
+from reference_server.frontends.http.handlers import HttpHandlers, MetricsHandlers
 from reference_server.frontends.http.listener import HttpListener
-from reference_server.frontends.metrics import MetricsHandlers
 from reference_server.gateway.gateway import Gateway, MetricsGateway, new_registry
 from reference_server.gateway.inference import HeaderForwarding
 from reference_server.gateway.repository_control import RepositoryControl

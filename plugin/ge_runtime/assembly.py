@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from ge_runtime import components
 from ge_runtime.batching.admission import Admission
-from ge_runtime.batching.cost import CostModel
+from ge_runtime.batching.cost import CostModel, LiveCost
 from ge_runtime.batching.gears import Gears
-from ge_runtime.batching.live_cost import LiveCost
 from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, Partitioner
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts
@@ -34,7 +33,6 @@ from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.executor import BatchRules, Executor, measured_plan, warm_up
 from ge_runtime.scheduling.kept_costs import KeptCosts, cores_of_process
 from ge_runtime.scheduling.sequences import SequenceStates
-from ge_runtime.verification.load_check import LoadCheck
 
 if TYPE_CHECKING:
     # Loaded by models that have a pool: see `_join_pool`.
@@ -123,11 +121,7 @@ def assemble(
         )
         kept = None if kept_costs is None else kept_costs.load()
         costs, told = warm_up(executors, config, gearing.gears, rules.terms, kept)
-        checked = (
-            LoadCheck(executors[0], config, gearing.gears).run()
-            if config.load_check
-            else "off, by config.pbtxt"
-        )
+        checked = _load_check(executors[0], config, gearing.gears)
         # Only now: engines may allocate in their first executions, and never again.
         for backend in backends:
             backend.freeze()
@@ -240,6 +234,16 @@ def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
         ranges=config.ranges,
         shared=config.batch_axes.without,
     )
+
+
+def _load_check(executor: Executor, config: RuntimeConfig, gears: Gears) -> str:
+    """What was found, for people. Raises ConfigFault if padding or company changes answers."""
+    if not config.load_check:
+        return "off, by config.pbtxt"
+    # Loaded for models that are checked alone.
+    from ge_runtime.verification.load_check import LoadCheck
+
+    return LoadCheck(executor, config, gears).run()
 
 
 def _sequences(config: RuntimeConfig, contract: Contract) -> SequenceStates | None:

@@ -106,6 +106,20 @@ def test_all_that_the_table_names_is_there():
         assert callable(load(target)), target
 
 
+def test_importing_the_adapter_loads_what_every_model_needs_alone():
+    code = (
+        "import sys, ge_runtime.adapters.triton\n"
+        "print(*(name for name in sys.modules if name.partition('.')[0] == 'ge_runtime'))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "ge_runtime.runtime" in loaded
+    rooms = {".".join(name.split(".")[:2]) for name in loaded}
+    assert rooms.isdisjoint({"ge_runtime.ascend", "ge_runtime.cuda", "ge_runtime.service"})
+    assert len(loaded) < 60, sorted(loaded)
+
+
 @pytest.mark.brute_force
 def test_a_model_on_the_cpu_loads_no_code_of_other_devices(version_dir):
     code = f"""

@@ -11,8 +11,7 @@ from runtime.support.graphs import ENCODER, write
 
 from ge_runtime import Runtime
 from ge_runtime.batching.calibration import Sample, calibrate
-from ge_runtime.batching.cost import CostModel
-from ge_runtime.batching.live_cost import BATCH
+from ge_runtime.batching.cost import BATCH, CostModel
 from ge_runtime.scheduling import executor
 
 

@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from ge_runtime.batching.contents import check_range, kind_of, read_lengths
 from ge_runtime.batching.gears import Gears
+from ge_runtime.batching.groups import kind_of
 from ge_runtime.config import ValueRange
 from ge_runtime.errors import GearOverflow, RequestFault, ShapeMismatch
 from ge_runtime.relations import Relation
@@ -311,3 +311,45 @@ class Default:
         if self._length_of is not None:
             largest = largest[sizes[self._length_of]]
         return largest[(slice(rows), *map(slice, self._spec.shape(sizes)))]
+
+
+def read_lengths(axis: str, name: str, tensor: Array, size: int) -> list[int]:
+    """The lengths of rows along an axis that has this size; `tensor` holds one for each row."""
+    # Python's integers, because most requests have a row or two: NumPy's calls cost more.
+    lengths: list[int] = [tensor.item()] if tensor.size == 1 else tensor.ravel().tolist()
+    if min(lengths) < 1 or max(lengths) > size:
+        row = next(row for row, length in enumerate(lengths) if not 1 <= length <= size)
+        raise RequestFault(
+            f"input '{name}': found length {lengths[row]} in row {row}, "
+            f"expected 1 to {size}, the size of axis '{axis}' in the request"
+        )
+    return lengths
+
+
+def check_range(
+    spec: TensorSpec,
+    tensor: Array,
+    within: ValueRange,
+    lengths: Mapping[str, Sequence[int]],
+    *,
+    batched: bool,
+) -> None:
+    """Refuses an element of the data that is not in the range; NaN is in none.
+
+    lengths: axis to where each row's data ends. batched: callers know the dimension for rows.
+    """
+    # Two passes that write nothing; what lies past the ends of rows is told apart only on a hit.
+    if tensor.min() >= within.least and tensor.max() <= within.largest:
+        return
+    wrong = ~((tensor >= within.least) & (tensor <= within.largest))
+    for position, dim in enumerate(spec.dims, start=1):
+        if isinstance(dim, str) and dim in lengths:
+            inside = np.arange(tensor.shape[position]) < np.array(lengths[dim])[:, None]
+            others = [1] * (tensor.ndim - 2)
+            wrong &= np.moveaxis(inside.reshape(*inside.shape, *others), 1, position)
+    if wrong.any():
+        index = tuple(int(at) for at in np.argwhere(wrong)[0])
+        raise RequestFault(
+            f"input '{spec.name}': found {tensor[index]} at {list(index[not batched :])}, expected "
+            f"{within} (range.{spec.name})"
+        )

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ge_runtime.batching.cost import LAUNCH_FLOOR_S, CostModel
-from ge_runtime.batching.cost_evidence import CostEvidence
+from ge_runtime.batching.cost import LAUNCH_FLOOR_S, CostEvidence, CostModel
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.errors import EngineFault
 

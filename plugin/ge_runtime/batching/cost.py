@@ -1,12 +1,22 @@
-"""The cost model of executions: the seconds that one of given rows and sizes takes."""
+"""The cost of executions: the seconds that one of given rows and sizes takes.
+
+`CostModel` predicts it, `CostEvidence` fits one to what executions took, and `LiveCost` corrects it
+while serving.
+
+Each execution that was timed is one equation: the coefficients times what they count give the
+seconds it took. Equations are weighted by the time, so that errors are relative, and only their
+sums are kept. Relative errors suit clocks that others disturb, too: a time that is ten times too
+long weighs as much as one that is twice too long.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final
+from itertools import combinations
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,3 +114,233 @@ class CostModel:
             result *= rows
         result += self.launch_s
         return result
+
+
+BATCH: Final = 64
+"""Executions after which the model is fitted anew: 0.3 ms, which is 5 us for each."""
+
+MEMORY: Final = 1024.0
+"""Executions that serve after which an older one counts a third of a new one."""
+
+_TICK_S: Final = 1e-9  # for clocks too coarse to see an execution
+_FOLLOW: Final = 0.5
+"""Of the drift that a batch of executions shows, how much is followed at once."""
+
+
+class LiveCost:
+    """A cost model and what corrects it: sums, and the last executions. Any thread.
+
+    The calibration counts for ever, so that sizes which are not executed keep their cost.
+
+    Two things are told apart. Drift is common to all executions: the machine is slower or faster
+    than it was, which is followed within a few hundred executions, and changes no comparison. What
+    is left of each execution corrects the coefficients, slowly. Deterministic, given the executions
+    in their order.
+    """
+
+    def __init__(
+        self,
+        cost: CostModel,
+        calibration: CostEvidence | None = None,
+        served: CostEvidence | None = None,
+    ) -> None:
+        """cost: to begin with, and for ever if nothing else is given.
+
+        calibration, served: what is known from executions at load, and from those that served.
+        """
+        self._cost = cost
+        self._calibration = calibration
+        self._served = served or CostEvidence()
+        self._base = self._begun = cost  # at no drift
+        self._drift = 0.0  # logarithm
+        self._last: list[tuple[int, int, float]] = []
+
+    @property
+    def cost(self) -> CostModel:
+        """The model as it is now."""
+        return self._cost
+
+    @property
+    def drift(self) -> float:
+        """How many times as long executions take now as when they were calibrated."""
+        return math.exp(self._drift)
+
+    @property
+    def learned(self) -> bool:
+        """Whether executions that served have corrected it since it was made."""
+        return self._base is not self._begun
+
+    def observe(self, rows: int, extents: Mapping[str, int], seconds: float) -> bool:
+        """An execution of this size took so long; True if `cost` is another now."""
+        if self._calibration is None:
+            return False
+        # No lock: appending is one step, and so is taking the list away.
+        self._last.append((rows, self._base.elements(extents), seconds))
+        if len(self._last) < BATCH:
+            return False
+        last, self._last = self._last, []
+        self._learn(last, self._calibration)
+        return True
+
+    def _learn(self, last: list[tuple[int, int, float]], calibration: CostEvidence) -> None:
+        rows, elements, seconds = (np.array(column) for column in zip(*last, strict=True))
+        seconds = np.maximum(seconds, _TICK_S)
+        base = self._base
+        shares = base.seconds_at(rows, elements) / seconds
+        # The factor of least squared relative error, as the coefficients are fitted: with another
+        # one, say the median, noise would push factor and coefficients apart, batch after batch.
+        factor = float(shares.sum() / np.square(shares).sum())
+        self._drift += _FOLLOW * (math.log(factor) - self._drift)
+        served = self._served.copy()
+        served.scale(math.exp(-len(last) / MEMORY))
+        # By the whole of this batch's own factor: what is not divided out here, coefficients would
+        # take for a property of the sizes that happened to run meanwhile.
+        served.add(rows, elements, seconds / factor)
+        self._served = served
+        self._base = _model(calibration, served, base.terms)
+        self._cost = self._base.scaled(self.drift)
+
+    def as_json(self) -> dict[str, object] | None:
+        """What is known, for `of_json`; None if it is too little, or the cost was given."""
+        if self._calibration is None:
+            return None
+        # A calibration that was not believed is to be repeated, unless serving has replaced it.
+        if self._calibration.weight + self._served.weight < BATCH:
+            return None
+        return {"calibration": self._calibration.as_json(), "served": self._served.as_json()}
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, object], terms: tuple[tuple[str, ...], ...]) -> LiveCost:
+        """What `as_json` gave, of a model of these terms. Raises ValueError for anything else."""
+        calibration = CostEvidence.of_json(data.get("calibration"))
+        if not calibration.weight:
+            raise ValueError("found no executions, expected those of a calibration")
+        served = CostEvidence.of_json(data.get("served"))
+        return cls(_model(calibration, served, terms), calibration, served)
+
+
+def _model(
+    calibration: CostEvidence, served: CostEvidence, terms: tuple[tuple[str, ...], ...]
+) -> CostModel:
+    known = calibration.copy()
+    known.merge(served)
+    return known.model(terms)
+
+
+_COEFFICIENTS: Final = 4  # launch, element, squared element, growth
+_DEPENDENT: Final = 1e-11  # below this share, what coefficients count cannot be told apart
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+class CostEvidence:
+    """Sums over executions. Not safe from several threads at once."""
+
+    def __init__(self) -> None:
+        self._products = np.zeros((_COEFFICIENTS, _COEFFICIENTS))
+        self._sums = np.zeros(_COEFFICIENTS)
+        self._weight = 0.0
+
+    @property
+    def weight(self) -> float:
+        """Of all executions, each as it was given."""
+        return self._weight
+
+    def add(
+        self,
+        rows: Sequence[int] | NDArray[np.int64],
+        elements: Sequence[int] | NDArray[np.int64],
+        seconds: Sequence[float] | Floats,
+        weight: float = 1.0,
+    ) -> None:
+        """Count executions, `weight` for each.
+
+        rows; elements: of one row; seconds: that it took, more than 0.
+        """
+        taken = np.array(seconds, np.float64)
+        # What one second of a coefficient explains, relative to the time that was taken.
+        counted = _counted(np.array(rows, np.float64), np.array(elements, np.float64)) / taken
+        self._products += weight * (counted @ counted.T)
+        self._sums += weight * counted.sum(axis=1)
+        self._weight += weight * len(taken)
+
+    def merge(self, other: CostEvidence) -> None:
+        """Add all that the other knows."""
+        self._products += other._products
+        self._sums += other._sums
+        self._weight += other._weight
+
+    def scale(self, share: float) -> None:
+        """Let everything known so far count `share` of what it did."""
+        self._products *= share
+        self._sums *= share
+        self._weight *= share
+
+    def copy(self) -> CostEvidence:
+        """Another of the same content."""
+        other = CostEvidence()
+        other.merge(self)
+        return other
+
+    def model(self, terms: tuple[tuple[str, ...], ...]) -> CostModel:
+        """The cost model of least squared relative error, none of its coefficients negative.
+
+        terms: see CostModel. The launch is LAUNCH_FLOOR_S at least.
+        """
+        lengths = np.sqrt(np.diagonal(self._products))
+        present = [index for index in range(_COEFFICIENTS) if lengths[index] > 0]
+        best, most = np.zeros(_COEFFICIENTS), 0.0
+        # The optimum with bounds is the optimum without bounds of those coefficients that are not
+        # 0. They differ by many orders of magnitude: each is scaled to unit length.
+        for count in range(1, len(present) + 1):
+            for chosen in map(list, combinations(present, count)):
+                units = lengths[chosen]
+                products = self._products[np.ix_(chosen, chosen)] / np.outer(units, units)
+                if np.linalg.eigvalsh(products)[0] < _DEPENDENT:
+                    continue
+                sums = self._sums[chosen] / units
+                solution = np.linalg.solve(products, sums)
+                explained = float(sums @ solution)  # of the optimum, what it leaves of the error
+                if (solution >= 0).all() and explained > most:
+                    best, most = np.zeros(_COEFFICIENTS), explained
+                    best[chosen] = solution / units
+        launch_s, element_s, element2_s, growth_s = best.tolist()
+        return CostModel(max(launch_s, LAUNCH_FLOOR_S), element_s, element2_s, terms, growth_s)
+
+    def as_json(self) -> dict[str, object]:
+        """All of it, for `of_json`."""
+        return {
+            "products": self._products.tolist(),
+            "sums": self._sums.tolist(),
+            "weight": self._weight,
+        }
+
+    @classmethod
+    def of_json(cls, data: object) -> CostEvidence:
+        """What `as_json` gave. Raises ValueError for anything else."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"found {type(data).__name__}, expected an object")
+        evidence = cls()
+        try:
+            products = np.array(data.get("products"), np.float64)
+            sums = np.array(data.get("sums"), np.float64)
+            weight = float(data.get("weight", 0.0))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"found no sums of executions: {error}") from error
+        whole = (products.shape, sums.shape) == (evidence._products.shape, evidence._sums.shape)
+        # None is negative: they are sums of products of counts and times.
+        if not (whole and weight >= 0 and _sound(products) and _sound(sums)):
+            raise ValueError("found no sums of executions, expected numbers of at least 0")
+        evidence._products, evidence._sums, evidence._weight = products, sums, weight
+        return evidence
+
+
+def _counted(rows: Floats, elements: Floats) -> Floats:
+    """What each coefficient counts in executions of these sizes: [coefficients, executions]."""
+    work = rows * elements
+    roots = np.sqrt(np.minimum(rows, MOST_GROWING))
+    return np.stack([np.ones_like(work), work, work * elements, work * roots])
+
+
+def _sound(numbers: Floats) -> bool:
+    return bool(np.isfinite(numbers).all() and (numbers >= 0).all())

@@ -6,10 +6,12 @@ all such axes are equal. Numbers only; safe from any thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 
 from ge_runtime.config import PaddingRule
+from ge_runtime.errors import RequestFault
+from ge_runtime.specs import Tensors
 
 
 class Reason(Enum):
@@ -51,3 +53,18 @@ def reason_of(sizes: Sequence[Mapping[str, int]], rules: Mapping[str, PaddingRul
     if PaddingRule.NEUTRAL in unequal:
         return Reason.NEUTRAL
     return Reason.MASKED if unequal else Reason.EQUAL
+
+
+def kind_of(names: Iterable[str], tensors: Tensors) -> bytes:
+    """The content of inputs that the graph takes without rows: equal for requests of one kind."""
+    kinds = []
+    for name in names:
+        tensor = tensors[name]
+        # Compared as bytes: NaN is not equal to itself.
+        if len(tensor) > 1 and tensor.tobytes() != tensor[0].tobytes() * len(tensor):
+            raise RequestFault(
+                f"input '{name}': found rows that differ, expected equal ones "
+                f"(batch_axis.{name}: none): the graph takes one value for all"
+            )
+        kinds.append(tensor[0].tobytes())
+    return b"".join(kinds)

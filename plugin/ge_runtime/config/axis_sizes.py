@@ -1,21 +1,28 @@
-"""The sizes that axes may have.
+"""The sizes that axes may have, and the gears: the sizes that executions are prepared for.
 
 - `limit.<axis>`: the largest size of the axis; memory is planned from it. Every axis needs one.
 - `min.<axis>`: the smallest size of a request along the axis; default 1.
 - `align.<axis>`: executions have multiples of this size along the axis, as strides may need them;
   default 1. Requests must have such sizes along an `equal` axis, and are padded up to them along
   others. The limit is such a size, too.
+- `gears.<axes>`: sizes of an axis, or of `batch`, which stands for the rows: `16, 32, 64` for
+  `gears.tokens`. Of several axes together: `32x32, 64x48` for `gears.height,width`, `32x16, 8x64`
+  for `gears.batch,tokens`. Or `auto 4`: as many, derived at load, from the histogram if there is
+  one. An axis is in one key at most. Axes in none are free: a batch is as large as its largest row
+  needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from ge_runtime.config.model_tensors import ModelTensors
-from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_whole
+from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_whole, split_names
 from ge_runtime.relations import Relation
-from ge_runtime.specs import TensorSpec
+from ge_runtime.specs import ROWS, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +92,156 @@ def _read_limits(
                 found = f"'{dim}', {dim.size(limits)} where all axes are at their limits"
                 errors.add(f"parameter 'axes.{spec.name}'", found, "at least 1")
     return limits
+
+
+GearSizes: TypeAlias = tuple[tuple[int, ...], ...]
+"""Gears, each a size for every axis of their key."""
+
+_MOST: Final = 100
+"""Gears in one table. Each is executed at load, and engines are advised to have a few."""
+_AUTO: Final = re.compile(r"auto\s+(\d+)", re.ASCII)
+# At most 18 digits: sizes stay within 64 bits.
+_GEAR: Final = re.compile(r"\d{1,18}(\s*x\s*\d{1,18})*", re.ASCII)
+
+
+def read_gears(
+    parameters: Parameters,
+    tensors: ModelTensors,
+    axis_sizes: AxisSizes,
+    errors: ConfigErrors,
+    *,
+    rows: int,
+    fallback: bool,
+    compiled: bool,
+) -> dict[tuple[str, ...], GearSizes | int]:
+    """Axes: their gears, smallest first, or how many are to be derived.
+
+    rows: the most of a batch; 0 if executions have no batch dimension. fallback: what no gear
+    holds is executed at its own size, so gears need not hold the largest. compiled: that cannot
+    be had, as graphs are compiled for their sizes.
+    """
+    reader = _Reader(tensors, axis_sizes, errors, rows, fallback, compiled)
+    for key, text in parameters.families["gears"].items():
+        reader.read(key, text)
+    return reader.gears
+
+
+class _Reader:
+    """Collects the tables; each axis is in one of them at most."""
+
+    def __init__(
+        self,
+        tensors: ModelTensors,
+        axis_sizes: AxisSizes,
+        errors: ConfigErrors,
+        rows: int,
+        fallback: bool,
+        compiled: bool,
+    ) -> None:
+        self.gears: dict[tuple[str, ...], GearSizes | int] = {}
+        self._tensors = tensors
+        limits = axis_sizes.limits
+        self._most = {ROWS: rows, **limits} if rows else limits
+        self._axis_sizes = axis_sizes
+        self._errors = errors
+        self._fallback = fallback
+        self._cure = "" if compiled else "; or oversize: fallback"
+        self._keys: dict[str, str] = {}
+
+    def read(self, key: str, text: str) -> None:
+        field, axes = f"parameter 'gears.{key}'", split_names(key)
+        for axis in axes:
+            self._check_axis(field, key, axis)
+        table = _read_table(field, text, axes, self._errors)
+        if table is None:
+            return
+        self.gears[axes] = table
+        if isinstance(table, tuple) and all(axis in self._most for axis in axes):
+            self._check_sizes(field, axes, table)
+            self._check_relations(field, axes, table)
+
+    def _check_axis(self, field: str, key: str, axis: str) -> None:
+        if axis == ROWS and ROWS not in self._most:
+            expected = "axes only: with max_batch_size 0 requests are executed one by one"
+            self._errors.add(field, f"'{ROWS}'", expected)
+        elif axis != ROWS and axis not in self._tensors.axes:
+            known = (*self._tensors.axes, *([ROWS] if ROWS in self._most else []))
+            self._errors.add_unknown(field, "axis", axis, known)
+        if axis in self._keys:
+            other = self._keys[axis]
+            where = "twice" if other == key else f"in 'gears.{other}' as well"
+            self._errors.add(field, f"axis '{axis}' {where}", "each axis in one place only")
+        self._keys[axis] = key
+
+    def _check_sizes(self, field: str, axes: Sequence[str], table: GearSizes) -> None:
+        """Errors for gears beyond the limits, and if none holds one row at the limits."""
+        for axis, sizes in zip(axes, zip(*table, strict=True), strict=True):
+            if max(sizes) > self._most[axis]:
+                limit = "the most rows of a batch" if axis == ROWS else f"limit.{axis}"
+                expected = f"at most {self._most[axis]} ({limit}): memory is planned from it"
+                self._errors.add(field, f"{axis} {max(sizes)}", expected)
+                return
+            for size in sizes if axis != ROWS else ():
+                if self._axis_sizes.executed(axis, size) != size:
+                    expected = f"sizes that executions have (min.{axis}, align.{axis}), e.g. "
+                    expected += str(self._axis_sizes.executed(axis, size))
+                    self._errors.add(field, f"{axis} {size}", expected)
+                    return
+        # Rows are not asked for: max_batch_size also says how many rows the server gathers for a
+        # request batch, which may be executed in several parts.
+        largest = tuple(1 if axis == ROWS else self._most[axis] for axis in axes)
+        if not self._fallback and not any(_holds(gear, largest) for gear in table):
+            shape = ", ".join(f"{axis} {self._most[axis]}" for axis in axes if axis != ROWS)
+            expected = "one, as the limit allows requests of that size"
+            self._errors.add(field, f"no gear that holds {shape}", expected + self._cure)
+
+    def _check_relations(self, field: str, axes: Sequence[str], table: GearSizes) -> None:
+        """Errors for gears at which an output would have no size."""
+        for spec in self._tensors.outputs.values():
+            for dim in spec.dims:
+                if not isinstance(dim, Relation) or not self._most.keys() >= {*dim.axes}:
+                    continue
+                for gear in table:
+                    size = dim.size({**self._most, **dict(zip(axes, gear, strict=True))})
+                    if size < 1 and {*axes} & {*dim.axes}:
+                        found = f"{_shown(gear)}, where output '{spec.name}' has '{dim}' = {size}"
+                        self._errors.add(field, found, "gears that give every output a size")
+
+
+def _read_table(
+    field: str, text: str, axes: Sequence[str], errors: ConfigErrors
+) -> GearSizes | int | None:
+    """The gears that `text` writes, smallest first, or how many are to be derived; or an error."""
+    if auto := _AUTO.fullmatch(text):
+        if 1 <= int(auto[1]) <= _MOST:
+            return int(auto[1])
+        errors.add(field, f"'{text}'", f"'auto' and a number from 1 to {_MOST}")
+        return None
+    gears = []
+    for entry in split_names(text):
+        gear = tuple(map(int, entry.split("x"))) if _GEAR.fullmatch(entry) else ()
+        if len(gear) != len(axes):
+            example = ", ".join("x".join([size] * len(axes)) for size in ("16", "32"))
+            each = f", one size for each of {', '.join(axes)}" if len(axes) > 1 else ""
+            errors.add(field, f"'{entry}'", f"gears as in '{example}'{each}; or 'auto 4'")
+            return None
+        gears.append(gear)
+    if any(0 in gear for gear in gears):
+        errors.add(field, f"'{text}'", "sizes of at least 1")
+        return None
+    for gear in gears:
+        if gears.count(gear) > 1:
+            errors.add(field, f"{_shown(gear)} twice", "each gear once")
+            return None
+    if len(gears) > _MOST:
+        errors.add(field, f"{len(gears)} gears", f"at most {_MOST}")
+        return None
+    return tuple(sorted(gears))
+
+
+def _holds(gear: Sequence[int], sizes: Sequence[int]) -> bool:
+    return all(own >= size for own, size in zip(gear, sizes, strict=True))
+
+
+def _shown(gear: Sequence[int]) -> str:
+    return "x".join(map(str, gear))

@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from ge_runtime.config.axis_sizes import AxisSizes
-from ge_runtime.config.batch_axes import BatchAxes
+from ge_runtime.config.axis_sizes import AxisSizes, GearSizes, read_gears
 from ge_runtime.config.execution_settings import (
     GivenCost,
     ServiceShare,
@@ -28,7 +27,6 @@ from ge_runtime.config.execution_settings import (
     read_stages,
     read_threads,
 )
-from ge_runtime.config.gear_sizes import GearSizes, read_gears
 from ge_runtime.config.generated_inputs import (
     BatchInput,
     GeneratedInputs,
@@ -45,14 +43,13 @@ from ge_runtime.config.padding import (
     read_padding_rules,
     read_pads,
 )
-from ge_runtime.config.sequence_states import SequenceStates
+from ge_runtime.config.tensor_rules import BatchAxes, SequenceStates, ValueRange, read_ranges
 from ge_runtime.config.triton_config import (
     ConfigErrors,
     Parameters,
     read_instances,
     read_max_batch_size,
 )
-from ge_runtime.config.value_ranges import ValueRange, read_ranges
 from ge_runtime.specs import ROWS, Number, TensorSpec
 
 

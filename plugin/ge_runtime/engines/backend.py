@@ -18,7 +18,6 @@ from ge_runtime.config import kind_of
 from ge_runtime.devices import Device, HostDevice
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.base import Engine
-from ge_runtime.engines.chain import ChainEngine
 from ge_runtime.errors import ArtifactFault
 from ge_runtime.specs import Array
 
@@ -166,6 +165,9 @@ def open_engine(*artifacts: Artifact, threads: int, outputs: Sequence[str]) -> E
                 faults.append(str(fault))  # all stages are tried, so that one load tells all
         if faults:
             raise ArtifactFault("\n".join(faults))
+        # Loaded for models of several stages alone.
+        from ge_runtime.engines.chain import ChainEngine
+
         return ChainEngine.of(stages, outputs)
     except ArtifactFault:
         for engine in stages.values():

@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from ge_runtime.batching.batch_axis import Shared, Turned, turned
 from ge_runtime.batching.feeds import (
     AccumulatedElementCount,
     AccumulatedElementCountWithZero,
@@ -24,7 +23,10 @@ from ge_runtime.batching.feeds import (
     MaxElementCountAsShape,
     Offsets,
     Positions,
+    Shared,
     State,
+    Turned,
+    turned,
 )
 from ge_runtime.batching.ragged import Geometry
 from ge_runtime.config import (

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.ragged import Geometry
 from ge_runtime.config import RuntimeConfig
-from ge_runtime.config.gear_sizes import GearSizes
+from ge_runtime.config.axis_sizes import GearSizes
 from ge_runtime.engines.base import Engine, Shapes, Signature
 from ge_runtime.engines.contract import Contract
 from ge_runtime.errors import ArtifactFault, ConfigFault

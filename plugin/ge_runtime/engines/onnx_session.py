@@ -15,7 +15,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from ge_runtime.engines.content import ContentHashes
+from ge_runtime.engines.artifact import ContentHashes
 from ge_runtime.engines.onnx_arena import OnnxArena, process_arena, trim
 from ge_runtime.errors import ArtifactFault
 

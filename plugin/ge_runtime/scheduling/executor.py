@@ -19,12 +19,11 @@ from typing import Final
 import numpy as np
 
 from ge_runtime.batching.admission import Block
-from ge_runtime.batching.batch_axis import rows_first
 from ge_runtime.batching.calibration import Sample, calibrate
-from ge_runtime.batching.cost import CostModel
+from ge_runtime.batching.cost import CostModel, LiveCost
+from ge_runtime.batching.feeds import rows_first
 from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.batching.groups import reason_of
-from ge_runtime.batching.live_cost import LiveCost
 from ge_runtime.batching.packing import unpack
 from ge_runtime.batching.ragged import Layout, scatter
 from ge_runtime.config import PaddingRule, RuntimeConfig

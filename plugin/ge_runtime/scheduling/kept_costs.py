@@ -1,19 +1,25 @@
-"""What executions of a model cost on this machine, from an earlier start to the next."""
+"""What executions of a model cost on this machine, from an earlier start to the next.
+
+There is a file for each model content and machine.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
-from collections.abc import Sequence
+import platform
+import threading
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Final
 
-from ge_runtime.batching.live_cost import LiveCost
+from ge_runtime.batching.cost import LiveCost
 from ge_runtime.components import engines_on
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact
-from ge_runtime.planning.cost_cache import CostFile, cache_folder, content_digest, processor
 
 _log = logging.getLogger(__name__)
 
@@ -101,3 +107,101 @@ def cores_of_process() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+CACHE_VARIABLE: Final = "GE_RUNTIME_CACHE"
+"""The environment variable that names the folder of caches, in place of the user's."""
+
+_FORMAT: Final = 1
+_PART_BYTES: Final = 2**20
+
+
+def cache_folder(
+    setting: str, version_dir: Path, environment: Mapping[str, str] = os.environ
+) -> Path | None:
+    """The folder that the parameter `cost_cache` names; None for none.
+
+    setting: "auto", "off", or a folder, relative to the version folder.
+    """
+    if setting == "off":
+        return None
+    if setting != "auto":
+        return version_dir / setting
+    if named := environment.get(CACHE_VARIABLE):
+        return Path(named) / "costs"
+    if named := environment.get("XDG_CACHE_HOME"):
+        return Path(named) / "ge_runtime" / "costs"
+    home = environment.get("HOME")  # not asked of the system's users: servers may have none
+    return Path(home) / ".cache" / "ge_runtime" / "costs" if home else None
+
+
+def processor() -> str:
+    """The model of this machine's processor, as it calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # no Linux
+        lines = []
+    told = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(told, platform.processor() or platform.machine())
+
+
+def content_digest(paths: Sequence[Path]) -> str:
+    """The content of these files, in this order. Raises OSError."""
+    digest = hashlib.sha256()
+    for path in paths:
+        own = hashlib.sha256()
+        # Not mapped: a file that somebody cuts meanwhile would take the whole process with it.
+        with path.open("rb", buffering=0) as file:
+            while part := file.read(_PART_BYTES):
+                own.update(part)
+        digest.update(own.digest())
+    return digest.hexdigest()
+
+
+class CostFile:
+    """What is kept of one model on one machine. Never raises: a load must not fail of it."""
+
+    def __init__(self, folder: Path, model: str, subject: Mapping[str, str]) -> None:
+        """model: for people. subject: all that costs depend on; files of another are not read."""
+        self._model = model
+        self._subject = dict(subject)
+        name = hashlib.sha256(json.dumps(self._subject, sort_keys=True).encode()).hexdigest()[:32]
+        self.path = folder / f"{name}.json"
+
+    def load(self) -> Mapping[str, object] | None:
+        """What `save` wrote; None if there is nothing, or nothing sound."""
+        try:
+            data = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            self.ignored(error)
+            return None
+        if not isinstance(data, Mapping) or data.get("format") != _FORMAT:
+            self.ignored(f"expected a file of format {_FORMAT}")
+            return None
+        if data.get("subject") != self._subject:
+            self.ignored("it is of another machine, model or library")
+            return None
+        return data
+
+    def ignored(self, reason: object) -> None:
+        """Tell why the file is not used."""
+        _log.warning("%s: ignored %s: %s", self._model, self.path, reason)
+
+    def save(self, learned: Mapping[str, object]) -> None:
+        """Write the file whole or not at all: a reader finds the old one or the new one."""
+        data = {"format": _FORMAT, "model": self._model, "subject": self._subject, **learned}
+        # A name for each process and thread: instances of a model may save at the same time.
+        unique = f"{os.getpid()}.{threading.get_ident()}"
+        scratch = self.path.with_name(f".{self.path.name}.{unique}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                scratch.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+                scratch.replace(self.path)
+            finally:
+                scratch.unlink(missing_ok=True)
+        except OSError as error:
+            # Read-only systems are no fault: the next start times executions again.
+            _log.info("%s: the cost of executions is not kept: %s", self._model, error)

@@ -8,25 +8,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ge_runtime.batching.admission import Block
+from ge_runtime.batching.cost import LiveCost
 from ge_runtime.batching.gears import Gear, Gears
-from ge_runtime.batching.live_cost import LiveCost
-from ge_runtime.batching.order import earliest_answers
 from ge_runtime.batching.partition import Execution, Partitioner, RequestSizes
 from ge_runtime.clock import Clock
 from ge_runtime.counts import Counts, SharedCounts
 from ge_runtime.errors import Abandoned, Cancelled, EngineFault, Expired, OutOfMemory, RuntimeFault
 from ge_runtime.memory.plan import Plan
+from ge_runtime.scheduling.dispatch import isolate
+from ge_runtime.scheduling.early_answers import Answered, earliest_answers
 from ge_runtime.scheduling.executor import Executor
-from ge_runtime.scheduling.isolation import isolate
 from ge_runtime.scheduling.sequences import SequenceStep
 from ge_runtime.specs import ROWS, Array
 
 if TYPE_CHECKING:
-    # Loaded by models that have a pool.
     from ge_runtime.workspace.pool import WorkspacePool
+
 
 Answer: TypeAlias = dict[str, Array] | RuntimeFault
 """The outputs of a request by name, or why there are none."""
@@ -89,15 +89,6 @@ class PooledWorkspace:
                 waits = Counts(workspace_waits=1, workspace_wait_seconds=lease.waited_s)
                 self._counts.add(waits)
             yield
-
-
-class Answered(NamedTuple):
-    """Requests of a batch that have their answers now."""
-
-    members: Sequence[int]
-    """Places in the batch, ascending."""
-    seconds: float
-    """Predicted, of the execution that has ended with them; 0.0 if it goes on."""
 
 
 class RequestBatch:

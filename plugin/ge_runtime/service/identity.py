@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.engines.content import ContentHashes, stat_identity, unreadable
+from ge_runtime.engines.artifact import ContentHashes, stat_identity, unreadable
 from ge_runtime.errors import ArtifactFault
 
 VISIBLE_DEVICES_VARIABLES: Final[Mapping[str, str]] = {

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ge_runtime.devices import Buffer, Device
-from ge_runtime.engines.artifact import Artifact
+from ge_runtime.engines.artifact import Artifact, ContentHashes
 from ge_runtime.engines.backend import DeviceBackend
 from ge_runtime.engines.base import Engine, InArena, Shapes, WorkspaceArena
-from ge_runtime.engines.content import ContentHashes
 from ge_runtime.engines.onnx import OnnxEngine
 from ge_runtime.errors import ArtifactFault, RuntimeFault
 from ge_runtime.memory.lifetimes import Intermediates, pack

@@ -45,10 +45,10 @@ from ge_runtime.testing.model_under_test import (
     at_random,
     exactly,
     poisoned_pads,
+    smallest_failing,
 )
 from ge_runtime.testing.random_requests import RandomRequest, RequestGenerator, nudged_values
 from ge_runtime.testing.report import Failure, Mismatch, Report
-from ge_runtime.testing.shrinking import smallest_failing
 from ge_runtime.verification.distance import Rounding, Variants
 
 DEFAULT_ROUNDS: Final = 20

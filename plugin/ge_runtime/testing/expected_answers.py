@@ -22,8 +22,7 @@ from ge_runtime.errors import RuntimeFault
 from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import UNKNOWN, Array, TensorSpec
 from ge_runtime.testing.random_requests import RandomRequest
-from ge_runtime.verification.distance import Rounding, furthest
-from ge_runtime.verification.elements import compare
+from ge_runtime.verification.distance import Rounding, compare, furthest
 
 _COUNTS: Final = (
     BatchInputKind.ELEMENT_COUNT,

@@ -18,10 +18,15 @@ from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.scheduling.request_batch import Answer
 from ge_runtime.specs import Array
-from ge_runtime.testing.model_under_test import Groups, ModelUnderTest, at_random, exactly
+from ge_runtime.testing.model_under_test import (
+    Groups,
+    ModelUnderTest,
+    at_random,
+    exactly,
+    smallest_failing,
+)
 from ge_runtime.testing.random_requests import RandomRequest, RequestGenerator
 from ge_runtime.testing.report import Failure, Mismatch
-from ge_runtime.testing.shrinking import smallest_failing
 from ge_runtime.verification.distance import Apart, apart
 
 _HOW = "in random groups, and once more with other values in all requests but one of each"

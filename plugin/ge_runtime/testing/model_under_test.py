@@ -243,3 +243,30 @@ def _pad_value(
         return "nan" if padding == "nan" else repr(high)
     highest = int(high) - 1
     return str(int(low) if config.pads.get(spec.name, 0) == highest else highest)
+
+
+def smallest_failing(groups: Groups, fails: Callable[[Groups], bool]) -> Groups | None:
+    """What is left of `groups` when no group and no member can go without the failure going too.
+
+    None if the groups do not fail to begin with: then what failed before was something else.
+    """
+    if not fails(groups):
+        return None
+    shrinking = True
+    while shrinking:
+        shrinking = False
+        for less in _one_less(groups):
+            if fails(less):
+                groups, shrinking = less, True
+                break
+    return groups
+
+
+def _one_less(groups: Groups) -> Iterator[Groups]:
+    """The groups without one of them, then without one member."""
+    for place in range(len(groups) if len(groups) > 1 else 0):
+        yield [*groups[:place], *groups[place + 1 :]]
+    for place, group in enumerate(groups):
+        for member in group if len(group) > 1 else ():
+            kept = [other for other in group if other != member]
+            yield [*groups[:place], kept, *groups[place + 1 :]]

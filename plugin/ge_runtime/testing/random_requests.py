@@ -19,7 +19,7 @@ from ge_runtime.config import RuntimeConfig
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, Tensors, TensorSpec
-from ge_runtime.verification.elements import neighbours, poison_of, random_elements, range_of
+from ge_runtime.verification.distance import neighbours, poison_of, random_elements, range_of
 
 MOST_REQUESTS: Final = 10
 """Of a request batch."""

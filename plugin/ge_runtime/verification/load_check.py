@@ -20,8 +20,7 @@ from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.errors import ConfigFault, EngineFault, OutOfMemory
 from ge_runtime.scheduling.executor import Executor
 from ge_runtime.specs import Tensors
-from ge_runtime.verification.distance import Apart, Rounding, Variants, apart
-from ge_runtime.verification.elements import TOLERANCES
+from ge_runtime.verification.distance import TOLERANCES, Apart, Rounding, Variants, apart
 from ge_runtime.verification.probes import Part, Trial, Values, trials_of
 
 CHECK_S: Final = 1.0

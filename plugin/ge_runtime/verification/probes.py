@@ -16,7 +16,7 @@ from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.relations import Relation
 from ge_runtime.specs import ROWS, UNKNOWN, Array, DType, TensorSpec
-from ge_runtime.verification.elements import neighbours, random_elements, range_of
+from ge_runtime.verification.distance import neighbours, random_elements, range_of
 
 _SHARES: Final = (16, 4, 1)
 """Parts of their limits that free axes are tried at."""

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from reference_server.codecs.proto_wire import UNREADABLE, Data
 from reference_server.core.errors import Code, ServerError, internal
-from reference_server.frontends.background import Background
+from reference_server.frontends.event_loop import Background
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from reference_server.codecs import management_proto
 from reference_server.core.errors import unavailable
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.ports import Clock
-from reference_server.frontends.background import Background
+from reference_server.frontends.event_loop import Background, Mailbox
 from reference_server.frontends.grpc import inference
 from reference_server.frontends.grpc.calls import (
     IGNORING,
@@ -22,7 +22,6 @@ from reference_server.frontends.grpc.calls import (
     immediate,
     maybe_blocking,
 )
-from reference_server.frontends.mailbox import Mailbox
 from reference_server.gateway.gateway import Gateway
 from reference_server.gateway.inference import HeaderForwarding, Inferences, deliver
 from reference_server.gateway.log_and_trace_settings import LogSettings, TraceSettings

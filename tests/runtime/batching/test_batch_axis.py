@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from runtime.support.request_batches import request_batches, written
 
 from ge_runtime.batching.admission import Block
-from ge_runtime.batching.batch_axis import Shared, Turned, rows_first, turned
-from ge_runtime.batching.feeds import Joined, Mask
+from ge_runtime.batching.feeds import Joined, Mask, Shared, Turned, rows_first, turned
 from ge_runtime.batching.ragged import Geometry, Layout
 from ge_runtime.specs import DType, TensorSpec
 

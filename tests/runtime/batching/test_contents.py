@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_runtime.batching.admission import Admission
-from ge_runtime.batching.contents import kind_of
+from ge_runtime.batching.groups import kind_of
 from ge_runtime.config import ValueRange
 from ge_runtime.errors import RequestFault
 from ge_runtime.specs import DType, TensorSpec

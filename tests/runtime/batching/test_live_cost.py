@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_runtime.batching.calibration import BELIEVED_WEIGHT
-from ge_runtime.batching.cost import CostModel
-from ge_runtime.batching.cost_evidence import CostEvidence
-from ge_runtime.batching.live_cost import BATCH, LiveCost
+from ge_runtime.batching.cost import BATCH, CostEvidence, CostModel, LiveCost
 
 TOKENS = (("tokens",),)
 CALIBRATED = CostModel(1e-3, 1e-5, 0.0, TOKENS)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ge_runtime.batching.order import FAIRNESS, earliest_answers
+from ge_runtime.scheduling.early_answers import FAIRNESS, earliest_answers
 
 SLACK = 1 + 1e-6
 

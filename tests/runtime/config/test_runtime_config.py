@@ -14,8 +14,7 @@ from runtime.support.parsing import assert_fault, faults_of, parse
 
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.config.axis_sizes import AxisSizes
-from ge_runtime.config.batch_axes import BatchAxes
-from ge_runtime.config.sequence_states import SequenceStates
+from ge_runtime.config.tensor_rules import BatchAxes, SequenceStates
 from ge_runtime.errors import ConfigFault
 from ge_runtime.relations import Relation
 from ge_runtime.specs import UNKNOWN, DType, TensorSpec

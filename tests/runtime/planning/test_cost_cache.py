@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ge_runtime.planning.cost_cache import CostFile, cache_folder, content_digest, processor
+from ge_runtime.scheduling.kept_costs import CostFile, cache_folder, content_digest, processor
 
 SUBJECT = {"content": "abc", "cores": "2"}
 LEARNED = {"calibration": {"weight": 3.0}}

@@ -2,8 +2,7 @@
 
 import pytest
 
-from ge_runtime.scheduling.early_answers import SENDING_S, WORTH_SENDING, EarlyAnswers
-from ge_runtime.scheduling.request_batch import Answered
+from ge_runtime.scheduling.early_answers import SENDING_S, WORTH_SENDING, Answered, EarlyAnswers
 from ge_runtime.testing.clock import ManualClock
 
 WORTH_S = SENDING_S * WORTH_SENDING

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_runtime.errors import EngineFault, EngineLost, OutOfMemory
-from ge_runtime.scheduling.isolation import isolate
+from ge_runtime.scheduling.dispatch import isolate
 
 
 class Graph:

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from ge_runtime.batching.admission import Block
-from ge_runtime.batching.cost import CostModel
+from ge_runtime.batching.cost import CostModel, LiveCost
 from ge_runtime.batching.gears import Gears
-from ge_runtime.batching.live_cost import LiveCost
 from ge_runtime.batching.partition import BatchPartitioner
 from ge_runtime.counts import Counts, SharedCounts
 from ge_runtime.errors import (

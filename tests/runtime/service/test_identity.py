@@ -6,8 +6,8 @@ import pytest
 from runtime.support.graphs import ENCODER, copy_of, write
 from runtime.support.services import held_service
 
-from ge_runtime.engines import content
-from ge_runtime.engines.content import ContentHashes
+from ge_runtime.engines import artifact
+from ge_runtime.engines.artifact import ContentHashes
 from ge_runtime.errors import ArtifactFault, ServiceFault
 from ge_runtime.service.backend import ServiceBackend
 from ge_runtime.service.identity import physical_device
@@ -59,7 +59,7 @@ def test_weights_in_other_files_are_part_of_the_content(tmp_path):
 
 
 def test_mark_of_other_files_is_found_wherever_it_lies(tmp_path, monkeypatch):
-    monkeypatch.setattr(content, "_PART_BYTES", 16)
+    monkeypatch.setattr(artifact, "_PART_BYTES", 16)
     for before in range(16, 33):
         path = tmp_path / str(before) / "model.onnx"
         path.parent.mkdir()

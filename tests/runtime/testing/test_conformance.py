@@ -28,8 +28,8 @@ from ge_runtime.errors import EngineFault, RuntimeFault
 from ge_runtime.scheduling.executor import Executor
 from ge_runtime.scheduling.request_batch import RequestBatch
 from ge_runtime.testing.conformance import check
+from ge_runtime.testing.model_under_test import smallest_failing
 from ge_runtime.testing.report import Failure, Mismatch, Report
-from ge_runtime.testing.shrinking import smallest_failing
 from ge_runtime.verification.distance import Rounding
 
 pytestmark = pytest.mark.brute_force

@@ -21,7 +21,7 @@ from ge_runtime.batching.gears import Gears
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.specs import DType
 from ge_runtime.testing.random_requests import ENOUGH_ELEMENTS, RequestGenerator
-from ge_runtime.verification.elements import poison_of
+from ge_runtime.verification.distance import poison_of
 
 pytestmark = pytest.mark.brute_force
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ge_runtime.errors import RuntimeFault
 from ge_runtime.specs import DType, TensorSpec
-from ge_runtime.verification.elements import (
+from ge_runtime.verification.distance import (
     TOLERANCES,
     Difference,
     compare,

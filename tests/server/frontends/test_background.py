@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from reference_server.frontends.background import Background
+from reference_server.frontends.event_loop import Background
 
 
 def run(work):

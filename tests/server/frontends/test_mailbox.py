@@ -6,7 +6,7 @@ import pytest
 from server.support.http import HandCrankedLoop
 from server.support.requests import PATIENCE_S
 
-from reference_server.frontends.mailbox import Mailbox
+from reference_server.frontends.event_loop import Mailbox
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from server.support.grpc import SERVICE, GrpcFrontend, WaitingScheduler
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.frontends.background import Background
+from reference_server.frontends.event_loop import Background
 from reference_server.frontends.grpc import methods
 from reference_server.frontends.grpc.calls import STATUS, blocking
 from reference_server.frontends.http import routes

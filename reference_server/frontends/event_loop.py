@@ -1,9 +1,11 @@
-"""A mailbox: takes items from any thread to the event loop's, with few wake-ups."""
+"""Between the event loop and other threads: items brought to it, and work that would hold it up."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -41,3 +43,36 @@ class Mailbox(Generic[T]):
                 self._receive(items.popleft())
             except Exception:  # those behind it must not wait for the next wake-up
                 log.exception("an answer was lost")
+
+
+R = TypeVar("R")
+
+
+class Background:
+    """Runs what would hold up the loop. Each piece of work has a thread while it lasts.
+
+    The threads are daemons: work that hangs, such as a model that never finishes loading, must
+    not keep the process when it is to end.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def run(
+        self, work: Callable[[], R], done: Callable[[R], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Do `work`, then call `done` with its result or `failed`, on the loop's thread."""
+
+        def in_background() -> None:
+            try:
+                result = work()
+            except Exception as error:
+                self._post(failed, error)
+            else:
+                self._post(done, result)
+
+        threading.Thread(target=in_background, name="background", daemon=True).start()
+
+    def _post(self, call: Callable[[R], None], argument: R) -> None:
+        with contextlib.suppress(RuntimeError):  # too late: the loop is gone
+            self._loop.call_soon_threadsafe(call, argument)
