@@ -65,9 +65,13 @@ class Counts:
         for name in _NUMBERS:
             if amount := getattr(more, name):
                 setattr(self, name, getattr(self, name) + amount)
-        self.launch_rows.update(more.launch_rows)
-        self.gear_hits.update(more.gear_hits)
-        self.shared_launches.update(more.shared_launches)
+        # Most counts are of one batch, in which most counters are empty.
+        if more.launch_rows:
+            self.launch_rows.update(more.launch_rows)
+        if more.gear_hits:
+            self.gear_hits.update(more.gear_hits)
+        if more.shared_launches:
+            self.shared_launches.update(more.shared_launches)
 
     def since(self, earlier: Counts) -> Counts:
         """What was counted after `earlier`, a copy of these counts."""
