@@ -6,25 +6,33 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.servers import ROOT
+
+UNHEALTHY = "is not healthy"
+"""Said by the real server of a model process that a busy machine made answer too late."""
+
+
+def measured(report: Path, module: str, *arguments: str) -> dict[str, Any]:
+    """What the benchmark reports; run again, once, if the real server gave a model process up."""
+    command = [sys.executable, "-m", module, *arguments, "--json", str(report)]
+    for _ in range(2):
+        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        told = finished.stdout + finished.stderr
+        if finished.returncode == 0 or UNHEALTHY not in told:
+            break
+    assert finished.returncode == 0, told
+    results: dict[str, Any] = json.loads(report.read_text())
+    return results
 
 
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_three_ways_to_serve_are_compared(oracle_installed: None, tmp_path: Path):
-    report = tmp_path / "report.json"
-    program = [sys.executable, "-m", "benchmarks.ragged_server", "--trace", "queries"]
-    finished = subprocess.run(
-        [*program, "--seconds", "0.5", "--warm-up", "0.5", "--json", str(report)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    results = json.loads(report.read_text())
+    brief = ["--trace", "queries", "--seconds", "0.5", "--warm-up", "0.5"]
+    results = measured(tmp_path / "report.json", "benchmarks.ragged_server", *brief)
     assert list(results) == ["normal", "client gears 16,48,144,512", "ge_runtime"]
     for (turn,) in results.values():
         assert turn["mean_batch"] >= 1
@@ -34,18 +42,9 @@ def test_three_ways_to_serve_are_compared(oracle_installed: None, tmp_path: Path
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_early_answers_are_compared_with_all_at_once(oracle_installed: None, tmp_path: Path):
-    report = tmp_path / "report.json"
-    program = [sys.executable, "-m", "benchmarks.early_answers", "--traces", "queries"]
-    few = ["--batches", "2", "--rounds", "1", "--seconds", "0.5", "--warm-up", "0.2"]
-    finished = subprocess.run(
-        [*program, *few, "--json", str(report)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    results = json.loads(report.read_text())
+    brief = ["--traces", "queries", "--batches", "2", "--rounds", "1"]
+    brief += ["--seconds", "0.5", "--warm-up", "0.2"]
+    results = measured(tmp_path / "report.json", "benchmarks.early_answers", *brief)
     window = results["windows"]["queries"]
     assert all(
         0 < wait < whole for wait, whole in zip(window["early wait"], window["early"], strict=True)
