@@ -144,7 +144,8 @@ def calibrate(
         doubt = "only one size could be timed"
     elif fit.scatter > BELIEVED_SCATTER:
         doubt = f"samples scatter by {math.expm1(fit.scatter):.0%} around any model"
-    evidence.scale((DISBELIEVED_WEIGHT if doubt else BELIEVED_WEIGHT) / evidence.weight)
+    weight = DISBELIEVED_WEIGHT if doubt else BELIEVED_WEIGHT
+    evidence = evidence.scaled(weight / evidence.weight)
     if doubt:
         cost = _cautious(fit.timings, yardstick)
     return Calibration(cost, evidence, tuple(fit.timings), tuple(failures), doubt)

@@ -122,6 +122,16 @@ BATCH: Final = 64
 MEMORY: Final = 1024.0
 """Executions that serve after which an older one counts a third of a new one."""
 
+TRIAL: Final = 128
+"""Executions of single requests, one after the other, after which two requests are tried together:
+if they take twice as long as alone it costs less than 2 %."""
+
+_TRUST: Final = 0.5
+"""Of what the calibration counted, what it counts after a trial: what was tried goes before it."""
+
+_LEAST_TRUST: Final = 1.0
+"""The executions that it counts as at least, for sizes that are never executed."""
+
 _TICK_S: Final = 1e-9  # for clocks too coarse to see an execution
 _FOLLOW: Final = 0.5
 """Of the drift that a batch of executions shows, how much is followed at once."""
@@ -130,7 +140,9 @@ _FOLLOW: Final = 0.5
 class LiveCost:
     """A cost model and what corrects it: sums, and the last executions. Any thread.
 
-    The calibration counts for ever, so that sizes which are not executed keep their cost.
+    The calibration counts for ever, so that sizes which are not executed keep their cost. Only if
+    it has all requests executed alone nothing would ever contradict it: so now and then two are
+    tried together, and with each trial it counts less.
 
     Two things are told apart. Drift is common to all executions: the machine is slower or faster
     than it was, which is followed within a few hundred executions, and changes no comparison. What
@@ -154,6 +166,7 @@ class LiveCost:
         self._base = self._begun = cost  # at no drift
         self._drift = 0.0  # logarithm
         self._last: list[tuple[int, int, float]] = []
+        self._alone = 0  # executions of one request, since the last one of several
 
     @property
     def cost(self) -> CostModel:
@@ -170,10 +183,26 @@ class LiveCost:
         """Whether executions that served have corrected it since it was made."""
         return self._base is not self._begun
 
-    def observe(self, rows: int, extents: Mapping[str, int], seconds: float) -> bool:
-        """An execution of this size took so long; True if `cost` is another now."""
+    @property
+    def trial_due(self) -> bool:
+        """Whether requests are to be tried together that would all be executed alone."""
+        return self._alone >= TRIAL
+
+    def observe(
+        self, rows: int, extents: Mapping[str, int], seconds: float, *, shared: bool
+    ) -> bool:
+        """An execution of this size took so long; True if `cost` is another now.
+
+        shared: by several requests.
+        """
         if self._calibration is None:
             return False
+        if not shared:
+            self._alone += 1
+        else:
+            if self.trial_due and self._calibration.weight > _LEAST_TRUST:
+                self._calibration = self._calibration.scaled(_TRUST)
+            self._alone = 0
         # No lock: appending is one step, and so is taking the list away.
         self._last.append((rows, self._base.elements(extents), seconds))
         if len(self._last) < BATCH:
@@ -191,8 +220,7 @@ class LiveCost:
         # one, say the median, noise would push factor and coefficients apart, batch after batch.
         factor = float(shares.sum() / np.square(shares).sum())
         self._drift += _FOLLOW * (math.log(factor) - self._drift)
-        served = self._served.copy()
-        served.scale(math.exp(-len(last) / MEMORY))
+        served = self._served.scaled(math.exp(-len(last) / MEMORY))
         # By the whole of this batch's own factor: what is not divided out here, coefficients would
         # take for a property of the sizes that happened to run meanwhile.
         served.add(rows, elements, seconds / factor)
@@ -222,7 +250,7 @@ class LiveCost:
 def _model(
     calibration: CostEvidence, served: CostEvidence, terms: tuple[tuple[str, ...], ...]
 ) -> CostModel:
-    known = calibration.copy()
+    known = calibration.scaled(1.0)
     known.merge(served)
     return known.model(terms)
 
@@ -270,16 +298,12 @@ class CostEvidence:
         self._sums += other._sums
         self._weight += other._weight
 
-    def scale(self, share: float) -> None:
-        """Let everything known so far count `share` of what it did."""
-        self._products *= share
-        self._sums *= share
-        self._weight *= share
-
-    def copy(self) -> CostEvidence:
-        """Another of the same content."""
+    def scaled(self, share: float) -> CostEvidence:
+        """The same, counting `share` of what it does."""
         other = CostEvidence()
-        other.merge(self)
+        other._products = self._products * share
+        other._sums = self._sums * share
+        other._weight = self._weight * share
         return other
 
     def model(self, terms: tuple[tuple[str, ...], ...]) -> CostModel:

@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -82,6 +83,12 @@ class Partitioner(Protocol):
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
         """The execution of `members`, places in the batch, whatever the cost."""
+
+    def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
+        """A plan that executes all requests alone, with two of them together, if any two may be.
+
+        Those that are predicted to lose least by it.
+        """
 
 
 class BatchPartitioner:
@@ -135,6 +142,26 @@ class BatchPartitioner:
         extents = {axis: max([own[member] for member in members]) for axis, own in sizes.items()}
         gear = self._gears.fit(total, extents) or Gear(total, extents)
         return Execution(tuple(members), gear, self._cost.seconds(gear.rows, gear.extents))
+
+    def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
+        alone = {execution.members[0]: execution for execution in plan}
+        best, least = None, math.inf
+        everyone = range(len(requests.rows))
+        for group in equal_groups(everyone, requests.sizes, self._equal, requests.kinds):
+            # Of more than one order none is complete; neighbours in size lose little in any.
+            group.sort(key=lambda member: (alone[member].seconds, member))
+            for pair in pairwise(group):
+                execution = self.execution_of(pair, requests)
+                rows = sum([requests.rows[member] for member in pair])
+                if rows > self._capacity or self._gears.fit(rows, execution.gear.extents) is None:
+                    continue
+                loss = execution.seconds - sum([alone[member].seconds for member in pair])
+                if loss < least:
+                    best, least = execution, loss
+        if best is None:
+            return plan
+        others = [own for member, own in alone.items() if member not in best.members]
+        return [best, *others]
 
     def _optimum(self, arrays: _SizeArrays, members: NDArray[np.intp]) -> list[Execution]:
         """The executions of least total time for `members`, in no particular order."""
@@ -331,6 +358,9 @@ class InOrderPartitioner:
 
     def execution_of(self, members: Sequence[int], requests: RequestSizes) -> Execution:
         return self._partitioner.execution_of(members, requests)
+
+    def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
+        return plan  # what may share an execution does already
 
 
 def greedy_runs(rows: Sequence[int], capacity: int) -> list[range]:

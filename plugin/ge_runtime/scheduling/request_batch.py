@@ -130,7 +130,11 @@ class RequestBatch:
 
     def plan(self) -> list[Execution]:
         """The executions of all requests, in the order to run them if all answers leave at once."""
-        return self._partitioner.plan(self._sizes)
+        plan = self._partitioner.plan(self._sizes)
+        # Not where somebody could be late by it: a trial may take longer than predicted.
+        if self._costs.trial_due and self._sizes.deadlines is None and 1 < len(plan) == len(self):
+            return self._partitioner.with_a_pair(plan, self._sizes)
+        return plan
 
     def earliest_answers(self, executions: Sequence[Execution]) -> list[int]:
         """The places of `executions` of the plan, which one executor is to run, in another order.
@@ -232,7 +236,8 @@ class RequestBatch:
             self._counts.add(Counts(failed_launches=1))
             raise
         counts.predicted_seconds = predicted
-        if self._costs.observe(gear.rows, gear.extents, counts.measured_seconds):
+        shared = len(members) > 1
+        if self._costs.observe(gear.rows, gear.extents, counts.measured_seconds, shared=shared):
             self._partitioner.use(self._costs.cost)
         if self._gears is not None:
             if label := self._gears.label(gear):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_runtime.batching.calibration import BELIEVED_WEIGHT
-from ge_runtime.batching.cost import BATCH, CostEvidence, CostModel, LiveCost
+from ge_runtime.batching.cost import BATCH, TRIAL, CostEvidence, CostModel, LiveCost
 
 TOKENS = (("tokens",),)
 CALIBRATED = CostModel(1e-3, 1e-5, 0.0, TOKENS)
@@ -35,7 +35,7 @@ def serve(live, cost, batches, sizes=SIZES, noise=0.0, seed=0):
     for number in range(batches * BATCH):
         rows, tokens = sizes[number % len(sizes)]
         seconds = cost.seconds(rows, {"tokens": tokens}) * math.exp(noise * rng.normal())
-        changes += live.observe(rows, {"tokens": tokens}, seconds)
+        changes += live.observe(rows, {"tokens": tokens}, seconds, shared=rows > 1)
     return changes
 
 
@@ -76,6 +76,38 @@ def test_a_slower_machine_is_followed_and_changes_no_comparison():
         )
 
 
+def executed_alone(believed, true, executions, noise=0.1):
+    """Requests of one size, two at a time, as plans of `believed` have them: trials, and when any
+    plan joined them."""
+    rng, size = np.random.default_rng(0), {"tokens": 64}
+    live, trials = calibrated(believed), 0
+    for number in range(executions):
+        if gain_of_two(live.cost, 64) > 1:
+            return trials, number
+        rows = 2 if live.trial_due else 1
+        trials += rows - 1
+        seconds = true.seconds(rows, size) * math.exp(noise * rng.normal())
+        live.observe(rows, size, seconds, shared=rows > 1)
+    return trials, None
+
+
+STEEP = CostModel(5e-5, 0.0, 0.0, TOKENS, 3e-5)
+"""By which requests lose in company, whatever their size."""
+
+
+def test_a_calibration_that_has_all_requests_executed_alone_is_tried():
+    flat = CostModel(3e-4, 1e-5, 0.0, TOKENS)
+    trials, after = executed_alone(STEEP, flat, 20 * TRIAL)
+    assert 1 <= trials <= 12
+    assert after is not None
+
+
+def test_requests_that_lose_in_company_stay_alone_but_for_trials():
+    trials, after = executed_alone(STEEP, STEEP, 50 * TRIAL)
+    assert after is None
+    assert trials == 50 * TRIAL // (TRIAL + 1)
+
+
 def test_what_batches_really_gain_is_found_out():
     true = CostModel(1e-4, 1e-5, 0.0, TOKENS, 4e-6)
     live = calibrated()
@@ -114,7 +146,7 @@ def test_the_same_executions_give_the_same_model():
 def test_whatever_executions_take_the_model_stays_one(executions):
     live = calibrated()
     for rows, tokens, seconds in executions:
-        live.observe(rows, {"tokens": tokens}, seconds)
+        live.observe(rows, {"tokens": tokens}, seconds, shared=rows > 1)
     cost = live.cost
     parts = (cost.launch_s, cost.element_s, cost.element2_s, cost.growth_s)
     assert all(0 <= part < math.inf for part in parts)

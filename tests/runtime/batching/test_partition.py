@@ -474,3 +474,18 @@ def test_execution_of_takes_any_members_together():
     assert execution == Execution((0, 1), Gear(3, {"tokens": 64}), SAME(0.192))
     beyond = partitioner(tables=tables).execution_of([2, 0], RequestSizes(*batch))
     assert beyond == Execution((0, 2), Gear(4, {"tokens": 70}), SAME(0.28))
+
+
+@given(any_batches | parted_batches)
+def test_a_pair_is_one_that_may_share_an_execution_and_loses_little(batch):
+    partitioner = BatchPartitioner(batch.gears, batch.cost, batch.capacity, batch.equal)
+    requests = RequestSizes(batch.rows, batch.sizes)
+    alone = [partitioner.execution_of([member], requests) for member in range(batch.n)]
+    plan = partitioner.with_a_pair(alone, requests)
+    assert sorted(member for own in plan for member in own.members) == list(range(batch.n))
+    pairs = [own for own in plan if len(own.members) > 1]
+    possible = [pair for pair in combinations(range(batch.n), 2) if batch.held(pair)]
+    assert len(pairs) <= 1
+    assert not pairs or pairs[0].members in possible
+    if len(batch.sizes) <= 1 and len(set(batch.rows)) == 1 and possible and not batch.gears.fixed:
+        assert pairs

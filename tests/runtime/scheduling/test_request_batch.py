@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from ge_runtime.batching.admission import Block
-from ge_runtime.batching.cost import CostModel, LiveCost
+from ge_runtime.batching.cost import TRIAL, CostEvidence, CostModel, LiveCost
 from ge_runtime.batching.gears import Gears
 from ge_runtime.batching.partition import BatchPartitioner
 from ge_runtime.counts import Counts, SharedCounts
@@ -23,6 +23,8 @@ from ge_runtime.scheduling.request_batch import ANONYMOUS_CALLER, Caller, Reques
 from ge_runtime.testing.clock import ManualClock
 
 COST = CostModel(1.0, 1e-6, 0.0, (("tokens",),))
+STEEP = CostModel(1e-5, 0.0, 0.0, (("tokens",),), 1.0)
+"""By which requests lose in company."""
 FREE = Gears(["tokens"], {"tokens": 256}, 16, {})
 
 
@@ -80,6 +82,7 @@ def execute(clock):
         workspace=None,
         capacity=16,
         costs=None,
+        cost=COST,
         told=None,
     ):
         shared = SharedCounts()
@@ -88,8 +91,8 @@ def execute(clock):
             [Block(1, own, {}, {}, needs=own) for own in sizes],
             callers or [ANONYMOUS_CALLER] * len(tokens),
             gears=gears,
-            partitioner=BatchPartitioner(gears or FREE, COST, capacity),
-            costs=costs or LiveCost(COST),
+            partitioner=BatchPartitioner(gears or FREE, cost, capacity),
+            costs=costs or LiveCost(cost),
             workspace=workspace,
             counts=shared,
             clock=clock,
@@ -135,12 +138,32 @@ def test_costs_learn_what_executions_take(execute):
     seen = []
 
     class Learning(LiveCost):
-        def observe(self, rows, extents, seconds):
-            seen.append((rows, dict(extents), seconds))
+        def observe(self, rows, extents, seconds, *, shared):
+            seen.append((rows, dict(extents), seconds, shared))
             return False
 
     execute([3, 1], Executor(), costs=Learning(COST))
-    assert seen == [(2, {"tokens": 3}, 0.25)]
+    assert seen == [(2, {"tokens": 3}, 0.25, True)]
+    execute([4], Executor(), costs=Learning(COST))
+    assert seen[1:] == [(1, {"tokens": 4}, 0.25, False)]
+
+
+def test_a_trial_joins_two_requests_once_all_were_executed_alone_for_long(execute):
+    costs, executor = LiveCost(STEEP, CostEvidence()), Executor()
+    for _ in range(TRIAL // 4):
+        execute([2, 8, 9, 2], executor, costs=costs, cost=STEEP)
+    assert {gear.rows for gear in executor.gears} == {1}
+    execute([2, 8, 9, 2], executor, costs=costs, cost=STEEP)
+    assert [gear.rows for gear in executor.gears[TRIAL:]] == [2, 1, 1]
+    execute([2, 8, 9, 2], executor, costs=costs, cost=STEEP)
+    assert [gear.rows for gear in executor.gears[TRIAL + 3 :]] == [1, 1, 1, 1]
+
+
+def test_no_trial_makes_a_request_late(execute):
+    costs, executor = LiveCost(STEEP, CostEvidence()), Executor()
+    for _ in range(TRIAL + 1):
+        execute([2, 2], executor, costs=costs, cost=STEEP, callers=[Caller(deadline=1e9)] * 2)
+    assert {gear.rows for gear in executor.gears} == {1}
 
 
 def test_it_is_told_who_is_answered_as_soon_as_an_execution_has_ended(execute):
