@@ -32,8 +32,17 @@ from ge_runtime import Runtime
 
 MIB = 2**20
 REPOSITORY = ROOT / "model_repository"
-MODELS = ["text_encoder", "text_pipeline_fused", "ge_classifier"]
-"""With a graph, and larger than what allocators keep: text_classifier has 9 KiB of weights."""
+MODELS = {
+    "text_encoder": (),
+    "text_pipeline_fused": ("label",),
+    "ge_classifier": (),
+    "ocr_detection": (),
+    "ocr_recognition": ("text", "score"),
+    "ocr_angle": (),
+    "voice_activity": (),
+}
+"""With a graph, and larger than what allocators keep: text_classifier has 9 KiB of weights. With the
+outputs that their model.py makes."""
 COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0"}
 
 
@@ -57,9 +66,9 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--tokens", type=int, default=512, help="the longest text (512)")
-    parser.add_argument("--rows", type=int, default=64, help="the most rows (64)")
-    parser.add_argument("--side", type=int, default=256, help="the largest image (256)")
+    parser.add_argument("--tokens", type=int, help="the longest text (of each model, its own)")
+    parser.add_argument("--rows", type=int, help="the largest batch (its own)")
+    parser.add_argument("--side", type=int, help="the largest side of images (its own)")
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4], help="of encoders")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -170,10 +179,11 @@ def opened(folder: str, limits: Mapping[str, int], parameters: Mapping[str, str]
     config = read_config(Path(folder))
     values = {"limit.tokens": limits["tokens"], "limit.height": limits["side"],
               "limit.width": limits["side"], "rows": limits["rows"]}  # fmt: skip
-    changed = {key: str(value) for key, value in values.items() if key in config.parameters}
-    if config.max_batch_size:
+    given = {key: str(value) for key, value in values.items() if value is not None}
+    changed = {key: text for key, text in given.items() if key in config.parameters}
+    if config.max_batch_size and limits["rows"] is not None:
         config.max_batch_size = limits["rows"]
-    derived = [output.name for output in config.output if output.data_type == 13]  # strings
+    derived = MODELS.get(Path(folder).name, ())
     return open_runtime(
         Path(folder) / "1", config, {**COST, **changed, **parameters}, derived=derived
     )
