@@ -41,8 +41,10 @@ MODELS = {
     "ocr_angle": (),
     "voice_activity": (),
 }
-"""With a graph, and larger than what allocators keep: text_classifier has 9 KiB of weights. With the
-outputs that their model.py makes."""
+"""Models with a graph, and the outputs that their model.py makes.
+
+Larger than what allocators keep: text_classifier has 9 KiB of weights.
+"""
 COST = {"cost": "launch_us=100, element_ns=100, element2_ns=0"}
 
 
