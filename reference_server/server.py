@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from reference_server.core import forks
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.core.ports import Clock, SystemClock
 from reference_server.frontends.grpc import methods as grpc_methods
@@ -95,6 +96,7 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
+            forks.default_in_forks(number)
         loaded = await asyncio.to_thread(self.load, loop)
         listeners: dict[str, Listener] = {}
         try:
@@ -111,6 +113,7 @@ class Server:
                 listeners["HTTP service"] = self._http_listener(self._options.http, loop)
             for listener in listeners.values():
                 await listener.open()
+            self._keep_ports_from_forks()
             if self._options.control_mode is ControlMode.POLL:
                 self._watch.start()
             await self._stopping.wait()
@@ -119,6 +122,12 @@ class Server:
                 await self._shut_down(listeners)
             raise
         await self._shut_down(listeners)
+
+    def _keep_ports_from_forks(self) -> None:
+        options = self._options
+        for given in (options.metrics, options.grpc, options.http):
+            if given is not None:
+                forks.listens(given.port)
 
     def load(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Load what is wanted at the start; False if a model failed. Blocks.

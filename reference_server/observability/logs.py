@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from reference_server.core import forks
 from reference_server.options import LogOptions
 
 ROOT = "reference_server"
@@ -75,6 +76,8 @@ def configure(options: LogOptions) -> None:
         handler = logging.FileHandler(Path(options.file), encoding="utf-8")
     else:
         handler = logging.StreamHandler(sys.stderr)
+    # What a model's child prints goes the same way: it must not find a line half written.
+    forks.hold_for_forks(handler.acquire, handler.release)
     logger = logging.getLogger(ROOT)
     logger.handlers[:] = [handler]
     logger.propagate = False

@@ -32,6 +32,7 @@ from reference_server.backends.process_host.proxies import (
     RpcClient,
 )
 from reference_server.backends.python_host import inline
+from reference_server.core import forks
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.ports import SystemClock
 from reference_server.core.request import InferRequest
@@ -51,8 +52,10 @@ def main(parent: int, end: int, incoming: int, outgoing: int) -> None:
     _end_with(parent)
     _leave_signals_to_the_server()
     _set_up_output()
+    channel = MessageChannel(socket.socket(fileno=end))
+    channel.keep_from_forks()
     connection = Connection(
-        MessageChannel(socket.socket(fileno=end)),
+        channel,
         OutgoingMemory(outgoing),
         IncomingMemory(incoming),
     )
@@ -86,6 +89,7 @@ def _leave_signals_to_the_server() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, do_nothing)
+        forks.default_in_forks(number)  # or `Process.terminate` would end no child of the model
 
 
 def _set_up_output() -> None:
@@ -101,6 +105,9 @@ def _log_to(connection: Connection) -> None:
     logger.handlers[:] = [_ConnectionHandler(connection)]
     logger.propagate = False
     logger.setLevel(logging.DEBUG)  # what is shown is decided where it is shown
+    # A process that the model forks has no connection: what it logs is printed.
+    printed = logging.StreamHandler()
+    forks.call_in_forks(lambda: logger.handlers.__setitem__(slice(None), [printed]))
 
 
 class _ConnectionHandler(logging.Handler):

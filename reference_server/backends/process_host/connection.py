@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from reference_server.backends.process_host.memory import IncomingMemory, OutgoingMemory
+from reference_server.core import forks
 from reference_server.core.errors import internal
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,11 @@ class MessageChannel:
             if not chunk:
                 return None
             received += chunk
+
+    def keep_from_forks(self) -> None:
+        """Leave this end to this process: its copies have none."""
+        forks.close_in_forks(self._socket.fileno())
+        forks.hold_for_forks(self._lock.acquire, self._lock.release)
 
     def shut(self) -> None:
         """Let both sides find the peer gone."""

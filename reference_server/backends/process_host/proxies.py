@@ -9,7 +9,8 @@ from typing import Any
 
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler
-from reference_server.core.errors import Code, ServerError
+from reference_server.core import forks
+from reference_server.core.errors import Code, ServerError, unavailable
 from reference_server.core.request import Cancellation, InferRequest
 from reference_server.core.response import InferResponse
 from reference_server.core.telemetry import MetricKind
@@ -25,11 +26,14 @@ class RpcClient:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._numbers = itertools.count()
+        self._generation = forks.generation
         self._waiting: dict[int, queue.SimpleQueue[ServerError | tuple[Any]]] = {}
         self.handlers: Mapping[str, Handler] = {"result": self._result, "refused": self._refused}
 
     def call(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - JSON's values
         """What `method` of the server's side returns. Blocks; raises ServerError."""
+        if self._generation != forks.generation:  # nobody receives here
+            raise unavailable(forks.NO_SERVER)
         number = next(self._numbers)
         answer = self._waiting[number] = queue.SimpleQueue()
         self.connection.send("call", number, method, *arguments)

@@ -30,6 +30,7 @@ from reference_server.backends.python_host.coroutines import CoroutineRunner
 from reference_server.backends.python_host.model_code import describe, load
 from reference_server.backends.python_host.modules import ModelModules
 from reference_server.backends.python_host.outcome import ResponseSenders
+from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Metrics, ModelCalls
@@ -64,6 +65,7 @@ class InlineInstance:
         self._metrics: InstanceMetrics  # one for each time that the instance is open
         self._modules: ModelModules | None = None
         self._model: Any = None
+        self._generation = 0
         self._coroutines = CoroutineRunner(spec.name)
         self._senders = ResponseSenders(
             spec.name,
@@ -98,6 +100,7 @@ class InlineInstance:
         )
         self._metrics = InstanceMetrics(self._registry, spec.name)
         self._server.thread = threading.get_ident()
+        self._generation = forks.generation
         # Each of these knows its instance, on whatever thread the model calls it.
         own_names = {
             "InferenceRequest": self._request_class,
@@ -110,7 +113,10 @@ class InlineInstance:
             model = module.TritonPythonModel()
             if hasattr(model, "initialize"):  # optional, as `finalize` is
                 model.initialize(spec.arguments())
+            self._end_fork()
         except BaseException as error:  # a model's `sys.exit()` must not end the server's thread
+            self._end_fork(error)
+            self._tell_children(modules)
             # Before the modules, whose families go with them: what they counted stays shown.
             self._metrics.keeps = True
             modules.close()
@@ -182,8 +188,11 @@ class InlineInstance:
         try:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
+            self._end_fork()
         except BaseException as error:
+            self._end_fork(error)
             log.info("%s", describe(error))
+        self._tell_children(self._modules)
         self._metrics.keeps = True
         self._modules.close()
         self._modules = self._model = None
@@ -197,14 +206,34 @@ class InlineInstance:
                 # A list is the usual case, and asking an abstract class is slow.
                 if not isinstance(returned, list) and isinstance(returned, Coroutine):
                     returned = self._run_coroutine(returned, received)
+                self._end_fork()
                 return returned
         except BaseException as error:
+            self._end_fork(error)
             raise self._senders.failure(describe(error)) from error
         finally:
             self._server.received = ()
         raise self._senders.failure(
             f"Python model {self._spec.model_file} does not implement `execute` method."
         )
+
+    def _end_fork(self, error: BaseException | None = None) -> None:
+        """End a copy of this process in which the model's code has come to its end, by `error`.
+
+        It would go on as a second server. To be called whenever the model's code is left.
+        """
+        if self._generation != forks.generation:
+            forks.end_fork(error)
+
+    def _tell_children(self, modules: ModelModules) -> None:
+        """Warn of processes that the model has forked and not ended."""
+        if left := forks.children_of(modules.number):
+            log.warning(
+                "'%s' is closed, and processes that it has forked go on: %s. A model ends its "
+                "processes in `finalize`.",
+                self.name,
+                ", ".join(map(str, left)),
+            )
 
     def _run_coroutine(
         self, coroutine: Coroutine[object, object, object], received: list[InferenceRequest]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import itertools
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,6 +54,9 @@ _LOADERS = (
     (SourcelessFileLoader, BYTECODE_SUFFIXES),
 )
 
+#: Tell the tables of a process apart, those that are gone included.
+_numbers = itertools.count()
+
 
 class ModelModules:
     """What the files of one version of a model, or of a Python-based backend, import.
@@ -69,6 +73,7 @@ class ModelModules:
         provided: Mapping[str, ModuleType],
         model_directory: Path | None = None,
     ) -> None:
+        self.number = next(_numbers)
         model_directory = model_directory or directory.parent
         self._directories = tuple(dict.fromkeys((str(directory), str(model_directory))))
         self._model_directory = model_directory.resolve()

@@ -19,6 +19,8 @@ from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, Protocol
 
+from reference_server.core import forks
+
 #: The key in an instance's builtins under which their owner stands.
 OWNER = "__model_modules__"
 UTILS = "triton_python_backend_utils"
@@ -26,6 +28,8 @@ UTILS = "triton_python_backend_utils"
 
 class Owner(Protocol):
     """The modules of one instance."""
+
+    number: int
 
     def has(self, name: str) -> bool:
         """Whether the instance has a module of that name, imported or not."""
@@ -89,6 +93,11 @@ def _meant(shared: SharedName, *, imports: bool = True) -> ModuleType | None:
     return owner.find(name) if imports else owner.loaded(name)
 
 
+def _number_of_asking() -> int | None:
+    owner = asking()
+    return None if owner is None else owner.number
+
+
 class Finder(MetaPathFinder, Loader):
     """Keeps the SharedNames, and finds modules that are imported by name on an instance's behalf.
 
@@ -101,6 +110,8 @@ class Finder(MetaPathFinder, Loader):
         self._lock = threading.Lock()
         self._holders: Counter[str] = Counter()
         sys.meta_path.append(self)
+        forks.hold_for_forks(self._lock.acquire, self._lock.release)
+        forks.tell_apart(_number_of_asking)
 
     def hold(self, name: str) -> bool:
         """Let `sys.modules[name]` be a SharedName until each `hold` has had its `release`.

@@ -30,6 +30,7 @@ ON_BOTH_HOSTS = (
     "test_inline_life",
     "test_imports",
     "test_dlpack",
+    "test_forks",
     "test_bls",
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 from reference_server.backends.python_host.api.native import (
@@ -15,6 +15,7 @@ from reference_server.backends.python_host.api.native import (
     given,
     incompatible_function,
 )
+from reference_server.core import forks
 from reference_server.core.errors import ServerError, invalid_arg, unavailable
 from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import ModelCalls
@@ -75,6 +76,7 @@ class ServerAccess:
     thread: int = 0
     loop_thread: Callable[[], int | None] = lambda: None
     received: Sequence[Received] = ()
+    generation: int = field(default_factory=lambda: forks.generation)
 
     def failure(self, action: str, error: ServerError) -> TritonModelException:
         """What the model is told of an error that the server found in `action`."""
@@ -84,6 +86,12 @@ class ServerAccess:
         """Raise TritonModelException outside `execute`."""
         if not self.serves:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
+        self.check_process()
+
+    def check_process(self) -> None:
+        """Raise TritonModelException in a forked copy: there it would wait for ever."""
+        if self.generation != forks.generation:
+            raise TritonModelException(forks.NO_SERVER)
 
     def halted(self) -> Sequence[InferRequest] | None:
         """The requests that stand still while the calling thread waits; None if others can go on.
@@ -131,6 +139,7 @@ def load_model(
             raise TypeError(
                 f"Object of type '{type(content).__name__}' is not an instance of 'bytes'"
             )
+    server.check_process()
     try:
         server.calls.load(as_text(model_name), as_text(config) or None, files or {})
     except ServerError as error:
@@ -145,6 +154,7 @@ def unload_model(server: ServerAccess, model_name: str | bytes, *, unload_depend
             "(model_name: str, unload_dependents: bool = False) -> None",
             *given((model_name, unload_dependents), (False,)),
         )
+    server.check_process()
     try:
         server.calls.unload(as_text(model_name), unload_dependents=bool(unload_dependents))
     except ServerError as error:

@@ -1,0 +1,157 @@
+"""Models fork: through multiprocessing, or by themselves. The same on both hosts."""
+
+import os
+import signal
+
+import pytest
+from server.backends.kit import instance, model_file, said
+
+from reference_server.core.errors import ServerError
+
+#: What a child says to its parent.
+ASKING = (
+    "import multiprocessing",
+    "fork = multiprocessing.get_context('fork')",
+    "def saying(end, say):",
+    "    try: end.send(say())",
+    "    except BaseException as error: end.send(f'{type(error).__name__}: {error}')",
+    "def ask(say):",
+    "    end, childs = fork.Pipe()",
+    "    child = fork.Process(target=saying, args=(childs, say))",
+    "    child.start()",
+    "    answer = end.recv()",
+    "    child.join()",
+    "    return str(answer)",
+)
+
+
+def test_a_pool_is_made_in_initialize_and_ended_in_finalize(open_model):
+    source = """
+        import multiprocessing
+        import numpy as np
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.pool = multiprocessing.get_context("fork").Pool(1)
+                self.first = self.pool.map(abs, [-1])
+
+            def execute(self, requests):
+                told = f"{self.first} {self.pool.apply(abs, (-2,))}"
+                text = pb_utils.Tensor("TEXT", np.array([told], dtype=object))
+                return [pb_utils.InferenceResponse([text]) for _ in requests]
+
+            def finalize(self):
+                self.pool.terminate()
+                self.pool.join()
+    """
+    assert said(open_model(source)) == "[1] 2"
+
+
+def test_a_child_is_ended_by_terminate(tells):
+    lines = (
+        "import multiprocessing, time",
+        "def tell():",
+        "    child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))",
+        "    child.start()",
+        "    child.terminate()",
+        "    child.join()",
+        "    return str(child.exitcode)",
+    )
+    assert tells(*lines) == "-15"
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("return None", 0), ("sys.exit(7)", 7), ("raise ValueError", 1)]
+)
+def test_a_child_that_comes_back_from_execute_ends_there(tells, end, code):
+    lines = (
+        "import os",
+        "def tell():",
+        "    child = os.fork()",
+        f"    if child == 0: {end}",
+        "    return str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
+    )
+    assert tells(*lines) == str(code)
+
+
+def test_a_child_cannot_call_the_server_and_is_told_so(tells):
+    lines = (
+        *ASKING,
+        "def call():",
+        "    pb_utils.load_model('other')",
+        "def tell(): return ask(call)",
+    )
+    assert tells(*lines) == (
+        "TritonModelException: A process that a model has forked cannot call the server: only the "
+        "model's own process can."
+    )
+
+
+def test_a_child_has_tensors_and_a_logger(tells):
+    lines = (
+        *ASKING,
+        "def call():",
+        "    pb_utils.Logger.log_info('hello')",
+        "    return float(pb_utils.Tensor('X', np.ones(3)).as_numpy().sum())",
+        "def tell(): return ask(call)",
+    )
+    assert tells(*lines) == "3.0"
+
+
+STAYS = """
+    import os, signal
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            ours, childs = os.pipe()
+            self.child = os.fork()
+            if self.child == 0:
+                os.write(childs, b"!")
+                signal.pause()
+            os.read(ours, 1)
+            {end}
+
+        def execute(self, requests):
+            text = pb_utils.Tensor("TEXT", np.array([str(self.child)], dtype=object))
+            return [pb_utils.InferenceResponse([text]) for _ in requests]
+
+        def finalize(self):
+            {finalize}
+"""
+END = "os.kill(self.child, signal.SIGKILL); os.waitpid(self.child, 0)"
+
+
+def test_a_child_that_outlives_its_model_is_told_in_the_log(tmp_path, caplog):
+    opened = instance(model_file(tmp_path, STAYS.format(end="pass", finalize="pass")))
+    opened.open()
+    child = int(said(opened))
+    opened.close()
+    (line,) = [r.getMessage() for r in caplog.records if "forked" in r.getMessage()]
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert line == (
+        f"'m_0_0' is closed, and processes that it has forked go on: {child}. A model ends its "
+        "processes in `finalize`."
+    )
+
+
+def test_nothing_is_told_of_a_child_that_has_ended(tmp_path, caplog):
+    opened = instance(model_file(tmp_path, STAYS.format(end="pass", finalize=END)))
+    opened.open()
+    opened.close()
+    assert "forked" not in caplog.text
+
+
+def test_a_child_of_a_model_that_did_not_start_is_told_in_the_log(tmp_path, caplog):
+    end = "os.environ['CHILD'] = str(self.child); raise ValueError"
+    source = STAYS.format(end=end, finalize="pass")
+    opened = instance(model_file(tmp_path, source))
+    with pytest.raises(ServerError):
+        opened.open()
+    child = os.environ.pop("CHILD")
+    os.kill(int(child), signal.SIGKILL)
+    os.waitpid(int(child), 0)
+    assert f"processes that it has forked go on: {child}." in caplog.text
