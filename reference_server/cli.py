@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 try:
     from uvloop import run as _run
@@ -185,13 +186,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed("creating server: Invalid argument - --model-repository must be specified")
     try:
         # The log has the stream itself: it tells its own names.
-        with printing.named_output():
+        with printing.named_output(), _no_arguments():
             _run(_serve(options))
     except ServerError as error:
         return _failed(f"creating server: {error.code.value} - {error.message}")
     except ExitTimeout:  # the log has told
         return 1
     return 0
+
+
+@contextlib.contextmanager
+def _no_arguments() -> Iterator[None]:
+    """Hide the arguments from models: what parses `sys.argv` finds none in Triton either."""
+    before = sys.argv
+    sys.argv = [""]
+    try:
+        yield
+    finally:
+        sys.argv = before
 
 
 async def _serve(options: ServerOptions) -> None:

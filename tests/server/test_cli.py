@@ -1,6 +1,7 @@
 """The command line: what it accepts, what it says, and how it exits."""
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -456,3 +457,21 @@ def test_what_a_model_prints_has_its_name_in_front(capsys, tmp_path):
     ]
     assert "] [m" not in shown.err
     assert "\n[m" not in shown.err
+
+
+PARSING = """
+    import argparse, os, signal, sys
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            print(argparse.ArgumentParser().parse_args(), sys.argv)
+            os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_model_that_parses_arguments_finds_none(capsys, tmp_path):
+    write_model(tmp_path, "m", VECTOR, PARSING)
+    before = sys.argv
+    cli.main([*WITHOUT_PORTS, f"--model-repository={tmp_path}"])
+    assert capsys.readouterr().out == "[m_0] Namespace() ['']\n"
+    assert sys.argv is before

@@ -1,4 +1,4 @@
-"""The event loop on which one instance's coroutines run."""
+"""The event loops of one instance: that of its coroutines, and that of its thread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,29 @@ from collections.abc import Callable, Coroutine
 from concurrent import futures
 
 from reference_server.observability import printing
+
+
+class ThreadLoop:
+    """What `asyncio.get_event_loop()` gives a model that asks in `initialize` or `execute`.
+
+    Nothing runs on it but what the model runs. In Triton the model's thread is the main one, which
+    has a loop when it asks; an instance's thread has one from `begin` to `end`, both called there.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin(self) -> None:
+        """Give the calling thread a loop."""
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+
+    def end(self) -> None:
+        """Take it away; what the model still runs on it, on a thread of its own, goes on."""
+        loop, self._loop = self._loop, None
+        asyncio.set_event_loop(None)
+        if loop is not None and not loop.is_running():
+            loop.close()
 
 
 class CoroutineRunner:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from reference_server.backends.python_host.api.server_access import (
     ServerAccess,
     bound_functions,
 )
-from reference_server.backends.python_host.coroutines import CoroutineRunner
+from reference_server.backends.python_host.coroutines import CoroutineRunner, ThreadLoop
 from reference_server.backends.python_host.model_code import describe, load
 from reference_server.backends.python_host.modules import ModelModules
 from reference_server.backends.python_host.outcome import ResponseSenders
@@ -67,6 +67,7 @@ class InlineInstance:
         self._model: Any = None
         self._generation = 0
         self._coroutines = CoroutineRunner(spec.name)
+        self._loop = ThreadLoop()
         self._senders = ResponseSenders(
             spec.name,
             spec.model_name,
@@ -108,6 +109,15 @@ class InlineInstance:
             **bound_functions(self._server),
             "get_model_dir": lambda: str(spec.version_directory),
         }
+        self._loop.begin()
+        try:
+            self._open(own_names)
+        except BaseException:
+            self._loop.end()
+            raise
+
+    def _open(self, own_names: Mapping[str, object]) -> None:
+        spec = self._spec
         modules, module = load(spec.model_file, own_names)
         try:
             model = module.TritonPythonModel()
@@ -196,6 +206,7 @@ class InlineInstance:
         self._metrics.keeps = True
         self._modules.close()
         self._modules = self._model = None
+        self._loop.end()
 
     def _run(self, received: list[InferenceRequest]) -> object:
         self._server.received = received
@@ -262,6 +273,15 @@ def auto_complete(model_file: Path, model_name: str, config: dict[str, Any]) -> 
     Blocks for as long as the model does. Raises ServerError with the model's exception, or if the
     function returns something else than a ModelConfig.
     """
+    loop = ThreadLoop()
+    loop.begin()
+    try:
+        return _auto_complete(model_file, model_name, config)
+    finally:
+        loop.end()
+
+
+def _auto_complete(model_file: Path, model_name: str, config: dict[str, Any]) -> dict[str, Any]:
     modules, module = load(model_file)
     try:
         model = module.TritonPythonModel

@@ -1,5 +1,8 @@
 """auto_complete_config: who may complete a configuration, and what becomes of it."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from server.backends.kit import instance, model_file
 
@@ -34,6 +37,22 @@ def test_all_forms_of_the_function_are_called(tmp_path, decorator, parameters):
 
 def test_a_model_without_the_function_leaves_the_configuration(tmp_path):
     assert completed(tmp_path, "class TritonPythonModel: pass") == CONFIG
+
+
+def test_the_function_has_an_event_loop_that_ends_with_it(tmp_path):
+    source = """
+        import asyncio
+
+        class TritonPythonModel:
+            @staticmethod
+            def auto_complete_config(config):
+                asyncio.get_event_loop().run_until_complete(asyncio.sleep(0))
+                return config
+    """
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(completed, tmp_path, source).result() == CONFIG
+        with pytest.raises(RuntimeError, match="no current event loop"):
+            thread.submit(asyncio.get_event_loop).result()
 
 
 def test_an_own_model_config_may_be_returned(tmp_path):

@@ -8,6 +8,8 @@ from server.backends.kit import (
     answer,
     executing,
     execution_error,
+    instance,
+    model_file,
     request,
     said,
 )
@@ -72,3 +74,60 @@ def test_a_model_may_run_a_loop_itself(open_model):
         )
     )
     assert answer(opened, request()).error is None
+
+
+LOOPING = """
+    import asyncio
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    LOOP = asyncio.get_event_loop()
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.loop = asyncio.get_event_loop()
+            self.first = self.loop.run_until_complete(asyncio.sleep(0, "first"))
+
+        def execute(self, requests):
+            second = asyncio.get_event_loop().run_until_complete(asyncio.sleep(0, "second"))
+            same = LOOP is self.loop is asyncio.get_event_loop()
+            text = pb_utils.Tensor("TEXT", np.array([f"{self.first} {second} {same}"], object))
+            return [pb_utils.InferenceResponse([text]) for _ in requests]
+
+        def finalize(self):
+            assert not asyncio.get_event_loop().is_closed()
+"""
+
+
+def test_a_models_thread_has_an_event_loop_from_its_import_on(open_model):
+    assert said(open_model(LOOPING)) == "first second True"
+
+
+def test_the_loop_of_a_models_thread_ends_with_the_instance(tmp_path, caplog):
+    opened = instance(model_file(tmp_path, LOOPING))
+    opened.open()
+    loop = opened._model.loop
+    opened.close()
+    assert loop.is_closed()
+    assert "Error" not in caplog.text
+
+
+def test_a_loop_that_the_model_runs_on_a_thread_goes_on(tmp_path):
+    source = """
+        import asyncio, threading
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.loop = asyncio.get_event_loop()
+                self.thread = threading.Thread(target=self.loop.run_forever)
+                self.thread.start()
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop).result()
+    """
+    opened = instance(model_file(tmp_path, source))
+    opened.open()
+    model = opened._model
+    opened.close()
+    assert model.loop.is_running()
+    model.loop.call_soon_threadsafe(model.loop.stop)
+    model.thread.join()
+    model.loop.close()
