@@ -10,6 +10,8 @@ the mean request. It is measured twice:
 2. One server has model_repository/text_encoder twice, with `early_answers: true` and `false`, and
    the same cost of executions. Both get the same rows in the same order, in turns. The wait is
    here what the models' own metrics say, against all answers at the end of the same batches.
+   First by clients that wait for their answer (which ask again the sooner they have it), then by
+   requests that arrive by themselves, at a share of what the server answered before.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from google.protobuf import text_format
 
 from benchmarks import traces
@@ -70,7 +73,19 @@ def main() -> None:
                     requests = [as_sent(model_of(way), row, 0) for row in rows]
                     runs[way].append(measure(server, model_of(way), requests, options))
             results[trace] = runs
-            print_results(trace, runs, options)
+            told = f"{options.clients} clients"
+            print_results(f"{trace}: {told}", runs, options)
+            whole = statistics.median(turn["requests_per_second"] for turn in runs["all at once"])
+            rate = whole * options.load
+            runs = {way: [] for way in WAYS}
+            for turn in range(options.rounds):
+                for way in list(WAYS) if turn % 2 == 0 else reversed(WAYS):
+                    requests = [as_sent(model_of(way), row, 0) for row in rows]
+                    own = arrivals(rate, options.seed + turn)
+                    runs[way].append(measure(server, model_of(way), requests, options, own))
+            results[f"{trace}, arriving"] = runs
+            told = f"{rate:.0f} requests arrive a second, {options.load:g} of that"
+            print_results(f"{trace}: {told}", runs, options)
     if options.json:
         options.json.write_text(json.dumps({"windows": waits, "server": results}, indent=2) + "\n")
 
@@ -90,6 +105,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=6, help="measured, of each turn (6)")
     parser.add_argument("--warm-up", type=float, default=1, help="seconds before each (1)")
     parser.add_argument("--rounds", type=int, default=5, help="turns; the median counts (5)")
+    parser.add_argument(
+        "--load",
+        type=float,
+        default=0.8,
+        help="of what is answered with clients, so much arrives by itself (0.8)",
+    )
     parser.add_argument("--seed", type=int, default=11, help="of lengths and contents (11)")
     parser.add_argument(
         "--cost",
@@ -186,9 +207,23 @@ def repository(cost: str) -> Iterator[Path]:
         yield Path(directory)
 
 
-def measure(server: Server, model: str, requests: list[Sent], options: argparse.Namespace) -> dict:
+def arrivals(rate: float, seed: int) -> Iterator[float]:
+    """Moments of a Poisson process, from now on."""
+    rng, moment = np.random.default_rng(seed), time.perf_counter()
+    while True:
+        moment += rng.exponential(1 / rate)
+        yield moment
+
+
+def measure(
+    server: Server,
+    model: str,
+    requests: list[Sent],
+    options: argparse.Namespace,
+    own: Iterator[float] | None = None,
+) -> dict:
     counted = counts_of(server, model)
-    load, before, after, seconds = asyncio.run(run_load(server.http, model, requests, options))
+    load, before, after, seconds = asyncio.run(run_load(server.http, model, requests, options, own))
     moved = {name: value - counted[name] for name, value in counts_of(server, model).items()}
     answers = after["inference_count"] - before["inference_count"]
     whole = moved["answer_seconds"] + moved["early_seconds"]
@@ -218,11 +253,8 @@ def counts_of(server: Server, model: str) -> dict[str, float]:
     return found
 
 
-def print_results(trace: str, runs: dict[str, list[dict]], options: argparse.Namespace) -> None:
-    print(
-        f"\n=== {trace}: {options.clients} clients, {options.seconds:g} s a turn, "
-        f"medians of {options.rounds} turns"
-    )
+def print_results(title: str, runs: dict[str, list[dict]], options: argparse.Namespace) -> None:
+    print(f"\n=== {title}, {options.seconds:g} s a turn, medians of {options.rounds} turns")
     medians = {
         way: {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
         for way, turns in runs.items()
@@ -230,7 +262,7 @@ def print_results(trace: str, runs: dict[str, list[dict]], options: argparse.Nam
     base = medians["all at once"]
     headings = ["way", "requests/s", "lowest", "highest", "of all at once", "mean batch"]
     print_table(
-        [*headings, "wait in window", "mean ms", "p50 ms", "p99 ms"],
+        [*headings, "wait in window", "mean ms", "p50 ms", "of it", "p99 ms"],
         [
             [
                 way,
@@ -242,6 +274,7 @@ def print_results(trace: str, runs: dict[str, list[dict]], options: argparse.Nam
                 f"{row['wait_in_window']:.3f}x",
                 f"{row['mean_ms']:.0f}",
                 f"{row['p50_ms']:.0f}",
+                f"{row['p50_ms'] / base['p50_ms']:.2f}x",
                 f"{row['p99_ms']:.0f}",
             ]
             for way, row in medians.items()

@@ -45,6 +45,7 @@ from tools import oracle
 PLAIN = ROOT / "benchmarks" / "ragged_repository" / "plain_encoder"
 RAGGED = ROOT / "model_repository" / "text_encoder"
 ROWS_SENT = 2000  # then from the first one again
+OPEN_CLIENTS = 400  # where requests arrive by themselves: as many may wait at once
 
 
 @dataclass(frozen=True)
@@ -185,11 +186,19 @@ def measure(server: Server, model: str, requests: list[Sent], options: argparse.
 
 
 async def run_load(
-    address: str, model: str, requests: list[Sent], options: argparse.Namespace
+    address: str,
+    model: str,
+    requests: list[Sent],
+    options: argparse.Namespace,
+    arrivals: Iterator[float] | None = None,
 ) -> tuple[Load, dict, dict, float]:
-    """Load the server; returns what the clients saw, and the statistics around that time."""
+    """Load the server; returns what the clients saw, and the statistics around that time.
+
+    arrivals: see `client`; there are as many clients then as could ever wait at once.
+    """
     load, sent = Load(), itertools.cycle(requests)
-    clients = [asyncio.create_task(client(address, sent, load)) for _ in range(options.clients)]
+    count = options.clients if arrivals is None else OPEN_CLIENTS
+    clients = [asyncio.create_task(client(address, sent, load, arrivals)) for _ in range(count)]
     try:
         await over(clients, options.warm_up)
         before = await asyncio.to_thread(statistics_of, address, model)
@@ -214,12 +223,19 @@ async def over(clients: list[asyncio.Task], seconds: float) -> None:
         task.result()
 
 
-async def client(address: str, requests: Iterator[Sent], load: Load) -> None:
-    """One connection: a request, its answer, the next request, until cancelled."""
+async def client(
+    address: str, requests: Iterator[Sent], load: Load, arrivals: Iterator[float] | None = None
+) -> None:
+    """One connection: a request, its answer, the next request, until cancelled.
+
+    arrivals: the moments at which requests arrive, of all clients together, on the clock of
+    `time.perf_counter`. A request waits from then on, whether a client is free or not.
+    """
     reader, writer = await asyncio.open_connection(*address.split(":"))
     try:
         for request in requests:
-            started = time.perf_counter()
+            started = time.perf_counter() if arrivals is None else next(arrivals)
+            await asyncio.sleep(started - time.perf_counter())
             writer.write(request.content)
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             length = head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]
