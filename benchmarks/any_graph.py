@@ -2,6 +2,7 @@
 
     python -m benchmarks.any_graph                                  half an hour
     python -m benchmarks.any_graph --models recogniser --servers reference --turns 1
+    python -m benchmarks.any_graph --plot any_graph.png --json any_graph.json
 
 Four ways to serve the same graph, which take turns:
 
@@ -11,6 +12,7 @@ Four ways to serve the same graph, which take turns:
 4. ge_runtime: the model of model_repository as it is.
 
 Detector and recogniser have no mask: 2 and 3 give wrong answers there, and stand for cost alone.
+The padding is what the models themselves count, from the metrics page.
 Clients are closed loops in one process on the same machine; all ways get the same requests.
 """
 
@@ -24,6 +26,7 @@ import shutil
 import statistics
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,6 +52,7 @@ PLAIN = ROOT / "benchmarks" / "any_graph_repository" / "joined.py"
 WAYS = ("alone", "longest", "maximum", "ge_runtime")
 SERVERS = {"triton": start_tritonserver, "reference": start_reference_server}
 REQUESTS = 400  # then from the first one again
+SETTLE_S = 0.6  # counts are exported a quarter of a second later
 STRIDE = 32
 
 WIDTHS = traces.LogNormal(median=320, largest=1280, least=64)
@@ -96,6 +100,7 @@ def main() -> None:
     if "triton" in options.servers and not oracle.is_installed():
         raise SystemExit("tritonserver is not installed; run `make oracle`")
     print_machine_facts()
+    figures: dict[str, dict[str, list[dict[str, float]]]] = {}
     for name in options.models:
         kind = KINDS[name]
         requests = [as_sent(kind, tensors) for tensors in kind.draw(np.random.default_rng(11))]
@@ -105,10 +110,15 @@ def main() -> None:
                 for way in WAYS:
                     with (
                         repository(kind, way) as folder,
-                        SERVERS[server](folder, allow_metrics=False) as running,
+                        SERVERS[server](folder) as running,
                     ):
                         results[way].append(asyncio.run(measure(running, requests, options)))
+            figures[f"{name} on {server}"] = results
             print_results(f"{name} on {server}", results)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    if options.plot:
+        plot(figures, options.plot)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -123,6 +133,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=8, help="measured, of each way (8)")
     parser.add_argument("--warm-up", type=float, default=3, help="seconds before (3)")
     parser.add_argument("--turns", type=int, default=5, help="the median counts (5)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (needs matplotlib)")
     return parser.parse_args()
 
 
@@ -177,12 +189,15 @@ async def measure(
     try:
         await over(clients, options.warm_up)
         started, cpu = time.perf_counter(), cpu_seconds(server.process.pid)
+        useful, executed = await asyncio.to_thread(elements_of, server)
         # A slow machine may need the time more than once for a first answer.
         while not load.seconds:
             load.counting = True
             await over(clients, options.seconds)
         load.counting, seconds = False, time.perf_counter() - started
         cpu = cpu_seconds(server.process.pid) - cpu
+        await asyncio.sleep(SETTLE_S)  # clients go on meanwhile, with requests alike
+        useful_after, executed_after = await asyncio.to_thread(elements_of, server)
     finally:
         for task in clients:
             task.cancel()
@@ -192,7 +207,19 @@ async def measure(
         "cpu_ms": cpu / len(load.seconds) * 1e3,
         "p50_ms": percentile(load.seconds, 50) * 1e3,
         "p99_ms": percentile(load.seconds, 99) * 1e3,
+        "padding": 1 - (useful_after - useful) / (executed_after - executed),
     }
+
+
+def elements_of(server: Server) -> tuple[float, float]:
+    """Useful and executed elements that the one model has counted so far."""
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=60) as page:
+        lines = page.read().decode().splitlines()
+    useful, executed = (
+        sum(float(line.rpartition(" ")[2]) for line in lines if f"_{kind}_elements_total{{" in line)
+        for kind in ("useful", "executed")
+    )
+    return useful, executed
 
 
 def cpu_seconds(pid: int) -> float:
@@ -228,11 +255,42 @@ def print_results(title: str, results: dict[str, list[dict[str, float]]]) -> Non
                 f"{median['items']:.1f}",
                 f"{statistics.median(gains):.2f}x ({gains[0]:.2f} to {gains[-1]:.2f})",
                 f"{median['cpu_ms']:.1f}",
+                f"{median['padding']:.2f}",
                 f"{median['p50_ms']:.0f}",
                 f"{median['p99_ms']:.0f}",
             ]
         )
-    print_table(["way", "items/s", "of alone", "CPU ms/item", "p50 ms", "p99 ms"], rows)
+    print_table(["way", "items/s", "of alone", "CPU ms/item", "padding", "p50 ms", "p99 ms"], rows)
+
+
+def plot(figures: dict[str, dict[str, list[dict[str, float]]]], path: Path) -> None:
+    """Draw what each way gains over no batching, its spread, and CPU time. Needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    titles = {"items": "items/s, of one at a time", "cpu_ms": "CPU time per item, of one at a time"}
+    for panel, (key, title) in zip(panels, titles.items(), strict=True):
+        for offset, way in enumerate(WAYS[1:]):
+            ratios = [
+                sorted(turn[key] / alone[key] for turn, alone in zip(*pair, strict=True))
+                for pair in ((results[way], results["alone"]) for results in figures.values())
+            ]
+            middles = np.array([statistics.median(own) for own in ratios])
+            spread = np.array([(own[0], own[-1]) for own in ratios]).T
+            places = np.arange(len(figures)) + offset * 0.27
+            errors = np.abs(spread - middles)
+            panel.bar(places, middles, 0.27, align="edge", label=way, yerr=errors, capsize=2)
+        panel.axhline(1, color="black", linewidth=0.8)
+        panel.set_xticks(
+            np.arange(len(figures)) + 0.4, [own.replace(" on ", "\n") for own in figures]
+        )
+        panel.set_title(title)
+    panels[0].legend()
+    figure.savefig(path, dpi=150)
+    print(f"\n{path} written")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,14 @@ class TritonPythonModel:
         self._session = onnxruntime.InferenceSession(
             path, options, providers=["CPUExecutionProvider"]
         )
+        self._useful = self._counter("plain_useful_elements_total", "Elements of requests", args)
+        self._executed = self._counter("plain_executed_elements_total", "With padding", args)
         self._masked = any(put.name == "attention_mask" for put in self._session.get_inputs())
+
+    def _counter(self, name, description, args):
+        family = pb_utils.MetricFamily(name, description, pb_utils.MetricFamily.COUNTER)
+        self._families = [*getattr(self, "_families", []), family]  # a metric keeps none itself
+        return family.Metric(labels={"model": args["model_name"]})
 
     def execute(self, requests):
         name = self._input["name"]
@@ -43,6 +50,8 @@ class TritonPythonModel:
         for array, end in zip(arrays, ends, strict=True):
             place = (slice(end - len(array), end), *map(slice, array.shape[1:]))
             joined[place] = array
+        self._useful.increment(sum(array.size for array in arrays))
+        self._executed.increment(joined.size)
         feeds = {name: joined}
         if self._masked:
             feeds["attention_mask"] = (joined != 0).astype(np.int64)

@@ -60,7 +60,8 @@ def test_a_request_says_what_follows_it():
 
 def test_gains_are_of_the_same_turn(capsys):
     def turns(*items):
-        return [{"items": each, "cpu_ms": 1.0, "p50_ms": 1.0, "p99_ms": 1.0} for each in items]
+        others = dict.fromkeys(("cpu_ms", "p50_ms", "p99_ms", "padding"), 1.0)
+        return [{"items": each, **others} for each in items]
 
     print_results("x", {"alone": turns(10, 20, 40), "ge_runtime": turns(15, 20, 80)})
     assert "1.50x (1.00 to 2.00)" in capsys.readouterr().out
