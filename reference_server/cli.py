@@ -31,7 +31,8 @@ from reference_server.options import (
     parse_resources,
     parse_restrictions,
 )
-from reference_server.server import ExitTimeout, Server
+from reference_server.server import Server
+from reference_server.shutdown import ExitTimeout
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,10 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 from reference_server.core import forks
-from reference_server.core.errors import internal, invalid_arg
+from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.ports import Clock, SystemClock
 from reference_server.frontends.grpc import methods as grpc_methods
 from reference_server.frontends.grpc.calls import Method
@@ -41,10 +40,12 @@ from reference_server.repository.manager import Repository
 from reference_server.repository.polling import RepositoryWatch
 from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.response_cache import ResponseCache
+from reference_server.shutdown import ExitTimeout, Listener, shut_down
 
 log = logging.getLogger(__name__)
 
 _NS_PER_MS = 1_000_000
+_HTTP = "HTTP service"
 
 
 class Server:
@@ -82,39 +83,39 @@ class Server:
             self._wait_for_callbacks,
         )
         self.gateway = Gateway(self.repository, options, self._clock)
-        self.control = RepositoryControl(self.repository, options.control_mode)
+        self.control = RepositoryControl(
+            self.repository, options.control_mode, self.gateway.check_ready
+        )
         self._watch = RepositoryWatch(self.repository.load_all, options.poll_s)
         self._shared_memory = SharedMemory()
         self._stopping = asyncio.Event()
+        self._has_failed = False
 
     async def serve(self) -> None:
         """Load, listen, and serve until `stop` is called or SIGINT or SIGTERM comes.
 
         Raises ServerError if the repository cannot be read, a model cannot be loaded (with
-        `exit_on_error`), or a port is taken; ExitTimeout if the end takes too long.
+        `exit_on_error`), or a port is taken; ExitTimeout if the end takes too long. Without
+        `exit_on_error` a server whose repository cannot be read serves all that needs no model.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
             forks.default_in_forks(number)
-        loaded = await asyncio.to_thread(self.load, loop)
         listeners: dict[str, Listener] = {}
         try:
-            width = None if self._options.log.file else terminal_width(sys.stderr)
-            log.info("%s", model_table(self._rows(), width), extra={"verbatim": True})
-            if self._options.exit_on_error and not loaded:
-                raise internal("failed to load all models")
+            await self._load_on(loop)
             # Metrics first: whoever finds the server ready finds them too.
             if self._options.metrics is not None:
                 listeners["metrics service"] = self._metrics_listener(self._options.metrics)
             if self._options.grpc is not None:
                 listeners["GRPC service"] = self._grpc_listener(self._options.grpc, loop)
             if self._options.http is not None:
-                listeners["HTTP service"] = self._http_listener(self._options.http, loop)
+                listeners[_HTTP] = self._http_listener(self._options.http, loop)
             for listener in listeners.values():
                 await listener.open()
             self._keep_ports_from_forks()
-            if self._options.control_mode is ControlMode.POLL:
+            if self._options.control_mode is ControlMode.POLL and not self._has_failed:
                 self._watch.start()
             await self._stopping.wait()
         except BaseException:
@@ -128,6 +129,21 @@ class Server:
         for given in (options.metrics, options.grpc, options.http):
             if given is not None:
                 forks.listens(given.port)
+
+    async def _load_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loaded = await asyncio.to_thread(self.load, loop)
+        except ServerError as error:
+            self._has_failed = True
+            if self._options.exit_on_error:
+                raise
+            log.error("%s", error.described())
+            self.gateway.failed()
+            return
+        width = None if self._options.log.file else terminal_width(sys.stderr)
+        log.info("%s", model_table(self._rows(), width), extra={"verbatim": True})
+        if self._options.exit_on_error and not loaded:
+            raise internal("failed to load all models")
 
     def load(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Load what is wanted at the start; False if a model failed. Blocks.
@@ -232,132 +248,36 @@ class Server:
         return rows
 
     async def _shut_down(self, listeners: Mapping[str, Listener]) -> None:
-        timeout_s = self._options.exit_timeout_s
-        await shut_down(listeners, self.close, lambda: self.repository.live, timeout_s)
+        first = {name: port for name, port in listeners.items() if name == _HTTP}
+        last = {name: port for name, port in listeners.items() if name != _HTTP}
+        models = None if self._has_failed else self
+        await shut_down(first, models, last, self._options.exit_timeout_s)
+        self._let_go()
 
-    def close(self) -> None:
+    def refuse(self) -> None:
+        """Take no new requests."""
+        self.gateway.stopping()
+        self.repository.refuse()
+
+    def in_flight(self) -> Sequence[tuple[str, int, int]]:
+        """Models, versions, and how many requests each has that a stop waits for."""
+        return self.repository.in_flight()
+
+    @property
+    def live(self) -> int:
+        """How many loaded versions are not finalized."""
+        return self.repository.live
+
+    def unload(self) -> None:
         """Answer what was taken, then finalize the models. Blocks for as long as these do."""
         self._watch.stop()
         self.repository.close()
-        self.gateway.tracing.close()
-        self._shared_memory.close()
-
-
-# --------------------------------------------------------------------------------------- shutdown
-
-#: The part of the timeout after which models are finalized though requests are in flight: those
-#: that have none are then through before one that hangs lets the time run out.
-_DRAINING_PART = 0.75
-_TELL_EVERY_S = 1.0
-#: A loop whose clock has ticks, as uvloop's has, may end a wait one tick early.
-_TICK_S = 0.005
-
-
-class Listener(Protocol):
-    """A port: opened, told to take nothing more, drained, closed; in this order."""
-
-    async def open(self) -> None:
-        """Listen. Raises ServerError if the port is taken."""
-
-    @property
-    def connections(self) -> int:
-        """How many there are."""
-
-    def stop_accepting(self) -> None:
-        """Take no new work; what is in flight goes on."""
-
-    async def drained(self) -> None:
-        """Return when nothing is in flight."""
 
     def close(self) -> None:
-        """Give up the port."""
+        """Unload the models, then let go of all else. Blocks."""
+        self.unload()
+        self._let_go()
 
-
-class ExitTimeout(Exception):
-    """Something was left when the time was up."""
-
-
-async def shut_down(
-    listeners: Mapping[str, Listener],
-    finalize: Callable[[], None],
-    live: Callable[[], int],
-    timeout_s: float,
-    *,
-    draining: float = _DRAINING_PART,
-) -> None:
-    """Drain the ports, which have names for the log, then finalize the models.
-
-    That begins when `draining` of the timeout is over, whatever is in flight then. All of it shares
-    one timeout, and the log tells every second what is still waited for, as Triton's does.
-
-    `finalize` blocks and gets a thread of its own; `live` says how many models it has still to do.
-    Raises ExitTimeout if a request was not answered or a model not finalized within `timeout_s`.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-
-    def left_s() -> int:
-        return max(0, round(deadline - loop.time()))
-
-    def tell_connections() -> None:
-        for name, listener in listeners.items():
-            if listener.connections:
-                found = listener.connections
-                log.info("Timeout %d: Found %d %s connections", left_s(), found, name)
-
-    def tell_models() -> None:
-        log.info("Timeout %d: Found %d live models", left_s(), live())
-
-    for listener in listeners.values():
-        listener.stop_accepting()
-    drained = asyncio.ensure_future(_drained(listeners))
-    log.info("Waiting for in-flight requests to complete.")
-    await _done_by(deadline - timeout_s * (1 - draining), tell_connections, drained)
-    if answered := drained.done():
-        _close(listeners)
-    log.info("All models are stopped, unloading models")
-    in_time = await _done_by(deadline, tell_models, drained, _in_thread(finalize))
-    if not answered:
-        _close(listeners)
-    if not in_time:
-        drained.cancel()
-        log.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
-        raise ExitTimeout
-    tell_models()
-
-
-async def _drained(listeners: Mapping[str, Listener]) -> None:
-    for listener in listeners.values():
-        await listener.drained()
-
-
-async def _done_by(deadline: float, tell: Callable[[], None], *work: asyncio.Future[None]) -> bool:
-    """Whether all of `work` is done before the loop's `deadline`; it goes on if it is not."""
-    loop = asyncio.get_running_loop()
-    while pending := [future for future in work if not future.done()]:
-        tell()
-        left_s = deadline - loop.time()
-        if left_s < _TICK_S:
-            return False
-        await asyncio.wait(pending, timeout=min(left_s, _TELL_EVERY_S))
-    return True
-
-
-def _in_thread(finalize: Callable[[], None]) -> asyncio.Future[None]:
-    """Run `finalize` on a thread; the future is done when it has returned."""
-    loop = asyncio.get_running_loop()
-    finalized: asyncio.Future[None] = loop.create_future()
-
-    def run() -> None:
-        finalize()
-        with contextlib.suppress(RuntimeError):  # too late: the loop is gone
-            loop.call_soon_threadsafe(finalized.set_result, None)
-
-    # A daemon: it must not keep the process, as a thread of the loop's own pool would.
-    threading.Thread(target=run, name="close", daemon=True).start()
-    return finalized
-
-
-def _close(listeners: Mapping[str, Listener]) -> None:
-    for listener in listeners.values():
-        listener.close()
+    def _let_go(self) -> None:
+        self.gateway.tracing.close()
+        self._shared_memory.close()

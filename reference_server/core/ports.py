@@ -56,11 +56,22 @@ class Scheduler(Protocol):
     def pending(self) -> int:
         """How many requests wait for an instance; any thread."""
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests a server that stops waits for before it unloads; any thread.
+
+        As in Triton: an ensemble's that are not answered, and those in the queue of a batcher. What
+        an instance has been given is answered while the model is unloaded.
+        """
+
     def submit(self, request: InferRequest) -> None:
         """Take the request; its sink will be answered. Does not wait for it; any thread.
 
         Raises ServerError if the request is refused, and then its sink hears nothing.
         """
+
+    def refuse(self) -> None:
+        """Refuse new requests from now on; those taken go on. Any thread."""
 
     def close(self) -> None:
         """Refuse new requests, answer those taken, then release the instances. Blocks."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 
 import reference_server
-from reference_server.core.errors import invalid_arg
+from reference_server.core.errors import invalid_arg, unavailable
 from reference_server.core.health import Probe
 from reference_server.core.metadata import ModelMetadata, ServerMetadata
 from reference_server.core.ports import Clock
@@ -46,10 +47,31 @@ EXTENSIONS = (
 )
 
 
+class ServerState(enum.Enum):
+    """The life of a server, from when its ports are open. What clients can ask depends on it."""
+
+    #: The repository could not be read, and the server was told to go on.
+    FAILED = "failed"
+    READY = "ready"
+    #: No new requests are taken, the models are unloaded.
+    STOPPING = "stopping"
+
+    def check_live(self) -> None:
+        """Raise ServerError if the health of the server is not told any more."""
+        if self is ServerState.STOPPING:
+            raise unavailable("Server exiting")
+
+    def check_ready(self) -> None:
+        """Raise ServerError if nothing is told of models, and nothing loaded."""
+        if self is not ServerState.READY:
+            raise unavailable("Server not ready")
+
+
 class Gateway:
     """What a client can ask of the server.
 
-    `logging` and `tracing` are the settings that it can change.
+    `logging` and `tracing` are the settings that it can change. Reading what is told of models
+    raises ServerError UNAVAILABLE while the server is not ready.
     """
 
     def __init__(self, repository: Repository, options: ServerOptions, clock: Clock) -> None:
@@ -57,6 +79,7 @@ class Gateway:
         #: The loaded model of a name, and of a version or LATEST. Raises ServerError NOT_FOUND.
         # Bound as it is: every request asks it, and nothing is added here.
         self.find = repository.find
+        self._state = ServerState.READY
         self._options = options
         self._metadata = ServerMetadata(
             options.server_id, reference_server.TRITON_VERSION, EXTENSIONS
@@ -64,12 +87,35 @@ class Gateway:
         self.logging = LogSettings(options.log, logs.apply)
         self.tracing = TraceSettings(options.trace, clock, self._is_loaded)
 
+    def failed(self) -> None:
+        """The server goes on without models."""
+        self._state = ServerState.FAILED
+        self.find = self._refuse
+
+    def stopping(self) -> None:
+        """The server takes no new requests, which the models themselves refuse."""
+        self._state = ServerState.STOPPING
+
+    def _refuse(self, name: str, version: int = LATEST) -> ServedModel:
+        self.check_ready()
+        return self._repository.find(name, version)
+
+    def check_ready(self) -> None:
+        """Raise ServerError UNAVAILABLE if nothing is told of models now, and none is loaded."""
+        self._state.check_ready()
+
     def live(self) -> bool:
-        """The server answers, so it lives."""
-        return True
+        """True unless the server has no repository. Raises ServerError UNAVAILABLE in the end."""
+        self._state.check_live()
+        return self._state is ServerState.READY
 
     def ready(self) -> bool:
-        """True if models can be asked; with strict readiness, if all of them loaded."""
+        """True if models can be asked; with strict readiness, if all of them loaded.
+
+        Raises ServerError UNAVAILABLE in the end.
+        """
+        if not self.live():
+            return False
         return self._repository.is_complete or not self._options.strict_readiness
 
     def server_metadata(self) -> ServerMetadata:
@@ -81,6 +127,7 @@ class Gateway:
 
         If it is, the probes that the model itself has to pass; mostly there are none.
         """
+        self.check_ready()
         versions = self._repository.versions(name)
         if version != LATEST:
             versions = [served for served in versions if served.version == version]
@@ -89,10 +136,12 @@ class Gateway:
         return versions[-1].health.probes
 
     def _is_loaded(self, name: str) -> bool:
+        self.check_ready()
         return bool(self._repository.versions(name))
 
     def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
         """Versions, platform and tensors. Raises ServerError NOT_FOUND."""
+        self.check_ready()
         served = self.find(name, version)
         versions = (
             [loaded.version for loaded in self._repository.versions(name)]
@@ -110,6 +159,7 @@ class Gateway:
 
         Raises ServerError INVALID_ARG if what is named is not loaded.
         """
+        self.check_ready()
         if not name:
             return [served.statistics.snapshot() for served in self._repository.all()]
         loaded = self._repository.versions(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from reference_server.core.errors import invalid_arg, unavailable, unsupported
 from reference_server.core.request import Parameter
@@ -17,9 +17,18 @@ _FILE = "file:"
 
 
 class RepositoryControl:
-    """What a client can ask of the repository."""
+    """What a client can ask of the repository.
 
-    def __init__(self, repository: Repository, mode: ControlMode) -> None:
+    `check_ready` raises ServerError while the server does nothing of it.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        mode: ControlMode,
+        check_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._check_ready = check_ready
         self._repository = repository
         self._mode = mode
 
@@ -29,6 +38,7 @@ class RepositoryControl:
         Raises ServerError UNSUPPORTED if one of the repositories is named.
         """
         _check_repository(repository)
+        self._check_ready()
         return self._repository.index(
             ready_only=ready_only,
             # Nobody asked for these loads, so nobody else is told that one failed.
@@ -64,6 +74,7 @@ class RepositoryControl:
         self._repository.unload(name, with_unused=unload_dependents)
 
     def _check_mode(self) -> None:
+        self._check_ready()
         if self._mode is not ControlMode.EXPLICIT:
             raise unavailable(NOT_EXPLICIT)
 

@@ -227,9 +227,15 @@ class Repository:
         if source.folder.temporary is not None:
             source.folder.temporary.release()
 
+    def refuse(self) -> None:
+        """Have all models take no new requests; those taken go on."""
+        for served in self.all():
+            served.scheduler.refuse()
+
     def close(self) -> None:
         """Answer what was taken, then finalize all models, users before what they use."""
-        self._draining.begin(self.all())
+        names = self._registry.names()
+        self._draining.begin([served for name in names for served in self._rollout.withdraw(name)])
         self._draining.join()
         with self._changed:
             for source in self._sources.values():
@@ -245,6 +251,14 @@ class Repository:
     def all(self) -> list[ServedModel]:
         """All loaded versions of all models, by name, then version."""
         return [served for name in self._registry.names() for served in self._registry.ready(name)]
+
+    def in_flight(self) -> list[tuple[str, int, int]]:
+        """Models, their versions, and how many requests each has that a stop waits for."""
+        return [
+            (served.config.name, served.version, count)
+            for served in self.all()
+            if (count := served.scheduler.in_flight)
+        ]
 
     @property
     def live(self) -> int:

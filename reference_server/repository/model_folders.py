@@ -172,12 +172,14 @@ def folder_stamp(folder: Path) -> Stamp:
 def model_directories(repositories: Sequence[Path]) -> dict[str, list[Path]]:
     """The folders of each name, by name, hidden ones too; more than one make it ambiguous.
 
-    Raises ServerError if a repository is missing.
+    Raises ServerError if a repository is missing, or no directory.
     """
     found: dict[str, list[Path]] = {}
     for repository in repositories:
-        if not repository.is_dir():
+        if not repository.exists():
             raise internal(f"failed to stat file {repository}")
+        if not repository.is_dir():
+            raise invalid_arg("repository path is not a valid directory")
         for path in repository.iterdir():
             if path.is_dir():
                 found.setdefault(path.name, []).append(path)

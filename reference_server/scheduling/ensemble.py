@@ -73,6 +73,14 @@ class EnsembleScheduler:
         """None: a request is with its steps at once, and waits there."""
         return 0
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests have not had their last answer."""
+        return self._running
+
+    def refuse(self) -> None:
+        """Nothing: as in Triton the models of the steps refuse, also to requests on their way."""
+
     def submit(self, request: InferRequest) -> None:
         """Start the steps that need nothing but the request's inputs."""
         request.queued_ns = self._plan.clock.monotonic_ns()

@@ -18,7 +18,7 @@ from reference_server.core.request import InferRequest
 from reference_server.observability import printing
 from reference_server.scheduling.execution import BatchExecutor
 from reference_server.scheduling.rate_limiter import RateLimitedInstance, RateLimiter
-from reference_server.scheduling.work_queue import Batch, Refusal, WorkQueue, stopped
+from reference_server.scheduling.work_queue import Batch, Fifo, Refusal, WorkQueue, stopped
 
 
 class _Decision(NamedTuple):
@@ -55,7 +55,7 @@ class InstanceScheduler:
         self._executor = BatchExecutor(model_name, model_version, recorder, clock)
         self._clock = clock
         self._lock = threading.Lock()
-        self._closing = False
+        self._refusing = self._closing = False
         self._workers = [
             _Worker(self, number, instance) for number, instance in enumerate(instances)
         ]
@@ -79,6 +79,11 @@ class InstanceScheduler:
         with self._lock:
             return len(self._work)
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait in a batcher; without one they are the instances' own."""
+        return 0 if isinstance(self._work, Fifo) else self.pending
+
     def open(self) -> None:
         """Open all instances, side by side. If one fails, close the others and raise its error."""
         for worker in self._workers:
@@ -95,7 +100,7 @@ class InstanceScheduler:
         now = self._clock.monotonic_ns()
         request.queued_ns = now
         with self._lock:
-            if self._closing:
+            if self._refusing:
                 raise stopped(request)
             self._work.offer(request, now)
             decision = self._decide(now)
@@ -193,8 +198,14 @@ class InstanceScheduler:
             assert self._limiter is not None
             self._limiter.ask(self._rate_limited[worker.number], partial(self._granted, worker))
 
+    def refuse(self) -> None:
+        """Take no new requests."""
+        with self._lock:
+            self._refusing = True
+
     def close(self) -> None:
         """Run what waits, without further delay, then close the instances; waits for both."""
+        self.refuse()
         with self._lock:
             self._closing = True
             self._work.flush()

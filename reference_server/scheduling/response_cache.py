@@ -199,6 +199,15 @@ class CachingScheduler:
         """How many requests wait behind the cache."""
         return self._inner.pending
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests are behind the cache."""
+        return self._inner.in_flight
+
+    def refuse(self) -> None:
+        """Refuse what the cache has no answer for."""
+        self._inner.refuse()
+
     def submit(self, request: InferRequest) -> None:
         """Answer `request` from the cache, or schedule it."""
         request.queued_ns = self.clock.monotonic_ns()

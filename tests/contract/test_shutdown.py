@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from contract.casebook import get, infer, tensor
+from contract.casebook import get, infer, post, tensor
 from contract.conftest import LIVE
 from contract.probes import write_probes
 from contract.scheduler_scripts import Play, write
@@ -165,6 +166,139 @@ def test_calls_are_refused_while_others_are_answered(tmp_path: Path, start: Star
     assert playing.outcome.answers == {"runs": ""}
 
 
+#: Answers with what it is sent, once the file `go` is there.
+HELD = """
+    import time
+    from pathlib import Path
+
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.folder = Path(args["model_repository"])
+
+        def execute(self, requests):
+            (self.folder / "begun").touch()
+            while not (self.folder / "go").exists():
+                time.sleep(0.01)
+            sent = [pb_utils.get_input_tensor_by_name(each, "X").as_numpy() for each in requests]
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", each)]) for each in sent]
+"""
+#: Two steps, `held` and then `free`.
+CHAIN = """
+    platform: "ensemble"
+    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
+    ensemble_scheduling {
+      step {
+        model_name: "held" model_version: -1
+        input_map { key: "X" value: "X" }
+        output_map { key: "Y" value: "Z" }
+      }
+      step {
+        model_name: "free" model_version: -1
+        input_map { key: "X" value: "Z" }
+        output_map { key: "Y" value: "Y" }
+      }
+    }
+"""
+STOPPED = (
+    "[request id: late] Server is stopping, scheduler for model has stopped accepting new "
+    "inference requests"
+)
+
+
+def asked(call: Callable[[], object]) -> str:
+    """What a call says: its error, or its response."""
+    try:
+        return str(call()).strip()
+    except grpc.RpcError as error:
+        return f"{error.code().name} {error.details()}"
+
+
+def message(model: str, id: str) -> pb.ModelInferRequest:
+    """A request of one number."""
+    request = pb.ModelInferRequest(model_name=model, id=id, raw_input_contents=[bytes(4)])
+    request.inputs.add(name="X", datatype="FP32", shape=[1])
+    return request
+
+
+def test_clients_hear_that_a_server_stops_while_an_ensemble_is_on_its_way(
+    tmp_path: Path, start: Start
+):
+    write_model(tmp_path, "held", source=HELD)
+    write_model(tmp_path, "free")
+    write_model(tmp_path, "chain", CHAIN, "")
+    with (
+        start(tmp_path, **LONG) as server,
+        grpc.insecure_channel(server.grpc) as channel,
+    ):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        streamed: queue.SimpleQueue[pb.ModelInferRequest | None] = queue.SimpleQueue()
+        stream = stub.ModelStreamInfer(iter(streamed.get, None))
+        streamed.put(message("free", "early"))
+        assert next(stream).infer_response.id == "early"
+        on_its_way = stub.ModelInfer.future(message("chain", "on its way"))
+        until((tmp_path / "held" / "begun").exists)
+        terminate(server, "Model 'chain' (version 1) has 1 in-flight inferences")
+        assert "Found 1 model versions that have in-flight inferences" in server.log
+        health = channel.unary_unary("/grpc.health.v1.Health/Check")
+        said = {
+            "live": asked(lambda: stub.ServerLive(pb.ServerLiveRequest())),
+            "ready": asked(lambda: stub.ServerReady(pb.ServerReadyRequest())),
+            "check": asked(lambda: health(b"")),
+            "model": asked(lambda: stub.ModelReady(pb.ModelReadyRequest(name="free"))),
+            "metadata": asked(lambda: stub.ModelMetadata(pb.ModelMetadataRequest(name="free"))),
+            "config": stub.ModelConfig(pb.ModelConfigRequest(name="free")).config.name,
+            "statistics": asked(lambda: stub.ModelStatistics(pb.ModelStatisticsRequest())),
+            "index": asked(lambda: stub.RepositoryIndex(pb.RepositoryIndexRequest())),
+            "free": asked(lambda: stub.ModelInfer(message("free", "late"))),
+            "chain": asked(lambda: stub.ModelInfer(message("chain", "late"))),
+            "nobody": asked(lambda: stub.ModelInfer(message("nobody", "late"))),
+        }
+        streamed.put(message("free", "late"))
+        said["stream"] = next(stream).error_message
+        streamed.put(None)
+        assert list(stream) == []
+        assert exchange(server.metrics, get("/metrics")).replies[0].status == 200
+        with pytest.raises(ConnectionRefusedError):
+            connect(server.http)
+        (tmp_path / "held" / "go").touch()
+        said["on its way"] = asked(on_its_way.result)
+        assert ended(server) == 0
+    exiting, not_ready = "UNAVAILABLE Server exiting", "UNAVAILABLE Server not ready"
+    assert said == {
+        **dict.fromkeys(("live", "ready", "check"), exiting),
+        **dict.fromkeys(("model", "metadata", "statistics", "index"), not_ready),
+        "config": "free",
+        "free": f"UNAVAILABLE {STOPPED}",
+        "chain": f"UNAVAILABLE in ensemble 'chain', {STOPPED}",
+        "nobody": "NOT_FOUND Request for unknown model: 'nobody' is not found",
+        "stream": STOPPED,
+        "on its way": f"UNAVAILABLE in ensemble 'chain', {STOPPED.replace('late', 'on its way')}",
+    }
+
+
+def test_a_model_that_is_unloaded_has_no_version_while_it_answers(tmp_path: Path, start: Start):
+    write_probes(tmp_path, "held")
+    with (
+        start(tmp_path, **LONG) as server,
+        grpc.insecure_channel(server.grpc) as channel,
+    ):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        on_its_way = stub.ModelInfer.future(message("held", "on its way"))
+        until((tmp_path / "held" / "begun").exists)
+        terminate(server, "Found 1 live models")
+        assert "Found 0 model versions that have in-flight inferences" in server.log
+        late = asked(lambda: stub.ModelInfer(message("held", "late")))
+        live = asked(lambda: stub.ServerLive(pb.ServerLiveRequest()))
+        (tmp_path / "held" / "go").touch()
+        assert on_its_way.result().id == "on its way"
+        assert ended(server) == 0
+    assert late == "NOT_FOUND Request for unknown model: 'held' has no available versions"
+    assert live == "UNAVAILABLE Server exiting"
+
+
 # -------------------------------------------------------------------------------- what hangs
 
 
@@ -246,6 +380,91 @@ def test_a_model_that_fails_ends_a_server_that_may_not_go_on(tmp_path: Path, sta
     assert "successfully unloaded 'good' version 1" in text
     assert text.rstrip().endswith("error: creating server: Internal - failed to load all models")
     assert (folder / "finalized").exists()
+
+
+NOT_READY = (503, '{"error":"Server not ready"}')
+#: What a server without a repository is asked, and how it answers.
+ASKED_WITHOUT_REPOSITORY = {
+    get("/v2/health/live"): (400, ""),
+    get("/v2/health/ready"): (400, ""),
+    get("/v2"): (200, None),
+    get("/v2/logging"): (200, None),
+    get("/v2/trace/setting"): (200, None),
+    post("/v2/trace/setting", '{"trace_rate": "5"}'): (200, None),
+    get("/v2/systemsharedmemory/status"): (200, "[]"),
+    get("/v2/cudasharedmemory/status"): (200, "[]"),
+    post("/v2/systemsharedmemory/unregister", ""): (200, ""),
+    **dict.fromkeys(
+        (
+            get("/v2/models/m"),
+            get("/v2/models/m/ready"),
+            get("/v2/models/m/config"),
+            get("/v2/models/m/stats"),
+            get("/v2/models/stats"),
+            get("/v2/models/m/trace/setting"),
+            infer("m", X),
+            post("/v2/models/m/infer", "{"),
+            post("/v2/models/m/generate", "{}"),
+            post("/v2/models/m/generate_stream", "{}"),
+            post("/v2/repository/index", ""),
+            post("/v2/repository/r/index", ""),
+            post("/v2/repository/models/m/load", ""),
+            post("/v2/repository/models/m/unload", ""),
+        ),
+        NOT_READY,
+    ),
+    post("/v2/repository/r/models/m/load", ""): (501, None),
+    post("/v2/repository/models/m/load", '{"parameters": {"x": 1}}'): (500, None),
+    get("/v2/models/m/versions/x"): (404, None),
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_file", "reason"),
+    [
+        ("none", False, "Internal: failed to stat file "),
+        ("explicit", True, "Invalid argument: repository path is not a valid directory"),
+        ("poll", False, "Internal: failed to stat file "),
+    ],
+)
+def test_a_server_without_a_repository_says_that_it_is_not_ready(
+    tmp_path: Path, start: Start, mode: str, is_file: bool, reason: str
+):
+    repository = tmp_path / "repository"
+    if is_file:
+        repository.touch()
+    flags: dict[str, Flag] = {"exit_on_error": False, "model_control_mode": mode}
+    with start(repository, ready_path="/v2", **flags) as server:
+        replies = {
+            request: exchange(server.http, request).replies[0]
+            for request in ASKED_WITHOUT_REPOSITORY
+        }
+        assert {request: reply.status for request, reply in replies.items()} == {
+            request: status for request, (status, _) in ASKED_WITHOUT_REPOSITORY.items()
+        }
+        assert all(
+            text in (None, replies[request].body.decode())
+            for request, (_, text) in ASKED_WITHOUT_REPOSITORY.items()
+        )
+        with grpc.insecure_channel(server.grpc) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            assert not stub.ServerLive(pb.ServerLiveRequest()).live
+            assert not stub.ServerReady(pb.ServerReadyRequest()).ready
+            assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"") == b"\x08\x02"
+            assert stub.ServerMetadata(pb.ServerMetadataRequest()).name == "triton"
+            said = [
+                asked(lambda: stub.ModelInfer(message("m", ""))),
+                asked(lambda: stub.ModelReady(pb.ModelReadyRequest(name="m"))),
+                asked(lambda: stub.RepositoryIndex(pb.RepositoryIndexRequest())),
+                asked(lambda: stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest())),
+            ]
+            assert set(said) == {"UNAVAILABLE Server not ready"}
+            assert [
+                answer.error_message for answer in stub.ModelStreamInfer(iter([message("m", "")]))
+            ] == ["Server not ready"]
+        server.process.send_signal(signal.SIGTERM)
+        assert ended(server) == 0
+        assert reason in server.log
 
 
 @pytest.mark.parametrize("retries", [1, 2])

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from reference_server.server import ExitTimeout, shut_down
+from reference_server.shutdown import ExitTimeout, shut_down
 
 LONG_S = 30
 
@@ -35,78 +35,112 @@ class Port:
         self._told.append(f"{self._name} is closed")
 
 
+class Models:
+    """Those behind the ports: tells what is done with them."""
+
+    def __init__(self, told, waiting=(), unload=lambda: None, live=0):
+        self.live = live
+        self._told = told
+        self._waiting = list(waiting)
+        self._unload = unload
+
+    def refuse(self):
+        self._told.append("models refuse")
+
+    def in_flight(self):
+        """One answer less each time that it is asked."""
+        return [self._waiting.pop()] if self._waiting else []
+
+    def unload(self):
+        self._told.append("models are unloaded")
+        self._unload()
+
+
 def logged(caplog):
     """What the shutdown told, without how many seconds were left."""
     return [
         re.sub("^Timeout \\d+", "Timeout", record.getMessage())
         for record in caplog.records
-        if record.name == "reference_server.server"
+        if record.name == "reference_server.shutdown"
     ]
 
 
-def test_requests_are_answered_before_models_are_finalized(caplog):
+def test_the_first_ports_end_before_models_refuse_and_the_last_ones_after_all(caplog):
     told = []
 
     async def run():
-        ports = {"one": Port(told, "one"), "two": Port(told, "two")}
-        ending = asyncio.ensure_future(
-            shut_down(ports, lambda: told.append("models are finalized"), lambda: 0, LONG_S)
+        one, two = Port(told, "one"), Port(told, "two")
+        models = Models(
+            told, waiting=[("M", 1, 3)], unload=lambda: loop.call_soon_threadsafe(two.answer)
         )
-        for name, port in ports.items():
-            await asyncio.sleep(0)
-            told.append(f"{name} answers")
-            port.answer()
+        loop = asyncio.get_running_loop()
+        ending = asyncio.ensure_future(shut_down({"one": one}, models, {"two": two}, LONG_S))
+        await asyncio.sleep(0)
+        told.append("one answers")
+        one.answer()
         await ending
 
-    with caplog.at_level(logging.INFO, "reference_server.server"):
+    with caplog.at_level(logging.INFO, "reference_server.shutdown"):
         asyncio.run(run())
     assert told == [
-        *("one refuses", "two refuses", "one answers", "two answers"),
-        *("one is closed", "two is closed", "models are finalized"),
+        *("one refuses", "one answers", "one is closed", "models refuse", "models are unloaded"),
+        *("two refuses", "two is closed"),
     ]
     assert logged(caplog) == [
-        "Waiting for in-flight requests to complete.",
         "Timeout: Found 1 one connections",
-        "Timeout: Found 1 two connections",
+        "Waiting for in-flight requests to complete.",
+        "Timeout: Found 1 model versions that have in-flight inferences",
+        "Model 'M' (version 1) has 3 in-flight inferences",
         "All models are stopped, unloading models",
         "Timeout: Found 0 live models",
         "Timeout: Found 0 live models",
     ]
 
 
-def test_models_are_finalized_though_a_request_is_in_flight():
+def test_models_are_unloaded_though_a_request_is_in_flight():
     told = []
 
     async def run():
         port = Port(told)
         loop = asyncio.get_running_loop()
-
-        def finalize():
-            told.append("models are finalized")
-            loop.call_soon_threadsafe(port.answer)
-
-        await shut_down({"port": port}, finalize, lambda: 0, LONG_S, draining=0)
+        models = Models(told, unload=lambda: loop.call_soon_threadsafe(port.answer))
+        await shut_down({"port": port}, models, {}, LONG_S, draining=0)
 
     asyncio.run(run())
-    assert told == ["port refuses", "models are finalized", "port is closed"]
+    assert told == ["port refuses", "models refuse", "models are unloaded", "port is closed"]
+
+
+def test_without_models_there_are_but_the_ports(caplog):
+    told = []
+
+    async def run():
+        ports = [Port(told, "one"), Port(told, "two")]
+        for port in ports:
+            port.answer()
+        await shut_down({"one": ports[0]}, None, {"two": ports[1]}, LONG_S)
+
+    with caplog.at_level(logging.INFO, "reference_server.shutdown"):
+        asyncio.run(run())
+    assert set(told) == {"one refuses", "two refuses", "one is closed", "two is closed"}
+    assert logged(caplog) == []
 
 
 def test_a_request_that_is_never_answered_is_left():
     told = []
 
     async def run():
-        await shut_down({"port": Port(told)}, lambda: None, lambda: 0, 0.01)
+        await shut_down({"port": Port(told)}, Models(told), {}, 0.01)
 
     with pytest.raises(ExitTimeout):
         asyncio.run(run())
-    assert told == ["port refuses", "port is closed"]
+    assert told == ["port refuses", "models refuse", "models are unloaded", "port is closed"]
 
 
 def test_a_model_that_hangs_is_left(caplog):
     released = threading.Event()
 
     async def run():
-        await shut_down({}, released.wait, lambda: 1, 0.01)
+        await shut_down({}, Models([], unload=released.wait, live=1), {}, 0.01)
 
     with pytest.raises(ExitTimeout):
         asyncio.run(run())

@@ -115,10 +115,10 @@ class HttpHandlers:
     # -- health, metadata, configuration, statistics
 
     def _live(self, request: Request, route: Route) -> None:
-        _reply_health(request, healthy=self._gateway.live())
+        _reply_health(request, self._gateway.live)
 
     def _ready(self, request: Request, route: Route) -> None:
-        _reply_health(request, healthy=self._gateway.ready())
+        _reply_health(request, self._gateway.ready)
 
     def _server_metadata(self, request: Request, route: Route) -> None:
         request.reply(
@@ -267,7 +267,11 @@ def _required_headers(
     }
 
 
-def _reply_health(request: Request, *, healthy: bool) -> None:
+def _reply_health(request: Request, ask: Callable[[], bool]) -> None:
+    try:
+        healthy = ask()
+    except ServerError:  # which has no text here
+        healthy = False
     request.reply(
         status_codes.OK if healthy else status_codes.STATUS[Code.INVALID_ARG], content_type=None
     )
