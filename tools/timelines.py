@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reference_server.config.scheduler_settings import DynamicBatching, QueuePolicy
-from reference_server.core.request import InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse
 from reference_server.scheduling.dynamic_batcher import DynamicBatcher
 from reference_server.scheduling.policy_batcher import PolicyBatcher
 from reference_server.scheduling.response_order import OrderedQueue

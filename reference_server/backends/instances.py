@@ -11,8 +11,7 @@ from pathlib import Path
 
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import ModelInstance
-from reference_server.core.request import InferRequest
-from reference_server.core.response import Execution
+from reference_server.core.request import Execution, InferRequest
 from reference_server.core.rules import OutputLayouts, ShowingSink
 
 log = logging.getLogger(__name__)

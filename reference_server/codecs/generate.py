@@ -15,8 +15,7 @@ from reference_server.codecs.rapid_json_reader import JsonValue
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
-from reference_server.core.request import InferRequest, Parameter, ResponseSink
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse, Parameter, ResponseSink
 from reference_server.core.tensor import Array, Shape, Tensor
 
 _NESTED = "parameters"

@@ -15,7 +15,7 @@ from reference_server.codecs.response_forms import Labels, ResponseForm, formed,
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import invalid_arg
 from reference_server.core.metadata import Signature
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferResponse
 from reference_server.core.tensor import Tensor
 
 

@@ -15,8 +15,7 @@ from reference_server.codecs.proto_wire import Parts, response_parts
 from reference_server.codecs.response_forms import Labels, ResponseForm, formed, write
 from reference_server.core.errors import ServerError
 from reference_server.core.metadata import Signature
-from reference_server.core.request import Parameter
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferResponse, Parameter
 from reference_server.core.tensor import Shape
 
 #: Says in a streamed response whether it is the last one to its request.

@@ -12,7 +12,7 @@ from reference_server.core.dtypes import DataType
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import OutputBuffer
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferResponse
 from reference_server.core.tensor import Tensor
 
 #: The lines of the label files, by output.

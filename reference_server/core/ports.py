@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from reference_server.core.request import InferRequest
-from reference_server.core.response import Execution, Timing
+from reference_server.core.request import Execution, InferRequest, Timing
 from reference_server.core.telemetry import FailureReason, MetricKind
 
 

@@ -1,4 +1,4 @@
-"""An inference request on its way from a frontend to a model, and how its answer gets back.
+"""An inference request on its way from a frontend to a model, its responses, and their way back.
 
 A response travels through the sink that its request carries: `deliver` hands it over.
 """
@@ -10,10 +10,9 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from reference_server.core.errors import Contained, unsupported
-from reference_server.core.response import InferResponse, Timing
+from reference_server.core.errors import Contained, ServerError, unsupported
 from reference_server.core.tensor import Tensor
 
 log = logging.getLogger(__name__)
@@ -183,3 +182,48 @@ def string_id(text: str) -> str:
             f"string correlation ID cannot be longer than {_LONGEST_CORRELATION_ID} characters"
         )
     return text
+
+
+class Timing(NamedTuple):
+    """How long the three parts of an execution took, in nanoseconds."""
+
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+
+
+@dataclass(slots=True)
+class InferResponse:
+    """One of the answers of a model; with `error` set, `outputs` means nothing.
+
+    `final` is set on the last. `empty`: it is the final mark alone, without an answer.
+
+    `parameters` are pairs, not a mapping, because Triton's ensembles repeat keys. `timing` is
+    set once the execution has been recorded.
+    """
+
+    model_name: str
+    model_version: int
+    id: str
+    outputs: Sequence[Tensor] = ()
+    parameters: Sequence[tuple[str, bool | int | float | str]] = ()
+    error: ServerError | None = None
+    final: bool = True
+    empty: bool = False
+    timing: Timing | None = None
+
+
+class Execution(NamedTuple):
+    """What one execution of an instance gave, and when its parts ended (monotonic ns).
+
+    `responses` has one entry per request, in order; None where the model answers, or has answered,
+    through the request's sink itself. `rescheduled` are the places of requests that the model wants
+    to be given again. `failed`: the batch failed as a whole, and the model's host has told so to
+    whoever was not answered before.
+    """
+
+    responses: Sequence[InferResponse | None]
+    input_end_ns: int
+    output_start_ns: int
+    rescheduled: frozenset[int] = frozenset()
+    failed: bool = False

@@ -14,8 +14,7 @@ from reference_server.core.dtypes import DataType
 from reference_server.core.errors import BackendError, Code, ServerError, internal, invalid_arg
 from reference_server.core.hash_order import arranged
 from reference_server.core.metadata import Dims, Signature, TensorConfig
-from reference_server.core.request import InferRequest, ResponseSink
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse, ResponseSink
 from reference_server.core.tensor import Shape, Tensor
 
 _BATCH_NOTE = (

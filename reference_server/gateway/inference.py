@@ -17,8 +17,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from reference_server.core.errors import ServerError, internal, unsupported
 from reference_server.core.ports import Clock, OutputBuffer
-from reference_server.core.request import Cancellation, InferRequest, Parameter, RequestTrace
-from reference_server.core.response import InferResponse
+from reference_server.core.request import (
+    Cancellation,
+    InferRequest,
+    InferResponse,
+    Parameter,
+    RequestTrace,
+)
 from reference_server.gateway.gateway import Gateway
 from reference_server.gateway.shared_memory import RegionLease, SharedMemory
 from reference_server.repository.versions import ServedModel

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from reference_server.core.ports import Clock
-from reference_server.core.response import Timing
+from reference_server.core.request import Timing
 from reference_server.core.telemetry import FamilyHead, MetricKind, Quantiles
 from reference_server.options import Quantile
 

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from reference_server.core.ports import Clock
-from reference_server.core.request import InferRequest
-from reference_server.core.response import Execution, Timing
+from reference_server.core.request import Execution, InferRequest, Timing
 from reference_server.core.telemetry import (
     BatchStatistics,
     Duration,

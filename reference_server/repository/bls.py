@@ -12,8 +12,7 @@ from typing import Protocol
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import Code, ServerError, internal, unavailable
 from reference_server.core.ports import Clock
-from reference_server.core.request import LATEST, InferRequest, ResponseSink
-from reference_server.core.response import InferResponse
+from reference_server.core.request import LATEST, InferRequest, InferResponse, ResponseSink
 from reference_server.repository.model_folders import Override, check_name, not_polled
 from reference_server.scheduling.deadlocks import DeadlockDetector, InstanceGroup, Member
 

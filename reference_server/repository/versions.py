@@ -12,8 +12,7 @@ from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import BackendError, ServerError, not_found, unavailable
 from reference_server.core.health import Health
 from reference_server.core.ports import Scheduler
-from reference_server.core.request import LATEST, InferRequest, answer
-from reference_server.core.response import InferResponse
+from reference_server.core.request import LATEST, InferRequest, InferResponse, answer
 from reference_server.core.rules import RequestRules
 from reference_server.core.telemetry import FailureReason
 from reference_server.observability.model_statistics import ModelStatistics

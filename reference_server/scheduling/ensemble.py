@@ -16,8 +16,7 @@ from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import Code, ServerError, internal
 from reference_server.core.hash_order import arranged
 from reference_server.core.ports import Clock, Dispatch, EnsembleRecorder
-from reference_server.core.request import InferRequest, answer, deliver
-from reference_server.core.response import InferResponse, Timing
+from reference_server.core.request import InferRequest, InferResponse, Timing, answer, deliver
 from reference_server.core.rules import OutputLayouts, ShowingSink
 from reference_server.core.telemetry import FailureReason
 from reference_server.core.tensor import Tensor

@@ -21,8 +21,13 @@ from reference_server.config.schema import EnsembleStep
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Dims, Signature, TensorConfig
 from reference_server.core.ports import Clock, Dispatch, EnsembleRecorder
-from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
-from reference_server.core.response import InferResponse
+from reference_server.core.request import (
+    InferRequest,
+    InferResponse,
+    Parameter,
+    ResponseSink,
+    SequenceFlag,
+)
 from reference_server.core.tensor import Shape, Tensor
 
 #: Where tensors come from that no decoupled step has answered with: the request itself.

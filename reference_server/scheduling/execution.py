@@ -6,8 +6,15 @@ import logging
 
 from reference_server.core.errors import Code, Contained, ServerError, internal
 from reference_server.core.ports import Clock, OpenInstance, Recorder
-from reference_server.core.request import TRACING, InferRequest, RequestTrace, answer, deliver
-from reference_server.core.response import InferResponse, Timing
+from reference_server.core.request import (
+    TRACING,
+    InferRequest,
+    InferResponse,
+    RequestTrace,
+    Timing,
+    answer,
+    deliver,
+)
 from reference_server.core.telemetry import FailureReason
 from reference_server.core.tensor import Tensor
 from reference_server.scheduling.work_queue import Batch, Refusal

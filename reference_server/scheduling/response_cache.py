@@ -12,8 +12,7 @@ from collections.abc import Hashable, Sequence
 from reference_server.core.errors import Contained
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import CacheRecorder, Clock, Scheduler
-from reference_server.core.request import InferRequest, ResponseSink, answer
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse, ResponseSink, answer
 from reference_server.core.telemetry import CacheReading
 from reference_server.core.tensor import Tensor
 from reference_server.scheduling.execution import COUNTING

@@ -6,8 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from reference_server.core.request import InferRequest, ResponseSink, deliver
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse, ResponseSink, deliver
 from reference_server.scheduling.work_queue import Batch, Refusal, WorkQueue
 
 

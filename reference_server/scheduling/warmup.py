@@ -16,8 +16,7 @@ from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import Clock, ModelInstance, OpenInstance
-from reference_server.core.request import InferRequest
-from reference_server.core.response import Execution, InferResponse
+from reference_server.core.request import Execution, InferRequest, InferResponse
 from reference_server.core.rules import RequestRules
 from reference_server.core.tensor import Tensor
 from reference_server.scheduling.execution import BatchExecutor

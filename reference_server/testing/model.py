@@ -17,8 +17,13 @@ from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, unsupported
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import SystemClock
-from reference_server.core.request import LATEST, InferRequest, Parameter, SequenceFlag
-from reference_server.core.response import InferResponse
+from reference_server.core.request import (
+    LATEST,
+    InferRequest,
+    InferResponse,
+    Parameter,
+    SequenceFlag,
+)
 from reference_server.core.telemetry import Snapshot
 from reference_server.core.tensor import Tensor
 from reference_server.frontends.grpc.inference import REFUSES_DECOUPLED

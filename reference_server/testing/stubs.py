@@ -12,8 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from reference_server.backends.python_host.model_code import describe
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import ServerError, internal, invalid_arg
-from reference_server.core.request import LATEST, InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.request import LATEST, InferRequest, InferResponse
 from reference_server.core.tensor import Tensor
 from reference_server.repository.bls import CalledModel, Models
 from reference_server.repository.model_folders import Override

@@ -22,13 +22,13 @@ from ge_runtime.planning.ascend_gears import (
     ascend_options,
     with_options,
 )
-from ge_runtime.planning.gear_plot import draw
 from ge_runtime.planning.gear_report import (
     Comparison,
     as_json,
     choice_lines,
     compare,
     curve_lines,
+    draw,
     use_lines,
 )
 from ge_runtime.planning.histogram_files import read_histogram

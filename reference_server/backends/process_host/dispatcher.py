@@ -12,8 +12,7 @@ from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.ports import MetricFamilyHold, Metrics, MetricSeries, ModelCalls
-from reference_server.core.request import InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse
 from reference_server.core.telemetry import MetricKind
 
 log = logging.getLogger(__name__)

@@ -24,8 +24,7 @@ from reference_server.backends.process_host.process import ChildProcess, Process
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Metrics, ModelCalls, OpenInstance
-from reference_server.core.request import InferRequest
-from reference_server.core.response import Execution, InferResponse
+from reference_server.core.request import Execution, InferRequest, InferResponse
 
 log = logging.getLogger(__name__)
 

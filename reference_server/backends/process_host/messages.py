@@ -13,12 +13,13 @@ from reference_server.core import dtypes
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.request import (
     Cancellation,
+    Execution,
     InferRequest,
+    InferResponse,
     RequestTrace,
     ResponseSink,
     SequenceFlag,
 )
-from reference_server.core.response import Execution, InferResponse
 from reference_server.core.tensor import Tensor
 
 #: The form of a value in a message: JSON's values, and for tensors where they lie.

@@ -11,8 +11,7 @@ from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler
 from reference_server.core import forks
 from reference_server.core.errors import Code, ServerError, unavailable
-from reference_server.core.request import Cancellation, InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.request import Cancellation, InferRequest, InferResponse
 from reference_server.core.telemetry import MetricKind
 from reference_server.core.tensor import Tensor
 

@@ -34,8 +34,7 @@ from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Metrics, ModelCalls
-from reference_server.core.request import InferRequest
-from reference_server.core.response import Execution
+from reference_server.core.request import Execution, InferRequest
 from reference_server.observability import printing
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from reference_server.backends.python_host.api.response import (
     InferenceResponseSender,
 )
 from reference_server.core.errors import ServerError, internal
-from reference_server.core.request import InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.codecs.proto_wire import Data, ReceivedRequest
 from reference_server.codecs.response_forms import ResponseForm
 from reference_server.core.errors import ServerError
-from reference_server.core.request import InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse
 from reference_server.frontends.grpc.calls import Call, Method, described_defect
 from reference_server.gateway.inference import Inference, Inferences, TraceEvents
 from reference_server.repository.versions import ServedModel

@@ -9,8 +9,7 @@ from reference_server.codecs import compression, generate, infer_json, infer_jso
 from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.codecs.response_forms import ResponseForm
 from reference_server.core.errors import ServerError, invalid_arg
-from reference_server.core.request import InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse
 from reference_server.frontends.http import status_codes
 from reference_server.frontends.http.request import Header, Part, Request
 from reference_server.frontends.http.routes import Route

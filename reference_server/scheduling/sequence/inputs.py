@@ -16,8 +16,7 @@ from reference_server.config.scheduler_settings import (
 )
 from reference_server.core.dtypes import DataType
 from reference_server.core.hash_order import arranged
-from reference_server.core.request import InferRequest, ResponseSink, SequenceFlag
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse, ResponseSink, SequenceFlag
 from reference_server.core.tensor import Shape, Tensor
 from reference_server.scheduling.sequence.slots import SequenceQueue
 

@@ -4,8 +4,7 @@ import pytest
 from runtime.planning import brute
 
 from ge_runtime.errors import RuntimeFault
-from ge_runtime.planning.gear_plot import draw
-from ge_runtime.planning.gear_report import compare
+from ge_runtime.planning.gear_report import compare, draw
 from ge_runtime.planning.size_demand import SizeDemand
 
 AXES = ("batch", "height", "width")

@@ -15,8 +15,7 @@ from reference_server.backends.python_host.inline import InlineInstance
 from reference_server.backends.python_host.outcome import ResponseSenders
 from reference_server.core import dtypes
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.request import InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse
 from reference_server.core.tensor import Tensor
 from reference_server.observability.metric_registry import MetricRegistry
 

@@ -10,8 +10,7 @@ from server.support.requests import array_tensor
 
 from reference_server.backends.python_host.api.bls import BlsResponses, ResponseIterator
 from reference_server.core.errors import not_found
-from reference_server.core.request import Cancellation
-from reference_server.core.response import InferResponse
+from reference_server.core.request import Cancellation, InferResponse
 
 
 def response(*values, final=False, **fields):

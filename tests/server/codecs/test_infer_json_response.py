@@ -9,7 +9,7 @@ from reference_server.codecs.infer_json_response import encode
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferResponse
 from reference_server.core.tensor import Tensor
 
 BINARY = OutputForm(binary=True)

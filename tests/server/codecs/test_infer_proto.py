@@ -12,8 +12,7 @@ from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
-from reference_server.core.request import SequenceFlag
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferResponse, SequenceFlag
 
 MODEL = Signature("m", 0, (TensorConfig("X", DataType.FP32, (-1,)),), ())
 BATCHES = Signature("m", 8, MODEL.inputs, ())

@@ -10,7 +10,7 @@ from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferResponse
 from reference_server.core.tensor import Tensor
 
 

@@ -6,8 +6,7 @@ from server.support.traces import NotedTrace
 
 from reference_server.core import errors
 from reference_server.core.errors import Code, Contained, ServerError, internal
-from reference_server.core.request import answer, deliver
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferResponse, answer, deliver
 
 
 @pytest.mark.parametrize(

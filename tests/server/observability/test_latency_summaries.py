@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from server.support.clock import ManualClock
 from server.support.requests import a_request
 
-from reference_server.core.response import Execution, Timing
+from reference_server.core.request import Execution, Timing
 from reference_server.core.telemetry import Quantiles
 from reference_server.observability.latency_summaries import (
     LATENCY_FAMILIES,

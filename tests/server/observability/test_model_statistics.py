@@ -4,7 +4,7 @@ import pytest
 from server.support.clock import ManualClock
 from server.support.requests import a_request
 
-from reference_server.core.response import Execution, Timing
+from reference_server.core.request import Execution, Timing
 from reference_server.core.telemetry import Duration, FailureReason
 from reference_server.observability.model_statistics import ModelStatistics
 

@@ -10,8 +10,7 @@ from server.support.requests import PATIENCE_S, a_request, array_tensor
 from server.support.traces import NotedTrace
 
 from reference_server.core.errors import Code, ServerError, invalid_arg, not_found
-from reference_server.core.request import SequenceFlag
-from reference_server.core.response import InferResponse, Timing
+from reference_server.core.request import InferResponse, SequenceFlag, Timing
 
 CHAIN = ensemble(step("a", {"X": "I"}, {"Y": "mid"}), step("b", {"X": "mid"}, {"Y": "O"}))
 FORK = ensemble(

@@ -12,8 +12,7 @@ from server.support.requests import PATIENCE_S, BrokenSink, array_tensor
 from server.support.traces import NotedTrace
 
 from reference_server.core.errors import Code, invalid_arg
-from reference_server.core.request import Cancellation
-from reference_server.core.response import InferResponse, Timing
+from reference_server.core.request import Cancellation, InferResponse, Timing
 from reference_server.core.telemetry import FailureReason
 
 CHAIN = ensemble(step("a", {"X": "I"}, {"Y": "mid"}), step("b", {"X": "mid"}, {"Y": "O"}))

@@ -7,7 +7,7 @@ from server.support.requests import Answers, a_request, array_tensor
 from server.support.traces import NotedTrace
 
 from reference_server.core.errors import Code, ServerError, internal
-from reference_server.core.response import Execution, InferResponse
+from reference_server.core.request import Execution, InferResponse
 from reference_server.scheduling.execution import BatchExecutor
 from reference_server.scheduling.work_queue import Refusal
 

@@ -8,7 +8,7 @@ from server.support.traces import NotedTrace
 
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import invalid_arg, unavailable
-from reference_server.core.response import InferResponse, Timing
+from reference_server.core.request import InferResponse, Timing
 from reference_server.core.telemetry import Duration
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.scheduling.response_cache import CachingScheduler, ResponseCache

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.support.requests import Answers, BrokenSink, NullSink, a_request
 
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferResponse
 from reference_server.scheduling.response_order import OrderedQueue, ResponseOrder
 from reference_server.scheduling.work_queue import Fifo
 

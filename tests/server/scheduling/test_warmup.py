@@ -10,7 +10,7 @@ from server.support.configs import model_config
 from server.support.instances import NotedOutcomes
 
 from reference_server.core.errors import ServerError, internal, not_found
-from reference_server.core.response import Execution, InferResponse
+from reference_server.core.request import Execution, InferResponse
 from reference_server.scheduling.execution import BatchExecutor
 from reference_server.scheduling.warmup import WarmedInstance, Warmup
 

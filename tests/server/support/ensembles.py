@@ -7,7 +7,7 @@ from server.support.clock import ManualClock
 from server.support.configs import model_config
 from server.support.requests import Answers, a_request, array_tensor
 
-from reference_server.core.response import InferResponse, Timing
+from reference_server.core.request import InferResponse, Timing
 from reference_server.scheduling.ensemble import EnsembleScheduler
 
 STEP_MODEL = 'input { name: "X" dims: [-1] data_type: TYPE_FP32 }'

@@ -10,8 +10,7 @@ from server.support.http import Client, HandCrankedLoop, Reply
 from server.support.requests import array_tensor
 
 from reference_server.core.errors import not_found
-from reference_server.core.request import LATEST, InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.request import LATEST, InferRequest, InferResponse
 from reference_server.core.rules import RequestRules
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.gateway.gateway import Gateway

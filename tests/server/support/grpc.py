@@ -9,8 +9,7 @@ from server.support.http import HandCrankedLoop
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.core.errors import ServerError
-from reference_server.core.request import InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse
 from reference_server.frontends.grpc import methods
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.repository.versions import ServedModel

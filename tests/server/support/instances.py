@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 from server.support.requests import PATIENCE_S
 
-from reference_server.core.request import InferRequest
-from reference_server.core.response import Execution, InferResponse, Timing
+from reference_server.core.request import Execution, InferRequest, InferResponse, Timing
 from reference_server.core.telemetry import FailureReason
 
 

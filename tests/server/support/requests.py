@@ -10,8 +10,7 @@ import numpy as np
 from reference_server.core import dtypes
 from reference_server.core.dtypes import DataType
 from reference_server.core.metadata import Signature, TensorConfig
-from reference_server.core.request import InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse
 from reference_server.core.tensor import Tensor
 
 #: How long a test waits for another thread before it fails; no test that passes waits so long.

@@ -9,8 +9,7 @@ from server.support.configs import model_config
 from server.support.requests import Answers, a_request, array_tensor
 
 from reference_server.core.errors import ServerError
-from reference_server.core.request import InferRequest, SequenceFlag
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse, SequenceFlag
 from reference_server.scheduling.sequence.strategies import sequence_queue
 from reference_server.scheduling.work_queue import Batch
 

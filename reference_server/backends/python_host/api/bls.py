@@ -32,11 +32,11 @@ from reference_server.core.request import (
     LATEST,
     Cancellation,
     InferRequest,
+    InferResponse,
     Parameter,
     RequestTrace,
     SequenceFlag,
 )
-from reference_server.core.response import InferResponse
 
 _IS_DECOUPLED = (
     "Model {} is using the decoupled. The current BLS request call doesn't support models using "

@@ -18,8 +18,13 @@ from reference_server.backends.python_host.api.native import (
 )
 from reference_server.backends.python_host.api.tensor import Tensor, first_named
 from reference_server.core.errors import ServerError
-from reference_server.core.request import InferRequest, Parameter, ResponseSink, deliver
-from reference_server.core.response import InferResponse
+from reference_server.core.request import (
+    InferRequest,
+    InferResponse,
+    Parameter,
+    ResponseSink,
+    deliver,
+)
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 

@@ -10,8 +10,7 @@ from server.support.requests import PATIENCE_S, Answers
 
 from reference_server.backends.process_host.instance import ProcessInstance
 from reference_server.core.errors import Code, ServerError, unavailable
-from reference_server.core.request import InferRequest
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferRequest, InferResponse
 from reference_server.core.tensor import Tensor
 
 pytestmark = pytest.mark.brute_force

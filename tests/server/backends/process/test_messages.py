@@ -16,8 +16,7 @@ from reference_server.backends.process_host.connection import Connection
 from reference_server.core import dtypes
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, not_found
-from reference_server.core.request import InferRequest, SequenceFlag
-from reference_server.core.response import Execution, InferResponse
+from reference_server.core.request import Execution, InferRequest, InferResponse, SequenceFlag
 from reference_server.core.tensor import Tensor
 
 Ends = list[Connection]

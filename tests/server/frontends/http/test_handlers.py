@@ -12,7 +12,7 @@ from server.support.frontend import Frontend, answering, failing, served
 from server.support.http import get, post
 
 from reference_server.core.errors import invalid_arg, not_found, unavailable
-from reference_server.core.response import InferResponse
+from reference_server.core.request import InferResponse
 from reference_server.gateway.gateway import EXTENSIONS
 
 VECTOR = """
