@@ -103,21 +103,22 @@ _mask = _Mask()
 
 def _before() -> None:
     _births.note()
-    for acquire, _ in _locks:
+    # The newest first, as `os.register_at_fork` does it: they may wait for those before them.
+    for acquire, _ in reversed(_locks):
         acquire()
     _mask.block()
 
 
 def _in_parent() -> None:
     _mask.unblock()
-    for _, release in reversed(_locks):
+    for _, release in _locks:
         release()
 
 
 def _in_copy() -> None:
     global generation
     generation += 1
-    for _, release in reversed(_locks):
+    for _, release in _locks:
         with contextlib.suppress(RuntimeError):  # a lock that makes itself new in copies
             release()
     if _handled:

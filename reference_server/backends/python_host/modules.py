@@ -34,6 +34,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from reference_server.backends.python_host.import_turns import take_turns, wait_for_turn
 from reference_server.backends.python_host.shared_names import OWNER, SharedName, finder
 
 
@@ -83,6 +84,7 @@ class ModelModules:
         self._held: list[str] = []
         self._lock = threading.RLock()
         self._finder = finder()
+        take_turns()
         self._builtins = ModuleType("builtins")
         vars(self._builtins).update(vars(builtins), __import__=self._import)
         vars(self._builtins)[OWNER] = self
@@ -160,10 +162,11 @@ class ModelModules:
     def _spec(self, name: str) -> ModuleSpec | None:
         package, _, _ = name.rpartition(".")
         if not package:
-            return _find_spec(name, self._search_path())
+            return _find_spec(name, self.search_path)
         return _find_spec(name, getattr(self.find(package), "__path__", ()))
 
-    def _search_path(self) -> Sequence[str]:
+    @property
+    def search_path(self) -> Sequence[str]:
         """Where top-level modules are; the model's code may have added folders of its own."""
         added = (
             entry
@@ -198,6 +201,7 @@ class ModelModules:
         """What import statements call: the builtin function's parameters and result."""
         absolute = _absolute(name, globals or {}, level) if level else name
         if not self._owns(absolute.partition(".")[0]):
+            wait_for_turn(absolute.partition(".")[0])
             return self._own_view(builtins.__import__(name, globals, locals, fromlist or (), level))
         module = self.require(absolute)
         if fromlist:

@@ -4,18 +4,23 @@ Libraries look modules up by name: dataclasses and typing read `sys.modules[cls.
 pickle imports what defined a class, models themselves write `sys.modules[__name__]`. Several
 instances have a module of the same name each, so the entry is a SharedName: it passes every
 access on to the module of the instance that asks. Who asks is told by the call stack: the code of
-an instance's modules runs with builtins that name their owner (see modules.py). To code that no
-instance called, such as a library's own thread, a SharedName looks like an empty module.
+an instance's modules runs with builtins that name their owner (see modules.py). Where none of that
+is on the stack, as in the threads with which executors and queues pickle, it is told by the thread:
+threads belong to the instance whose code has started them, and forked processes too. To others a
+SharedName looks like an empty module.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
+import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from multiprocessing import spawn
 from types import FrameType, ModuleType
 from typing import Any, Protocol
 
@@ -31,6 +36,10 @@ class Owner(Protocol):
 
     number: int
 
+    @property
+    def search_path(self) -> Sequence[str]:
+        """The folders in which a process finds the instance's modules by their names."""
+
     def has(self, name: str) -> bool:
         """Whether the instance has a module of that name, imported or not."""
 
@@ -42,14 +51,57 @@ class Owner(Protocol):
 
 
 def asking() -> Owner | None:
-    """The owner of the innermost instance code on the calling thread's stack."""
+    """The owner of the innermost instance code on the calling thread's stack, or of the thread."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner: Owner | None = frame.f_builtins.get(OWNER)
         if owner is not None:
             return owner
         frame = frame.f_back
-    return None
+    inherited: Callable[[], Owner | None] = getattr(
+        threading.current_thread(), _INHERITED, lambda: None
+    )
+    return inherited()
+
+
+#: The attribute of a thread that tells whose it is.
+_INHERITED = "_model_modules"
+
+
+def _let_threads_inherit() -> None:
+    """From now on a thread belongs to the instance that starts it, through whatever library."""
+    start = threading.Thread.start
+
+    @functools.wraps(start)
+    def start_for_owner(thread: threading.Thread) -> None:
+        owner = asking()
+        if owner is not None:
+            # Weak: a thread that outlives the instance must not keep its modules.
+            setattr(thread, _INHERITED, weakref.ref(owner))
+        start(thread)
+
+    threading.Thread.start = start_for_owner  # type: ignore[assignment, method-assign]
+
+
+def _let_spawned_processes_inherit() -> None:
+    """From now on a process that an instance spawns finds its modules, as a forked one does.
+
+    It imports them once more, by their names: what it is to run comes pickled. As in Triton there
+    is no main module: it would be the server's.
+    """
+    prepare = spawn.get_preparation_data
+
+    @functools.wraps(prepare)
+    def prepare_for_owner(name: str) -> dict[str, Any]:
+        data: dict[str, Any] = prepare(name)
+        owner = asking()
+        if owner is not None:
+            data["sys_path"] = [*data["sys_path"], *owner.search_path]
+            for main in ("init_main_from_name", "init_main_from_path"):
+                data.pop(main, None)
+        return data
+
+    spawn.get_preparation_data = prepare_for_owner
 
 
 class SharedName(ModuleType):
@@ -112,6 +164,8 @@ class Finder(MetaPathFinder, Loader):
         sys.meta_path.append(self)
         forks.hold_for_forks(self._lock.acquire, self._lock.release)
         forks.tell_apart(_number_of_asking)
+        _let_threads_inherit()
+        _let_spawned_processes_inherit()
 
     def hold(self, name: str) -> bool:
         """Let `sys.modules[name]` be a SharedName until each `hold` has had its `release`.

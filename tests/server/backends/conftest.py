@@ -31,6 +31,7 @@ ON_BOTH_HOSTS = (
     "test_imports",
     "test_dlpack",
     "test_forks",
+    "test_pickles",
     "test_bls",
 )
 
@@ -45,6 +46,7 @@ INLINE_ALONE = {
     "test_prints_pass_through",
     "test_an_instance_is_finalized_when_all_is_answered",  # the test holds the model's object
     "test_two_models_open_side_by_side",
+    "test_threads_know_the_classes_of_their_own_model",  # two models open
 }
 
 

@@ -1,0 +1,265 @@
+"""Models that import large packages side by side: circles, lazy parts, threads, forks."""
+
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from server.backends.kit import instance, model_file, said, telling, write
+
+from reference_server.backends.python_host.import_turns import ImportTurns
+
+#: How long a module waits for another to be imported beside it, which must not happen.
+MEETING_S = 0.2
+
+#: A package like transformers: it puts a lazy module in its own place, whose parts are imported
+#: when they are first asked for. They import each other in a circle; each works if it is alone.
+LAZY = {
+    "__init__.py": """
+        import importlib, sys, threading, types
+
+        events = {name: threading.Event() for name in ("package", "left", "right")}
+
+        def meet(own, other):
+            events[own].set()
+            events[other].wait(%(meeting)s)
+
+        class Lazy(types.ModuleType):
+            NAMES = {"Left": "left", "Right": "right"}
+
+            def __getattr__(self, name):
+                if name not in self.NAMES:
+                    raise AttributeError(name)
+                value = getattr(importlib.import_module(f".{self.NAMES[name]}", __name__), name)
+                setattr(self, name, value)
+                return value
+
+        lazy = Lazy(__name__)
+        lazy.__path__, lazy.__spec__, lazy.__package__ = __path__, __spec__, __name__
+        lazy.meet, lazy.events = meet, events
+        events["package"].set()
+        events["left"].wait(%(meeting)s)  # another model's import comes here, if it is let in
+        sys.modules[__name__] = lazy
+    """,
+    "left.py": """
+        from . import meet
+
+        meet("left", "right")
+
+        def name():
+            return "left"
+
+        from .right import name as other
+
+        class Left:
+            names = name(), other()
+    """,
+    "right.py": """
+        from . import meet
+
+        meet("right", "left")
+
+        def name():
+            return "right"
+
+        from .left import name as other
+
+        class Right:
+            names = name(), other()
+    """,
+}
+
+
+@pytest.fixture
+def library(tmp_path):
+    """A function that installs a package of these files for the test, and gives its name."""
+    folder = tmp_path / "installed"
+    installed = []
+
+    def install(files, name):
+        for path, source in files.items():
+            write(folder / name / path, source % {"meeting": MEETING_S})
+        installed.append(name)
+        return name
+
+    sys.path.append(str(folder))
+    yield install
+    sys.path.remove(str(folder))
+    for name in [known for known in sys.modules if known.partition(".")[0] in installed]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def open_side_by_side(tmp_path):
+    """A function that opens models, each on a thread of its own, and gives what they say."""
+
+    def open_all(*sources):
+        opened = [
+            instance(model_file(tmp_path, source, name=f"m{number}"))
+            for number, source in enumerate(sources)
+        ]
+
+        def tell(one):
+            one.open()
+            try:
+                return said(one)
+            finally:
+                one.close()
+
+        with ThreadPoolExecutor(len(opened)) as threads:
+            return list(threads.map(tell, opened))
+
+    return open_all
+
+
+@pytest.mark.parametrize("when", ["import", "execute"])
+def test_lazy_parts_that_import_each_other_are_imported_from_both_sides(
+    library, open_side_by_side, when
+):
+    package = library(LAZY, f"lazy_of_tests_{when}")
+    sources = []
+    for name in ("Left", "Right"):
+        line = f"from {package} import {name}"
+        top, inside = (line, "pass") if when == "import" else ("", line)
+        sources.append(
+            telling(top, "def tell():", f"    {inside}", f"    return ' '.join({name}.names)")
+        )
+    assert open_side_by_side(*sources) == ["left right", "right left"]
+
+
+def test_a_library_that_imports_a_lazy_package_inside_a_function_gets_all_of_it(
+    library, open_side_by_side, monkeypatch
+):
+    """The import statement has found the package before that has put a lazy one in its place."""
+    package = library(LAZY, "lazy_of_tests_late")
+    late = library(
+        {"__init__.py": f"def call():\n    from {package} import Left\n    return Left.names[0]"},
+        "late_of_tests",
+    )
+    monkeypatch.setattr(sys, "ready_of_tests", threading.Event(), raising=False)
+    first = telling(
+        "sys.ready_of_tests.wait()",
+        f"import {package}",
+        f"def tell(): return {package}.Right.names[0]",
+    )
+    second = telling(
+        f"import {late} as late",
+        "sys.ready_of_tests.set()",
+        "def begun():",
+        f"    package = sys.modules.get('{package}')",
+        "    return package is not None and hasattr(package, 'events')",
+        "while not begun(): pass",
+        "name = late.call()",
+        "def tell(): return name",
+    )
+    assert open_side_by_side(first, second) == ["right", "left"]
+
+
+def test_a_package_may_wait_for_its_own_threads_that_import(library, tells):
+    package = library(
+        {
+            "__init__.py": """
+                from concurrent.futures import ThreadPoolExecutor
+
+                def load():
+                    import wave
+                    from importlib import import_module
+                    return import_module("threads_of_tests_part").NAME
+
+                with ThreadPoolExecutor(1) as threads:
+                    NAME = threads.submit(load).result()
+            """
+        },
+        "threads_of_tests",
+    )
+    library({"__init__.py": "NAME = 'part'"}, "threads_of_tests_part")
+    assert tells(f"import {package}", f"def tell(): return {package}.NAME") == "part"
+
+
+def test_the_traceback_of_an_import_that_fails_shows_no_frame_of_ours(library, tells):
+    package = library({"__init__.py": "1 / 0"}, "faulty_of_tests")
+    lines = (
+        "import traceback",
+        "def tell():",
+        "    try:",
+        f"        import {package}",
+        "    except ZeroDivisionError as error:",
+        "        return ' '.join(frame.name for frame in traceback.extract_tb(error.__traceback__)",
+        "            if 'modules.py' not in frame.filename)",
+    )
+    assert tells(*lines) == "tell <module>"
+
+
+# ---------------------------------------------------------------------------------- the turns
+
+
+def entered(turns, owner):
+    """Whether a thread of its own is let in."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(turns.enter, owner).result()
+
+
+def test_one_owner_is_let_in_with_all_its_threads():
+    turns = ImportTurns(patience_s=0)
+    assert turns.enter("a")
+    assert turns.enter("a")
+    assert entered(turns, "a")
+    assert not entered(turns, "b")
+
+
+def test_the_next_is_let_in_when_the_last_thread_has_left():
+    turns = ImportTurns(patience_s=0)
+    turns.enter("a")
+    turns.enter("a")
+    turns.leave()
+    assert not entered(turns, "b")
+    turns.leave()
+    assert entered(turns, "b")
+
+
+def test_who_waits_is_woken():
+    turns = ImportTurns(patience_s=60)
+    turns.enter("a")
+    let_in = []
+    thread = threading.Thread(target=lambda: let_in.append(turns.enter("b")))
+    thread.start()
+    turns.leave()
+    thread.join()
+    assert let_in == [True]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+def test_a_child_imports_what_another_model_was_importing_when_it_was_forked(
+    library, open_side_by_side, monkeypatch
+):
+    package = library(
+        {
+            "__init__.py": """
+                import sys, threading
+
+                sys.begun_of_tests.set()
+                threading.Event().wait(%(meeting)s)
+                NAME = "whole"
+            """
+        },
+        "slow_of_tests",
+    )
+    monkeypatch.setattr(sys, "begun_of_tests", threading.Event(), raising=False)
+    first = telling(f"import {package}", f"def tell(): return {package}.NAME")
+    second = telling(
+        "import multiprocessing, sys",
+        "sys.begun_of_tests.wait()",
+        "fork = multiprocessing.get_context('fork')",
+        "def child(end):",
+        f"    from {package} import NAME",
+        "    end.send(NAME)",
+        "end, childs = fork.Pipe()",
+        "process = fork.Process(target=child, args=(childs,))",
+        "process.start()",
+        "name = end.recv() if end.poll(20) else 'nothing'",
+        "process.kill()",
+        "process.join()",
+        "def tell(): return name",
+    )
+    assert open_side_by_side(first, second) == ["whole", "whole"]
