@@ -12,6 +12,7 @@ from ge_runtime import components
 from ge_runtime.batching.admission import Admission
 from ge_runtime.batching.cost import CostModel, LiveCost
 from ge_runtime.batching.gears import Gears
+from ge_runtime.batching.own_gears import OwnGearPartitioner
 from ge_runtime.batching.partition import BatchPartitioner, InOrderPartitioner, Partitioner
 from ge_runtime.config import RuntimeConfig
 from ge_runtime.engines.artifact import Artifact, experimental_notes, find_artifacts
@@ -121,7 +122,7 @@ def assemble(
         )
         kept = None if kept_costs is None else kept_costs.load()
         costs, told = warm_up(executors, config, gearing.gears, rules.terms, kept)
-        checked = _load_check(executors[0], config, gearing.gears)
+        checked = _load_check(executors, config, gearing.gears)
         # Only now: engines may allocate in their first executions, and never again.
         for backend in backends:
             backend.freeze()
@@ -236,14 +237,14 @@ def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
     )
 
 
-def _load_check(executor: Executor, config: RuntimeConfig, gears: Gears) -> str:
+def _load_check(executors: Sequence[Executor], config: RuntimeConfig, gears: Gears) -> str:
     """What was found, for people. Raises ConfigFault if padding or company changes answers."""
     if not config.load_check:
         return "off, by config.pbtxt"
     # Loaded for models that are checked alone.
     from ge_runtime.verification.load_check import LoadCheck
 
-    return LoadCheck(executor, config, gears).run()
+    return LoadCheck(executors[0], config, gears, others=executors[1:]).run()
 
 
 def _sequences(config: RuntimeConfig, contract: Contract) -> SequenceStates | None:
@@ -256,6 +257,8 @@ def _sequences(config: RuntimeConfig, contract: Contract) -> SequenceStates | No
 def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partitioner:
     equal = config.equal_axes
     partitioner = BatchPartitioner(gears, cost, config.rows, equal)
+    if config.reproducible:
+        return OwnGearPartitioner(partitioner, gears)
     if config.packing is None:
         return partitioner
     return InOrderPartitioner(partitioner, gears, equal)

@@ -23,6 +23,8 @@ class Reason(Enum):
     """The graph is told where the data of each ends."""
     NEUTRAL = "neutral"
     """The user says that padding changes no answer: of an axis along which they differ."""
+    REPRODUCIBLE = "reproducible"
+    """Each of them would be executed at this size alone, too."""
 
 
 def equal_groups(

@@ -125,7 +125,7 @@ class BatchPartitioner:
         arrays = _SizeArrays(requests)
         optimum = self._optimum(arrays, np.arange(count))
         due = list(requests.deadlines or [math.inf] * count)
-        plan = _earliest_first(optimum, due)
+        plan = earliest_first(optimum, due)
         if _missed(plan, requests.now, due):
             plan = self._before_deadlines(arrays, optimum, due)
         return plan
@@ -135,13 +135,16 @@ class BatchPartitioner:
 
         If no gear holds the members together, it has exactly the size that they need.
         """
-        members = sorted(members)
         rows, sizes = requests.rows, requests.sizes
         # Lists, not generators: for a few members sum and max are twice as fast over them.
         total = sum([rows[member] for member in members])
         extents = {axis: max([own[member] for member in members]) for axis, own in sizes.items()}
-        gear = self._gears.fit(total, extents) or Gear(total, extents)
-        return Execution(tuple(members), gear, self._cost.seconds(gear.rows, gear.extents))
+        return self.execution_at(self._gears.fit(total, extents) or Gear(total, extents), members)
+
+    def execution_at(self, gear: Gear, members: Iterable[int]) -> Execution:
+        """The execution of `members` at a gear that holds them."""
+        seconds = self._cost.seconds(gear.rows, gear.extents)
+        return Execution(tuple(sorted(members)), gear, seconds)
 
     def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
         alone = {execution.members[0]: execution for execution in plan}
@@ -247,10 +250,10 @@ class BatchPartitioner:
         ]
         due = [d if end <= d else math.inf for end, d in zip(alone, deadlines, strict=True)]
         urgency = np.argsort(due, kind="stable")
-        plans = [_earliest_first(optimum, due)]
+        plans = [earliest_first(optimum, due)]
         for k in _cuts(len(due) - due.count(math.inf), len(due)):
             first, rest = (self._optimum(arrays, part) for part in np.split(urgency, [k]))
-            plans.append(_earliest_first(first, due) + _earliest_first(rest, due))
+            plans.append(earliest_first(first, due) + earliest_first(rest, due))
         return min(plans, key=lambda plan: (_missed(plan, now, due), _total(plan)))
 
 
@@ -288,7 +291,7 @@ def _cheapest_runs(seconds: NDArray[np.float64]) -> tuple[int, list[slice]]:
     return order, runs
 
 
-def _earliest_first(executions: Sequence[Execution], deadlines: Sequence[float]) -> list[Execution]:
+def earliest_first(executions: Sequence[Execution], deadlines: Sequence[float]) -> list[Execution]:
     """By earliest deadline; of those without any, or with the same, the longest first."""
     return sorted(
         executions,

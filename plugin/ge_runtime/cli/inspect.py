@@ -245,6 +245,7 @@ class Inspection:
             "gears": [
                 {"axes": axes, "sizes": sizes} for axes, sizes in self.gearing.tables.items()
             ],
+            "reproducible": self.config.reproducible,
             "memory": _memory(self.plan) if self.plan else None,
             "machine": {
                 "host_bytes": self.host_bytes,
@@ -290,7 +291,10 @@ class Inspection:
             (",".join(axes), _times(limits[axis] for axis in axes), ", ".join(map(_times, table)))
             for axes, table in tables.items()
         ]
-        return aligned_columns([("", "limit", "gears"), *rows], "<><")
+        lines = aligned_columns([("", "limit", "gears"), *rows], "<><")
+        if self.config.reproducible:
+            lines += ["reproducible: each request at its own gear, with all of its rows"]
+        return lines
 
 
 def _memory(plan: Plan) -> dict[str, object]:

@@ -10,15 +10,19 @@
   for `gears.batch,tokens`. Or `auto 4`: as many, derived at load, from the histogram if there is
   one. An axis is in one key at most. Axes in none are free: a batch is as large as its largest row
   needs.
+- `reproducible`: `true` executes each request at its own gear, whatever the company, so that its
+  answer has the same bits in any; `false` by default.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, TypeAlias
 
+from ge_runtime.config.execution_settings import read_choice
 from ge_runtime.config.model_tensors import ModelTensors
 from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_whole, split_names
 from ge_runtime.relations import Relation
@@ -206,6 +210,55 @@ class _Reader:
                     if size < 1 and {*axes} & {*dim.axes}:
                         found = f"{_shown(gear)}, where output '{spec.name}' has '{dim}' = {size}"
                         self._errors.add(field, found, "gears that give every output a size")
+
+
+def read_reproducible(
+    parameters: Parameters,
+    gears: Mapping[tuple[str, ...], GearSizes | int],
+    axes: Collection[str],
+    counting: Sequence[str],
+    errors: ConfigErrors,
+    *,
+    rows: int,
+) -> bool:
+    """Whether each request is executed at a shape that follows from itself alone.
+
+    Then gears say how many rows its executions have, and they are the same at every start.
+    axes: all of the model. counting: graph inputs whose shape or values tell of all requests of an
+    execution. rows: the most of a batch; 0 if executions have no batch dimension.
+    """
+    field = "parameter 'reproducible'"
+    if read_choice("reproducible", ("false", "true"), parameters, errors) == "false":
+        return False
+    if "packing" in parameters.settings:
+        errors.add(field, "'packing'", "rows below each other: packed ones lie where others end")
+    for name in counting:
+        expected = "none: what it tells the graph depends on all requests of an execution"
+        errors.add(field, f"graph input '{name}'", expected)
+    for own, table in gears.items():
+        if isinstance(table, int):
+            found = f"'gears.{','.join(own)}: auto {table}'"
+            errors.add(field, found, "sizes as numbers, which are the same at every start")
+    of_rows = {own: table for own, table in gears.items() if ROWS in own}
+    if rows and not of_rows:
+        expected = "'gears.batch', one number: the rows of every execution, e.g. 4"
+        errors.add(field, "no gears of rows", expected)
+    most = 1
+    for own, table in of_rows.items():
+        if isinstance(table, int):
+            continue
+        at = own.index(ROWS)
+        others = [gear[:at] + gear[at + 1 :] for gear in table]
+        most = max(gear[at] for gear in table)
+        if len(set(others)) < len(others):
+            shown = ", ".join(map(_shown, table))
+            each = "one number of rows" + (" for each size" if len(own) > 1 else "")
+            errors.add(field, f"'gears.{','.join(own)}: {shown}'", each)
+    free = sorted(set(axes) - set(chain.from_iterable(gears)))
+    if free and most > 1:
+        expected = "gears for every axis, which a load can check; or 'gears.batch: 1'"
+        errors.add(field, f"axis '{free[0]}' without gears", expected)
+    return True
 
 
 def _read_table(

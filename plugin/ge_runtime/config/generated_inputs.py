@@ -175,6 +175,12 @@ def axes_told_by(batch_inputs: Iterable[BatchInput], tensors: ModelTensors) -> s
     return {axis for source in sources for axis in source.axes}
 
 
+def counted_targets(batch_inputs: Iterable[BatchInput]) -> list[str]:
+    """The graph inputs whose shape or values tell of all requests of an execution together."""
+    shapes = (BatchInputKind.ITEM_SHAPE, BatchInputKind.ITEM_SHAPE_FLATTEN)
+    return [name for own in batch_inputs if own.kind not in shapes for name in own.targets]
+
+
 def _check_holds(
     field: str, batch_input: BatchInput, shape: tuple[int, ...], rows: int, errors: ConfigErrors
 ) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from ge_runtime.config.axis_sizes import AxisSizes, GearSizes, read_gears
+from ge_runtime.config.axis_sizes import AxisSizes, GearSizes, read_gears, read_reproducible
 from ge_runtime.config.execution_settings import (
     GivenCost,
     ServiceShare,
@@ -31,6 +31,7 @@ from ge_runtime.config.generated_inputs import (
     BatchInput,
     GeneratedInputs,
     axes_told_by,
+    counted_targets,
     read_batch_inputs,
 )
 from ge_runtime.config.model_tensors import ModelTensors
@@ -138,6 +139,8 @@ class RuntimeConfig:
     """Whether answers leave with their execution; else with the last one of the request batch."""
     load_check: bool
     """Whether a load ends with seeded requests, whose answers must depend on no company."""
+    reproducible: bool
+    """Whether each request is executed at its own gear, so that no bit depends on company."""
     ge_options: Mapping[str, str]
     """Option of Ascend's compiler, one of ATC_FLAGS or for ge_session GE_LEVELS: its value."""
 
@@ -242,6 +245,14 @@ def _read(
     constant_defaults = {n: own for n, own in defaults.items() if n not in axis_lengths.values()}
     laid = {"pad": pads, "default": constant_defaults}
     ranges = read_ranges(parameters, tensors, laid, errors)
+    reproducible = read_reproducible(
+        parameters,
+        gears,
+        tensors.axes,
+        [*offsets, *counted_targets(batch_inputs)],
+        errors,
+        rows=rows,
+    )
     told = {*chain.from_iterable(masks.values()), *lengths.values(), *offsets.values()}
     told |= axes_told_by(batch_inputs, tensors)
     told |= {packing} if packing is not None else set()
@@ -293,5 +304,6 @@ def _read(
         warmup=read_choice("warmup", ("gears", "none"), parameters, errors),
         early_answers=read_choice("early_answers", ("true", "false"), parameters, errors) == "true",
         load_check=read_choice("load_check", ("on", "off"), parameters, errors) == "on",
+        reproducible=reproducible,
         ge_options=read_ge_options(parameters, devices, errors, engine=engine),
     )

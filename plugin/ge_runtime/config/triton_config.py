@@ -67,6 +67,7 @@ _SETTINGS: Final = (
     "warmup",
     "early_answers",
     "load_check",
+    "reproducible",
     "workspace_pool_mib",
     "placement",
     "service_weight",

@@ -23,7 +23,7 @@ from ge_runtime.batching.calibration import Sample, calibrate
 from ge_runtime.batching.cost import CostModel, LiveCost
 from ge_runtime.batching.feeds import rows_first
 from ge_runtime.batching.gears import Gear, Gears
-from ge_runtime.batching.groups import reason_of
+from ge_runtime.batching.groups import Reason, reason_of
 from ge_runtime.batching.packing import unpack
 from ge_runtime.batching.ragged import Layout, scatter
 from ge_runtime.config import PaddingRule, RuntimeConfig
@@ -52,6 +52,8 @@ class BatchRules:
     """The distinct tuples of axes among the requests' tensors that the graph is fed."""
     padding: Mapping[str, PaddingRule]
     """Every axis: whether sizes along it may differ within one execution."""
+    reproducible: bool
+    """Whether requests share an execution because each would have its size alone, too."""
     computes_here: bool
     """Whether this process computes the executions, and no device or device service."""
 
@@ -62,7 +64,7 @@ class BatchRules:
         axes = (spec.axes for spec in config.sources if spec.name in fed)
         terms = tuple(dict.fromkeys(own for own in axes if own))
         here = config.device_kind == "cpu" and config.service_share is None
-        return cls(config.batched, config.packing, terms, config.padding, here)
+        return cls(config.batched, config.packing, terms, config.padding, config.reproducible, here)
 
 
 class Executor:
@@ -258,6 +260,8 @@ class Executor:
         """Why the requests of a batch may share it, counted once; nothing of a single request."""
         if len(layout.blocks) == 1:
             return Counter()
+        if self._rules.reproducible:
+            return Counter({Reason.REPRODUCIBLE.value: 1})
         reason = reason_of([block.needs for block in layout.blocks], self._rules.padding)
         return Counter({reason.value: 1})
 

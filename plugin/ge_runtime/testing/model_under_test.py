@@ -81,7 +81,11 @@ class ModelUnderTest:
             derived=derived,
         )
         forced = ForcedPartitioner(
-            parts.partitioner, parts.gears, parts.config.rows, parts.config.equal_axes
+            parts.partitioner,
+            parts.gears,
+            parts.config.rows,
+            parts.config.equal_axes,
+            own_gears=parts.config.reproducible,
         )
         # Only now: gears may be derived from the histogram, which must not have random sizes.
         parts = replace(parts, partitioner=forced, config=replace(parts.config, histogram=None))
@@ -138,15 +142,23 @@ class ForcedPartitioner:
     """A `Partitioner` whose groups a choice makes. For one thread."""
 
     def __init__(
-        self, partitioner: Partitioner, gears: Gears, capacity: int, equal: Collection[str] = ()
+        self,
+        partitioner: Partitioner,
+        gears: Gears,
+        capacity: int,
+        equal: Collection[str] = (),
+        *,
+        own_gears: bool = False,
     ) -> None:
         """partitioner: the model's own. capacity: the most rows of an execution.
 
-        equal: axes along which only equal sizes share an execution.
+        equal: axes along which only equal sizes share an execution. own_gears: whether only
+        requests do that have one gear.
         """
         self._partitioner = partitioner
         self._equal = tuple(equal)
         self._gears = gears
+        self._own_gears = own_gears
         self._capacity = capacity
         self.choice: GroupChooser | None = None
         """None: the model's own partitioner decides."""
@@ -164,7 +176,13 @@ class ForcedPartitioner:
                 return False
             total = sum(rows[member] for member in members)
             largest = {axis: max(own[member] for member in members) for axis, own in sizes.items()}
-            return total <= self._capacity and self._gears.fit(total, largest) is not None
+            gear = self._gears.fit(total, largest)
+            if total > self._capacity or gear is None:
+                return False
+            return not self._own_gears or all(
+                gear == self._gears.fit(rows[i], {axis: own[i] for axis, own in sizes.items()})
+                for i in members
+            )
 
         if self.choice is None:
             executions = self._partitioner.plan(requests)

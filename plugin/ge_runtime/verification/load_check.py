@@ -5,13 +5,17 @@ other requests' values differs, so what the answers differ by is leakage, and is
 equal executions differ by as much. Then a request by itself at its own size with the same request
 in company, padded to the execution's: beyond what rounding does to it, padding is not neutral, or
 the graph ignores what tells it of padding.
+
+With `reproducible: true` requests of several sizes are executed alone and in each other's company,
+at every place of every gear, and all bits of an answer are the same.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Final
 
 from ge_runtime.batching.admission import Block
@@ -37,6 +41,8 @@ _APART: Final = (
     "rows that do not see each other: export the graph so, or execute one at a time, by "
     "'gears.batch: 1'"
 )
+_REPRODUCIBLE: Final = "parameter 'reproducible'"
+_ONE_BY_ONE: Final = "'gears.batch: 1', which executes each row alone"
 _COMPANY: Final = ("load check", "in company than alone", _APART)
 
 
@@ -48,6 +54,8 @@ class _Found:
     trials: int = 0
     rounding: float = 0.0
     """The most that an answer moved between alone and padded in company."""
+    gears: int = 0
+    """In all of whose places answers had the same bits."""
     left_out: list[str] = field(default_factory=list)
 
 
@@ -60,8 +68,12 @@ class LoadCheck:
         config: RuntimeConfig,
         gears: Gears,
         clock: Callable[[], float] = time.perf_counter,
+        *,
+        others: Sequence[Executor] = (),
     ) -> None:
+        """others: executors of the model besides, whose answers are to have the same bits."""
         self._executor = executor
+        self._executors = (executor, *others)
         self._config = config
         self._gears = gears
         self._clock = clock
@@ -86,12 +98,16 @@ class LoadCheck:
                 found.left_out.append(f"{trial.gear}: {fault}")
                 continue
             found.trials += 1
+        if self._config.reproducible:
+            self._check_bits()
         seconds = self._clock() - begun
         told = (
             f"{found.trials} size(s) in {found.executions} execution(s), {seconds:.2f} s: answers "
             "do not depend on the values of others; "
             f"padding and rows move them by {found.rounding:.2g}"
         )
+        if self._config.reproducible:
+            told += f"; equal to the bit at all places of {found.gears} gear(s)"
         return "; ".join((told, *(f"not checked: {each}" for each in found.left_out)))
 
     def _try(self, trial: Trial) -> None:
@@ -115,9 +131,53 @@ class LoadCheck:
         self._element_s = (self._clock() - begun) / trial.elements
         return answers[1:]
 
-    def _execute(self, blocks: Sequence[Block], gear: Gear) -> list[Tensors]:
-        answers, _ = self._executor.execute(blocks, gear)
-        self._executor.end_batch()
+    def _check_bits(self) -> None:
+        """Every gear, whatever the time it takes: answers to the bit are a promise.
+
+        Raises ConfigFault for an answer that depends on its place, on company or on chance.
+        """
+        for trial in trials_of(self._config, self._gears):
+            try:
+                self._check_places(trial.gear, [*trial.probes, trial.gear.extents])
+            except (EngineFault, OutOfMemory) as fault:
+                raise self._fault(
+                    f"{_REPRODUCIBLE}: found an execution of {trial.gear} to fail: {fault}; "
+                    "expected gears that the graph executes, for values within 'range.<input>'"
+                ) from fault
+            self._found.gears += 1
+
+    def _check_places(self, gear: Gear, sizes: Sequence[Mapping[str, int]]) -> None:
+        """Executes requests of these sizes alone, then together, each at all places in turn."""
+        probes = [self._values.block(own, (5, at)) for at, own in enumerate(sizes)]
+        alone = [self._execute([probe], gear)[0] for probe in probes]
+        room = min(gear.rows, self._config.rows)
+        for executor, turn in product(self._executors, range(len(probes))):
+            places = [(turn + place) % len(probes) for place in range(room)]
+            answers = self._execute([probes[at] for at in places], gear, executor)
+            for place, (at, answer) in enumerate(zip(places, answers, strict=True)):
+                if differences := apart(self._config.outputs, answer, alone[at]):
+                    self._refuse_bits(probes[at], gear, place, alone[at], differences[0])
+
+    def _refuse_bits(
+        self, probe: Block, gear: Gear, place: int, alone: Tensors, difference: Apart
+    ) -> None:
+        """Raises ConfigFault with the gear, the place and the cure."""
+        again = (self._execute([probe], gear)[0] for _ in range(_EQUAL_EXECUTIONS))
+        by_chance = any(apart(self._config.outputs, each, alone) for each in again)
+        how = "in equal executions" if by_chance else f"in row {place}, beside others, than alone"
+        cure = "an engine whose results have no chance in them" if by_chance else _ONE_BY_ONE
+        raise self._fault(
+            f"{_REPRODUCIBLE}: found {self._told(probe)}, executed as {gear}, to get other bits "
+            f"{how}: {difference}; expected {cure}, or 'reproducible: false'"
+        )
+
+    def _execute(
+        self, blocks: Sequence[Block], gear: Gear, executor: Executor | None = None
+    ) -> list[Tensors]:
+        """executor: the first, if none is given."""
+        executor = executor or self._executor
+        answers, _ = executor.execute(blocks, gear)
+        executor.end_batch()
         self._found.executions += 1
         # Copies: a few of them are held at once, and slots are as many as serving needs.
         return [{name: array.copy() for name, array in answer.items()} for answer in answers]

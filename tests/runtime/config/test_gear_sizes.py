@@ -141,3 +141,89 @@ def test_one_slip_in_gears_is_one_fault():
 
 def test_a_relation_that_gears_give_a_size_is_fine():
     assert parse(pixels_config({"axes.inverted": "height - 7, width", "gears.height": "8, 16"}))
+
+
+# -- reproducible answers ----------------------------------------------------------------------
+
+BITS = {"reproducible": "true"}
+SIZES = {"gears.tokens": "8, 32", "gears.batch": "4"}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        SIZES,
+        {"gears.batch,tokens": "8x8, 2x32"},
+        {"gears.batch": "1"},  # each row alone, at a size of its own
+        {**SIZES, "oversize": "fallback"},
+    ],
+)
+def test_reproducible_answers_take_one_number_of_rows_for_each_size(parameters):
+    assert parse(encoder_config({**BITS, **parameters})).reproducible
+    assert not parse(encoder_config(parameters)).reproducible
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({"reproducible": "yes"}, "found 'yes', expected 'false' or 'true'"),
+        (
+            {**BITS, "gears.tokens": "32"},
+            "found no gears of rows, expected 'gears.batch', one number: the rows of every "
+            "execution, e.g. 4",
+        ),
+        (
+            {**BITS, **SIZES, "gears.batch": "1, 4"},
+            "found 'gears.batch: 1, 4', expected one number of rows",
+        ),
+        (
+            {**BITS, "gears.batch,tokens": "2x8, 4x32, 8x32"},
+            "found 'gears.batch,tokens: 2x8, 4x32, 8x32', expected one number of rows for each "
+            "size",
+        ),
+        (
+            {**BITS, "gears.batch": "4"},
+            "found axis 'tokens' without gears, expected gears for every axis, which a load can "
+            "check; or 'gears.batch: 1'",
+        ),
+        (
+            {**BITS, **SIZES, "gears.tokens": "auto 2"},
+            "found 'gears.tokens: auto 2', expected sizes as numbers, which are the same at every "
+            "start",
+        ),
+        (
+            {**BITS, **SIZES, "offsets.cu": "tokens"},
+            "found graph input 'cu', expected none: what it tells the graph depends on all "
+            "requests of an execution",
+        ),
+        (
+            {**BITS, "gears.batch": "4", "packing": "tokens"},
+            "found 'packing', expected rows below each other: packed ones lie where others end",
+        ),
+    ],
+)
+def test_what_depends_on_company_is_refused_where_answers_are_to_be_reproducible(
+    parameters, expected
+):
+    assert_fault(encoder_config(parameters), f"parameter 'reproducible': {expected}")
+
+
+def test_requests_without_a_batch_are_reproducible():
+    config = encoder_config({**BITS, "gears.tokens": "16, 32"}, batch=0)
+    assert parse(config).reproducible
+
+
+def test_what_counts_all_requests_is_refused_where_answers_are_to_be_reproducible():
+    kinds = {"BATCH_ELEMENT_COUNT": "counts", "BATCH_ITEM_SHAPE": "shapes"}
+    config = encoder_config({**BITS, **SIZES})
+    config["batch_input"] = [
+        {
+            "kind": kind,
+            "target_name": [target],
+            "data_type": "TYPE_INT64",
+            "source_input": ["input_ids"],
+        }
+        for kind, target in kinds.items()
+    ]
+    (fault,) = faults_of(config)
+    assert "graph input 'counts'" in fault

@@ -64,6 +64,7 @@ def test_encoder_configuration_is_read_whole():
         warmup="gears",
         early_answers=True,
         load_check=True,
+        reproducible=False,
         service_share=None,
         ge_options={},
     )
@@ -199,12 +200,12 @@ def with_input(**changes):
             encoder_config({"engin": "torch"}),
             "parameter 'engin': found no such parameter, expected one of: engine, "
             "intra_op_threads, devices, stages, cost, cost_cache, oversize, packing, rows, "
-            "histogram, warmup, early_answers, load_check, workspace_pool_mib, placement, "
-            "service_weight, service_priority, device_ids, device_exec_blocks, static_model, "
-            "axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, axis_length.<axis>, "
-            "gears.<axes>, mask.<graph input>, lengths.<graph input>, positions.<graph input>, "
-            "offsets.<graph input>, constant.<graph input>, state.<graph input>, "
-            "batch_axis.<tensor>, range.<input>, pad.<input>, padding.<axis>, "
+            "histogram, warmup, early_answers, load_check, reproducible, workspace_pool_mib, "
+            "placement, service_weight, service_priority, device_ids, device_exec_blocks, "
+            "static_model, axes.<input or output>, limit.<axis>, min.<axis>, align.<axis>, "
+            "axis_length.<axis>, gears.<axes>, mask.<graph input>, lengths.<graph input>, "
+            "positions.<graph input>, offsets.<graph input>, constant.<graph input>, "
+            "state.<graph input>, batch_axis.<tensor>, range.<input>, pad.<input>, padding.<axis>, "
             "default.<input>, pass.<output>, prepared.<tensor>, graph.ge.<option>, "
             "session.ge.<option>, ge.<option>; did you mean 'engine'?",
         ),

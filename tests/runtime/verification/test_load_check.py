@@ -252,3 +252,84 @@ def test_masked_encoder_and_plain_rows_are_told_in_the_log(load):
     told = load(ENCODER, encoder_config(COST))
     assert told.startswith("m_0: load check: 3 size(s) in ")
     assert "answers do not depend on the values of others" in told
+
+
+# -- answers to the bit ----------------------------------------------------------------------
+
+REPRODUCIBLE = {"reproducible": "true", "gears.batch": "4", "gears.n": "8, 16"}
+
+
+def test_equal_bits_at_all_places_are_told(load):
+    gears = {"gears.tokens": "8, 32", "gears.batch": "4", "reproducible": "true"}
+    told = load(ENCODER, encoder_config({**COST, **gears, "devices": "cpu, cpu"}))
+    assert told.endswith("; equal to the bit at all places of 2 gear(s)")
+
+
+def test_each_request_is_at_each_place_of_each_gear_alone_and_in_company():
+    places = set()
+
+    def watched(block, blocks, gear, call):
+        at = [id(other) for other in blocks].index(id(block))
+        places.add((gear.extents["n"], at, block.sizes["n"], len(blocks)))
+        return own_sum(block)
+
+    _, check = check_of(watched, REPRODUCIBLE)
+    assert "; equal to the bit at all places of 2 gear(s)" in check.run(budget_s=0.0)
+    for gear, sizes in [(8, (1, 4, 8)), (16, (1, 8, 16))]:
+        for size in sizes:
+            assert (gear, 0, size, 1) in places
+            # Of four places two may hold one block, and the first counts.
+            assert {(gear, at, size, 4) for at in range(3)} <= places
+
+
+def by_place(block, blocks, gear, call):
+    at = [other is block for other in blocks].index(True)
+    return own_sum(block) + (at == 2) * 1e-6
+
+
+def test_a_graph_whose_rows_depend_on_their_place_is_refused_with_gear_and_cure():
+    _, sound = check_of(by_place, {**REPRODUCIBLE, "reproducible": "false"})
+    sound.run()
+    _, check = check_of(by_place, REPRODUCIBLE)
+    with pytest.raises(ConfigFault) as raised:
+        check.run()
+    (fault,) = raised.value.faults
+    assert re.sub(r"-?\d+\.\d+(e-\d+)?|\d+e-\d+", "#", fault) == (
+        "parameter 'reproducible': found a request of one row of n 8, executed as 4 row(s), n 8, "
+        "to get other bits in row 2, beside others, than alone: output 'y' has # at [0, 0] where # "
+        "is expected, # apart; expected 'gears.batch: 1', which executes each row alone, or "
+        "'reproducible: false'"
+    )
+    _, alone = check_of(by_place, {**REPRODUCIBLE, "gears.batch": "1"})
+    alone.run()
+
+
+def test_an_engine_whose_results_have_chance_in_them_is_refused():
+    def by_chance(block, blocks, gear, call):
+        return own_sum(block) + (call % 2) * 1e-6
+
+    _, check = check_of(by_chance, REPRODUCIBLE)
+    with pytest.raises(ConfigFault, match=r"other bits in equal executions: .* expected an engine"):
+        check.run()
+
+
+def test_a_gear_that_cannot_be_executed_is_not_left_out():
+    def small(block, blocks, gear, call):
+        if gear.extents["n"] > 8:
+            raise EngineFault("too wide")
+        return own_sum(block)
+
+    _, check = check_of(small, REPRODUCIBLE)
+    with pytest.raises(
+        ConfigFault, match=r"found an execution of 4 row\(s\), n 16 to fail: too wide"
+    ):
+        check.run()
+
+
+def test_all_executors_are_held_against_the_first():
+    def other(block, blocks, gear, call):
+        return own_sum(block) + 1e-6
+
+    _, check = check_of(lambda block, *_: own_sum(block), REPRODUCIBLE, others=[Scripted(other)])
+    with pytest.raises(ConfigFault, match="to get other bits in row 0"):
+        check.run()

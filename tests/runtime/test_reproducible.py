@@ -1,0 +1,146 @@
+"""Answers that have the same bits alone and in any company, through real ONNX Runtime."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from runtime.support.configs import encoder_config
+from runtime.support.graphs import Graph, onnx_model
+
+from ge_runtime import EngineFault, Runtime
+
+WIDTH = 64
+IDS = 50
+
+
+def _attentive() -> object:
+    """Ids to their vectors, two layers of numbers in between, and the mean over data."""
+    rng = np.random.default_rng(3)
+    node = helper.make_node
+    return onnx_model(
+        [
+            node("Gather", ["table", "input_ids"], ["vectors"]),
+            node("MatMul", ["vectors", "inner"], ["hidden"]),
+            node("Tanh", ["hidden"], ["bent"]),
+            node("Transpose", ["bent"], ["turned"], perm=[0, 2, 1]),
+            node("MatMul", ["bent", "turned"], ["pairs"]),
+            node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+            node("Unsqueeze", ["mask", "one"], ["keys"]),
+            node("Sub", ["keys", "unit"], ["below"]),
+            node("Mul", ["below", "much"], ["hide"]),
+            node("Add", ["pairs", "hide"], ["seen"]),
+            node("Softmax", ["seen"], ["shares"], axis=-1),
+            node("MatMul", ["shares", "bent"], ["mixed"]),
+            node("Unsqueeze", ["mask", "two"], ["column"]),
+            node("Mul", ["mixed", "column"], ["data"]),
+            node("ReduceSum", ["data", "one"], ["total"], keepdims=0),
+            node("MatMul", ["total", "outer"], ["embedding"]),
+        ],
+        [
+            ("input_ids", TensorProto.INT64, ["batch", "tokens"]),
+            ("attention_mask", TensorProto.INT64, ["batch", "tokens"]),
+        ],
+        [("embedding", TensorProto.FLOAT, ["batch", 4])],
+        {
+            "table": rng.uniform(-1, 1, (IDS, WIDTH)).astype(np.float32),
+            "inner": rng.uniform(-1, 1, (WIDTH, WIDTH)).astype(np.float32),
+            "outer": rng.uniform(-1, 1, (WIDTH, 4)).astype(np.float32),
+            "one": np.array([1]),
+            "two": np.array([2]),
+            "unit": np.float32([1]),
+            "much": np.float32([1e4]),
+        },
+    )
+
+
+ATTENTIVE = Graph("attentive", _attentive, lambda: None, ((), ()))
+GEARS = {"gears.tokens": "4, 16, 32", "gears.batch": "4"}
+COST = {"cost": "launch_us=100, element_ns=1000, element2_ns=0"}
+
+
+@pytest.fixture(scope="module")
+def opened(version_dir):
+    """A function: parameters -> the runtime, one for each."""
+    runtimes = {}
+
+    def open_runtime(**parameters):
+        key = tuple(sorted(parameters.items()))
+        if key not in runtimes:
+            config = encoder_config({**COST, **GEARS, **parameters}, batch=8)
+            runtimes[key] = Runtime.open(
+                version_dir(ATTENTIVE), config, instance_name=f"m_{len(runtimes)}"
+            )
+        return runtimes[key]
+
+    yield open_runtime
+    for runtime in runtimes.values():
+        runtime.close()
+
+
+def request(seed, rows, tokens):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, tokens + 1, (rows, 1)).astype(np.int32)
+    return {"input_ids": rng.integers(0, IDS, (rows, tokens)), "lengths": lengths}
+
+
+def bits(answer):
+    return answer["embedding"].tobytes()
+
+
+requests = st.builds(request, st.integers(0, 99), st.integers(1, 4), st.integers(1, 32))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batch=st.lists(requests, min_size=2, max_size=12), threads=st.sampled_from("12"))
+def test_an_answer_has_the_same_bits_alone_and_in_any_company(opened, batch, threads):
+    runtime = opened(reproducible="true", intra_op_threads=threads)
+    alone = [bits(runtime.infer([own])[0]) for own in batch]
+    assert [bits(answer) for answer in runtime.infer(batch)] == alone
+    backwards = runtime.infer(batch[::-1])
+    assert [bits(answer) for answer in backwards][::-1] == alone
+
+
+def test_without_it_rounding_depends_on_company(opened):
+    runtime = opened(reproducible="false", **{"gears.batch": "1, 2, 4, 8"})
+    batch = [request(seed, 1, 1 + seed % 32) for seed in range(64)]
+    alone = [bits(runtime.infer([own])[0]) for own in batch]
+    assert [bits(answer) for answer in runtime.infer(batch)] != alone
+
+
+def test_the_rows_of_a_request_have_the_bits_that_each_has_as_a_request(opened):
+    runtime = opened(reproducible="true")
+    whole = request(5, 4, 30)
+    rows = [{name: tensor[row : row + 1] for name, tensor in whole.items()} for row in range(4)]
+    (answer,) = runtime.infer([whole])
+    assert [bits(own) for own in runtime.infer(rows)] == [
+        answer["embedding"][row : row + 1].tobytes() for row in range(4)
+    ]
+
+
+def test_every_execution_has_the_rows_of_its_gear(opened):
+    runtime = opened(reproducible="true")
+    before = runtime.counts()
+    runtime.infer([request(1, 1, 3), request(2, 2, 16), request(3, 1, 15), request(4, 3, 2)])
+    counts = runtime.counts().since(before)
+    assert counts.gear_hits == {"batch 4, tokens 4": 1, "batch 4, tokens 16": 1}
+    assert counts.shared_launches == {"reproducible": 2}
+
+
+def test_requests_beside_one_that_fails_keep_their_bits(opened):
+    runtime = opened(reproducible="true")
+    sound = [request(seed, 1, 9) for seed in range(3)]
+    alone = [bits(runtime.infer([own])[0]) for own in sound]
+    poison = {"input_ids": np.array([[IDS + 1] * 9]), "lengths": np.array([[9]], np.int32)}
+    before = runtime.counts()
+    first, culprit, *others = runtime.infer([sound[0], poison, *sound[1:]])
+    assert isinstance(culprit, EngineFault)
+    assert [bits(answer) for answer in (first, *others)] == alone
+    hits = runtime.counts().since(before).gear_hits
+    assert set(hits) == {"batch 4, tokens 16"}
+
+
+def test_the_load_says_that_all_gears_were_checked(opened):
+    runtime = opened(reproducible="true")
+    (line,) = (line for line in runtime.report if "load check" in line)
+    assert "; equal to the bit at all places of 3 gear(s)" in line
