@@ -72,6 +72,9 @@ class OwnGearPartitioner:
             return self._partitioner.execution_of(members, requests)
         return self._partitioner.execution_at(gear, members)
 
+    def with_a_pair(self, plan: list[Execution], requests: RequestSizes) -> list[Execution]:
+        return plan  # what may share an execution does already
+
     def _own_gear(self, member: int, requests: RequestSizes) -> Gear | None:
         sizes = {axis: own[member] for axis, own in requests.sizes.items()}
         return self._gears.fit(requests.rows[member], sizes)

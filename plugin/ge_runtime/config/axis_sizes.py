@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, TypeAlias
 
-from ge_runtime.config.execution_settings import read_choice
 from ge_runtime.config.model_tensors import ModelTensors
 from ge_runtime.config.triton_config import ConfigErrors, Parameters, read_whole, split_names
 from ge_runtime.relations import Relation
@@ -212,7 +211,7 @@ class _Reader:
                         self._errors.add(field, found, "gears that give every output a size")
 
 
-def read_reproducible(
+def check_reproducible(
     parameters: Parameters,
     gears: Mapping[tuple[str, ...], GearSizes | int],
     axes: Collection[str],
@@ -220,16 +219,13 @@ def read_reproducible(
     errors: ConfigErrors,
     *,
     rows: int,
-) -> bool:
-    """Whether each request is executed at a shape that follows from itself alone.
+) -> None:
+    """Errors for what lets the shape of an execution depend on more than its requests' own gear.
 
-    Then gears say how many rows its executions have, and they are the same at every start.
     axes: all of the model. counting: graph inputs whose shape or values tell of all requests of an
     execution. rows: the most of a batch; 0 if executions have no batch dimension.
     """
     field = "parameter 'reproducible'"
-    if read_choice("reproducible", ("false", "true"), parameters, errors) == "false":
-        return False
     if "packing" in parameters.settings:
         errors.add(field, "'packing'", "rows below each other: packed ones lie where others end")
     for name in counting:
@@ -258,7 +254,6 @@ def read_reproducible(
     if free and most > 1:
         expected = "gears for every axis, which a load can check; or 'gears.batch: 1'"
         errors.add(field, f"axis '{free[0]}' without gears", expected)
-    return True
 
 
 def _read_table(

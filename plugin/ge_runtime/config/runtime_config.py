@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from ge_runtime.config.axis_sizes import AxisSizes, GearSizes, read_gears, read_reproducible
+from ge_runtime.config.axis_sizes import AxisSizes, GearSizes, check_reproducible, read_gears
 from ge_runtime.config.execution_settings import (
     GivenCost,
     ServiceShare,
@@ -245,14 +245,10 @@ def _read(
     constant_defaults = {n: own for n, own in defaults.items() if n not in axis_lengths.values()}
     laid = {"pad": pads, "default": constant_defaults}
     ranges = read_ranges(parameters, tensors, laid, errors)
-    reproducible = read_reproducible(
-        parameters,
-        gears,
-        tensors.axes,
-        [*offsets, *counted_targets(batch_inputs)],
-        errors,
-        rows=rows,
-    )
+    reproducible = read_choice("reproducible", ("false", "true"), parameters, errors) == "true"
+    if reproducible:
+        counting = (*offsets, *counted_targets(batch_inputs))
+        check_reproducible(parameters, gears, tensors.axes, counting, errors, rows=rows)
     told = {*chain.from_iterable(masks.values()), *lengths.values(), *offsets.values()}
     told |= axes_told_by(batch_inputs, tensors)
     told |= {packing} if packing is not None else set()

@@ -52,10 +52,10 @@ class BatchRules:
     """The distinct tuples of axes among the requests' tensors that the graph is fed."""
     padding: Mapping[str, PaddingRule]
     """Every axis: whether sizes along it may differ within one execution."""
-    reproducible: bool
-    """Whether requests share an execution because each would have its size alone, too."""
     computes_here: bool
     """Whether this process computes the executions, and no device or device service."""
+    reproducible: bool = False
+    """Whether requests share an execution because each would have its size alone, too."""
 
     @classmethod
     def of(cls, config: RuntimeConfig, contract: Contract) -> BatchRules:
@@ -64,7 +64,7 @@ class BatchRules:
         axes = (spec.axes for spec in config.sources if spec.name in fed)
         terms = tuple(dict.fromkeys(own for own in axes if own))
         here = config.device_kind == "cpu" and config.service_share is None
-        return cls(config.batched, config.packing, terms, config.padding, config.reproducible, here)
+        return cls(config.batched, config.packing, terms, config.padding, here, config.reproducible)
 
 
 class Executor:
