@@ -34,6 +34,7 @@ from ge_runtime.planning.histogram import Histogram
 from ge_runtime.scheduling.executor import BatchRules, Executor, measured_plan, warm_up
 from ge_runtime.scheduling.kept_costs import KeptCosts, cores_of_process
 from ge_runtime.scheduling.sequences import SequenceStates
+from ge_runtime.specs import TensorSpec
 
 if TYPE_CHECKING:
     # Loaded by models that have a pool: see `_join_pool`.
@@ -122,7 +123,7 @@ def assemble(
         )
         kept = None if kept_costs is None else kept_costs.load()
         costs, told = warm_up(executors, config, gearing.gears, rules.terms, kept)
-        checked = _load_check(executors, config, gearing.gears)
+        checked = _load_check(executors, config, gearing.gears, _state_specs(contract))
         # Only now: engines may allocate in their first executions, and never again.
         for backend in backends:
             backend.freeze()
@@ -237,21 +238,31 @@ def _admission(config: RuntimeConfig, gearing: Gearing) -> Admission:
     )
 
 
-def _load_check(executors: Sequence[Executor], config: RuntimeConfig, gears: Gears) -> str:
+def _load_check(
+    executors: Sequence[Executor],
+    config: RuntimeConfig,
+    gears: Gears,
+    states: Sequence[TensorSpec],
+) -> str:
     """What was found, for people. Raises ConfigFault if padding or company changes answers."""
     if not config.load_check:
         return "off, by config.pbtxt"
     # Loaded for models that are checked alone.
     from ge_runtime.verification.load_check import LoadCheck
 
-    return LoadCheck(executors[0], config, gears, others=executors[1:]).run()
+    first, *others = executors
+    return LoadCheck(first, config, gears, others=others, states=states).run()
 
 
 def _sequences(config: RuntimeConfig, contract: Contract) -> SequenceStates | None:
     if not contract.states:
         return None
-    specs = [replace(state.spec, name=state.source) for state in contract.states]
-    return SequenceStates(specs, config.states.kept)
+    return SequenceStates(_state_specs(contract), config.states.kept)
+
+
+def _state_specs(contract: Contract) -> list[TensorSpec]:
+    """What is kept of sequences, under the names of the graph's inputs."""
+    return [replace(state.spec, name=state.source) for state in contract.states]
 
 
 def _partitioner(config: RuntimeConfig, gears: Gears, cost: CostModel) -> Partitioner:

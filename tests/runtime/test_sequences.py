@@ -310,3 +310,32 @@ def test_those_used_longest_ago_are_forgotten_and_none_of_the_batch_itself():
     assert isinstance(states.find([SequenceStep(2)])[0], RequestFault)
     assert not isinstance(states.find([SequenceStep(1)])[0], RequestFault)
     assert states.nbytes == 2 * 2 * 4
+
+
+def mixing_states():
+    """Answers what it is asked, and leaves each sequence the mean of all states."""
+    node = helper.make_node
+    return onnx_model(
+        [
+            node("ReduceMean", ["state"], ["mean"], axes=[0], keepdims=1),
+            node("Mul", ["state", "none"], ["nothing"]),
+            node("Add", ["nothing", "mean"], ["faded"]),
+            node("Add", ["faded", "x"], ["next"]),
+            node("Identity", ["x"], ["y"]),
+        ],
+        [("x", TensorProto.FLOAT, ["b", 3]), ("state", TensorProto.FLOAT, ["b", 3])],
+        [("y", TensorProto.FLOAT, ["b", 3]), ("next", TensorProto.FLOAT, ["b", 3])],
+        {"none": np.zeros(1, np.float32)},
+    )
+
+
+def test_a_load_finds_that_the_state_of_one_sequence_leaks_into_that_of_another(opened):
+    config = recurrent_config({**COST, "batch_axis.state": "0", "batch_axis.next": "0"})
+    with pytest.raises(ConfigFault, match=r"output 'state\.state' has .* rows that do not see"):
+        opened(mixing_states(), config)
+
+
+def test_a_load_tells_that_states_of_sequences_were_checked(opened):
+    runtime = opened(recurrent("batch"), recurrent_config(COST))
+    (line,) = (line for line in runtime.report if "load check" in line)
+    assert "values of others, nor does what sequences leave behind; " in line

@@ -8,13 +8,16 @@ the graph ignores what tells it of padding.
 
 With `reproducible: true` requests of several sizes are executed alone and in each other's company,
 at every place of every gear, and all bits of an answer are the same.
+
+What a request leaves to the next of its sequence is compared as its answers are.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Final
 
@@ -23,15 +26,18 @@ from ge_runtime.batching.gears import Gear, Gears
 from ge_runtime.config import PaddingRule, RuntimeConfig
 from ge_runtime.errors import ConfigFault, EngineFault, OutOfMemory
 from ge_runtime.scheduling.executor import Executor
-from ge_runtime.specs import Tensors
+from ge_runtime.specs import Tensors, TensorSpec
 from ge_runtime.verification.distance import TOLERANCES, Apart, Rounding, Variants, apart
-from ge_runtime.verification.probes import Part, Trial, Values, trials_of
+from ge_runtime.verification.probes import Part, Trial, Values, by_work, trials_of
 
 CHECK_S: Final = 1.0
-"""Spent on checking, at most; what it cannot pay for is left out, and the log says so."""
+"""Spent on checking, at most; what it cannot pay for is left out, and the log says so. Where this
+process computes it is CPU time: what else the machine does has no say in what is checked."""
+BUSY_S: Final = 3.0
+"""Of the clock, at most, where this process computes."""
 
-_FULL_EXECUTIONS: Final = 3
-"""What a trial takes, in executions of its own size: two in company, and the small ones."""
+_LEAPS: Final = 1.5
+"""How much longer a trial may take than one of other sizes says: caches overflow."""
 _NUDGES: Final = 2
 _REPEATED: Final = 3
 """Rows of the same request, executed together to see what rows do to rounding."""
@@ -59,6 +65,32 @@ class _Found:
     left_out: list[str] = field(default_factory=list)
 
 
+class _Budget:
+    """What may still be spent on checking."""
+
+    def __init__(self, clocks: Sequence[tuple[Callable[[], float], float]]) -> None:
+        """clocks: each with the seconds that may pass on it, from now on."""
+        self._clocks = [(clock, clock(), most) for clock, most in clocks]
+        self._element_s = [0.0] * len(clocks)  # on each clock, of the last trial
+
+    def affords(self, trial: Trial) -> bool:
+        """Whether there is time for it, by what others took; the first is tried unseen."""
+        return all(
+            clock() - begun + _LEAPS * element_s * trial.elements <= most
+            for (clock, begun, most), element_s in zip(self._clocks, self._element_s, strict=True)
+        )
+
+    @contextmanager
+    def learning(self, trial: Trial) -> Iterator[None]:
+        """Around a trial: what it takes tells what others will."""
+        before = [clock() for clock, _, _ in self._clocks]
+        yield
+        self._element_s = [
+            (clock() - start) / trial.elements
+            for (clock, _, _), start in zip(self._clocks, before, strict=True)
+        ]
+
+
 class LoadCheck:
     """Checks one model on one executor. For one thread, once."""
 
@@ -68,44 +100,58 @@ class LoadCheck:
         config: RuntimeConfig,
         gears: Gears,
         clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.process_time,
         *,
         others: Sequence[Executor] = (),
+        states: Sequence[TensorSpec] = (),
     ) -> None:
-        """others: executors of the model besides, whose answers are to have the same bits."""
+        """others: executors of the model besides, whose answers are to have the same bits.
+
+        states: what is kept of sequences, under the names of the graph's inputs.
+        """
         self._executor = executor
         self._executors = (executor, *others)
         self._config = config
         self._gears = gears
         self._clock = clock
-        self._values = Values(config)
+        self._cpu_clock = cpu_clock
+        self._values = Values(config, states)
         self._found = _Found()
-        self._element_s = 0.0  # of the last execution in company
-        self._floats = {spec.name for spec in config.outputs if spec.dtype in TOLERANCES}
+        self._states = tuple(states)
+        # A state is compared under a name that no output has.
+        self._results = (
+            *config.outputs,
+            *(replace(spec, name=_state_name(spec.name)) for spec in states),
+        )
+        self._floats = {spec.name for spec in self._results if spec.dtype in TOLERANCES}
         # Compiled graphs have no other sizes than their gears.
         self._any_size = config.device_kind == "cpu"
 
-    def run(self, budget_s: float = CHECK_S) -> str:
+    def run(self) -> str:
         """What was checked, in words. Raises ConfigFault for a difference that must not be."""
         found, begun = self._found, self._clock()
-        for trial in trials_of(self._config, self._gears):
-            predicted = _FULL_EXECUTIONS * self._element_s * trial.elements
-            if self._clock() - begun + predicted > budget_s:
-                found.left_out.append(f"{trial.gear}: no time for it")
-                continue
+        here = self._config.device_kind == "cpu" and self._config.service_share is None
+        clocks = [(self._cpu_clock, CHECK_S), (self._clock, BUSY_S)]
+        budget = _Budget(clocks if here else [(self._clock, CHECK_S)])
+        left = trials_of(self._config, self._gears)
+        while trial := next(filter(budget.affords, left), None):
+            left.remove(trial)
             try:
-                self._try(trial)
+                with budget.learning(trial):
+                    self._try(trial)
             except (EngineFault, OutOfMemory) as fault:
                 found.left_out.append(f"{trial.gear}: {fault}")
-                continue
-            found.trials += 1
+            else:
+                found.trials += 1
+        found.left_out += [f"{trial.gear}: no time for it" for trial in by_work(left)]
         if self._config.reproducible:
             self._check_bits()
         seconds = self._clock() - begun
-        told = (
-            f"{found.trials} size(s) in {found.executions} execution(s), {seconds:.2f} s: answers "
-            "do not depend on the values of others; "
-            f"padding and rows move them by {found.rounding:.2g}"
-        )
+        told = f"{found.trials} size(s) in {found.executions} execution(s), {seconds:.2f} s"
+        if found.trials:
+            told += ": answers do not depend on the values of others"
+            told += ", nor does what sequences leave behind" if self._states else ""
+            told += f"; padding and rows move them by {found.rounding:.2g}"
         if self._config.reproducible:
             told += f"; equal to the bit at all places of {found.gears} gear(s)"
         return "; ".join((told, *(f"not checked: {each}" for each in found.left_out)))
@@ -119,17 +165,14 @@ class LoadCheck:
         one = self._in_company(probes, trial, Part.LOWER)
         other = self._in_company(probes, trial, Part.UPPER)
         for at, probe in enumerate(probes):
-            if differences := apart(self._config.outputs, one[at], other[at]):
+            if differences := apart(self._results, one[at], other[at]):
                 self._refuse_leakage(probes, trial, at, differences)
             self._compare_alone(probe, trial, one[at])
 
     def _in_company(self, probes: Sequence[Block], trial: Trial, part: Part) -> list[Tensors]:
         """The answers to the probes beside a request of the gear's own size, whose values vary."""
         company = self._values.block(trial.gear.extents, (1,), part)
-        begun = self._clock()
-        answers = self._execute([company, *probes], trial.gear)
-        self._element_s = (self._clock() - begun) / trial.elements
-        return answers[1:]
+        return self._execute([company, *probes], trial.gear)[1:]
 
     def _check_bits(self) -> None:
         """Every gear, whatever the time it takes: answers to the bit are a promise.
@@ -155,7 +198,7 @@ class LoadCheck:
             places = [(turn + place) % len(probes) for place in range(room)]
             answers = self._execute([probes[at] for at in places], gear, executor)
             for place, (at, answer) in enumerate(zip(places, answers, strict=True)):
-                if differences := apart(self._config.outputs, answer, alone[at]):
+                if differences := apart(self._results, answer, alone[at]):
                     self._refuse_bits(probes[at], gear, place, alone[at], differences[0])
 
     def _refuse_bits(
@@ -163,7 +206,7 @@ class LoadCheck:
     ) -> None:
         """Raises ConfigFault with the gear, the place and the cure."""
         again = (self._execute([probe], gear)[0] for _ in range(_EQUAL_EXECUTIONS))
-        by_chance = any(apart(self._config.outputs, each, alone) for each in again)
+        by_chance = any(apart(self._results, each, alone) for each in again)
         how = "in equal executions" if by_chance else f"in row {place}, beside others, than alone"
         cure = "an engine whose results have no chance in them" if by_chance else _ONE_BY_ONE
         raise self._fault(
@@ -176,19 +219,24 @@ class LoadCheck:
     ) -> list[Tensors]:
         """executor: the first, if none is given."""
         executor = executor or self._executor
+        blocks = [_with_own_state(block) for block in blocks]
         answers, _ = executor.execute(blocks, gear)
         executor.end_batch()
         self._found.executions += 1
         # Copies: a few of them are held at once, and slots are as many as serving needs.
-        return [{name: array.copy() for name, array in answer.items()} for answer in answers]
+        return [
+            {name: array.copy() for name, array in answer.items()}
+            | {_state_name(name): left for name, left in (block.state or {}).items()}
+            for answer, block in zip(answers, blocks, strict=True)
+        ]
 
     def _compare_alone(self, probe: Block, trial: Trial, answer: Tensors) -> None:
         """Refuses an answer that is not that of the probe by itself at its own size."""
         own, alone = self._alone(probe)
-        differences = apart(self._config.outputs, answer, alone)
+        differences = apart(self._results, answer, alone)
         if not differences:
             return
-        rounding = Rounding(self._config.outputs, alone, lambda: self._again(probe, own))
+        rounding = Rounding(self._results, alone, lambda: self._again(probe, own))
         smooth = [each for each in differences if each.output in self._floats]
         # Rounding may turn the largest of two into the other: where there are floats, they tell.
         for difference in smooth if self._floats else differences:
@@ -225,7 +273,7 @@ class LoadCheck:
         equal = [self._in_company(probes, trial, Part.LOWER)[at] for _ in range(_EQUAL_EXECUTIONS)]
         chance: dict[str, float] = {}
         for repeated in equal[1:]:
-            for each in apart(self._config.outputs, repeated, equal[0]):
+            for each in apart(self._results, repeated, equal[0]):
                 chance[each.output] = max(chance.get(each.output, 0.0), each.distance)
         for each in differences:
             by_chance = chance.get(each.output, 0.0)
@@ -240,7 +288,7 @@ class LoadCheck:
         self, probe: Block, trial: Trial, change: Apart, alone: Tensors, rounding: Rounding
     ) -> None:
         """Raises ConfigFault with both answers, the gear and the cure."""
-        output = [spec for spec in self._config.outputs if spec.name == change.output]
+        output = [spec for spec in self._results if spec.name == change.output]
         rows = 1 if self._any_size else trial.gear.rows
         by_itself = self._execute([probe], Gear(rows, trial.gear.extents))[0]
         padding = any(
@@ -275,3 +323,14 @@ class LoadCheck:
     def _told(self, probe: Block) -> str:
         sizes = ", ".join(f"{axis} {size}" for axis, size in probe.sizes.items())
         return f"a request of one row{f' of {sizes}' if sizes else ''}"
+
+
+def _state_name(source: str) -> str:
+    return f"state.{source}"
+
+
+def _with_own_state(block: Block) -> Block:
+    """The request with a copy of its state, which its execution writes."""
+    if block.state is None:
+        return block
+    return replace(block, state={name: own.copy() for name, own in block.state.items()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
@@ -47,7 +47,11 @@ class Trial:
 
 
 def trials_of(config: RuntimeConfig, gears: Gears) -> list[Trial]:
-    """What a load tries, by growing work: every gear; of free axes, a few parts of their limits."""
+    """What a load tries: every gear; of free axes, a few parts of their limits.
+
+    The smallest first, then the largest, and then what lies in the middle of those before: however
+    early the time runs out, sizes of all kinds have been tried.
+    """
     geared = set(chain.from_iterable(config.gears))
     free = [axis for axis in config.limits if axis not in geared]
     found: list[Trial] = []
@@ -60,7 +64,26 @@ def trials_of(config: RuntimeConfig, gears: Gears) -> list[Trial]:
             trial = _trial(config, Gear(rows, extents))
             if trial is not None and trial not in found:
                 found.append(trial)
-    return sorted(found, key=lambda trial: trial.elements)
+    found = by_work(found)
+    return found[:1] + _spread(found[1:])
+
+
+def by_work(trials: Iterable[Trial]) -> list[Trial]:
+    """By growing work."""
+    return sorted(trials, key=lambda trial: trial.elements)
+
+
+def _spread(trials: Sequence[Trial]) -> list[Trial]:
+    """The last, and then what lies in the middle of those before."""
+    order: list[Trial] = list(trials[-1:])
+    parts = [trials[:-1]]
+    while parts:
+        part = parts.pop(0)
+        if part:
+            middle = len(part) // 2
+            order.append(part[middle])
+            parts += [part[:middle], part[middle + 1 :]]
+    return order
 
 
 def _share(config: RuntimeConfig, axis: str, share: int) -> int:
@@ -111,8 +134,10 @@ class Part(Enum):
 class Values:
     """Blocks of seeded values: equal seeds give equal blocks."""
 
-    def __init__(self, config: RuntimeConfig) -> None:
+    def __init__(self, config: RuntimeConfig, states: Sequence[TensorSpec] = ()) -> None:
+        """states: what is kept of sequences; blocks then are requests of some."""
         self._config = config
+        self._states = states
         self._specs = [
             spec
             for spec in config.sources
@@ -129,7 +154,8 @@ class Values:
         lengths = {axis: tensors[name].ravel().tolist() for axis, name in self._lengths.items()}
         executed = self._config.axis_sizes.executed
         needs = {axis: executed(axis, size) for axis, size in sizes.items()}
-        return Block(1, sizes, lengths, tensors, needs)
+        states = {spec.name: self._tensor(spec, sizes, rng, part) for spec in self._states}
+        return Block(1, sizes, lengths, tensors, needs, state=states or None)
 
     def _tensor(
         self, spec: TensorSpec, sizes: Mapping[str, int], rng: np.random.Generator, part: Part

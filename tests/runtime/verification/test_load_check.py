@@ -64,8 +64,8 @@ def test_padding_that_a_convolution_sees_is_not_neutral(load):
     config = edges_config({**COST, "padding.width": "neutral"})
     fault = refused(load, EDGES, {**config, "output": config["output"][:1]})
     assert re.sub(r"-?\d+\.\d+(e-\d+)?|\d+e-\d+", "#", fault) == (
-        "parameter 'padding.width': found a request of one row of height 4, width 1, executed as 3 "
-        "row(s), height 4, width 4, to get another answer padded than alone: output 'edges' has # "
+        "parameter 'padding.width': found a request of one row of height 16, width 1, executed as 3 "
+        "row(s), height 16, width 16, to get another answer padded than alone: output 'edges' has # "
         "at [0, 0, 0, 0] where # is expected, # apart, and rounding moves it by #; expected "
         "'padding.width: equal': padding is not neutral here"
     )
@@ -234,18 +234,65 @@ def test_sizes_that_the_graph_cannot_execute_are_left_out_and_told():
     assert check.run().endswith("not checked: 3 row(s), n 16: too wide")
 
 
-def test_what_there_is_no_time_for_is_left_out_and_told():
-    now = [0.0]
+def clocked(seconds_of, parameters=None):
+    """A check of which each execution takes so many seconds, of (the clock, a CPU), of its gear."""
+    now = {"clock": 0.0, "cpu": 0.0}
 
     def slow(block, blocks, gear, call):
-        now[0] += 0.01 * gear.rows * gear.extents["n"]
+        if block is blocks[-1]:
+            wall_s, cpu_s = seconds_of(gear)
+            now["clock"] += wall_s
+            now["cpu"] += cpu_s
         return own_sum(block)
 
-    executor, check = check_of(slow, clock=lambda: now[0])
-    told = check.run(budget_s=1.0)
-    assert told.endswith("not checked: 3 row(s), n 16: no time for it")
+    executor, check = check_of(
+        slow, parameters, clock=lambda: now["clock"], cpu_clock=lambda: now["cpu"]
+    )
+    return executor, check, now
+
+
+def test_what_there_is_no_time_for_is_left_out_and_told():
+    executor, check, now = clocked(lambda gear: (0.0, 0.01 * gear.rows * gear.extents["n"]))
+    assert check.run().endswith("not checked: 3 row(s), n 16: no time for it")
     assert executor.calls[0][1].extents == {"n": 1}
-    assert now[0] <= 1.0
+    assert now["cpu"] <= 1.0
+
+
+def test_a_busy_machine_has_no_say_in_what_is_checked_until_its_clock_runs_out():
+    def busy(times):
+        return clocked(lambda gear: (times * 0.001 * gear.rows * gear.extents["n"], 0.0))
+
+    for times in (1, 4):
+        _, check, _ = busy(times)
+        assert "not checked" not in check.run()
+    _, check, now = busy(100)
+    assert check.run().endswith("not checked: 3 row(s), n 16: no time for it")
+    assert now["clock"] <= 3.0
+
+
+def test_the_smallest_and_the_largest_gears_are_checked_before_others():
+    gears = {"gears.n": ", ".join(map(str, range(1, 17)))}
+    executor, check, _ = clocked(lambda gear: (0.0, 0.0), gears)
+    assert "not checked" not in check.run()
+    sizes = dict.fromkeys(gear.extents["n"] for _, gear in executor.calls if gear.rows > 1)
+    assert list(sizes)[:5] == [1, 16, 9, 5, 13]
+    executor, check, _ = clocked(lambda gear: (0.0, 0.002 * gear.rows * gear.extents["n"]), gears)
+    told = check.run()
+    assert {1, 16} <= {gear.extents["n"] for _, gear in executor.calls if gear.rows > 1}
+    left_out = [int(part.split()[-1]) for part in re.findall(r"row\(s\), n \d+", told)]
+    assert left_out == sorted(left_out)
+    assert left_out
+
+
+def test_nothing_is_said_of_answers_where_nothing_was_checked():
+    _, check, _ = clocked(lambda gear: (0.0, 5.0), {"gears.n": "16"})
+    assert check.run().startswith("1 size(s) in ")
+
+    def failing(block, blocks, gear, call):
+        raise EngineFault("always")
+
+    _, check = check_of(failing)
+    assert "answers" not in check.run()
 
 
 def test_masked_encoder_and_plain_rows_are_told_in_the_log(load):
@@ -274,7 +321,7 @@ def test_each_request_is_at_each_place_of_each_gear_alone_and_in_company():
         return own_sum(block)
 
     _, check = check_of(watched, REPRODUCIBLE)
-    assert "; equal to the bit at all places of 2 gear(s)" in check.run(budget_s=0.0)
+    assert "; equal to the bit at all places of 2 gear(s)" in check.run()
     for gear, sizes in [(8, (1, 4, 8)), (16, (1, 8, 16))]:
         for size in sizes:
             assert (gear, 0, size, 1) in places
