@@ -64,9 +64,9 @@ def test_padding_that_a_convolution_sees_is_not_neutral(load):
     config = edges_config({**COST, "padding.width": "neutral"})
     fault = refused(load, EDGES, {**config, "output": config["output"][:1]})
     assert re.sub(r"-?\d+\.\d+(e-\d+)?|\d+e-\d+", "#", fault) == (
-        "parameter 'padding.width': found a request of one row of height 16, width 1, executed as 3 "
-        "row(s), height 16, width 16, to get another answer padded than alone: output 'edges' has # "
-        "at [0, 0, 0, 0] where # is expected, # apart, and rounding moves it by #; expected "
+        "parameter 'padding.width': found a request of one row of height 16, width 1, executed as "
+        "3 row(s), height 16, width 16, to get another answer padded than alone: output 'edges' "
+        "has # at [0, 0, 0, 0] where # is expected, # apart, and rounding moves it by #; expected "
         "'padding.width: equal': padding is not neutral here"
     )
 
