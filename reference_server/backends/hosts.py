@@ -126,7 +126,7 @@ class PythonHosts:
         """
         settings = python_settings(self._given)
         if _host(settings, chosen) is Host.INLINE:
-            return InlineInstance(spec, self._clock, self._metrics, calls, health)
+            return InlineInstance(spec, self._clock, self._metrics, calls, health, process_advice)
         return ProcessInstance(
             spec, settings.supervision, self._clock, self._metrics, calls, health, prepare=prepare
         )
@@ -137,8 +137,40 @@ class PythonHosts:
         """`config` as the model itself completes it. Blocks for as long as the model does."""
         if _host(python_settings(self._given), chosen) is Host.INLINE:
             with printing.speaking(model_name):
-                return inline.auto_complete(model_file, model_name, config)
+                return inline.auto_complete(model_file, model_name, config, process_advice)
         return auto_complete_in_process(model_file, model_name, config)
+
+
+#: What libraries say where a model meets the threads, or the other models, of one process.
+_CURED_BY_A_PROCESS = (
+    "main thread",  # signal.signal, set_wakeup_fd, Tk, Matplotlib's windows
+    "context has already been set",  # multiprocessing.set_start_method
+    "set_num_interop_threads",  # torch's, once it has computed
+    "more than once per process",  # C extensions, such as NumPy's
+    "Duplicated timeseries in CollectorRegistry",  # prometheus_client's registry
+)
+
+
+def process_advice(error: BaseException | None) -> str:
+    """What to add to the text of an inline model's `error`, if a process of its own cures it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen and sys.platform == "linux":
+        seen.add(id(error))
+        if any(sign in _text(error) for sign in _CURED_BY_A_PROCESS):
+            return (
+                "\nThis model runs in the server's process, on a thread, beside other models. In a "
+                "process of its own, as in Triton, it can do this. In its config.pbtxt: "
+                'parameters { key: "EXECUTION_HOST" value: { string_value: "process" } }'
+            )
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:  # whatever a model's own class does
+        return ""
 
 
 def _host(settings: PythonSettings, chosen: str) -> Host:

@@ -33,7 +33,10 @@ LONGEST = (
     *SHARING,
     "tests/packaging/test_wheels.py",
     *(f"{_CONTRACT}{name}.py" for name in ("shutdown", "repository", "grpc_options")),
-    *(f"{_CONTRACT}{name}.py" for name in ("grpc_control", "control_cycles", "hosts", "counts")),
+    *(
+        f"{_CONTRACT}{name}.py"
+        for name in ("grpc_control", "control_cycles", "hosts", "counts", "strangers")
+    ),
     *(f"tests/factory/test_{name}.py" for name in ("digits_training", "text_head")),
     *("tests/factory/test_text_encoder.py", "tests/server/testing/test_installed.py"),
     *("tests/runtime/engines/test_torch_npu.py", "tests/runtime/cli/test_build.py"),

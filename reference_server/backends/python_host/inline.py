@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from reference_server.backends.python_host.api.server_access import (
     bound_functions,
 )
 from reference_server.backends.python_host.coroutines import CoroutineRunner, ThreadLoop
-from reference_server.backends.python_host.model_code import describe, load
+from reference_server.backends.python_host.model_code import describe, load, no_advice
 from reference_server.backends.python_host.modules import ModelModules
 from reference_server.backends.python_host.outcome import ResponseSenders
 from reference_server.core import forks
@@ -45,6 +45,7 @@ class InlineInstance:
 
     Output arrays reach the client by reference: a model that goes on writing to an array it
     answered with changes that answer. `health` is told of a model that says whether it is ready.
+    `advise` gives what is to be added to the text of a model's exception.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class InlineInstance:
         metrics: Metrics,
         calls: ModelCalls = NO_CALLS,
         health: Health | None = None,
+        advise: Callable[[BaseException], str] = no_advice,
     ) -> None:
         self._spec = spec
         self._server = ServerAccess(calls, spec.name, is_decoupled=spec.is_decoupled)
@@ -67,6 +69,7 @@ class InlineInstance:
         self._generation = 0
         self._coroutines = CoroutineRunner(spec.name)
         self._loop = ThreadLoop()
+        self._advise = advise
         self._senders = ResponseSenders(
             spec.name,
             spec.model_name,
@@ -117,7 +120,7 @@ class InlineInstance:
 
     def _open(self, own_names: Mapping[str, object]) -> None:
         spec = self._spec
-        modules, module = load(spec.model_file, own_names)
+        modules, module = load(spec.model_file, own_names, self._advise)
         try:
             model = module.TritonPythonModel()
             if hasattr(model, "initialize"):  # optional, as `finalize` is
@@ -129,7 +132,7 @@ class InlineInstance:
             # Before the modules, whose families go with them: what they counted stays shown.
             self._metrics.keeps = True
             modules.close()
-            raise internal(describe(error)) from error
+            raise internal(describe(error) + self._advise(error)) from error
         self._modules, self._model = modules, model
         self._server.serves = True  # from here on BLS is allowed, as in Triton
         if self.tells_readiness:
@@ -220,7 +223,7 @@ class InlineInstance:
                 return returned
         except BaseException as error:
             self._end_fork(error)
-            raise self._senders.failure(describe(error)) from error
+            raise self._senders.failure(describe(error) + self._advise(error)) from error
         finally:
             self._server.received = ()
         raise self._senders.failure(
@@ -260,12 +263,17 @@ class InlineInstance:
         self, senders: Sequence[InferenceResponseSender], error: BaseException
     ) -> None:
         # Triton only logs it, and its clients wait for ever.
-        failure = self._senders.failure(describe(error))
+        failure = self._senders.failure(describe(error) + self._advise(error))
         for sender in senders:
             sender._fail(failure)
 
 
-def auto_complete(model_file: Path, model_name: str, config: dict[str, Any]) -> dict[str, Any]:
+def auto_complete(
+    model_file: Path,
+    model_name: str,
+    config: dict[str, Any],
+    advise: Callable[[BaseException], str] = no_advice,
+) -> dict[str, Any]:
     """`config` as the model's `auto_complete_config` completes it; as it is if it has none.
 
     The file is imported for this alone, so nothing that it sets is there when an instance opens.
@@ -275,20 +283,25 @@ def auto_complete(model_file: Path, model_name: str, config: dict[str, Any]) -> 
     loop = ThreadLoop()
     loop.begin()
     try:
-        return _auto_complete(model_file, model_name, config)
+        return _auto_complete(model_file, model_name, config, advise)
     finally:
         loop.end()
 
 
-def _auto_complete(model_file: Path, model_name: str, config: dict[str, Any]) -> dict[str, Any]:
-    modules, module = load(model_file)
+def _auto_complete(
+    model_file: Path,
+    model_name: str,
+    config: dict[str, Any],
+    advise: Callable[[BaseException], str],
+) -> dict[str, Any]:
+    modules, module = load(model_file, advise=advise)
     try:
         model = module.TritonPythonModel
         if not hasattr(model, "auto_complete_config"):
             return config
         completed = model.auto_complete_config(ModelConfig(json.dumps(config)))
     except BaseException as error:
-        raise internal(describe(error)) from error
+        raise internal(describe(error) + advise(error)) from error
     finally:
         modules.close()
     if not isinstance(completed, ModelConfig):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType, MappingProxyType, ModuleType, TracebackType
 
@@ -19,12 +19,20 @@ from reference_server.core.errors import internal
 _SUFFIX = ".py"
 
 
+def no_advice(_: BaseException) -> str:
+    """Add nothing to the text of a model's exception."""
+    return ""
+
+
 def load(
-    model_file: Path, own_names: Mapping[str, object] = MappingProxyType({})
+    model_file: Path,
+    own_names: Mapping[str, object] = MappingProxyType({}),
+    advise: Callable[[BaseException], str] = no_advice,
 ) -> tuple[ModelModules, ModuleType]:
     """A new module table, and in it the model's module.
 
     `own_names` are those of `triton_python_backend_utils` that the instance has for itself.
+    `advise` gives what is to be added to the text of an exception.
 
     `model_file` is `<model>/<version>/<stem>.py`; both directories are searched by the model's
     imports, and the module is named `<version>.<stem>`. Or it is that of a Python-based backend,
@@ -50,7 +58,7 @@ def load(
         return modules, modules.require(name)
     except BaseException as error:
         modules.close()
-        raise internal(describe(error)) from error
+        raise internal(describe(error) + advise(error)) from error
 
 
 def _utils(version_directory: Path, own_names: Mapping[str, object]) -> ModuleType:

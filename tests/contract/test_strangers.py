@@ -1,0 +1,158 @@
+"""Models in the manner of public repositories: the same answers inline, in processes, for real.
+
+Each file of `stranger_models` is a pattern, written for this table, and its docstring tells which.
+The page docs/strangers.md shows the table.
+"""
+
+from __future__ import annotations
+
+import ast
+import http.client
+import json
+import os
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.servers import ROOT, Server, start_reference_server, start_tritonserver
+
+pytestmark = pytest.mark.oracle
+
+MODELS = Path(__file__).with_name("stranger_models")
+PATTERNS = sorted(path.stem for path in MODELS.glob("*.py"))
+CONFIG = """
+    backend: "python"
+    input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
+    output [ { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] } ]
+    instance_group [ { kind: KIND_CPU } ]
+    parameters { key: "max_length" value: { string_value: "512" } }
+"""
+#: What lies beside `model.py`, by the path in the model's folder.
+FILES = {
+    "helper_module": {
+        "1/helper.py": "WHO = 'first'\n",
+        "1/package/__init__.py": "",
+        "1/package/names.py": "NAME = 'name'\n",
+    },
+    "helper_of_the_same_name": {"1/helper.py": "WHO = 'second'\n"},
+    "path_edit": {"1/src/text_tools.py": "def clean(text): return ' '.join(text.split())\n"},
+    "plugin_file": {"1/plugin.py": "def run(): return 'run'\n"},
+    "settings_file": {"1/settings.yaml": "beams: 4\nnames: [a, b]\n"},
+}
+REQUEST = {
+    "id": "r1",
+    "inputs": [{"name": "X", "datatype": "FP32", "shape": [2], "data": [1.5, 2]}],
+    "parameters": {"temperature": 0.5},
+}
+#: What is said of the model's files, and of where the server's own code lies.
+_FOLDER = re.compile(r"/[\w./-]+/(?=\w+/1/|json/)")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All patterns, as models."""
+    folder = tmp_path_factory.mktemp("strangers")
+    for name in PATTERNS:
+        for path, text in FILES.get(name, {}).items():
+            (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name / path).write_text(text)
+        (folder / name / "1").mkdir(parents=True, exist_ok=True)
+        (folder / name / "1" / "model.py").write_bytes((MODELS / f"{name}.py").read_bytes())
+        (folder / name / "config.pbtxt").write_text(CONFIG)
+    return folder
+
+
+HOSTS: dict[str, Callable[..., AbstractContextManager[Server]]] = {
+    "inline": start_reference_server,
+    "process": partial(start_reference_server, backend_config="python,host=process"),
+    "real": start_tritonserver,
+}
+FLAGS: dict[str, Any] = {
+    "ready_path": "/v2/health/live",
+    "exit_on_error": False,
+    # The stub that completes a configuration takes a second for each model.
+    "disable_auto_complete_config": None,
+    "model_load_thread_count": 8,
+    "allow_grpc": False,
+    "allow_metrics": False,
+}
+
+
+@pytest.fixture(scope="module")
+def answers(repository: Path, oracle_installed: None) -> dict[str, dict[str, str]]:
+    """What each pattern answers, by host; and what each host's log says at its end."""
+    told = {}
+    for host, start in HOSTS.items():
+        with start(repository, **FLAGS) as server:
+            told[host] = {name: ask(server, name) for name in PATTERNS}
+    return told
+
+
+def ask(server: Server, model: str) -> str:
+    connection = http.client.HTTPConnection(server.http, timeout=60)
+    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(REQUEST))
+    reply = connection.getresponse()
+    body = json.loads(reply.read())
+    connection.close()
+    if reply.status == 200:
+        return str(body["outputs"][0]["data"][0])
+    return _FOLDER.sub("", f"{reply.status} {body['error']}")
+
+
+#: Answers that differ, with the hosts whose answer is not the real server's, and why.
+DIFFERENT = {
+    "alarm": ({"inline"}, "Python has signal handlers on its main thread alone"),
+    "child_asks_the_server": ({"inline", "process"}, "a copy of a process has no connection"),
+    "terminated_child": ({"inline", "process"}, "a child of Triton's stub ignores SIGTERM"),
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_strangers_model_answers_alike_on_both_hosts_and_for_real(
+    name: str, answers: dict[str, dict[str, str]]
+):
+    real = answers["real"][name]
+    others, _ = DIFFERENT.get(name, (set(), ""))
+    assert {host for host in HOSTS if answers[host][name] != real} == others
+
+
+def test_an_inline_model_that_needs_a_process_is_told_so(answers: dict[str, dict[str, str]]):
+    assert 'key: "EXECUTION_HOST" value: { string_value: "process" }' in answers["inline"]["alarm"]
+
+
+# ----------------------------------------------------------------------------------- the page
+
+PAGE = ROOT / "docs" / "strangers.md"
+_WIDEST = 60
+
+
+def test_the_page_shows_what_was_answered(answers: dict[str, dict[str, str]]):
+    """`TABLES=write` in the environment writes it."""
+    head, _, rest = PAGE.read_text().partition("| Pattern |")
+    _, _, tail = rest.partition("\n\n")
+    written = head + table(answers) + "\n\n" + tail
+    if os.environ.get("TABLES") == "write":
+        PAGE.write_text(written)
+    assert PAGE.read_text() == written
+
+
+def table(answers: dict[str, dict[str, str]]) -> str:
+    lines = ["| Pattern | tritonserver 2.51 | Inline | Process |", "| --- | --- | --- | --- |"]
+    for name in PATTERNS:
+        what = ast.get_docstring(ast.parse((MODELS / f"{name}.py").read_text()))
+        real = answers["real"][name]
+        told = (answers[host][name] for host in ("inline", "process"))
+        cells = [shown(real), *("the same" if said == real else shown(said) for said in told)]
+        lines.append(f"| {str(what).rstrip('.')} (`{name}`) | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def shown(said: str) -> str:
+    """The beginning of an answer, as a cell."""
+    line = " ".join(said.split())
+    cut = line if len(line) <= _WIDEST else f"{line[:_WIDEST]} ..."
+    return f"`{cut}`"
