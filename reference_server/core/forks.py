@@ -8,6 +8,8 @@ it called by a model, by `multiprocessing` or by a library.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import multiprocessing.process
 import os
 import signal
 import socket
@@ -16,7 +18,7 @@ import struct
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -211,6 +213,16 @@ def children_of(mother: int) -> list[int]:
     """The numbers of the processes forked on behalf of `mother` that have not ended."""
     _read_births()
     return [pid for pid in _children.get(mother, ()) if _lives(pid)]
+
+
+def let_go(pids: Collection[int]) -> None:
+    """Let this process end without waiting for these, which `multiprocessing` does at the exit.
+
+    Those that are daemons are ended then, as ever.
+    """
+    for child in multiprocessing.active_children():
+        if child.pid in pids and not child.daemon:
+            multiprocessing.process._children.discard(child)  # type: ignore[attr-defined]
 
 
 def _read_births() -> None:

@@ -4,9 +4,12 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
+from server.support.requests import PATIENCE_S
 
 from reference_server.core import forks
 
@@ -215,3 +218,32 @@ def test_children_that_live_are_counted_for_the_one_that_forked_them(monkeypatch
         os.waitpid(pid, 0)
     os.close(release)
     assert forks.children_of(1) == forks.children_of(2) == []
+
+
+def test_a_program_ends_without_the_children_that_it_lets_go():
+    program = """
+import multiprocessing, os
+from reference_server.core import forks
+
+child = multiprocessing.get_context("fork").Process(target=os.read, args=(0, 1))
+child.start()
+forks.let_go([child.pid])
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as running:
+        # The child waits for the end of this pipe, which comes when the program has ended.
+        assert running.wait(PATIENCE_S) == 0
+
+
+def test_a_program_ends_its_daemons_though_it_lets_them_go():
+    program = """
+import atexit, multiprocessing, os
+from reference_server.core import forks
+
+child = multiprocessing.get_context("fork").Process(target=os.read, args=(0, 1), daemon=True)
+child.start()
+forks.let_go([child.pid])
+atexit._run_exitfuncs()
+os._exit(7 if child.exitcode else 0)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as running:
+        assert running.wait(PATIENCE_S) == 7
