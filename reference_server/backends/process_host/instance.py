@@ -18,8 +18,11 @@ from typing import Any
 from reference_server.backends.instances import InstanceSpec, Readiness
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler
-from reference_server.backends.process_host.dispatcher import CallDispatcher, write_record
-from reference_server.backends.process_host.in_flight import InFlightRequests
+from reference_server.backends.process_host.dispatcher import (
+    CallDispatcher,
+    InFlightRequests,
+    write_record,
+)
 from reference_server.backends.process_host.process import ChildProcess, ProcessEnded, ProcessSlow
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
