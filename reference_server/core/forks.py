@@ -249,4 +249,5 @@ def _forget_births() -> None:
     _children.clear()
 
 
-os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_copy)
+if hasattr(os, "register_at_fork"):  # else nothing forks
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_copy)
