@@ -127,7 +127,8 @@ def _serve(model: Assembly, grid: Grid, live: LiveCost, batches: Sequence[Sequen
     for sizes in batches:
         model.partitioner.use(live.cost)
         for gear in _plan(model, grid, sizes):
-            live.observe(gear.rows, gear.extents, grid.seconds(gear.rows, gear.extents))
+            seconds = grid.seconds(gear.rows, gear.extents)
+            live.observe(gear.rows, gear.extents, seconds, shared=gear.rows > 1)
 
 
 def _plan(model: Assembly, grid: Grid, sizes: Sequence[int]) -> list[Gear]:
