@@ -157,6 +157,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         exit_timeout_s=given.exit_timeout_secs,
         response_cache_bytes=_cache_bytes(parser, given),
         python_backend=config_options.python_backend(given.backend_config),
+        max_batch_sizes=config_options.max_batch_sizes(given.backend_config),
         backend_directory=given.backend_directory,
         model_config_name=given.model_config_name,
     )

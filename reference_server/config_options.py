@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from reference_server.backends.hosts import PYTHON_SETTINGS
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.numerals import leading_integer
-from reference_server.options import DEFAULT_QUANTILES, LatencyMetrics, Quantile, TraceOptions
+from reference_server.options import (
+    DEFAULT_QUANTILES,
+    MAX_BATCH_SIZE,
+    LatencyMetrics,
+    Quantile,
+    TraceOptions,
+)
 
 
 def warnings(given: argparse.Namespace) -> list[str]:
@@ -33,8 +39,11 @@ def warnings(given: argparse.Namespace) -> list[str]:
 # ------------------------------------------------------------------------------- --backend-config
 _PYTHON = "python"
 #: What Triton lets be set for all backends; of these, those of Python do without.
-_OF_ALL_BACKENDS = frozenset({"default-max-batch-size"})
-_OF_PYTHON = frozenset(f"{_PYTHON},{name}" for name in PYTHON_SETTINGS)
+_OF_ALL_BACKENDS = frozenset({MAX_BATCH_SIZE})
+_ONNX = "onnxruntime"
+_KNOWN = frozenset(
+    [*(f"{_PYTHON},{name}" for name in PYTHON_SETTINGS), f"{_ONNX},{MAX_BATCH_SIZE}"]
+)
 
 
 def backend_setting(text: str) -> tuple[str, str, str]:
@@ -61,19 +70,24 @@ def python_backend(settings: Sequence[tuple[str, str, str]]) -> Mapping[str, str
     return {name: value for backend, name, value in settings if backend == _PYTHON}
 
 
+def max_batch_sizes(settings: Sequence[tuple[str, str, str]]) -> Mapping[str, str]:
+    """The default of each backend that is given one; "" is for all others."""
+    return {backend: value for backend, name, value in settings if name == MAX_BATCH_SIZE}
+
+
 def _unknown_backend_settings(settings: Sequence[tuple[str, str, str]]) -> list[str]:
     """What `--backend-config` says in vain: (backend, setting, value), of all if it has no name."""
     told: list[str] = []
     for backend, name, value in settings:
         given = f"{backend},{name}" if backend else name
-        if backend not in ("", _PYTHON):
-            alike = nearest(backend, [_PYTHON])
+        if backend not in ("", _PYTHON, _ONNX):
+            alike = nearest(backend, [_PYTHON, _ONNX])
             told.append(
                 f"no effect in the reference server: --backend-config={given}={value}: there is no "
-                f"backend '{backend}' with settings here, only '{_PYTHON}'{alike}"
+                f"backend '{backend}' with settings here, only '{_PYTHON}' and '{_ONNX}'{alike}"
             )
-        elif given not in (*_OF_PYTHON, *_OF_ALL_BACKENDS):
-            told.append(_unknown("--backend-config", given, value, _OF_PYTHON))
+        elif given not in (*_KNOWN, *_OF_ALL_BACKENDS):
+            told.append(_unknown("--backend-config", given, value, _KNOWN))
     return told
 
 

@@ -11,6 +11,10 @@ from pathlib import Path
 BACKEND_DIRECTORY = Path("/opt/tritonserver/backends")
 
 
+#: What `--backend-config` may tell backends that complete configurations.
+MAX_BATCH_SIZE = "default-max-batch-size"
+
+
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     """What is logged and where; an empty `file` is stderr."""
@@ -244,6 +248,7 @@ class ServerOptions:
     `startup_models` are loaded at the start in mode EXPLICIT; `*` alone is all of them. Without
     `response_cache_bytes` there is no response cache. `python_backend` are the settings of the
     backend that runs `model.py`, as they were given: Triton finds their faults at the first load.
+    `max_batch_sizes` are backends' defaults, by name, as they were given; "" is for all others.
     Python-based backends are folders with a `model.py` in `backend_directory`. A model's
     `configs/<model_config_name>.pbtxt` is read in place of its config.pbtxt.
     """
@@ -267,5 +272,6 @@ class ServerOptions:
     exit_timeout_s: float = 30.0
     response_cache_bytes: int | None = None
     python_backend: Mapping[str, str] = field(default_factory=dict)
+    max_batch_sizes: Mapping[str, str] = field(default_factory=dict)
     backend_directory: Path = BACKEND_DIRECTORY
     model_config_name: str = ""

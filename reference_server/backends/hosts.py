@@ -132,13 +132,20 @@ class PythonHosts:
         )
 
     def auto_complete(
-        self, model_file: Path, model_name: str, config: dict[str, Any], chosen: str
+        self,
+        model_file: Path,
+        version_directory: Path,
+        model_name: str,
+        config: dict[str, Any],
+        chosen: str,
     ) -> dict[str, Any]:
         """`config` as the model itself completes it. Blocks for as long as the model does."""
         if _host(python_settings(self._given), chosen) is Host.INLINE:
             with printing.speaking(model_name):
-                return inline.auto_complete(model_file, model_name, config, process_advice)
-        return auto_complete_in_process(model_file, model_name, config)
+                return inline.auto_complete(
+                    model_file, version_directory, model_name, config, process_advice
+                )
+        return auto_complete_in_process(model_file, version_directory, model_name, config)
 
 
 #: What libraries say where a model meets the threads, or the other models, of one process.

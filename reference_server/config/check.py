@@ -24,7 +24,7 @@ from reference_server.config.check_scheduling import (
     check_sequence_batching,
     check_sequence_inputs,
 )
-from reference_server.config.complete import backend_of_platform
+from reference_server.config.complete import check_platform
 from reference_server.config.pbtxt import datatype
 from reference_server.core.errors import invalid_arg, unsupported
 from reference_server.core.telemetry import is_label_name
@@ -41,7 +41,7 @@ def check_polled(config: ConfigProto) -> None:
             f"unable to find 'libtritonrepoagent_{agent.name}.so' for repo agent '{agent.name}', "
             "searched: /opt/tritonserver/repoagents"
         )
-    if not config.backend and not config.platform:
+    if not (config.backend or config.platform or config.default_model_filename):
         raise invalid_arg(
             f"Invalid model name: Could not determine backend for model '{name}' with no backend "
             "in model configuration. Expected model name of the form 'model.<backend_name>'."
@@ -59,8 +59,8 @@ def check_polled(config: ConfigProto) -> None:
         raise invalid_arg(
             f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble"
         )
-    elif not config.backend:
-        backend_of_platform(config.platform, name)
+    else:
+        check_platform(config)
     check_response_cache(config)
     check_sequence_batching(config)
 

@@ -1,11 +1,13 @@
 """Completes a configuration, as Triton does before it checks or loads anything.
 
 Also tells which backend a model is for where its configuration does not: by platform, by files.
+What is filled in for the backends of Triton's own containers was read from tritonserver 2.51.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +19,31 @@ from reference_server.core.errors import invalid_arg
 
 _DEFAULT_IDLE_US = 1_000_000
 PYTHON_FILE = "model.py"
-_BACKENDS = {
-    "onnxruntime_onnx": "onnxruntime",
-    "pytorch_libtorch": "pytorch",
-    "tensorflow_graphdef": "tensorflow",
-    "tensorflow_savedmodel": "tensorflow",
-    "tensorrt_plan": "tensorrt",
-}
-#: In the order in which Triton looks for them.
-_FILES = (
-    ("model.savedmodel", "tensorflow"),
-    ("model.graphdef", "tensorflow"),
-    ("model.plan", "tensorrt"),
-    ("model.onnx", "onnxruntime"),
-    ("model.xml", "openvino"),
-    ("model.pt", "pytorch"),
-    (PYTHON_FILE, "python"),
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of model that Triton knows by name: its backend, platform and file."""
+
+    backend: str
+    platform: str
+    filename: str
+    cpu_instances: int = 1
+    """In a group that says no count."""
+
+
+#: In the order in which Triton looks for their files.
+_KINDS = (
+    _Kind("tensorflow", "tensorflow_savedmodel", "model.savedmodel", 2),
+    _Kind("tensorflow", "tensorflow_graphdef", "model.graphdef", 2),
+    _Kind("tensorrt", "tensorrt_plan", "model.plan"),
+    _Kind("onnxruntime", "onnxruntime_onnx", "model.onnx", 2),
+    _Kind("openvino", "", "model.xml"),
+    _Kind("pytorch", "pytorch_libtorch", "model.pt"),
+    _Kind("python", "", PYTHON_FILE),
 )
+
+_CPU_INSTANCES = {kind.backend: kind.cpu_instances for kind in _KINDS}
 
 
 def complete(config: ConfigProto, model_directory: Path) -> None:
@@ -47,15 +57,7 @@ def complete(config: ConfigProto, model_directory: Path) -> None:
         for step in config.ensemble_scheduling.step:
             step.model_namespace = ""  # there are none: names are looked up in all repositories
         return
-    if not config.backend and not config.platform:
-        config.backend = _backend_of_files(model_directory)
-        if not config.backend and "." in config.name:
-            config.backend = config.name.rpartition(".")[2]
-            config.default_model_filename = (
-                config.default_model_filename or f"model.{config.backend}"
-            )
-    if not config.default_model_filename and config.backend == "python":
-        config.default_model_filename = PYTHON_FILE
+    _complete_kind(config, model_directory)
     for field in ("input_pinned_memory", "output_pinned_memory"):
         if not config.optimization.HasField(field):
             getattr(config.optimization, field).enable = True
@@ -63,14 +65,44 @@ def complete(config: ConfigProto, model_directory: Path) -> None:
     _complete_schedulers(config)
 
 
+def _complete_kind(config: ConfigProto, model_directory: Path) -> None:
+    """Fill in backend, platform and file, of which one tells the others."""
+    kind = _kind_of(config, model_directory)
+    if kind is not None:
+        config.backend = kind.backend
+        config.platform = config.platform or kind.platform
+        config.default_model_filename = config.default_model_filename or kind.filename
+    elif not (config.backend or config.platform) and "." in config.name:
+        config.backend = config.name.rpartition(".")[2]
+        config.default_model_filename = config.default_model_filename or f"model.{config.backend}"
+
+
+def _kind_of(config: ConfigProto, model_directory: Path) -> _Kind | None:
+    """The kind that the configuration names, or else that the files in the versions are of."""
+    if config.backend:
+        # A backend of two platforms is no kind before one of them is named.
+        kinds = [kind for kind in _KINDS if kind.backend == config.backend]
+        named = [kind for kind in kinds if kind.platform == config.platform]
+        return next(iter(named), kinds[0] if len(kinds) == 1 else None)
+    if config.platform:
+        return next((kind for kind in _KINDS if kind.platform == config.platform), None)
+    if config.default_model_filename:
+        present = {config.default_model_filename}
+    else:
+        present = {path.name for path in model_directory.glob("*/model.*")}
+    return next((kind for kind in _KINDS if kind.filename in present), None)
+
+
 def _complete_instance_groups(config: ConfigProto) -> None:
     if not config.instance_group:
         config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
-        group.count = max(1, group.count)
         if group.kind == ModelInstanceGroup.KIND_AUTO:
             group.kind = ModelInstanceGroup.KIND_CPU
+        if group.count < 1:
+            on_cpu = group.kind == ModelInstanceGroup.KIND_CPU
+            group.count = _CPU_INSTANCES.get(config.backend, 1) if on_cpu else 1
 
 
 def _complete_schedulers(config: ConfigProto) -> None:
@@ -122,18 +154,14 @@ def adopt_auto_completed(config: ConfigProto, completed: dict[str, Any]) -> bool
     return True
 
 
-def _backend_of_files(model_directory: Path) -> str:
-    """The backend that the files in the version folders are for; "" if none is known."""
-    present = {path.name for path in model_directory.glob("*/model.*")}
-    for name, backend in _FILES:
-        if name in present:
-            return backend
-    return ""
-
-
-def backend_of_platform(platform: str, model: str) -> str:
-    """The backend that `platform` is served by. Raises ServerError for one that is none."""
-    backend = _BACKENDS.get(platform)
-    if backend is None:
-        raise invalid_arg(f"unexpected platform type '{platform}' for {model}")
-    return backend
+def check_platform(config: ConfigProto) -> None:
+    """Raise ServerError unless the platform is its backend's. `config` is completed."""
+    if not config.backend:
+        raise invalid_arg(f"unexpected platform type '{config.platform}' for {config.name}")
+    platforms = [
+        kind.platform for kind in _KINDS if kind.platform and kind.backend == config.backend
+    ]
+    if platforms and config.platform not in platforms:
+        raise invalid_arg(
+            f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
+        )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
@@ -19,9 +20,9 @@ from reference_server.core.ports import Clock, Metrics, Scheduler
 from reference_server.core.rules import RequestRules
 from reference_server.observability.latency_summaries import LatencySummaries
 from reference_server.observability.model_statistics import ModelStatistics
-from reference_server.options import BACKEND_DIRECTORY, Quantile
+from reference_server.options import BACKEND_DIRECTORY, MAX_BATCH_SIZE, Quantile
 from reference_server.repository.bls import BlsCalls
-from reference_server.repository.model_files import labels_of, locate_code
+from reference_server.repository.model_files import SHIPPED, labels_of, locate_code
 from reference_server.repository.model_folders import ModelFolder
 from reference_server.repository.schedulers import (
     InstanceMaker,
@@ -42,8 +43,9 @@ class ModelLoader:
 
     `metrics` is where models get families of their own, `cache` what those use that ask for it.
     With `quantiles` there are summaries of latencies. In `backend_directory` are the Python-based
-    backends; `python_backend` are the settings of the one that runs them all. Configurations that
-    are called `config_name` are preferred.
+    backends; `python_backend` are the settings of the one that runs them all. `max_batch_sizes` are
+    the defaults that models of a backend complete their configuration with, "" that of all others.
+    Configurations that are called `config_name` are preferred.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class ModelLoader:
         cache: ResponseCache | None = None,
         quantiles: Sequence[Quantile] = (),
         python_backend: Mapping[str, str] = MappingProxyType({}),
+        max_batch_sizes: Mapping[str, str] = MappingProxyType({}),
         backend_directory: Path = BACKEND_DIRECTORY,
         config_name: str = "",
         limiter: RateLimiter | None = None,
@@ -63,6 +66,7 @@ class ModelLoader:
         self._clock = clock
         self._hosts = PythonHosts(python_backend, clock, metrics)
         self._auto_completes = auto_complete_config
+        self._max_batch_sizes = max_batch_sizes
         self._backend_directory = backend_directory
         self._config_name = config_name
         self._cache = cache
@@ -148,17 +152,29 @@ class ModelLoader:
         model_file = locate_code(proto, folder.path / str(version), self._backend_directory)
         check.check_given(proto)
         if model_file is not None and self._auto_completes:
-            adopted = complete.adopt_auto_completed(
-                proto,
-                self._hosts.auto_complete(
-                    model_file, folder.name, render.as_dict(proto), schema.execution_host(proto)
-                ),
+            given = render.as_dict(proto)
+            if model_file == SHIPPED:
+                self._add_settings(given)
+            completed = self._hosts.auto_complete(
+                model_file,
+                folder.path / str(version),
+                folder.name,
+                given,
+                schema.execution_host(proto),
             )
+            adopted = complete.adopt_auto_completed(proto, completed)
             if not adopted and not pbtxt.locate(folder.path, self._config_name).exists():
                 raise not_found(f"model configuration is not provided for model '{folder.name}'")
             check.check_polled(proto)
         check.check_loaded(proto)
         return model_file
+
+    def _add_settings(self, given: dict[str, Any]) -> None:
+        """Add what Triton's own backends are told besides; nothing of it is adopted."""
+        sizes = self._max_batch_sizes
+        size = sizes.get(given["backend"], sizes.get(""))
+        if size is not None:
+            given["parameters"][MAX_BATCH_SIZE] = {"string_value": size}
 
     def _new_statistics(self, config: ModelConfig, version: int) -> ModelStatistics:
         cached = config.caches_responses

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
-from reference_server.config.complete import PYTHON_FILE, backend_of_platform
+from reference_server.config.complete import PYTHON_FILE
 from reference_server.config.scheduler_settings import SequenceBatching, SequenceState
 from reference_server.config.schema import ModelConfig
 from reference_server.core import byte_strings
@@ -16,9 +16,19 @@ from reference_server.core.errors import internal, invalid_arg
 from reference_server.repository.versions import ServedModel
 
 _PYTHON = "python"
-#: Triton's own library of the Python backend, which a configuration may name: this server stands
-#: in for it.
-_LIBRARY = "libtriton_python.so"
+#: Runs models of those of Triton's own backends that something here stands in for.
+SHIPPED = Path(__file__).parent.parent / "backends" / "shipped" / PYTHON_FILE
+_SHIPPED_FOR = ("onnxruntime", "pytorch")
+#: Triton's own backends that nothing here stands in for: how to come to one that is there.
+_CURES = {
+    "dali": "rewrite the pipeline as a model.py",
+    "fil": "export the model to ONNX (onnxmltools, skl2onnx)",
+    "openvino": "give the model as ONNX, which OpenVINO's own converter reads",
+    "tensorflow": "convert the model to ONNX (`python -m tf2onnx.convert --saved-model ...`)",
+    "tensorrt": "give the ONNX file that the plan was built from",
+    "tensorrtllm": "serve the model by a model.py",
+    "vllm": "put vLLM's own Python-based backend into --backend-directory",
+}
 Labels = Mapping[str, tuple[str, ...]]
 _INITIAL_STATE_FOLDER = "initial_state"
 
@@ -26,12 +36,12 @@ _INITIAL_STATE_FOLDER = "initial_state"
 def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Path) -> Path | None:
     """The file with the class TritonPythonModel; None for an ensemble.
 
-    Of a Python-based backend the runtime is named in `config`, as Triton does. Raises ServerError
-    if nothing here can run the model.
+    Of a Python-based backend the runtime is named in `config`, as Triton does, but not of those
+    that stand in for libraries of Triton's. Raises ServerError if nothing here can run the model.
     """
     if config.platform == "ensemble":
         return None
-    backend = config.backend or backend_of_platform(config.platform, config.name)
+    backend = str(config.backend)
     file = backend_directory / backend / PYTHON_FILE
     if config.runtime == PYTHON_FILE:
         if not file.is_file():
@@ -40,7 +50,7 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
                 f"model '{config.name}', searched: '{file}'"
             )
         return file
-    if config.runtime and (backend, config.runtime) != (_PYTHON, _LIBRARY):
+    if config.runtime and not _is_own_library(config):
         places = (version_folder, version_folder.parent, backend_directory / backend)
         raise invalid_arg(
             f"unable to find backend library '{config.runtime}' for model '{config.name}', "
@@ -49,12 +59,29 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
     if backend == _PYTHON:
         return version_folder / str(config.default_model_filename)
     if not file.is_file():
+        if backend in _SHIPPED_FOR:
+            return SHIPPED
         raise invalid_arg(
             f"unable to find backend library for backend '{backend}', "
-            "try specifying runtime on the model configuration."
+            f"try specifying runtime on the model configuration.{_cure(config)}"
         )
     config.runtime = PYTHON_FILE
     return file
+
+
+def _is_own_library(config: ConfigProto) -> bool:
+    """Whether the runtime is Triton's own library of the backend, which something stands in for."""
+    known = (_PYTHON, *_SHIPPED_FOR)
+    return config.backend in known and config.runtime == f"libtriton_{config.backend}.so"
+
+
+def _cure(config: ConfigProto) -> str:
+    """What else to do where a backend of Triton's own is not here; "" for one that is none."""
+    cure = _CURES.get(config.backend)
+    if cure is None:
+        return ""
+    here = ", ".join((_PYTHON, *_SHIPPED_FOR))
+    return f" The reference server has the backends {here} and those in --backend-directory; {cure}"
 
 
 def labels_of(config: ModelConfig, folder: Path, steps: Sequence[ServedModel]) -> Labels:

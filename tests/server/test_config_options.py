@@ -261,12 +261,13 @@ def test_a_setting_that_means_something_is_not_warned_of(argument):
         ("--backend-config=hosts=process", "unknown setting 'hosts'; did you mean 'python,host'?"),
         (
             "--backend-config=pyhton,host=process",
-            "there is no backend 'pyhton' with settings here, only 'python'; "
+            "there is no backend 'pyhton' with settings here, only 'python' and "
+            "'onnxruntime'; "
             "did you mean 'python'?",
         ),
         (
             "--backend-config=tensorrt,a=b",
-            "there is no backend 'tensorrt' with settings here, only 'python'",
+            "there is no backend 'tensorrt' with settings here, only 'python' and 'onnxruntime'",
         ),
         (
             "--metrics-config=counter_latency=true",

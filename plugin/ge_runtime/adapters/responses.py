@@ -93,6 +93,9 @@ class PbUtils(Protocol):
     def Logger(self) -> Any:  # noqa: ANN401 - a class of static methods
         """The server's log."""
 
+    def get_model_dir(self) -> str:
+        """The folder of the model's version."""
+
     @property
     def MetricFamily(self) -> Any:  # noqa: ANN401 - a class with kinds as attributes
         """A family of metrics: its name, description and kind."""
@@ -227,16 +230,18 @@ def respond_to(
     bfloat16: Collection[str],
     log: FaultLog,
     send: Send = lambda request, response: None,
+    always: Collection[str] = (),
 ) -> list[object]:
     """One InferenceResponse per request, in order, from one call of `function` for all.
 
     read: what `function` gets of a request; a request that it raises for is answered with that.
     function: one result per reading. What it gives to its second argument is sent at once, and
     None takes the response's place in the list. bfloat16: the outputs that are arrays of bits.
+    always: outputs that are answered whether or not the client wants them: the server keeps them.
     """
     results: list[Any] = [attempt(read, request) for request in requests]
     places = [place for place, own in enumerate(results) if not isinstance(own, Exception)]
-    responses = _Responses(pb_utils, bfloat16, log)
+    responses = _Responses(pb_utils, bfloat16, log, always)
     sent: set[int] = set()
 
     def leave(index: int, result: Result) -> None:
@@ -299,8 +304,15 @@ def attempt(function: Callable[[Any], Read], argument: object) -> Read | Excepti
 class _Responses:
     """Makes the responses to one request batch."""
 
-    def __init__(self, pb_utils: PbUtils, bfloat16: Collection[str], log: FaultLog) -> None:
+    def __init__(
+        self,
+        pb_utils: PbUtils,
+        bfloat16: Collection[str],
+        log: FaultLog,
+        always: Collection[str] = (),
+    ) -> None:
         self._pb_utils = pb_utils
+        self._always = always
         self._bfloat16 = bfloat16
         self._log = log
         # A request batch that fails gives all its requests the same exception.
@@ -310,7 +322,7 @@ class _Responses:
         """The InferenceResponse to a request."""
         if not isinstance(result, Exception):
             try:
-                response = _success(self._pb_utils, request, result, self._bfloat16)
+                response = _success(self._pb_utils, request, result, self._bfloat16, self._always)
                 self._log.note_success()
                 return response
             except Exception as error:
@@ -323,12 +335,16 @@ class _Responses:
 
 
 def _success(
-    pb_utils: PbUtils, request: Request, outputs: Tensors, bfloat16: Collection[str]
+    pb_utils: PbUtils,
+    request: Request,
+    outputs: Tensors,
+    bfloat16: Collection[str],
+    always: Collection[str],
 ) -> object:
     wanted = request.requested_output_names()
     tensors = []
     for name, array in outputs.items():
-        if name in wanted:
+        if name in wanted or name in always:
             tensor = pb_utils.Tensor(name, array)
             if name in bfloat16:
                 tensor = pb_utils.Tensor.from_dlpack(name, bfloat16_of(tensor))

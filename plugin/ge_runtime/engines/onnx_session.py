@@ -26,6 +26,22 @@ Session: TypeAlias = Any
 Provider: TypeAlias = str | tuple[str, Mapping[str, str]]
 """What executes, by ONNX Runtime's name for it, perhaps with its options."""
 
+
+@dataclass(frozen=True, slots=True)
+class GraphExecution:
+    """How a session executes its graph, besides the threads within a node."""
+
+    inter_op_threads: int = 1
+    """Of a parallel execution; 0 for as many as there are cores."""
+    parallel: bool = False
+    """Whether branches of the graph are executed at the same time."""
+    optimization: str = "ORT_ENABLE_ALL"
+    """A name of ONNX Runtime's GraphOptimizationLevel."""
+    operators: tuple[str, ...] = ()
+    """Libraries of custom operators."""
+
+
+_AS_USUAL: Final = GraphExecution()
 _FATAL: Final = 4
 _NO_ENTRIES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -35,6 +51,7 @@ def open_session(
     threads: int,
     providers: Sequence[Provider],
     entries: Mapping[str, str] = _NO_ENTRIES,
+    execution: GraphExecution = _AS_USUAL,
 ) -> Session:
     """A session of the graph in `path`, on the first of the providers that it can be made for.
 
@@ -44,7 +61,12 @@ def open_session(
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
+    options.inter_op_num_threads = execution.inter_op_threads
+    options.graph_optimization_level = getattr(
+        onnxruntime.GraphOptimizationLevel, execution.optimization
+    )
+    if execution.parallel:
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
     # Waiting threads that spin burn the cores that the server and its other models share.
     # Measured on 2 busy cores, 2 threads, six 384x1536 layers on 128 rows, back to back:
     # 30 ms of CPU time and 35 ms latency per run with spinning, 19 ms and 18 ms without.
@@ -58,6 +80,8 @@ def open_session(
     options.enable_mem_pattern = False
     options.log_severity_level = _FATAL  # what is an error is raised as well
     try:
+        for library in execution.operators:
+            options.register_custom_ops_library(library)
         # Of its own it would print what is wrong, and go on with another provider.
         return onnxruntime.InferenceSession(
             str(path), options, providers=list(providers), enable_fallback=0
@@ -93,7 +117,7 @@ class _Entry:
 
 
 class SharedSessions:
-    """One session on the CPU for all graphs of equal content and equally many threads.
+    """One session on the CPU for all graphs of equal content that are executed in the same way.
 
     Safe from any thread.
     """
@@ -104,11 +128,13 @@ class SharedSessions:
         self._opening: dict[Hashable, Lock] = {}  # never removed: somebody may wait for it
         self._lock = Lock()
 
-    def acquire(self, path: Path, threads: int) -> SharedSession:
+    def acquire(
+        self, path: Path, threads: int, execution: GraphExecution = _AS_USUAL
+    ) -> SharedSession:
         """The session of the graph in `path`. Blocks while it is opened. Raises ArtifactFault."""
         arena = process_arena(import_onnxruntime())
         content = self._contents.of(path)
-        key: Hashable = (content, threads)
+        key: Hashable = (content, threads, execution)
         with self._lock:
             opening = self._opening.setdefault(key, Lock())
         with opening:  # others who want the same wait; those who want something else do not
@@ -117,7 +143,9 @@ class SharedSessions:
                 if entry is not None:
                     entry.users += 1
             if entry is None:
-                session = open_session(path, threads, ["CPUExecutionProvider"], arena.entries)
+                session = open_session(
+                    path, threads, ["CPUExecutionProvider"], arena.entries, execution
+                )
                 trim()  # of what reading the file took
                 entry = _Entry(session, users=1)
                 # The file may have been replaced between the reading and the opening.

@@ -206,5 +206,6 @@ class _Child:
         return messages.pack_execution(self._connection, execution)
 
 
-def _complete(model_file: str, model_name: str, config: str) -> str:
-    return json.dumps(inline.auto_complete(Path(model_file), model_name, json.loads(config)))
+def _complete(model_file: str, version_directory: str, model_name: str, config: str) -> str:
+    paths = Path(model_file), Path(version_directory)
+    return json.dumps(inline.auto_complete(*paths, model_name, json.loads(config)))

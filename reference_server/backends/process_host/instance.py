@@ -353,7 +353,7 @@ class _LogDispatcher:
 
 
 def auto_complete_in_process(
-    model_file: Path, model_name: str, config: dict[str, Any]
+    model_file: Path, version_directory: Path, model_name: str, config: dict[str, Any]
 ) -> dict[str, Any]:
     """`config` as the model's `auto_complete_config` completes it; as it is if it has none.
 
@@ -363,7 +363,9 @@ def auto_complete_in_process(
     child = ChildProcess(model_name, _LogDispatcher)
     child.start()
     try:
-        text = child.run("complete", str(model_file), model_name, json.dumps(config))
+        text = child.run(
+            "complete", str(model_file), str(version_directory), model_name, json.dumps(config)
+        )
     except ProcessEnded as error:
         raise internal(
             f"Stub process '{model_name}' {error} while it completed the configuration."

@@ -271,6 +271,7 @@ class InlineInstance:
 
 def auto_complete(
     model_file: Path,
+    version_directory: Path,
     model_name: str,
     config: dict[str, Any],
     advise: Callable[[BaseException], str] = no_advice,
@@ -284,18 +285,21 @@ def auto_complete(
     loop = ThreadLoop()
     loop.begin()
     try:
-        return _auto_complete(model_file, model_name, config, advise)
+        return _auto_complete(model_file, version_directory, model_name, config, advise)
     finally:
         loop.end()
 
 
 def _auto_complete(
     model_file: Path,
+    version_directory: Path,
     model_name: str,
     config: dict[str, Any],
     advise: Callable[[BaseException], str],
 ) -> dict[str, Any]:
-    modules, module = load(model_file, advise=advise)
+    modules, module = load(
+        model_file, {"get_model_dir": lambda: str(version_directory)}, advise=advise
+    )
     try:
         model = module.TritonPythonModel
         if not hasattr(model, "auto_complete_config"):

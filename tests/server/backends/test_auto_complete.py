@@ -24,7 +24,8 @@ COMPLETED = CONFIG | {"input": [{"name": "X", "data_type": "TYPE_FP32", "dims": 
 
 
 def completed(tmp_path, source: str) -> dict:
-    return auto_complete(model_file(tmp_path, source), "m", dict(CONFIG))
+    file = model_file(tmp_path, source)
+    return auto_complete(file, file.parent, "m", dict(CONFIG))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_nothing_that_it_sets_is_there_when_an_instance_opens(tmp_path):
         """,
         {"1/helper.py": "seen = []"},
     )
-    assert auto_complete(file, "m", dict(CONFIG)) == CONFIG
+    assert auto_complete(file, file.parent, "m", dict(CONFIG)) == CONFIG
     opened = instance(file)
     opened.open()
     opened.close()

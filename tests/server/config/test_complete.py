@@ -224,6 +224,73 @@ def test_a_platform_must_be_known():
         check_polled(proto('name: "m" platform: "python"'))
 
 
+KINDS = {
+    # What tritonserver 2.51 shows of such a model: backend, platform, file, instances on the CPU.
+    'backend: "onnxruntime"': ("onnxruntime", "onnxruntime_onnx", "model.onnx", 2),
+    'platform: "onnxruntime_onnx"': ("onnxruntime", "onnxruntime_onnx", "model.onnx", 2),
+    'default_model_filename: "model.onnx"': ("onnxruntime", "onnxruntime_onnx", "model.onnx", 2),
+    'backend: "onnxruntime" default_model_filename: "x.onnx"': (
+        "onnxruntime",
+        "onnxruntime_onnx",
+        "x.onnx",
+        2,
+    ),
+    'backend: "onnxruntime" instance_group { count: 1 }': (
+        "onnxruntime",
+        "onnxruntime_onnx",
+        "model.onnx",
+        1,
+    ),
+    'backend: "pytorch"': ("pytorch", "pytorch_libtorch", "model.pt", 1),
+    'platform: "pytorch_libtorch"': ("pytorch", "pytorch_libtorch", "model.pt", 1),
+    'default_model_filename: "model.pt"': ("pytorch", "pytorch_libtorch", "model.pt", 1),
+    'backend: "tensorrt"': ("tensorrt", "tensorrt_plan", "model.plan", 1),
+    'platform: "tensorrt_plan"': ("tensorrt", "tensorrt_plan", "model.plan", 1),
+    'platform: "tensorflow_graphdef"': (
+        "tensorflow",
+        "tensorflow_graphdef",
+        "model.graphdef",
+        2,
+    ),
+    'platform: "tensorflow_savedmodel"': (
+        "tensorflow",
+        "tensorflow_savedmodel",
+        "model.savedmodel",
+        2,
+    ),
+    'backend: "openvino"': ("openvino", "", "model.xml", 1),
+    'backend: "dali"': ("dali", "", "", 1),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), KINDS.items(), ids=KINDS)
+def test_backend_platform_and_file_tell_each_other(tmp_path, text, expected):
+    config = proto(text)
+    complete(config, tmp_path / "m")
+    shown = config.backend, config.platform, config.default_model_filename
+    assert (*shown, config.instance_group[0].count) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('backend: "tensorflow"', "unexpected 'platform' and 'backend' pair, got:, tensorflow"),
+        (
+            'backend: "onnxruntime" platform: "pytorch_libtorch"',
+            "unexpected 'platform' and 'backend' pair, got:pytorch_libtorch, onnxruntime",
+        ),
+        ('default_model_filename: "net.onnx"', "unexpected platform type '' for m"),
+        ('platform: "torch_aoti"', "unexpected platform type 'torch_aoti' for m"),
+    ],
+)
+def test_what_is_of_no_kind_is_refused(tmp_path, text, said):
+    config = proto(text)
+    complete(config, tmp_path / "m")
+    with pytest.raises(ServerError) as caught:
+        check_polled(config)
+    assert caught.value.message == said
+
+
 def test_a_platform_beside_a_backend_says_nothing():
     check_polled(proto('name: "m" platform: "whatever" backend: "python"'))
 

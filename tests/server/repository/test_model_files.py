@@ -4,7 +4,7 @@ import pytest
 from server.support.configs import model_config, proto
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.repository.model_files import locate_code, read_initial_states
+from reference_server.repository.model_files import SHIPPED, locate_code, read_initial_states
 
 
 @pytest.fixture
@@ -33,6 +33,22 @@ def test_a_model_of_a_backend_has_the_backends(backends, runtime):
     assert found(f'backend: "ge" default_model_filename: "x.py" {runtime}', backends) == expected
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "pytorch"])
+@pytest.mark.parametrize("runtime", ["", 'runtime: "libtriton_{}.so"'])
+def test_a_model_of_tritons_own_backends_has_what_comes_with_the_server(backends, backend, runtime):
+    text = f'backend: "{backend}" {runtime.format(backend)}'
+    file, shown = found(text, backends)
+    assert (file, shown) == (SHIPPED, runtime and f"libtriton_{backend}.so")
+    assert file.is_file()
+
+
+def test_a_backend_of_that_name_comes_first(backends):
+    own = backends / "onnxruntime" / "model.py"
+    own.parent.mkdir()
+    own.touch()
+    assert found('backend: "onnxruntime"', backends) == (own, "model.py")
+
+
 def test_an_ensemble_has_none(backends):
     assert found('platform: "ensemble"', backends) == (None, "")
 
@@ -45,7 +61,12 @@ LIBRARY = "unable to find backend library for backend '{}', try specifying runti
     [
         ('backend: "hollow"', LIBRARY.format("hollow")),
         ('backend: "nobody"', LIBRARY.format("nobody")),
-        ('platform: "tensorrt_plan"', LIBRARY.format("tensorrt")),
+        (
+            'backend: "tensorrt"',
+            LIBRARY.format("tensorrt") + "model configuration. The reference server has the "
+            "backends python, onnxruntime, pytorch and those in --backend-directory; give the ONNX "
+            "file that the plan was built from",
+        ),
         (
             'backend: "python" runtime: "model.py"',
             "unable to find Python backend based backend library 'model.py' for model 'm', "

@@ -41,7 +41,7 @@ def made(tmp_path: Path, chosen: str = "", **given: str) -> object:
 
 def completed(tmp_path: Path, line: str = "", **given: str) -> dict[str, object]:
     file = kit.model_file(tmp_path, COMPLETES.format(line))
-    return hosts(**given).auto_complete(file, "m", {"max_batch_size": 0}, "")
+    return hosts(**given).auto_complete(file, file.parent, "m", {"max_batch_size": 0}, "")
 
 
 def test_the_backends_setting_or_the_models_own_decides(tmp_path):

@@ -1,0 +1,118 @@
+"""A model of Triton's backend `onnxruntime` or `pytorch`: what such a model.py delegates to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+from ge_runtime.adapters.responses import FaultLog, PbUtils, Request, Result, respond_to
+from ge_runtime.errors import ArtifactFault, RuntimeFault
+from ge_runtime.scheduling.dispatch import isolate
+from ge_runtime.specs import Tensors
+from ge_runtime.steps.batches import join, part
+from ge_runtime.steps.onnx_step import OnnxStep
+from ge_runtime.steps.step_config import StepConfig
+from ge_runtime.steps.torch_step import TorchStep
+
+Step: TypeAlias = OnnxStep | TorchStep
+Config = TypeVar("Config")
+
+DEFAULT_MAX_BATCH_SIZE: Final = "default-max-batch-size"
+"""The parameter in which a server gives its setting of this name to `complete`."""
+_DEFAULT: Final = 4
+"""What Triton's is unless told otherwise."""
+_STEPS: Final[Mapping[str, type[OnnxStep] | type[TorchStep]]] = {
+    "onnxruntime": OnnxStep,
+    "pytorch": TorchStep,
+}
+
+
+class StepModel:
+    """One instance of such a model. Triton calls it from one thread at a time."""
+
+    def __init__(self, args: Mapping[str, str], pb_utils: PbUtils) -> None:
+        """Opens the graph of the version that `initialize` got `args` for, and checks it.
+
+        Raises ArtifactFault: Triton then shows the text and does not load the model.
+        """
+        config = json.loads(args["model_config"])
+        self._pb_utils = pb_utils
+        self._config = StepConfig.read(config)
+        self._log = FaultLog(pb_utils, args["model_instance_name"])
+        folder = Path(args["model_repository"]) / args["model_version"]
+        try:
+            self._step = _open(config["backend"], self._config, folder)
+            try:
+                self._step.check()
+            except BaseException:
+                self._step.close()
+                raise
+        except RuntimeFault as fault:
+            # Servers append the frames that an exception has gone through; its text says it all.
+            raise fault.with_traceback(None) from fault.__cause__
+        for line in self._step.notes:
+            pb_utils.Logger.log_warn(line)
+
+    @staticmethod
+    def complete(config: Config, pb_utils: PbUtils) -> Config:
+        """A `pb_utils.ModelConfig`, completed from the file as the backend does. Blocks.
+
+        Raises ArtifactFault.
+        """
+        given: dict[str, Any] = config.as_dict()  # type: ignore[attr-defined]
+        read = StepConfig.read(given)
+        try:
+            step = _open(given["backend"], read, Path(pb_utils.get_model_dir()))
+            try:
+                step.complete(given, read.whole(DEFAULT_MAX_BATCH_SIZE, _DEFAULT))
+            finally:
+                step.close()
+        except RuntimeFault as fault:
+            raise fault.with_traceback(None) from fault.__cause__
+        return config
+
+    def execute(self, requests: Sequence[Request]) -> list[object]:
+        """One InferenceResponse per request, in order. Blocks until all are answered."""
+        return respond_to(
+            self._pb_utils,
+            requests,
+            _read,
+            lambda batch, _: self._answer(batch),
+            (),
+            self._log,
+            always=[state.output.name for state in self._config.states],
+        )
+
+    def close(self) -> None:
+        """Free the graph."""
+        self._step.close()
+
+    def _answer(self, batch: Sequence[Tensors]) -> list[Result]:
+        """What becomes of each request: all in one execution, unless they have no batch dim."""
+        results: list[Result] = [RuntimeFault("not executed")] * len(batch)
+
+        def deliver(place: int, result: Result) -> None:
+            results[place] = result
+
+        def execute(places: Sequence[int]) -> Sequence[Tensors]:
+            own = [batch[place] for place in places]
+            return part(self._config, own, self._step.run(join(self._config, own)))
+
+        places = range(len(batch))
+        for together in [places] if self._config.batches else [[place] for place in places]:
+            # Triton's backends fail the whole batch; here its culprit alone.
+            isolate(together, execute, deliver, lambda waiting: waiting)
+        return results
+
+
+def _open(backend: str, config: StepConfig, folder: Path) -> Step:
+    kind = _STEPS.get(backend)
+    if kind is None:
+        raise ArtifactFault(f"backend: found '{backend}', expected one of: {', '.join(_STEPS)}")
+    return kind.open(config, folder)
+
+
+def _read(request: Request) -> Tensors:
+    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}

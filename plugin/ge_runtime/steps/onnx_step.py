@@ -1,0 +1,322 @@
+"""`backend: "onnxruntime"`: a graph in ONNX, of any shapes, completed and checked as there.
+
+A session is run as it is. A plan of memory needs a limit for each size, and these configurations
+have none; models of equal content still share one session, and all sessions one arena.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ge_runtime.engines.onnx_session import PROCESS_SESSIONS, GraphExecution, SharedSession
+from ge_runtime.errors import ArtifactFault, EngineFault, OutOfMemory
+from ge_runtime.specs import Array, Tensors
+from ge_runtime.steps.step_config import StepConfig, StepTensor, shown
+
+FILENAME: Final = "model.onnx"
+
+_TYPES: Final[Mapping[str, str]] = {
+    "tensor(bool)": "TYPE_BOOL",
+    "tensor(uint8)": "TYPE_UINT8",
+    "tensor(uint16)": "TYPE_UINT16",
+    "tensor(uint32)": "TYPE_UINT32",
+    "tensor(uint64)": "TYPE_UINT64",
+    "tensor(int8)": "TYPE_INT8",
+    "tensor(int16)": "TYPE_INT16",
+    "tensor(int32)": "TYPE_INT32",
+    "tensor(int64)": "TYPE_INT64",
+    "tensor(float16)": "TYPE_FP16",
+    "tensor(float)": "TYPE_FP32",
+    "tensor(double)": "TYPE_FP64",
+    "tensor(string)": "TYPE_STRING",
+}
+"""Those that the backend knows: BF16 is none of them."""
+_LEVELS: Final = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
+_ONE_ARENA: Final = "all sessions of a process execute in one arena"
+_NO_GPU: Final = "it is for GPUs, and this is the CPU"
+WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "enable_mem_arena": _ONE_ARENA,
+    "memory.enable_memory_arena_shrinkage": _ONE_ARENA,
+    "enable_mem_pattern": "patterns are kept for each combination of shapes, and never used again",
+    "session.use_device_allocator_for_initializers": "weights lie beside the arena as it is",
+    "share_session_between_instances": "instances share one session as it is",
+    "cudnn_conv_algo_search": _NO_GPU,
+    "gpu_mem_limit": _NO_GPU,
+    "arena_extend_strategy": _NO_GPU,
+    "do_copy_in_default_stream": _NO_GPU,
+}
+_TOLD: Final = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+"""What the Python package makes of a code and a text."""
+_NO_MEMORY: Final = re.compile(r"Failed to allocate memory|bad_?\s?alloc", re.IGNORECASE)
+
+_Info = tuple[str, tuple[int, ...]]
+"""A graph tensor's type, as in config.pbtxt, and its dims with the batch dimension."""
+
+
+class OnnxStep:
+    """One open graph. Its executions may be at the same time."""
+
+    def __init__(self, config: StepConfig, shared: SharedSession) -> None:
+        """Made by `open`."""
+        self._config = config
+        self._shared = shared
+        session = shared.session
+        self.inputs = _infos(session.get_inputs())
+        self.outputs = _infos(session.get_outputs())
+        self.optional = _infos(session.get_overridable_initializers())
+        self._wanted: list[str] = []
+
+    @classmethod
+    def open(cls, config: StepConfig, folder: Path) -> OnnxStep:
+        """The graph in a version's folder. Raises ArtifactFault."""
+        path = folder / (config.filename or FILENAME)
+        if path.is_dir():
+            path /= FILENAME
+        if not path.exists():
+            raise ArtifactFault(f"unable to find '{path}' for model instance '{config.model}'")
+        mode = config.whole("execution_mode", 0)
+        if mode not in (0, 1):
+            raise ArtifactFault(
+                "Invalid configuration value provided. Expected values for  execution_mode are 0 "
+                f"or 1 but got {mode} ."
+            )
+        for name in config.accelerators:
+            if name not in ("openvino", "tensorrt", "cuda"):
+                raise ArtifactFault(f"unknown Execution Accelerator '{name}' is requested")
+        execution = GraphExecution(
+            max(config.whole("inter_op_thread_count", 0), 0),
+            mode == 1,
+            _LEVELS.get(config.optimization_level, "ORT_ENABLE_ALL"),
+            config.operators,
+        )
+        threads = max(config.whole("intra_op_thread_count", 0), 0)
+        shared = PROCESS_SESSIONS.acquire(path, threads, execution)
+        try:
+            return cls(config, shared)
+        except BaseException:
+            shared.release()
+            raise
+
+    @property
+    def notes(self) -> list[str]:
+        """What of the configuration does nothing here, a line each."""
+        lines = self._config.without_effect(WITHOUT_EFFECT)
+        return lines + [
+            f"no effect in this backend '{self._config.model}': execution accelerator '{name}': "
+            "the graph is executed by ONNX Runtime's own kernels for the CPU"
+            for name in self._config.accelerators
+        ]
+
+    def complete(self, config: dict[str, Any], default_max_batch_size: int) -> None:
+        """Fill in `config`, in Triton's JSON form, what it does not say. Raises ArtifactFault."""
+        if (config["input"] or config.get("batch_input")) and config["output"]:
+            return
+        every = (*self.inputs.values(), *self.outputs.values())
+        if all(dims[:1] == (-1,) for _, dims in every):
+            if not config["max_batch_size"]:
+                config["max_batch_size"] = max(default_max_batch_size, 0)
+            schedulers = ("sequence_batching", "dynamic_batching")
+            if config["max_batch_size"] > 1 and not any(own in config for own in schedulers):
+                config["dynamic_batching"] = {}
+        elif config["max_batch_size"]:
+            raise ArtifactFault(
+                f"autofill failed for model '{self._config.model}': model does not support "
+                "batching while non-zero max_batch_size is specified"
+            )
+        batches = config["max_batch_size"] > 0
+        if not config["input"] and not config.get("batch_input"):
+            config["input"] = [_completed(*own, batches=batches) for own in self.inputs.items()]
+        if not config["output"]:
+            config["output"] = [_completed(*own, batches=batches) for own in self.outputs.items()]
+
+    def check(self) -> None:
+        """Raises ArtifactFault unless the configuration agrees with the graph."""
+        config = self._config
+        states = [state.input for state in config.states]
+        made = [name for entry in config.batch_inputs for name in entry.targets]
+        needed = [own for own in config.inputs if not own.optional]
+        expected = len(needed) + len(config.batch_inputs) + len(config.controls) + len(states)
+        if len(self.inputs) != expected:
+            raise ArtifactFault(
+                f"unable to load model '{config.model}', configuration expects {expected} inputs, "
+                f"model provides {len(self.inputs)}"
+            )
+        for control in config.controls:
+            self._check_control(control)
+        known = {**self.inputs, **self.optional}
+        for tensor in config.inputs:
+            self._check_input(tensor, known)
+        for name in (*(state.name for state in states), *made):
+            if name not in known:
+                raise self._unknown("input", name, known)
+        for tensor in config.results:
+            info = self.outputs.get(tensor.name)
+            if info is None:
+                raise self._unknown("output", tensor.name, self.outputs)
+            self._check_type("output", tensor, info)
+        for tensor in config.outputs:
+            if tensor.name not in config.scattered:
+                self._check_dims(tensor, self.outputs[tensor.name][1], exact=True)
+        self._wanted = [tensor.name for tensor in config.results]
+
+    def run(self, inputs: Tensors) -> dict[str, Array]:
+        """The wanted results; the configuration has been checked. Raises EngineFault."""
+        feeds = {name: self._fed(name, array) for name, array in inputs.items()}
+        try:
+            with self._shared.arena.execution(0):
+                results = self._shared.session.run(self._wanted, feeds)
+        except Exception as error:
+            told = _TOLD.search(str(error))
+            text = f"onnx runtime error {told[1]}: {told[2]}" if told else str(error)
+            short = isinstance(error, MemoryError) or _NO_MEMORY.search(text)
+            raise (OutOfMemory if short else EngineFault)(text) from error
+        declared = {tensor.name: tensor.dims for tensor in self._config.outputs}
+        return {
+            # A scalar is shown as it is configured, e.g. [1].
+            name: _bytes(array) if array.ndim else _bytes(array.reshape(declared.get(name, (1,))))
+            for name, array in zip(self._wanted, results, strict=True)
+        }
+
+    def close(self) -> None:
+        """Give the session back."""
+        self._shared.release()
+
+    def _fed(self, name: str, array: Array) -> Array:
+        info = self.inputs.get(name) or self.optional[name]
+        if array.dtype == object:
+            # As C strings, which end at a zero; an array of fixed length takes any bytes.
+            cut = [_text(own).split(b"\0", 1)[0] for own in array.ravel()]
+            # With a zero behind the longest, which ONNX Runtime reads up to.
+            width = 1 + max(map(len, cut), default=0)
+            array = np.array(cut, f"S{width}").reshape(array.shape)
+        return array if info[1] or array.size != 1 else array.reshape(())
+
+    def _check_control(self, control: StepTensor) -> None:
+        info = self.inputs.get(control.name)
+        if info is None:
+            raise ArtifactFault(
+                f"configuration specified sequence control '{control.name}', but model does not "
+                "provide that input"
+            )
+        found = info[1][1:] if self._config.batches else info[1]
+        where = f"unable to load model '{self._config.model}', sequence control '{control.name}'"
+        if found != (1,):
+            raise ArtifactFault(
+                f"{where} in model has dims {shown(found)} but dims [1] is expected"
+            )
+        if info[0] != control.data_type:
+            raise ArtifactFault(
+                f"{where}, the model expects data-type {info[0].removeprefix('TYPE_')} but the "
+                f"model configuration specifies data-type {control.data_type}"
+            )
+
+    def _check_input(self, tensor: StepTensor, known: Mapping[str, _Info]) -> None:
+        where = f"unable to load model '{self._config.model}'"
+        if tensor.optional and self._config.batches:
+            raise ArtifactFault(
+                f"{where}, optional input '{tensor.name}' is not supported for models that support "
+                "batching"
+            )
+        info = known.get(tensor.name)
+        if info is None:
+            raise self._unknown("input", tensor.name, known)
+        self._check_type("input", tensor, info)
+        if not tensor.ragged:
+            self._check_dims(tensor, info[1], exact=False)
+        elif info[1] != (-1,):
+            raise ArtifactFault(
+                f"{where}, configuration expects model provides input with shape [-1]  for ragged "
+                f"input '{tensor.name}', model provides {shown(info[1])}"
+            )
+
+    def _check_type(self, kind: str, tensor: StepTensor, info: _Info) -> None:
+        if tensor.data_type not in _TYPES.values():
+            raise ArtifactFault(
+                f"unsupported datatype {tensor.data_type} for {kind} '{tensor.name}' for model "
+                f"'{self._config.model}'"
+            )
+        if tensor.data_type != info[0]:
+            raise ArtifactFault(
+                f"unable to load model '{self._config.model}', configuration expects datatype "
+                f"{tensor.data_type} for {kind} '{tensor.name}', model provides "
+                f"{info[0].replace('STRING', 'BYTES')}"
+            )
+
+    def _check_dims(self, tensor: StepTensor, dims: tuple[int, ...], *, exact: bool) -> None:
+        if not dims:
+            if any(dim != 1 for dim in tensor.dims):
+                raise ArtifactFault(
+                    f"unable to load model '{self._config.model}', scalar tensor '{tensor.name}', "
+                    "should only provide 1 in the model configuration when the model doesn't "
+                    f"support batching. Model configuration provided: {shown(tensor.dims)}."
+                )
+            return
+        where = f"model '{self._config.model}', tensor '{tensor.name}'"
+        expected, extra = tensor.dims, f"dimensions (shape {shown(tensor.dims)})"
+        if self._config.batches:
+            if dims[0] != -1:
+                raise ArtifactFault(
+                    f"{where}: for the model to support batching the shape should have at least 1 "
+                    "dimension and the first dimension must be -1; but shape expected by the model "
+                    f"is {shown(dims)}"
+                )
+            expected = (-1, *tensor.dims)
+            extra = (
+                "dimensions (an initial batch dimension because max_batch_size > 0 followed by the "
+                f"explicit tensor shape, making complete shape {shown(expected)})"
+            )
+        if len(dims) != len(expected) or any(
+            own != dim and (exact or own != -1) for own, dim in zip(dims, expected, strict=True)
+        ):
+            raise ArtifactFault(
+                f"{where}: the model expects {len(dims)} dimensions (shape {shown(dims)}) but the "
+                f"model configuration specifies {len(expected)} {extra}"
+            )
+
+    def _unknown(self, kind: str, name: str, known: Mapping[str, _Info]) -> ArtifactFault:
+        allowed = ", ".join(sorted(known))
+        return ArtifactFault(
+            f"unexpected inference {kind} '{name}', allowed {kind}s are: {allowed}"
+        )
+
+
+def _infos(values: Sequence[Any]) -> dict[str, _Info]:
+    """By name; what is no tensor of a type that the backend knows is refused."""
+    infos: dict[str, _Info] = {}
+    for value in values:
+        if not value.type.startswith("tensor("):
+            raise ArtifactFault(
+                f"Unsupported ONNX Type '{value.type}' for I/O '{value.name}', expected "
+                "'ONNX_TYPE_TENSOR'."
+            )
+        # ONNX Runtime gives an empty shape for a scalar and for an unknown rank alike.
+        dims = tuple(dim if isinstance(dim, int) else -1 for dim in value.shape)
+        infos[value.name] = (_TYPES.get(value.type, "TYPE_INVALID"), dims)
+    return infos
+
+
+def _completed(name: str, info: _Info, *, batches: bool) -> dict[str, Any]:
+    """An entry of `input` or `output`."""
+    dims = list(info[1][1:] if batches else info[1])
+    entry: dict[str, Any] = {"name": name, "data_type": info[0], "dims": dims or [1]}
+    if not dims and batches:
+        entry["reshape"] = {"shape": []}
+    return entry
+
+
+def _text(element: object) -> bytes:
+    return element if isinstance(element, bytes) else str(element).encode()
+
+
+def _bytes(array: Array) -> Array:
+    """Strings as `bytes`; all else as it is."""
+    if array.dtype != object:
+        return array
+    encoded = np.empty(array.size, object)
+    encoded[:] = [_text(own) for own in array.ravel()]
+    return encoded.reshape(array.shape)

@@ -1,0 +1,193 @@
+"""What config.pbtxt says of a model of Triton's `onnxruntime` or `pytorch` backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ge_runtime.errors import ArtifactFault
+
+_TRUE: Final = ("true", "1")
+_FALSE: Final = ("false", "0")
+_CORRELATION_ID: Final = "CONTROL_SEQUENCE_CORRID"
+
+
+@dataclass(frozen=True, slots=True)
+class StepTensor:
+    """An input or output as it is configured."""
+
+    name: str
+    data_type: str
+    """As in config.pbtxt, e.g. TYPE_FP32."""
+    dims: tuple[int, ...]
+    """As the graph has them: after `reshape`, without the batch dimension; -1 for any size."""
+    ragged: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """What a sequence's next request is given of this one's results."""
+
+    input: StepTensor
+    output: StepTensor
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    """Inputs that are made of the sizes of a batch's requests."""
+
+    kind: str
+    targets: tuple[str, ...]
+    data_type: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepConfig:
+    """One model's configuration, as its graph is concerned."""
+
+    model: str
+    max_batch_size: int
+    filename: str
+    """`default_model_filename`, "" if there is none."""
+    inputs: tuple[StepTensor, ...]
+    outputs: tuple[StepTensor, ...]
+    controls: tuple[StepTensor, ...]
+    """Inputs that the server adds to requests of sequences; of the shape [1]."""
+    states: tuple[StepState, ...]
+    batch_inputs: tuple[BatchInput, ...]
+    scattered: Mapping[str, str]
+    """Outputs of `batch_output`: the input whose shapes they have."""
+    parameters: Mapping[str, str]
+    optimization_level: int
+    accelerators: tuple[str, ...]
+    """Names in `optimization.execution_accelerators`."""
+    operators: tuple[str, ...]
+    """Libraries of `model_operations.op_library_filename`."""
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> StepConfig:
+        """The configuration in Triton's JSON form."""
+        optimization = config.get("optimization") or {}
+        accelerators = optimization.get("execution_accelerators") or {}
+        sequences = config.get("sequence_batching") or {}
+        return cls(
+            model=config["name"],
+            max_batch_size=int(config.get("max_batch_size") or 0),
+            filename=config.get("default_model_filename") or "",
+            inputs=tuple(map(_tensor, config.get("input") or ())),
+            outputs=tuple(map(_tensor, config.get("output") or ())),
+            controls=tuple(
+                StepTensor(control["name"], _control_type(control), (1,))
+                for control in sequences.get("control_input") or ()
+            ),
+            states=tuple(map(_state, sequences.get("state") or ())),
+            batch_inputs=tuple(map(_batch_input, config.get("batch_input") or ())),
+            scattered={
+                target: entry["source_input"][0]
+                for entry in config.get("batch_output") or ()
+                for target in entry["target_name"]
+            },
+            parameters={
+                name: str(value.get("string_value", ""))
+                for name, value in (config.get("parameters") or {}).items()
+            },
+            # Triton's JSON writes 64-bit numbers as text.
+            optimization_level=int((optimization.get("graph") or {}).get("level") or 0),
+            accelerators=tuple(
+                entry["name"]
+                for kind in ("cpu_execution_accelerator", "gpu_execution_accelerator")
+                for entry in accelerators.get(kind) or ()
+            ),
+            operators=tuple(
+                (config.get("model_operations") or {}).get("op_library_filename") or ()
+            ),
+        )
+
+    @property
+    def batches(self) -> bool:
+        """Whether tensors have a batch dimension."""
+        return self.max_batch_size > 0
+
+    @property
+    def results(self) -> tuple[StepTensor, ...]:
+        """What is wanted of the graph: outputs, and the states that are none."""
+        declared = {output.name for output in self.outputs}
+        states = (state.output for state in self.states if state.output.name not in declared)
+        return (*self.outputs, *states)
+
+    def whole(self, name: str, default: int) -> int:
+        """A parameter that is a whole number. Raises ArtifactFault."""
+        text = self.parameters.get(name, "")
+        try:
+            return int(text) if text else default
+        except ValueError:
+            raise self._wrong(name, text, "a whole number") from None
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A parameter that is true or false. Raises ArtifactFault."""
+        text = self.parameters.get(name, "")
+        if text.lower() not in (*_TRUE, *_FALSE, ""):
+            raise self._wrong(name, text, "true or false")
+        return text.lower() in _TRUE if text else default
+
+    def without_effect(self, reasons: Mapping[str, str]) -> list[str]:
+        """A line for each parameter that does nothing here. reasons: by parameter."""
+        return [
+            f"no effect in this backend '{self.model}': parameter '{name}': {reasons[name]}"
+            for name in self.parameters
+            if name in reasons
+        ]
+
+    def _wrong(self, name: str, found: str, expected: str) -> ArtifactFault:
+        return ArtifactFault(
+            f"model '{self.model}': parameter '{name}': found '{found}', expected {expected}"
+        )
+
+
+def shown(dims: Sequence[int]) -> str:
+    """Dims as Triton's texts have them: [-1,3]."""
+    return f"[{','.join(map(str, dims))}]"
+
+
+def _tensor(entry: Mapping[str, Any]) -> StepTensor:
+    reshape = entry.get("reshape")
+    dims = entry.get("dims") or () if reshape is None else reshape.get("shape") or ()
+    return StepTensor(
+        entry["name"],
+        entry["data_type"],
+        tuple(map(int, dims)),
+        bool(entry.get("allow_ragged_batch")),
+        bool(entry.get("optional")),
+    )
+
+
+def _control_type(control: Mapping[str, Any]) -> str:
+    """The type of a control: of the correlation id it is said, else by the list of its values."""
+    (kind,) = control["control"]
+    if kind["kind"] == _CORRELATION_ID:
+        return str(kind["data_type"])
+    for values, name in (
+        ("int32_false_true", "TYPE_INT32"),
+        ("fp32_false_true", "TYPE_FP32"),
+        ("bool_false_true", "TYPE_BOOL"),
+    ):
+        if kind.get(values):
+            return name
+    return "TYPE_INVALID"
+
+
+def _state(entry: Mapping[str, Any]) -> StepState:
+    dims = tuple(map(int, entry.get("dims") or ()))
+    return StepState(
+        StepTensor(entry["input_name"], entry["data_type"], dims),
+        StepTensor(entry["output_name"], entry["data_type"], dims),
+    )
+
+
+def _batch_input(entry: Mapping[str, Any]) -> BatchInput:
+    return BatchInput(
+        entry["kind"], tuple(entry["target_name"]), entry["data_type"], entry["source_input"][0]
+    )
