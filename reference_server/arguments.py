@@ -213,6 +213,9 @@ def _add_execution(add: _Add) -> None:
         "their own; the documentation lists the others; may be given several times")
     add("--backend-directory", type=Path, default=BACKEND_DIRECTORY, metavar="DIR",
         help=f"where Python-based backends lie ({BACKEND_DIRECTORY})")
+    add("--stub-model", action="append", default=[], type=stub_model,
+        metavar="NAME=MODULE:FUNCTION", help="let a function answer for a model whose backend is "
+        "not here; the documentation says how; may be given several times")
     add("--cache-config", action="append", default=[], type=cache_setting,
         metavar="CACHE,SETTING=VALUE", help="local,size=BYTES: keep responses of models with "
         "response_cache { enable: true } in so many bytes (no cache)")
@@ -238,6 +241,15 @@ def boolean(text: str) -> bool:
             f"invalid value for bool option: {text}, expected true or false"
         )
     return value
+
+
+def stub_model(text: str) -> tuple[str, str]:
+    """A model's name and the function that stands in for it, out of `NAME=MODULE:FUNCTION`."""
+    name, _, function = text.partition("=")
+    module, _, attribute = function.partition(":")
+    if not (name and module and attribute):
+        raise _invalid(text, "NAME=MODULE:FUNCTION, such as detector=stubs:detect")
+    return name, function
 
 
 def number(text: str) -> int:

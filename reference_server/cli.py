@@ -158,6 +158,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         response_cache_bytes=_cache_bytes(parser, given),
         python_backend=config_options.python_backend(given.backend_config),
         max_batch_sizes=config_options.max_batch_sizes(given.backend_config),
+        stub_models=dict(given.stub_model),
         backend_directory=given.backend_directory,
         model_config_name=given.model_config_name,
     )

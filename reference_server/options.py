@@ -249,6 +249,7 @@ class ServerOptions:
     `response_cache_bytes` there is no response cache. `python_backend` are the settings of the
     backend that runs `model.py`, as they were given: Triton finds their faults at the first load.
     `max_batch_sizes` are backends' defaults, by name, as they were given; "" is for all others.
+    `stub_models` are the functions, MODULE:FUNCTION, that stand in for models, by their names.
     Python-based backends are folders with a `model.py` in `backend_directory`. A model's
     `configs/<model_config_name>.pbtxt` is read in place of its config.pbtxt.
     """
@@ -273,5 +274,6 @@ class ServerOptions:
     response_cache_bytes: int | None = None
     python_backend: Mapping[str, str] = field(default_factory=dict)
     max_batch_sizes: Mapping[str, str] = field(default_factory=dict)
+    stub_models: Mapping[str, str] = field(default_factory=dict)
     backend_directory: Path = BACKEND_DIRECTORY
     model_config_name: str = ""

@@ -70,6 +70,7 @@ class Server:
             quantiles=latencies.quantiles if latencies.summaries else (),
             python_backend=options.python_backend,
             max_batch_sizes=options.max_batch_sizes,
+            stubs=options.stub_models,
             backend_directory=options.backend_directory,
             limiter=None if options.rate_limit is None else RateLimiter(options.rate_limit.limits),
             config_name=options.model_config_name,

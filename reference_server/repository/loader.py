@@ -22,7 +22,7 @@ from reference_server.observability.latency_summaries import LatencySummaries
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.options import BACKEND_DIRECTORY, MAX_BATCH_SIZE, Quantile
 from reference_server.repository.bls import BlsCalls
-from reference_server.repository.model_files import SHIPPED, labels_of, locate_code
+from reference_server.repository.model_files import SHIPPED, labels_of, locate_code, stand_in
 from reference_server.repository.model_folders import ModelFolder
 from reference_server.repository.schedulers import (
     InstanceMaker,
@@ -45,7 +45,8 @@ class ModelLoader:
     With `quantiles` there are summaries of latencies. In `backend_directory` are the Python-based
     backends; `python_backend` are the settings of the one that runs them all. `max_batch_sizes` are
     the defaults that models of a backend complete their configuration with, "" that of all others.
-    Configurations that are called `config_name` are preferred.
+    `stubs` are the functions that stand in for models. Configurations that are called `config_name`
+    are preferred.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class ModelLoader:
         quantiles: Sequence[Quantile] = (),
         python_backend: Mapping[str, str] = MappingProxyType({}),
         max_batch_sizes: Mapping[str, str] = MappingProxyType({}),
+        stubs: Mapping[str, str] = MappingProxyType({}),
         backend_directory: Path = BACKEND_DIRECTORY,
         config_name: str = "",
         limiter: RateLimiter | None = None,
@@ -67,6 +69,7 @@ class ModelLoader:
         self._hosts = PythonHosts(python_backend, clock, metrics)
         self._auto_completes = auto_complete_config
         self._max_batch_sizes = max_batch_sizes
+        self._stubs = stubs
         self._backend_directory = backend_directory
         self._config_name = config_name
         self._cache = cache
@@ -149,7 +152,11 @@ class ModelLoader:
 
     def _find_out(self, proto: ConfigProto, folder: ModelFolder, version: int) -> Path | None:
         """Let the model complete and check `proto`; returns the file of its code, if it has one."""
-        model_file = locate_code(proto, folder.path / str(version), self._backend_directory)
+        model_file: Path | None
+        if (function := self._stubs.get(folder.name)) is not None:
+            model_file = stand_in(proto, function)
+        else:
+            model_file = locate_code(proto, folder.path / str(version), self._backend_directory)
         check.check_given(proto)
         if model_file is not None and self._auto_completes:
             given = render.as_dict(proto)

@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
+from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from reference_server.config.complete import PYTHON_FILE
 from reference_server.config.scheduler_settings import SequenceBatching, SequenceState
@@ -18,6 +19,9 @@ from reference_server.repository.versions import ServedModel
 _PYTHON = "python"
 #: Runs models of those of Triton's own backends that something here stands in for.
 SHIPPED = Path(__file__).parent.parent / "backends" / "shipped" / PYTHON_FILE
+#: Runs models that functions stand in for.
+_STUB = SHIPPED.with_name("stub.py")
+_STUB_PARAMETER = "STUB_MODEL"
 _SHIPPED_FOR = ("onnxruntime", "pytorch")
 #: Triton's own backends that nothing here stands in for: how to come to one that is there.
 _CURES = {
@@ -69,6 +73,20 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
     return file
 
 
+def stand_in(config: ConfigProto, function: str) -> Path:
+    """Let `function`, MODULE:FUNCTION, answer for a model: the file of the code that asks it.
+
+    The configuration says so from now on, and nothing of it needs a GPU any more.
+    """
+    config.parameters[_STUB_PARAMETER].string_value = function
+    for group in config.instance_group:
+        if group.kind == ModelInstanceGroup.KIND_GPU:
+            group.kind = ModelInstanceGroup.KIND_CPU
+            del group.gpus[:]
+        del group.profile[:]
+    return _STUB
+
+
 def _is_own_library(config: ConfigProto) -> bool:
     """Whether the runtime is Triton's own library of the backend, which something stands in for."""
     known = (_PYTHON, *_SHIPPED_FOR)
@@ -81,7 +99,10 @@ def _cure(config: ConfigProto) -> str:
     if cure is None:
         return ""
     here = ", ".join((_PYTHON, *_SHIPPED_FOR))
-    return f" The reference server has the backends {here} and those in --backend-directory; {cure}"
+    return (
+        f" The reference server has the backends {here} and those in --backend-directory; {cure}, "
+        f"or let a function stand in for the model: --stub-model={config.name}=MODULE:FUNCTION"
+    )
 
 
 def labels_of(config: ModelConfig, folder: Path, steps: Sequence[ServedModel]) -> Labels:

@@ -1,0 +1,220 @@
+"""An ensemble as public repositories have it: a tokenizer in Python, a model in ONNX, one in
+TorchScript; and the same with a TensorRT plan, which a function stands in for."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contract.test_steps import write_onnx
+from onnx import TensorProto, helper
+
+from reference_server.testing import ModelRepository, ServerError, open_repository
+
+torch = pytest.importorskip("torch", reason="the backend pytorch needs torch")
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")
+
+TOKENIZER = """
+    import json
+
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.model_config = model_config = json.loads(args["model_config"])
+            output = pb_utils.get_output_config_by_name(model_config, "input_ids")
+            self.dtype = pb_utils.triton_string_to_numpy(output["data_type"])
+
+        def execute(self, requests):
+            responses = []
+            for request in requests:
+                texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
+                ids = np.zeros((len(texts), 8), self.dtype)
+                for row, (text,) in zip(ids, texts):
+                    known = [len(word) for word in text.decode("utf-8").split()][:8]
+                    row[: len(known)] = known
+                mask = (ids > 0).astype(self.dtype)
+                responses.append(
+                    pb_utils.InferenceResponse(
+                        [pb_utils.Tensor("input_ids", ids), pb_utils.Tensor("attention_mask", mask)]
+                    )
+                )
+            return responses
+"""
+TOKENIZER_CONFIG = """
+    name: "tokenizer"
+    backend: "python"
+    max_batch_size: 8
+    input [ { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] } ]
+    output [
+      { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] },
+      { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] }
+    ]
+    instance_group [ { count: 2 kind: KIND_CPU } ]
+"""
+ENCODER_CONFIG = """
+    platform: "onnxruntime_onnx"
+    max_batch_size: 8
+    input [
+      { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] },
+      { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] }
+    ]
+    output [ { name: "embedding" data_type: TYPE_FP32 dims: [ 2 ] } ]
+    dynamic_batching { max_queue_delay_microseconds: 100 }
+    parameters { key: "intra_op_thread_count" value: { string_value: "1" } }
+    optimization { execution_accelerators {
+      cpu_execution_accelerator : [ { name : "openvino" } ]
+    }}
+"""
+CLASSIFIER_CONFIG = """
+    platform: "%s"
+    max_batch_size: 8
+    input [ { name: "INPUT__0" data_type: TYPE_FP32 dims: [ 2 ] } ]
+    output [ { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]
+    instance_group [ { %s } ]
+"""
+ENSEMBLE = """
+    platform: "ensemble"
+    max_batch_size: 8
+    input [ { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] } ]
+    output [ { name: "SCORES" data_type: TYPE_FP32 dims: [ 2 ] } ]
+    ensemble_scheduling {
+      step [
+        {
+          model_name: "tokenizer" model_version: -1
+          input_map { key: "TEXT" value: "TEXT" }
+          output_map { key: "input_ids" value: "ids" }
+          output_map { key: "attention_mask" value: "mask" }
+        },
+        {
+          model_name: "encoder" model_version: -1
+          input_map { key: "input_ids" value: "ids" }
+          input_map { key: "attention_mask" value: "mask" }
+          output_map { key: "embedding" value: "embedding" }
+        },
+        {
+          model_name: "CLASSIFIER" model_version: -1
+          input_map { key: "INPUT__0" value: "embedding" }
+          output_map { key: "OUTPUT__0" value: "SCORES" }
+        }
+      ]
+    }
+"""
+STUBS = """
+    import numpy as np
+
+    def classify(inputs):
+        if (inputs["INPUT__0"] < 0).any():
+            raise ValueError("negative")
+        return {"OUTPUT__0": inputs["INPUT__0"] * 10}
+"""
+
+
+class Classifier(torch.nn.Module):
+    def forward(self, embedding):
+        return torch.softmax(embedding, dim=1)
+
+
+def write_encoder(folder: Path) -> None:
+    """[words, letters] of the tokens that the mask leaves."""
+    nodes = [
+        helper.make_node("Mul", ["input_ids", "attention_mask"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "axes"], ["letters"], keepdims=1),
+        helper.make_node("ReduceSum", ["attention_mask", "axes"], ["words"], keepdims=1),
+        helper.make_node("Concat", ["words", "letters"], ["both"], axis=1),
+        helper.make_node("Cast", ["both"], ["embedding"], to=TensorProto.FLOAT),
+    ]
+    ids = ("batch", "tokens")
+    write_onnx(
+        folder,
+        nodes,
+        [("input_ids", TensorProto.INT64, ids), ("attention_mask", TensorProto.INT64, ids)],
+        [("embedding", TensorProto.FLOAT, ("batch", 2))],
+        {"axes": np.array([1], np.int64)},
+        ENCODER_CONFIG,
+    )
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("mixed")
+    (root / "tokenizer" / "1").mkdir(parents=True)
+    (root / "tokenizer" / "1" / "model.py").write_text(textwrap.dedent(TOKENIZER))
+    (root / "tokenizer" / "config.pbtxt").write_text(TOKENIZER_CONFIG)
+    write_encoder(root / "encoder")
+    for name, platform, group, file in (
+        ("classifier", "pytorch_libtorch", "count: 1", "model.pt"),
+        ("plan", "tensorrt_plan", "kind: KIND_GPU gpus: [ 0 ]", "model.plan"),
+    ):
+        folder = root / name
+        (folder / "1").mkdir(parents=True)
+        (folder / "1" / file).touch()
+        (folder / "config.pbtxt").write_text(CLASSIFIER_CONFIG % (platform, group))
+        (folder / "labels.txt").write_text("short\nlong")
+        (root / f"{name}_pipeline" / "1").mkdir(parents=True)
+        text = ENSEMBLE.replace("CLASSIFIER", name)
+        (root / f"{name}_pipeline" / "config.pbtxt").write_text(text)
+    torch.jit.script(Classifier()).save(str(root / "classifier" / "1" / "model.pt"))
+    return root
+
+
+@pytest.fixture
+def stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module `plan_stubs` in the current folder."""
+    (tmp_path / "plan_stubs.py").write_text(textwrap.dedent(STUBS))
+    monkeypatch.chdir(tmp_path)
+
+
+TEXTS = np.array([[b"to be or not"], [b"encyclopedia"]], object)
+EMBEDDINGS = np.array([[4, 9], [1, 12]], np.float32)
+
+
+@pytest.fixture(params=["inline", "process"])
+def pipeline(models: Path, request: pytest.FixtureRequest) -> Iterator[ModelRepository]:
+    options = [f"--backend-config=python,host={request.param}"]
+    with open_repository(models, models=["classifier_pipeline"], options=options) as opened:
+        yield opened
+
+
+def test_the_three_steps_answer(pipeline: ModelRepository) -> None:
+    scores = pipeline.model("classifier_pipeline").infer({"TEXT": TEXTS}).outputs["SCORES"]
+    exact = np.exp(EMBEDDINGS) / np.exp(EMBEDDINGS).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(scores, exact, rtol=1e-5)
+    for step in ("tokenizer", "encoder", "classifier"):
+        assert f'nv_inference_count{{model="{step}",version="1"}} 2' in pipeline.metrics()
+
+
+@pytest.mark.usefixtures("stubs")
+@pytest.mark.parametrize("host", ["inline", "process"])
+def test_a_function_stands_in_for_a_step_whose_backend_is_not_here(models: Path, host: str) -> None:
+    options = ["--stub-model=plan=plan_stubs:classify", f"--backend-config=python,host={host}"]
+    with open_repository(models, models=["plan_pipeline"], options=options) as repository:
+        scores = repository.model("plan_pipeline").infer({"TEXT": TEXTS}).outputs["SCORES"]
+        np.testing.assert_array_equal(scores, EMBEDDINGS * 10)
+        page = repository.http("GET", "/v2/models/plan/config").body.decode()
+        assert '"STUB_MODEL":{"string_value":"plan_stubs:classify"}' in page
+        with pytest.raises(ServerError, match="stub: ValueError: negative"):
+            repository.model("plan").infer({"INPUT__0": -EMBEDDINGS})
+
+
+def test_without_it_the_error_names_what_is_here(models: Path) -> None:
+    with (
+        pytest.raises(ServerError, match="backends python, onnxruntime, pytorch and those in"),
+        open_repository(models, models=["plan_pipeline"]),
+    ):
+        pass
+
+
+@pytest.mark.usefixtures("stubs")
+def test_a_function_that_is_not_there_is_told(models: Path) -> None:
+    option = "--stub-model=plan=plan_stubs:other"
+    with (
+        pytest.raises(ServerError, match="--stub-model: plan_stubs:other: module 'plan_stubs' has"),
+        open_repository(models, models=["plan"], options=[option]),
+    ):
+        pass
