@@ -50,7 +50,7 @@ def played(file, host=""):
 
 def play(file, host):
     try:
-        HOSTS.auto_complete(file, "m", {}, host)
+        HOSTS.auto_complete(file, file.parent, "m", {}, host)
         opened = HOSTS.instance(kit.spec(file), NO_CALLS, host, Health())
         opened.open()
     except ServerError as error:
