@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 from contract import runtime_graphs
 from contract.probes import MODELS
-from runtime.support.axis_graphs import recurrent
+from runtime.support.axis_graphs import ATTENTIVE_IDS, attentive, recurrent
 from runtime.support.graphs import ENCODER, PIXELS
 
 BATCH = 16
@@ -113,6 +113,25 @@ RUNTIME_MODELS = {
         """),
         ENCODER.onnx,
     ),
+    **{
+        name: Model(
+            rows
+            + ENCODES
+            + parameters(f"""
+                gears.tokens: 8, 32
+                gears.batch: 4
+                limit.tokens: 32
+                range.input_ids: 0..{ATTENTIVE_IDS - 1}
+                reproducible: true
+                {COST}
+            """),
+            attentive,
+        )
+        for name, rows in {
+            "reproducible": batches_of(8),
+            "reproducible_alone": "max_batch_size: 8\n",
+        }.items()
+    },
     "packed": Model(
         batches_of(4)
         + given("input_ids", "INT64", more=RAGGED)

@@ -302,6 +302,26 @@ def test_gears_of_rows_and_lengths_are_taken_together(servers):
         assert count.moved(wanted) == wanted
 
 
+def test_reproducible_answers_have_the_same_bits_alone_and_in_company(servers):
+    rows = rows_of([3, 30, 1, 32, 8, 29, 7, 9])
+    wanted = {
+        "gear_launches_total batch 4, tokens 8": 1,
+        "gear_launches_total batch 4, tokens 32": 1,
+        "launches_total": 2,
+    }
+    found = []
+    for server in servers:
+        counting = Counting(server, "reproducible")
+        together = at_once(server, [request("reproducible", tokens(row)) for row in rows])
+        assert counting.moved(wanted) == wanted
+        alone = [send(server, request("reproducible_alone", tokens(row))) for row in rows]
+        found += [
+            [outputs(reply)["embedding"].tobytes() for reply in replies]
+            for replies in (together, alone)
+        ]
+    assert all(bits == found[0] for bits in found)
+
+
 def test_a_request_that_no_gear_holds_is_told_what_would_be_held(servers):
     wanted = {"gear_misses_total": 1, "refused_total": 1, "launches_total": 0}
     counting = [Counting(server, "joint") for server in servers]

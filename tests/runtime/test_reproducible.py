@@ -4,57 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from runtime.support.axis_graphs import ATTENTIVE_IDS, attentive
 from runtime.support.configs import encoder_config
-from runtime.support.graphs import Graph, onnx_model
+from runtime.support.graphs import Graph
 
 from ge_runtime import EngineFault, Runtime
 
-WIDTH = 64
-IDS = 50
-
-
-def _attentive() -> object:
-    """Ids to their vectors, two layers of numbers in between, and the mean over data."""
-    rng = np.random.default_rng(3)
-    node = helper.make_node
-    return onnx_model(
-        [
-            node("Gather", ["table", "input_ids"], ["vectors"]),
-            node("MatMul", ["vectors", "inner"], ["hidden"]),
-            node("Tanh", ["hidden"], ["bent"]),
-            node("Transpose", ["bent"], ["turned"], perm=[0, 2, 1]),
-            node("MatMul", ["bent", "turned"], ["pairs"]),
-            node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
-            node("Unsqueeze", ["mask", "one"], ["keys"]),
-            node("Sub", ["keys", "unit"], ["below"]),
-            node("Mul", ["below", "much"], ["hide"]),
-            node("Add", ["pairs", "hide"], ["seen"]),
-            node("Softmax", ["seen"], ["shares"], axis=-1),
-            node("MatMul", ["shares", "bent"], ["mixed"]),
-            node("Unsqueeze", ["mask", "two"], ["column"]),
-            node("Mul", ["mixed", "column"], ["data"]),
-            node("ReduceSum", ["data", "one"], ["total"], keepdims=0),
-            node("MatMul", ["total", "outer"], ["embedding"]),
-        ],
-        [
-            ("input_ids", TensorProto.INT64, ["batch", "tokens"]),
-            ("attention_mask", TensorProto.INT64, ["batch", "tokens"]),
-        ],
-        [("embedding", TensorProto.FLOAT, ["batch", 4])],
-        {
-            "table": rng.uniform(-1, 1, (IDS, WIDTH)).astype(np.float32),
-            "inner": rng.uniform(-1, 1, (WIDTH, WIDTH)).astype(np.float32),
-            "outer": rng.uniform(-1, 1, (WIDTH, 4)).astype(np.float32),
-            "one": np.array([1]),
-            "two": np.array([2]),
-            "unit": np.float32([1]),
-            "much": np.float32([1e4]),
-        },
-    )
-
-
-ATTENTIVE = Graph("attentive", _attentive, lambda: None, ((), ()))
+ATTENTIVE = Graph("attentive", attentive, lambda: None, ((), ()))
 GEARS = {"gears.tokens": "4, 16, 32", "gears.batch": "4"}
 COST = {"cost": "launch_us=100, element_ns=1000, element2_ns=0"}
 
@@ -81,7 +37,7 @@ def opened(version_dir):
 def request(seed, rows, tokens):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, tokens + 1, (rows, 1)).astype(np.int32)
-    return {"input_ids": rng.integers(0, IDS, (rows, tokens)), "lengths": lengths}
+    return {"input_ids": rng.integers(0, ATTENTIVE_IDS, (rows, tokens)), "lengths": lengths}
 
 
 def bits(answer):
@@ -131,7 +87,10 @@ def test_requests_beside_one_that_fails_keep_their_bits(opened):
     runtime = opened(reproducible="true")
     sound = [request(seed, 1, 9) for seed in range(3)]
     alone = [bits(runtime.infer([own])[0]) for own in sound]
-    poison = {"input_ids": np.array([[IDS + 1] * 9]), "lengths": np.array([[9]], np.int32)}
+    poison = {
+        "input_ids": np.array([[ATTENTIVE_IDS + 1] * 9]),
+        "lengths": np.array([[9]], np.int32),
+    }
     before = runtime.counts()
     first, culprit, *others = runtime.infer([sound[0], poison, *sound[1:]])
     assert isinstance(culprit, EngineFault)

@@ -171,3 +171,47 @@ def rated_config(parameters=None, **more):
         {"batch_axis.rate": "none", "batch_axis.rates": "none", **(parameters or {})},
         **{"name": "rated", **more},
     )
+
+
+ATTENTIVE_IDS = 50
+"""Below which its token ids are."""
+
+
+def attentive() -> onnx.ModelProto:
+    """Token ids to embeddings by attention, whose rounding depends on the execution's shape."""
+    rng = np.random.default_rng(3)
+    node = helper.make_node
+    return onnx_model(
+        [
+            node("Gather", ["table", "input_ids"], ["vectors"]),
+            node("MatMul", ["vectors", "inner"], ["hidden"]),
+            node("Tanh", ["hidden"], ["bent"]),
+            node("Transpose", ["bent"], ["turned"], perm=[0, 2, 1]),
+            node("MatMul", ["bent", "turned"], ["pairs"]),
+            node("Cast", ["attention_mask"], ["mask"], to=FLOAT),
+            node("Unsqueeze", ["mask", "one"], ["keys"]),
+            node("Sub", ["keys", "unit"], ["below"]),
+            node("Mul", ["below", "much"], ["hide"]),
+            node("Add", ["pairs", "hide"], ["seen"]),
+            node("Softmax", ["seen"], ["shares"], axis=-1),
+            node("MatMul", ["shares", "bent"], ["mixed"]),
+            node("Unsqueeze", ["mask", "two"], ["column"]),
+            node("Mul", ["mixed", "column"], ["data"]),
+            node("ReduceSum", ["data", "one"], ["total"], keepdims=0),
+            node("MatMul", ["total", "outer"], ["embedding"]),
+        ],
+        [
+            ("input_ids", TensorProto.INT64, ["batch", "tokens"]),
+            ("attention_mask", TensorProto.INT64, ["batch", "tokens"]),
+        ],
+        [("embedding", FLOAT, ["batch", 4])],
+        {
+            "table": rng.uniform(-1, 1, (ATTENTIVE_IDS, 64)).astype(np.float32),
+            "inner": rng.uniform(-1, 1, (64, 64)).astype(np.float32),
+            "outer": rng.uniform(-1, 1, (64, 4)).astype(np.float32),
+            "one": np.array([1]),
+            "two": np.array([2]),
+            "unit": np.float32([1]),
+            "much": np.float32([1e4]),
+        },
+    )
