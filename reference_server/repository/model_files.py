@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -15,6 +16,8 @@ from reference_server.config.schema import ModelConfig
 from reference_server.core import byte_strings
 from reference_server.core.errors import internal, invalid_arg
 from reference_server.repository.versions import ServedModel
+
+log = logging.getLogger(__name__)
 
 _PYTHON = "python"
 #: Runs models of those of Triton's own backends that something here stands in for.
@@ -64,6 +67,7 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
         return version_folder / str(config.default_model_filename)
     if not file.is_file():
         if backend in _SHIPPED_FOR:
+            _move_to_cpu(config)
             return SHIPPED
         raise invalid_arg(
             f"unable to find backend library for backend '{backend}', "
@@ -79,12 +83,18 @@ def stand_in(config: ConfigProto, function: str) -> Path:
     The configuration says so from now on, and nothing of it needs a GPU any more.
     """
     config.parameters[_STUB_PARAMETER].string_value = function
+    _move_to_cpu(config)
+    return _STUB
+
+
+def _move_to_cpu(config: ConfigProto) -> None:
+    """Let instances for GPUs run on the CPU, and say so."""
     for group in config.instance_group:
         if group.kind == ModelInstanceGroup.KIND_GPU:
+            log.warning("instance group %s of model %s runs on the CPU", group.name, config.name)
             group.kind = ModelInstanceGroup.KIND_CPU
             del group.gpus[:]
         del group.profile[:]
-    return _STUB
 
 
 def _is_own_library(config: ConfigProto) -> bool:

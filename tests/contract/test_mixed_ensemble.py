@@ -112,7 +112,47 @@ STUBS = """
         if (inputs["INPUT__0"] < 0).any():
             raise ValueError("negative")
         return {"OUTPUT__0": inputs["INPUT__0"] * 10}
+
+    def count(inputs):
+        for number in range(inputs["N"].item()):
+            if number == 3:
+                raise ValueError("that is enough")
+            yield {"TEXT": [str(number)]}
 """
+
+
+SUM_CONFIG = """
+    backend: "pytorch"
+    max_batch_size: 4
+    input [ { name: "INPUT__0" data_type: TYPE_FP32 dims: [ 1 ] } ]
+    output [ { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ 1 ] } ]
+    sequence_batching {
+      direct { }
+      control_input [
+        {
+          name: "START__1"
+          control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } ]
+        }
+      ]
+      state [
+        { input_name: "TOTAL__2" output_name: "TOTAL__1" data_type: TYPE_FP32 dims: [ 1 ] }
+      ]
+    }
+"""
+STREAM_CONFIG = """
+    backend: "dali"
+    input [ { name: "N" data_type: TYPE_INT32 dims: [ 1 ] } ]
+    output [ { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] } ]
+    model_transaction_policy { decoupled: true }
+"""
+
+
+class Sum(torch.nn.Module):
+    """The total so far, 100 more if the request is the first."""
+
+    def forward(self, given, start, total):
+        together = total + given + 100 * start
+        return together, together
 
 
 class Classifier(torch.nn.Module):
@@ -159,6 +199,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / f"{name}_pipeline" / "1").mkdir(parents=True)
         text = ENSEMBLE.replace("CLASSIFIER", name)
         (root / f"{name}_pipeline" / "config.pbtxt").write_text(text)
+    for name, text in (("sum", SUM_CONFIG), ("stream", STREAM_CONFIG)):
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "config.pbtxt").write_text(text)
+    torch.jit.script(Sum()).save(str(root / "sum" / "1" / "model.pt"))
     torch.jit.script(Classifier()).save(str(root / "classifier" / "1" / "model.pt"))
     return root
 
@@ -218,3 +262,33 @@ def test_a_function_that_is_not_there_is_told(models: Path) -> None:
         open_repository(models, models=["plan"], options=[option]),
     ):
         pass
+
+
+@pytest.mark.usefixtures("stubs")
+def test_a_function_may_stand_in_for_a_decoupled_model(models: Path) -> None:
+    option = "--stub-model=stream=plan_stubs:count"
+    with open_repository(models, models=["stream"], options=[option]) as repository:
+        stream = repository.model("stream")
+        answers = stream.stream({"N": np.array([2], np.int32)})
+        assert [own.outputs["TEXT"].tolist() for own in answers] == [[b"0"], [b"1"]]
+        answers = stream.stream({"N": np.array([9], np.int32)})
+        assert len([next(answers) for _ in range(3)]) == 3
+        with pytest.raises(ServerError, match="stub: ValueError: that is enough"):
+            next(answers)
+
+
+def test_torchscript_has_controls_and_states(models: Path) -> None:
+    with open_repository(models, models=["sum"]) as repository:
+        totals = [
+            repository.model("sum")
+            .infer(
+                {"INPUT__0": np.array([[number]], np.float32)},
+                sequence_id=5,
+                sequence_start=number == 1,
+                sequence_end=number == 3,
+            )
+            .outputs
+            for number in (1, 2, 3)
+        ]
+    assert [own["OUTPUT__0"].item() for own in totals] == [101, 103, 106]
+    assert [list(own) for own in totals] == [["OUTPUT__0"]] * 3

@@ -16,6 +16,7 @@ from contract.probes import MODELS
 from support.servers import Server, start_reference_server, start_tritonserver
 
 from ge_runtime.cli import backend
+from reference_server.repository.model_files import SHIPPED
 from tools import oracle
 
 pytestmark = pytest.mark.oracle
@@ -42,12 +43,45 @@ PROBES: dict[str, tuple[str | None, dict[str, str]]] = {
     "nobody": ('backend: "nobody" runtime: "model.py"', {}),
     "python": ('backend: "python" runtime: "model.py"', {"1/model.py": RUINED}),
 }
+#: Models that the shipped backend completes from their file, here and there.
+STEPS = ("bare", "stepped")
+#: Models of names that Triton's own backends have: what the server's core makes of them.
+NAMED = ("pytorch", "tensorrt", "tensorflow", "openvino", "dali")
+PROBES |= {
+    "file_onnx": (None, {"1/model.onnx": ""}),
+    "file_pt": (None, {"1/model.pt": ""}),
+    "file_plan": (None, {"1/model.plan": ""}),
+    "file_graphdef": (None, {"1/model.graphdef": ""}),
+    "file_savedmodel": (None, {"1/model.savedmodel/saved": ""}),
+    "file_openvino": (None, {"1/model.xml": ""}),
+    "file_pt2": (None, {"1/model.pt2": ""}),
+    "file_configured": ("max_batch_size: 2", {"1/model.pt": ""}),
+    "platform_pt": ('platform: "pytorch_libtorch"', {}),
+    "platform_plan": ('platform: "tensorrt_plan"', {}),
+    "platform_graphdef": ('platform: "tensorflow_graphdef"', {}),
+    "platform_savedmodel": ('platform: "tensorflow_savedmodel"', {}),
+    "platform_aoti": ('platform: "torch_aoti"', {}),
+    "backend_plan": ('backend: "tensorrt"', {}),
+    "backend_tensorflow": ('backend: "tensorflow"', {}),
+    "backend_openvino": ('backend: "openvino"', {}),
+    "backend_dali": ('backend: "dali"', {}),
+    "name_alone": ('default_model_filename: "model.pt"', {}),
+    "name_unknown": ('default_model_filename: "net.pt"', {"1/model.pt": ""}),
+    "pair": ('backend: "pytorch" platform: "tensorrt_plan"', {}),
+    "group": ('backend: "tensorflow" platform: "tensorflow_graphdef" instance_group { }', {}),
+    "group_counted": ('backend: "pytorch" instance_group { count: 3 }', {}),
+}
 
 
 def write_backends(folder: Path) -> None:
     """Backends of the test, Triton's own that runs them, and `ge`."""
-    for name in ("echo", "hollow", "rotten"):
+    for name in ("echo", "hollow", "rotten", *NAMED):
         (folder / name).mkdir(parents=True)
+    for name in NAMED:
+        shutil.copy(MODELS / "echo_backend.py", folder / name / "model.py")
+        (folder / name / "helper.py").write_text("WHO = 'the backend'\n")
+    (folder / "onnxruntime").mkdir()
+    shutil.copy(SHIPPED, folder / "onnxruntime" / "model.py")
     shutil.copy(MODELS / "echo_backend.py", folder / "echo" / "model.py")
     (folder / "echo" / "helper.py").write_text("WHO = 'the backend'\n")
     (folder / "rotten" / "model.py").write_text(RUINED)
@@ -63,11 +97,18 @@ def write_models(folder: Path, classifier: Path) -> None:
         if config is not None:
             (folder / name / "config.pbtxt").write_text(config)
         for path, text in files.items():
+            (folder / name / path).parent.mkdir(exist_ok=True)
             (folder / name / path).write_text(text)
     ignored = shutil.ignore_patterns("model.py", "__pycache__")
     shutil.copytree(classifier, folder / "digits", ignore=ignored)
     config = folder / "digits" / "config.pbtxt"
     config.write_text(config.read_text().replace('backend: "python"', 'backend: "ge"'))
+    for name in STEPS:
+        shutil.copytree(classifier, folder / name, ignore=ignored)
+        (folder / name / "config.pbtxt").unlink()
+    (folder / "stepped" / "config.pbtxt").write_text(
+        'platform: "onnxruntime_onnx" instance_group { kind: KIND_CPU }'
+    )
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +161,7 @@ def infer(server: Server, model: str) -> str:
     return ask(server, "POST", f"/v2/models/{model}/infer", {"inputs": [given]})
 
 
-@pytest.mark.parametrize("model", PROBES)
+@pytest.mark.parametrize("model", [*PROBES, *STEPS])
 @pytest.mark.parametrize(
     "page",
     [
@@ -179,6 +220,31 @@ def test_a_model_of_backend_ge_answers_alike(servers: tuple[Server, Server]):
         logits.append(json.loads(body)["outputs"][0]["data"])
     assert len(logits[0]) == 10
     np.testing.assert_allclose(logits[1], logits[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", STEPS)
+def test_a_model_of_backend_onnxruntime_answers_alike_by_the_shipped_code(
+    model: str, servers: tuple[Server, Server]
+):
+    image = np.random.default_rng(8).random((1, 1, 12, 9), np.float32)
+    given = [
+        {
+            "name": name,
+            "datatype": "FP32",
+            "shape": list(array.shape),
+            "data": array.ravel().tolist(),
+        }
+        for name, array in {"image": image, "mask": np.ones((1, 12, 9), np.float32)}.items()
+    ]
+    path, replies = f"/v2/models/{model}/infer", []
+    for server in servers:
+        status, _, body = ask(server, "POST", path, {"inputs": given}).partition(" ")
+        assert status == "200", body
+        replies.append(json.loads(body)["outputs"])
+    real, ours = replies
+    assert [own["shape"] for own in ours] == [own["shape"] for own in real]
+    for own, theirs in zip(ours, real, strict=True):
+        np.testing.assert_allclose(own["data"], theirs["data"], rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_of_backend_ge_brings_no_code(servers: tuple[Server, Server]):

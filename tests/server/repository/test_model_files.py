@@ -42,6 +42,18 @@ def test_a_model_of_tritons_own_backends_has_what_comes_with_the_server(backends
     assert file.is_file()
 
 
+def test_what_comes_with_the_server_needs_no_gpu(backends, caplog):
+    text = """
+        name: "m" backend: "pytorch"
+        instance_group { name: "g" kind: KIND_GPU gpus: [0, 1] profile: ["1"] }
+    """
+    config = proto(text)
+    locate_code(config, backends / "m" / "1", backends)
+    (group,) = config.instance_group
+    assert (group.kind, list(group.gpus), list(group.profile)) == (group.KIND_CPU, [], [])
+    assert "instance group g of model m runs on the CPU" in caplog.text
+
+
 def test_a_backend_of_that_name_comes_first(backends):
     own = backends / "onnxruntime" / "model.py"
     own.parent.mkdir()
