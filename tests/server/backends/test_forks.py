@@ -88,6 +88,27 @@ def test_a_child_cannot_call_the_server_and_is_told_so(tells):
     )
 
 
+@pytest.mark.parametrize(
+    "call", ["made.increment(1)", "made.value()", "family.Metric({'b': 'c'})", "new()", "drop()"]
+)
+def test_a_child_cannot_reach_the_metrics_and_does_not_wait_for_them(tells, call):
+    lines = (
+        *ASKING,
+        "def new(): return pb_utils.MetricFamily('name', 'text', pb_utils.MetricFamily.COUNTER)",
+        "family = new()",
+        "made = family.Metric({'a': 'b'})",
+        "def drop():",
+        "    global family",
+        "    family = None",
+        "    made.value()",
+        f"def tell(): return ask(lambda: {call}) + str(made.value())",
+    )
+    assert tells(*lines) == (
+        "TritonModelException: A process that a model has forked cannot call the server: only the "
+        "model's own process can.0.0"
+    )
+
+
 def test_a_child_has_tensors_and_a_logger(tells):
     lines = (
         *ASKING,

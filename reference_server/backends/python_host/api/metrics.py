@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from reference_server.backends.python_host.api.native import (
@@ -23,6 +23,7 @@ from reference_server.backends.python_host.api.native import (
     incompatible_constructor,
     incompatible_function,
 )
+from reference_server.core import forks
 from reference_server.core import telemetry as core
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.ports import MetricFamilyHold, Metrics, MetricSeries
@@ -54,6 +55,17 @@ class InstanceMetrics:
     metrics: Metrics
     instance_name: str
     keeps: bool = False
+    generation: int = field(default_factory=lambda: forks.generation)
+
+    @property
+    def is_here(self) -> bool:
+        """False in a forked copy: there a lock of the metrics may never be free."""
+        return self.generation == forks.generation
+
+    def check_process(self) -> None:
+        """Raise TritonModelException in a forked copy, whose metrics nobody shows."""
+        if not self.is_here:
+            raise TritonModelException(forks.NO_SERVER)
 
     def failure(self, action: str, error: ServerError) -> TritonModelException:
         """What the model is told of an error that the server found in `action`."""
@@ -98,6 +110,7 @@ class MetricFamily(Native):
                 "initialize, execute and finalize only."
             )
         self._server = self._instance
+        self._server.check_process()
         self._kind = kind
         try:
             self._hold = self._server.metrics.hold(
@@ -117,6 +130,7 @@ class MetricFamily(Native):
         if labels is not None and not isinstance(labels, dict):
             raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
         bounds = self._bounds(buckets)
+        self._server.check_process()
         try:
             series = self._hold.series(_checked_labels(labels or {}), bounds)
         except ServerError as error:
@@ -142,7 +156,7 @@ class MetricFamily(Native):
 
     def __del__(self) -> None:
         hold = getattr(self, "_hold", None)  # there is none if the constructor has refused
-        if hold is not None and not self._server.keeps:
+        if hold is not None and not self._server.keeps and self._server.is_here:
             hold.release()
 
 
@@ -196,6 +210,7 @@ class Metric(NotConstructible):
             raise self._failure(verb, error) from error
 
     def _shown(self, verb: str) -> MetricSeries:
+        self._server.check_process()
         if not self._hold.is_held:
             raise TritonModelException(f"Failed to {verb} metric value: {_DELETED}")
         return self._series
