@@ -103,7 +103,9 @@ class InlineInstance:
         )
         self._metrics = InstanceMetrics(self._registry, spec.name)
         self._server.thread = threading.get_ident()
-        self._generation = forks.generation
+        # Of the process that opens it: it may have been made before that was forked.
+        generation = self._senders.generation = self._server.generation = forks.generation
+        self._generation = generation
         # Each of these knows its instance, on whatever thread the model calls it.
         own_names = {
             "InferenceRequest": self._request_class,

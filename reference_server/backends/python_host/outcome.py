@@ -16,6 +16,7 @@ from reference_server.backends.python_host.api.response import (
     InferenceResponse,
     InferenceResponseSender,
 )
+from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.request import InferRequest, InferResponse
 
@@ -45,6 +46,7 @@ class ResponseSenders:
         state_names: frozenset[str] = frozenset(),
     ) -> None:
         self.is_decoupled = is_decoupled
+        self.generation = forks.generation
         self.name = name
         self._model = model_name, model_version
         self.output_names = output_names

@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from server.backends.kit import instance, model_file, said
+from server.backends.kit import instance, model_file, said, telling
 
 from reference_server.core.errors import ServerError
 
@@ -106,6 +106,21 @@ def test_a_child_cannot_reach_the_metrics_and_does_not_wait_for_them(tells, call
     assert tells(*lines) == (
         "TritonModelException: A process that a model has forked cannot call the server: only the "
         "model's own process can.0.0"
+    )
+
+
+def test_a_child_cannot_answer_for_its_model(open_model):
+    source = telling(*ASKING, "def tell(): return ask(SENDERS[0].send)", "SENDERS = []")
+    source = source.replace(
+        "def execute(self, requests):",
+        "def execute(self, requests):\n"
+        "        answer = pb_utils.InferenceResponse([])\n"
+        "        sender = requests[0].get_response_sender()\n"
+        "        SENDERS[:] = [type('', (), {'send': lambda *_: sender.send(answer, 1)})]",
+    )
+    assert said(open_model(source)) == (
+        "TritonModelException: A process that a model has forked cannot call the server: only the "
+        "model's own process can."
     )
 
 

@@ -17,6 +17,7 @@ from reference_server.backends.python_host.api.native import (
     incompatible_function,
 )
 from reference_server.backends.python_host.api.tensor import Tensor, first_named
+from reference_server.core import forks
 from reference_server.core.errors import ServerError
 from reference_server.core.request import (
     InferRequest,
@@ -159,6 +160,10 @@ class Responder(Protocol):
     def is_decoupled(self) -> bool:
         """Whether a request may have any number of responses, and not just one."""
 
+    @property
+    def generation(self) -> int:
+        """That of the process whose requests these are; see `forks`."""
+
     def blank(self, request: InferRequest) -> InferResponse:
         """A response without anything in it."""
 
@@ -217,6 +222,8 @@ class InferenceResponseSender(NotConstructible):
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
+        if self._responder.generation != forks.generation:  # nothing would get out of this copy
+            raise TritonModelException(forks.NO_SERVER)
         is_final = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
         with self._lock:
             self._check(response)
