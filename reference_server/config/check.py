@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import (
     BatchInput,
     BatchOutput,
@@ -26,7 +27,7 @@ from reference_server.config.check_scheduling import (
 )
 from reference_server.config.complete import check_platform
 from reference_server.config.pbtxt import datatype
-from reference_server.core.errors import invalid_arg, unsupported
+from reference_server.core.errors import internal, invalid_arg, unsupported
 from reference_server.core.telemetry import is_label_name
 
 _OTHER_ENVIRONMENT = "EXECUTION_ENV_PATH"
@@ -52,6 +53,7 @@ def check_polled(config: ConfigProto) -> None:
         )
     if config.max_batch_size < 0:
         raise invalid_arg(f"'max_batch_size' must be non-negative value for {name}")
+    _check_enums(config.sequence_batching, f"sequence_batching of model {name}")
     check_dynamic_batching(config)
     if config.platform == "ensemble":
         check_ensemble(config)
@@ -216,11 +218,27 @@ def _check_known(what: str, names: Iterable[str], known: Collection[str], model:
             raise invalid_arg(f"unknown {what} name '{name}' for {model}")
 
 
+def _check_enums(message: Message, what: str) -> None:
+    """Raise ServerError for a number that JSON or text gave, and that stands for nothing."""
+    for field, value in message.ListFields():
+        is_one = isinstance(value, (str, bytes, Message)) or not isinstance(value, Iterable)
+        values = [value] if is_one else value
+        if field.enum_type is not None:
+            for number in values:
+                if number not in field.enum_type.values_by_number:
+                    raise invalid_arg(f"{what}: {field.name} has no meaning for {number}")
+        elif field.message_type is not None:
+            for part in values:
+                _check_enums(part, f"{field.name} of {what}")
+
+
 def _check_groups(config: ConfigProto) -> None:
     """Raise ServerError for a group that cannot be served."""
     # With the texts of Triton on a machine without GPUs: this server gives models none.
     for group in config.instance_group:
         what = f"instance group {group.name} of model {config.name}"
+        if group.kind not in ModelInstanceGroup.Kind.values():
+            raise internal(f"{what} has unexpected kind KIND_AUTO")
         kind = ModelInstanceGroup.Kind.Name(group.kind)
         if group.kind != ModelInstanceGroup.KIND_GPU:
             if group.gpus:

@@ -105,13 +105,23 @@ class Resource:
 class InstanceConfig:
     """One instance: its name, what it runs on, and what the rate limiter is to know of it.
 
-    `kind` is `CPU` or `MODEL`. Of `priority` 1 is the first, and 2 gets half as many turns.
+    `kind` is `CPU` or `MODEL`. Of `priority` 1 is the first, and 2 gets half as many turns. Those
+    with equal `settings` can take each other's place: their groups differ in names and counts.
     """
 
     name: str
     kind: str
     priority: int = 1
     resources: tuple[Resource, ...] = ()
+    settings: bytes = b""
+
+
+def _without_count(group: ModelInstanceGroup) -> bytes:
+    bare = ModelInstanceGroup()
+    bare.CopyFrom(group)
+    bare.ClearField("name")
+    bare.ClearField("count")
+    return bytes(bare.SerializeToString(deterministic=True))
 
 
 def read_instances(config: ConfigProto) -> tuple[InstanceConfig, ...]:
@@ -128,6 +138,7 @@ def read_instances(config: ConfigProto) -> tuple[InstanceConfig, ...]:
                 Resource(entry.name, entry.count, getattr(entry, "global"))
                 for entry in group.rate_limiter.resources
             ),
+            _without_count(group),
         )
         for group in config.instance_group
         for index in range(group.count)

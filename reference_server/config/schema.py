@@ -100,6 +100,10 @@ class ModelConfig:
         """The model's name."""
         return self.signature.name
 
+    def has_groups_of(self, config: ConfigProto) -> bool:
+        """Whether a message has the same instance groups."""
+        return bool(ConfigProto.FromString(self.proto).instance_group == config.instance_group)
+
     @staticmethod
     def from_proto(config: ConfigProto) -> ModelConfig:
         """The frozen form of a message that `complete` has filled in and `check` has passed."""

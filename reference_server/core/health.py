@@ -52,6 +52,14 @@ class Health:
             self._reasons[instance] = reason
             self._own = "; ".join(self._reasons.values())
 
+    def forget(self, instance: str) -> None:
+        """`instance` is no more."""
+        with self._lock:
+            self._reasons.pop(instance, None)
+            self._probes.pop(instance, None)
+            self._own = "; ".join(self._reasons.values())
+            self._all_probes = tuple(self._probes.values())
+
     def mark_healthy(self, instance: str) -> None:
         """`instance` can execute."""
         with self._lock:

@@ -28,9 +28,11 @@ from reference_server.repository.schedulers import (
     InstanceMaker,
     ensemble_scheduler,
     instance_scheduler,
+    stay_or_go,
 )
 from reference_server.repository.versions import ServedModel
 from reference_server.scheduling.deadlocks import InstanceGroup
+from reference_server.scheduling.instance_scheduler import InstanceScheduler
 from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.response_cache import CachingScheduler, ResponseCache
 
@@ -105,13 +107,10 @@ class ModelLoader:
         source: ConfigProto,
         version: int,
         find: Find,
-        statistics: ModelStatistics | None = None,
     ) -> ServedModel:
         """One version, ready to serve. Raises ServerError with the reason if it cannot be.
 
         `find` gives the loaded models of an ensemble's steps, which it then holds on to.
-        `statistics` are those of the version that this one takes the place of, if it is the same
-        model on other instances.
         """
         proto = ConfigProto()
         proto.CopyFrom(source)
@@ -129,7 +128,7 @@ class ModelLoader:
         if model_file is not None and not config.is_python:
             config = replace(config, model_filename=str(model_file.absolute()))
         labels = labels_of(config, folder.path, steps)
-        statistics = statistics or self._new_statistics(config, version)
+        statistics = self._new_statistics(config, version)
         group = (
             None if config.is_ensemble else InstanceGroup(config.name, len(config.instance_names))
         )
@@ -148,6 +147,43 @@ class ModelLoader:
             folder.temporary,
             group=group,
             health=health,
+            running=dict(enumerate(config.instances)),
+        )
+
+    def change_instances(
+        self, served: ServedModel, folder: ModelFolder, source: ConfigProto
+    ) -> ServedModel:
+        """The same version with the instances that `source` asks for, serving while they change.
+
+        Those that stay know nothing of it; those that leave are closed when they are idle. If one
+        that comes cannot be opened, nothing has changed. Raises ServerError.
+        """
+        assert served.group is not None
+        proto = ConfigProto.FromString(served.config.proto)
+        del proto.instance_group[:]
+        proto.instance_group.extend(source.instance_group)
+        check.check_given(proto)
+        check.check_loaded(proto)
+        config = replace(ModelConfig.from_proto(proto), model_filename=served.config.model_filename)
+        stay, wanted = stay_or_go(served.running, config.instances)
+        scheduler = served.scheduler
+        if isinstance(scheduler, CachingScheduler):
+            scheduler = scheduler.inner
+        assert isinstance(scheduler, InstanceScheduler)
+        group, health = served.group, served.health
+        instances = self._instances.make(
+            config, served.version, folder.path, served.statistics, group, health, wanted
+        )
+
+        def left(name: str, was_last: bool) -> None:
+            group.size -= 1
+            if was_last:
+                health.forget(name)
+
+        numbers = scheduler.change(instances, served.running.keys() - stay.keys(), wanted, left)
+        group.size += len(numbers)
+        return replace(
+            served, config=config, running=stay | dict(zip(numbers, wanted, strict=True))
         )
 
     def _find_out(self, proto: ConfigProto, folder: ModelFolder, version: int) -> Path | None:
@@ -206,7 +242,9 @@ class ModelLoader:
         if group is None:
             scheduler = ensemble_scheduler(config, version, steps, statistics, self._clock)
         else:
-            instances = self._instances.make(config, version, folder, statistics, group, health)
+            instances = self._instances.make(
+                config, version, folder, statistics, group, health, config.instances
+            )
             running = instance_scheduler(
                 config, version, folder, instances, statistics, self._clock, self._limiter
             )

@@ -48,7 +48,7 @@ class Rollout:
         """Load all versions that are wanted; what serves no more is added to `retired`.
 
         Versions whose files are as they were, and whose configuration differs in its instances at
-        most, keep their statistics; if nothing differs, they serve on. Raises ServerError if one
+        most, serve on, on other instances if need be. Raises ServerError if one
         version fails, and then those before serve on.
         """
         name = source.folder.name
@@ -99,7 +99,7 @@ class Rollout:
                 )
             )
         self._current[name] = source
-        leaving = [served for served in serving.values() if served is not fresh.get(served.version)]
+        leaving = [old for old in serving.values() if not _goes_on(old, fresh)]
         self._registry.enter(
             name,
             [
@@ -129,15 +129,16 @@ class Rollout:
         Raises ServerError if the last try fails, too.
         """
         name = source.folder.name
-        if old is not None and self._current[name].config == source.config:
+        if old is not None and old.config.has_groups_of(source.config):
             return old
         log.info("loading: %s:%d", name, version)
-        statistics = None if old is None else old.statistics
         retries = self._retries
         while True:
             try:
-                served = self._loader.load(
-                    source.folder, source.config, version, self._registry.find, statistics
+                served = (
+                    self._loader.load(source.folder, source.config, version, self._registry.find)
+                    if old is None
+                    else self._loader.change_instances(old, source.folder, source.config)
                 )
             except ServerError as error:
                 log.error("failed to load '%s' version %d: %s", name, version, error.described())
@@ -157,7 +158,7 @@ class Rollout:
         retired: list[ServedModel],
     ) -> None:
         """Versions were loaded in vain, since others `failed`."""
-        in_vain = [served for served in fresh.values() if served is not serving.get(served.version)]
+        in_vain = [new for new in fresh.values() if not _goes_on(new, serving)]
         self._registry.enter(
             name,
             [
@@ -167,6 +168,12 @@ class Rollout:
                     if version not in serving
                 ),
                 *_unloading(served for served in in_vain if served.version not in serving),
+                # Those that have other instances now, in their place.
+                *(
+                    VersionRecord(new.version, State.READY, served=new)
+                    for new in fresh.values()
+                    if _goes_on(new, serving)
+                ),
             ],
         )
         retired += in_vain
@@ -178,6 +185,12 @@ class Rollout:
             self._registry.enter(name, _unloading(serving))
         self._current.pop(name, None)
         return serving
+
+
+def _goes_on(served: ServedModel, others: Mapping[int, ServedModel]) -> bool:
+    """Whether one of `others` is the same loaded version, maybe on other instances."""
+    other = others.get(served.version)
+    return other is not None and other.scheduler is served.scheduler
 
 
 def _unloading(models: Iterable[ServedModel]) -> list[VersionRecord]:

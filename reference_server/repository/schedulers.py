@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reference_server.backends.hosts import PythonHosts
@@ -45,8 +45,9 @@ class InstanceMaker:
         statistics: ModelStatistics,
         group: InstanceGroup,
         health: Health,
+        wanted: Sequence[InstanceConfig],
     ) -> list[ModelInstance]:
-        """All instances of the model in `folder`. Raises ServerError for a wrong setting."""
+        """The `wanted` instances of the model in `folder`. Raises ServerError if one is wrong."""
         warm_up = None
         if config.warmup:
             executor = BatchExecutor(config.name, version, statistics, self._clock)
@@ -62,7 +63,7 @@ class InstanceMaker:
                 ),
                 config.signature,
             )
-            for instance in config.instances
+            for instance in wanted
         ]
         if warm_up is None:
             return instances
@@ -89,6 +90,25 @@ def _spec(
         else frozenset(),
         is_decoupled=config.decoupled,
     )
+
+
+def stay_or_go(
+    running: Mapping[int, InstanceConfig], wanted: Sequence[InstanceConfig]
+) -> tuple[dict[int, InstanceConfig], list[InstanceConfig]]:
+    """Which of the `running` instances stay, and what is to come of those `wanted` beside them.
+
+    As in Triton an instance stays, with the name that it has, in the place of any that is wanted
+    with the same settings.
+    """
+    left = dict(running)
+    added: list[InstanceConfig] = []
+    for instance in wanted:
+        alike = (number for number, known in left.items() if known.settings == instance.settings)
+        if (number := next(alike, None)) is None:
+            added.append(instance)
+        else:
+            del left[number]
+    return {number: known for number, known in running.items() if number not in left}, added
 
 
 def ensemble_scheduler(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from reference_server.config.scheduler_settings import InstanceConfig
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import BackendError, ServerError, not_found, unavailable
 from reference_server.core.health import Health
@@ -37,7 +38,8 @@ class ServedModel:
 
     `labels` are the lines of the label files, by output. `order` grows with each model that is
     loaded: an ensemble's is greater than those of its steps. `files` is the directory that is kept
-    for the model, if a load request brought its files. `group` are its instances, if it has any.
+    for the model, if a load request brought its files. `group` are its instances, if it has any,
+    `running` what they are by their numbers in the scheduler.
     """
 
     config: ModelConfig
@@ -50,6 +52,7 @@ class ServedModel:
     files: FileDirectory | None = None
     health: Health = field(default_factory=Health)
     group: InstanceGroup | None = None
+    running: Mapping[int, InstanceConfig] = field(default_factory=dict)
 
     def infer(self, request: InferRequest) -> None:
         """Check `request` and schedule it; its sink will be answered.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from reference_server.core.request import InferRequest
 from reference_server.scheduling.work_queue import CANCELLED, Batch, Refusal
@@ -179,6 +179,15 @@ class DynamicBatcher:
     def flush(self) -> None:
         """Stop waiting for company."""
         self._delay_ns = 0
+
+    def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
+        """Prepare batches ahead for so many more, or fewer."""
+        self._ahead += _AHEAD * (len(added) - len(leaving))
+        self._prepare(now_ns)
+
+    def keeps(self, instance: int) -> bool:
+        """Never: any instance will do."""
+        return False
 
     def _first(self) -> _PreparedBatch:
         """The batch that was ready first, which is to grow no more."""

@@ -6,13 +6,15 @@ next batch itself. Nothing polls: a timer fires at the time that the queue names
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
+from reference_server.config.scheduler_settings import InstanceConfig
 from reference_server.core.ports import Clock, ModelInstance, Recorder
 from reference_server.core.request import InferRequest
 from reference_server.observability import printing
@@ -36,7 +38,8 @@ class InstanceScheduler:
 
     `open` before anything else; `submit` from any thread; `close` once, from a thread that may
     wait. Never reopened. With a `limiter` an instance takes a batch only when it is its turn;
-    `rate_limited` are the instances there.
+    `rate_limited` are the instances there. Instances are known by their numbers, from 0; `change`
+    lets some come and others leave while requests go on.
     """
 
     def __init__(
@@ -56,14 +59,16 @@ class InstanceScheduler:
         self._clock = clock
         self._lock = threading.Lock()
         self._refusing = self._closing = False
-        self._workers = [
-            _Worker(self, number, instance) for number, instance in enumerate(instances)
-        ]
+        self._workers = {
+            number: _Worker(self, number, instance) for number, instance in enumerate(instances)
+        }
+        self._leaving: list[_Worker] = []  # as soon as they are idle
+        self._left: Callable[[str, bool], None] = lambda name, was_last: None
         self._idle: list[_Worker] = []
         self._busy = 0  # instances that are open and not idle
         self._timer = Timer(f"{model_name} timer", clock, self._on_timer)
         self._limiter = limiter
-        self._rate_limited = rate_limited
+        self._rate_limited = dict(enumerate(rate_limited))
         self._asking: set[int] = set()
 
     def __repr__(self) -> str:
@@ -86,14 +91,52 @@ class InstanceScheduler:
 
     def open(self) -> None:
         """Open all instances, side by side. If one fails, close the others and raise its error."""
-        for worker in self._workers:
-            worker.start()
-        failures = [error for worker in self._workers if (error := worker.opened.exception())]
-        with self._lock:
-            self._idle += [worker for worker in self._workers if not worker.opened.exception()]
-        if failures:
+        try:
+            self._idle += _opened(self._workers.values())
+        except BaseException:
+            self._workers.clear()
             self.close()
-            raise failures[0]
+            raise
+
+    def change(
+        self,
+        added: Sequence[ModelInstance],
+        leaving: Collection[int],
+        settings: Sequence[InstanceConfig],
+        left: Callable[[str, bool], None],
+    ) -> list[int]:
+        """Take in instances, and let others leave; returns the numbers of those `added`.
+
+        `settings` are those of `added`. Blocks until these are open; if one fails, nothing has
+        changed, and its error is raised. Those `leaving` are closed when they are idle, and have
+        ended their sequences; then `left` is called with the name of each, and whether no other has
+        it, one after the other on any thread. To be called by one thread at a time.
+        """
+        limited = () if self._limiter is None else self._limiter.add(settings)
+        with self._lock:
+            free = (number for number in itertools.count() if number not in self._workers)
+            comers = {
+                number: _Worker(self, number, instance)
+                for number, instance in zip(free, added, strict=False)
+            }
+        try:
+            opened = _opened(comers.values())
+        except BaseException:
+            if self._limiter is not None:
+                self._limiter.remove(limited)
+            raise
+        with self._lock:
+            now = self._clock.monotonic_ns()
+            self._left = left
+            self._workers |= comers
+            self._rate_limited.update(zip(comers, limited, strict=False))
+            self._idle += opened
+            self._leaving += [self._workers[number] for number in leaving]
+            self._work.resize(comers.keys(), leaving, now)
+            decision = self._decide(now)
+        if decision is not None:
+            self._carry_out(decision)
+        return list(comers)
 
     def submit(self, request: InferRequest) -> None:
         """Queue `request`, or hand it over at once if an instance is idle."""
@@ -114,7 +157,7 @@ class InstanceScheduler:
             now = self._clock.monotonic_ns()
             self._work.finished(worker.number, batch, again, now)
             self._busy -= 1
-            own = self._work.take(worker.number, now) if self._limiter is None else None
+            own = self._take(worker, now) if self._limiter is None else None
             if own:
                 self._busy += 1
             else:
@@ -144,6 +187,8 @@ class InstanceScheduler:
             elif asks:
                 asking = self._ask()
         refused = work.refused(now)
+        if self._leaving:
+            self._dismiss()
         if self._closing and not self._busy and not self._asking and not len(work):
             for worker in self._idle:
                 worker.inbox.put(None)
@@ -154,10 +199,38 @@ class InstanceScheduler:
             self._timer.set(deadline)
         return _Decision(refused, asking) if refused or asking else None
 
+    def _take(self, worker: _Worker, now: int) -> Batch | None:
+        """Under the lock: the next batch of an instance, if it is not to leave."""
+        return None if self._is_done(worker) else self._work.take(worker.number, now)
+
+    def _is_done(self, worker: _Worker) -> bool:
+        """Under the lock: whether an instance is to leave, and executes nothing more."""
+        return worker in self._leaving and not self._work.keeps(worker.number)
+
+    def _dismiss(self) -> None:
+        """Under the lock: let those leave that are idle, and not needed any more."""
+        for worker in [*self._leaving]:
+            if worker in self._idle and worker.number not in self._asking and self._is_done(worker):
+                self._leaving.remove(worker)
+                self._idle.remove(worker)
+                worker.leaves = True
+                worker.inbox.put(None)
+
+    def closed(self, worker: _Worker) -> None:
+        """An instance that was let go is closed, on its thread: forget it."""
+        with self._lock:
+            # From here on another one may have its number.
+            del self._workers[worker.number]
+            limited = self._rate_limited.pop(worker.number, None)
+            others = {other.name for other in self._workers.values()}
+            self._left(worker.name, worker.name not in others)
+        if self._limiter is not None and limited is not None:
+            self._limiter.remove([limited])
+
     def _assign(self, now: int) -> None:
         """Under the lock: hand what is ready to idle instances, who was busy last comes first."""
         for worker in self._idle[::-1]:
-            batch = self._work.take(worker.number, now)
+            batch = self._take(worker, now)
             if batch:
                 self._begin(worker, batch)
             if not len(self._work):
@@ -171,23 +244,28 @@ class InstanceScheduler:
 
     def _ask(self) -> Sequence[_Worker]:
         """Under the lock: the idle instances that shall ask for a turn now."""
-        asking = [worker for worker in self._idle if worker.number not in self._asking]
+        asking = [
+            worker
+            for worker in self._idle
+            if worker.number not in self._asking and not self._is_done(worker)
+        ]
         self._asking.update(worker.number for worker in asking)
         return asking
 
     def _granted(self, worker: _Worker) -> None:
         """It is the turn of an idle instance: let it run what is ready by now."""
         assert self._limiter is not None
+        limited = self._rate_limited[worker.number]  # which may leave by what is decided here
         with self._lock:
             now = self._clock.monotonic_ns()
-            batch = self._work.take(worker.number, now)
+            batch = self._take(worker, now)
             self._asking.discard(worker.number)
             if batch:
                 self._begin(worker, batch)
             # Whoever got nothing asks again when something has happened, not at once.
             decision = self._decide(now, asks=batch is not None)
         if not batch:
-            self._limiter.end(self._rate_limited[worker.number], used=False)
+            self._limiter.end(limited, used=False)
         if decision is not None:
             self._carry_out(decision)
 
@@ -212,11 +290,11 @@ class InstanceScheduler:
             decision = self._decide(self._clock.monotonic_ns())
         if decision is not None:
             self._carry_out(decision)
-        for worker in self._workers:
+        for worker in [*self._workers.values()]:
             worker.join()
         self._timer.close()
         if self._limiter is not None:
-            self._limiter.remove(self._rate_limited)
+            self._limiter.remove(self._rate_limited.values())
 
 
 class _Worker(threading.Thread):
@@ -229,6 +307,7 @@ class _Worker(threading.Thread):
         self._instance = instance
         self.inbox: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self.opened: Future[None] = Future()
+        self.leaves = False
 
     def run(self) -> None:
         printing.speak_as(self.name)
@@ -243,6 +322,21 @@ class _Worker(threading.Thread):
         while batch := batch or self.inbox.get():
             batch = self._scheduler.run(self, self._instance, batch)
         self._instance.close()
+        if self.leaves:
+            self._scheduler.closed(self)
+
+
+def _opened(workers: Collection[_Worker]) -> list[_Worker]:
+    """Have all open their instances, side by side. If one fails, close the others and raise."""
+    for worker in workers:
+        worker.start()
+    failures = [error for worker in workers if (error := worker.opened.exception())]
+    if failures:
+        for worker in workers:
+            worker.inbox.put(None)
+            worker.join()
+        raise failures[0]
+    return list(workers)
 
 
 class Timer:

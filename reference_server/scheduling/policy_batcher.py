@@ -6,7 +6,7 @@ import bisect
 import heapq
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from reference_server.config.scheduler_settings import DynamicBatching, QueuePolicy
 from reference_server.core.errors import unavailable
@@ -191,6 +191,13 @@ class PolicyBatcher:
     def flush(self) -> None:
         """Stop waiting for company."""
         self._delay_ns = 0
+
+    def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
+        """Any instance will do."""
+
+    def keeps(self, instance: int) -> bool:
+        """Never."""
+        return False
 
     def _drop_cancelled(self) -> None:
         while len(self._queue) and next(iter(self._queue)).cancellation.is_cancelled:

@@ -180,7 +180,7 @@ class CachingScheduler:
         recorder: CacheRecorder,
         clock: Clock,
     ) -> None:
-        self._inner = inner
+        self.inner = inner
         self._name = signature.name
         self._version = version
         self._outputs = frozenset(output.name for output in signature.outputs)
@@ -191,21 +191,21 @@ class CachingScheduler:
         self.clock = clock
 
     def __repr__(self) -> str:
-        return f"CachingScheduler({self._inner!r})"
+        return f"CachingScheduler({self.inner!r})"
 
     @property
     def pending(self) -> int:
         """How many requests wait behind the cache."""
-        return self._inner.pending
+        return self.inner.pending
 
     @property
     def in_flight(self) -> int:
         """How many requests are behind the cache."""
-        return self._inner.in_flight
+        return self.inner.in_flight
 
     def refuse(self) -> None:
         """Refuse what the cache has no answer for."""
-        self._inner.refuse()
+        self.inner.refuse()
 
     def submit(self, request: InferRequest) -> None:
         """Answer `request` from the cache, or schedule it."""
@@ -222,7 +222,7 @@ class CachingScheduler:
         sink = request.sink
         request.sink = _StoringSink(self, key, sink, now - began)
         try:
-            self._inner.submit(request)
+            self.inner.submit(request)
         except BaseException:
             # It is refused, and whoever sends it again finds it as it was.
             request.sink = sink
@@ -230,7 +230,7 @@ class CachingScheduler:
 
     def close(self) -> None:
         """Close what is behind the cache."""
-        self._inner.close()
+        self.inner.close()
 
 
 class _StoringSink:

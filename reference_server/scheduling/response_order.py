@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from reference_server.core.request import InferRequest, InferResponse, ResponseSink, deliver
 from reference_server.scheduling.work_queue import Batch, Refusal, WorkQueue
@@ -102,3 +102,11 @@ class OrderedQueue:
     def flush(self) -> None:
         """From now on give whatever waits."""
         self._work.flush()
+
+    def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
+        """Instances come, and others leave."""
+        self._work.resize(added, leaving, now_ns)
+
+    def keeps(self, instance: int) -> bool:
+        """Whether an instance that is to leave is needed yet."""
+        return self._work.keeps(instance)

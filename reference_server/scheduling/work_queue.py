@@ -7,7 +7,7 @@ the time in nanoseconds of the monotonic clock and guards the queue.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from reference_server.core.errors import Code, ServerError, unavailable
@@ -67,6 +67,12 @@ class WorkQueue(Protocol):
     def flush(self) -> None:
         """From now on give whatever waits, without delay: the model is closing."""
 
+    def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
+        """Instances come, and others leave: these get nothing but what is bound to them."""
+
+    def keeps(self, instance: int) -> bool:
+        """Whether an instance that is to leave is needed yet: for sequences that it has begun."""
+
     def __len__(self) -> int:
         """The number of waiting requests."""
 
@@ -98,6 +104,13 @@ class Fifo:
 
     def flush(self) -> None:
         """Nothing is ever delayed."""
+
+    def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
+        """Any instance will do."""
+
+    def keeps(self, instance: int) -> bool:
+        """Never."""
+        return False
 
     def __len__(self) -> int:
         return len(self._waiting)

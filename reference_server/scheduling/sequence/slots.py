@@ -6,7 +6,7 @@ import heapq
 import itertools
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from reference_server.core.errors import ServerError, invalid_arg, unavailable
@@ -68,13 +68,10 @@ class SequenceSlots:
         self._model = model
         self._idle_ns = idle_ns
         self._iterative = iterative
-        self.by_instance = [
-            [Slot(instance, number) for number in range(slots_each)]
-            for instance in range(instances)
-        ]
-        self._free = [
-            (number, instance) for number in range(slots_each) for instance in range(instances)
-        ]
+        self._slots_each = slots_each
+        self.by_instance: list[list[Slot]] = []
+        self._free: list[tuple[int, int]] = []
+        self._leaving: set[int] = set()
         # By the id that requests join by: the sequences with a slot, and those in the backlog.
         self._placed: dict[int | str, SequenceQueue] = {}
         self._queued: dict[int | str, SequenceQueue] = {}
@@ -84,6 +81,29 @@ class SequenceSlots:
         self._ids = itertools.count(1)
         self._changed: dict[Slot, None] = {}  # in order, those that somebody has come to
         self.waiting = 0
+        self.resize(range(instances), ())
+
+    def resize(self, added: Collection[int], leaving: Collection[int]) -> None:
+        """Instances come, and take over from the backlog; the slots of others are not given again.
+
+        An instance that comes has the number of one that has left, or the next one.
+        """
+        self._leaving.update(leaving)
+        self._free = [place for place in self._free if place[1] not in self._leaving]
+        for instance in added:
+            if instance == len(self.by_instance):
+                slots = [Slot(instance, number) for number in range(self._slots_each)]
+                self.by_instance.append(slots)
+            self._leaving.discard(instance)
+            self._free += [(number, instance) for number in range(self._slots_each)]
+        heapq.heapify(self._free)
+        while self._backlog and self._free:
+            number, instance = heapq.heappop(self._free)
+            self._assign(self._backlog.popleft(), self.by_instance[instance][number])
+
+    def keeps(self, instance: int) -> bool:
+        """Whether a sequence has a slot of that instance."""
+        return any(slot.sequence is not None for slot in self.by_instance[instance])
 
     # ------------------------------------------------------------------------------------ coming
 
@@ -204,6 +224,8 @@ class SequenceSlots:
         if sequence.executing and (self._iterative or sequence.has_expired):
             return
         slot.sequence = None
+        if slot.instance in self._leaving:
+            return
         if self._backlog:
             self._assign(self._backlog.popleft(), slot)
         else:
@@ -277,8 +299,8 @@ class SequenceSlots:
         return refused
 
     def next_deadline_ns(self) -> int | None:
-        """When time alone may change something: only for who waits for a slot."""
-        if not self._backlog:
+        """When time alone may change something: for who waits for a slot, or is to leave."""
+        if not self._backlog and not any(map(self.keeps, self._leaving)):
             return None
         times = [
             sequence.expires_ns for sequence in self._backlog if sequence.expires_ns is not None

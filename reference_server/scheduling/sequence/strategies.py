@@ -6,7 +6,7 @@ sequences meet in a dynamic batcher.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from reference_server.config.scheduler_settings import Direct, SequenceBatching
 from reference_server.config.schema import ModelConfig
@@ -92,6 +92,14 @@ class DirectSequences:
         self._delay_ns = 0
         self._slots.flush()
 
+    def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
+        """Instances come, and others leave with the sequences that they have."""
+        self._slots.resize(added, leaving)
+
+    def keeps(self, instance: int) -> bool:
+        """Whether that instance has a sequence."""
+        return self._slots.keeps(instance)
+
     def __len__(self) -> int:
         return self._slots.waiting
 
@@ -119,6 +127,7 @@ class OldestSequences:
     ) -> None:
         self._slots = slots
         self._inputs = inputs
+        self._make_batcher = make_batcher
         self._batchers = [make_batcher() for _ in slots.by_instance]
         self._given: dict[int, tuple[Slot, SequenceQueue]] = {}  # by identity, until it is executed
         self._occupied: set[Slot] = set()  # those of which a request is with the batcher
@@ -201,6 +210,17 @@ class OldestSequences:
         self._slots.flush()
         for batcher in self._batchers:
             batcher.flush()
+
+    def resize(self, added: Collection[int], leaving: Collection[int], now_ns: int) -> None:
+        """Instances come, and others leave with the sequences that they have."""
+        for _ in range(len(self._batchers), max(added, default=-1) + 1):
+            self._batchers.append(self._make_batcher())
+        self._slots.resize(added, leaving)
+        self._look(now_ns)
+
+    def keeps(self, instance: int) -> bool:
+        """Whether that instance has a sequence, or a request of one."""
+        return self._slots.keeps(instance) or len(self._batchers[instance]) > 0
 
     def __len__(self) -> int:
         return self._slots.waiting + sum(map(len, self._batchers))

@@ -491,3 +491,95 @@ def test_close_runs_what_waits_for_its_turn(limited):
         other.finish_all()
     closing.join(PATIENCE_S)
     assert {answer.wait().id for answer in answers} == {"b", "c"}
+
+
+# ------------------------------------------------------------------------- instances come and go
+
+
+class Changes:
+    """Changes the instances of a bench, and hears of those that have left."""
+
+    def __init__(self, bench):
+        self._bench = bench
+        self._left = queue.SimpleQueue()
+
+    def add(self, *names, leaving=(), opening=None, settings=()):
+        began = self._bench._began.put
+        added = [ScriptedInstance(name, began, opening=opening) for name in names]
+        numbers = self._bench.scheduler.change(
+            added, leaving, settings, lambda name, last: self._left.put((name, last))
+        )
+        self._bench.instances += added
+        return numbers
+
+    def left(self):
+        return self._left.get(timeout=PATIENCE_S)
+
+
+def test_an_instance_that_comes_takes_what_waits(bench):
+    one = bench()
+    answers = [one.submit(id) for id in "ab"]
+    assert one.started() == ["a"]
+    assert Changes(one).add("m_1") == [1]
+    assert one.started() == ["b"]
+    one.finish_all()
+    assert [answer.wait().id for answer in answers] == ["a", "b"]
+
+
+def test_a_batcher_prepares_for_those_that_are_there(bench):
+    one = bench(DynamicBatcher(1, (), 0))
+    answers = [one.submit(id) for id in "abc"]
+    assert one.started() == ["a"]
+    Changes(one).add("m_1", "m_2")
+    assert sorted([one.started(), one.started()]) == [["b"], ["c"]]
+    one.finish_all()
+    assert {answer.wait().id for answer in answers} == {"a", "b", "c"}
+
+
+def test_an_instance_leaves_when_it_is_idle_and_gives_its_number_away(bench):
+    one = bench(count=2)
+    changes = Changes(one)
+    answers = [one.submit(id) for id in "abc"]
+    assert sorted([one.started(), one.started()]) == [["a"], ["b"]]
+    changes.add(leaving=[0, 1])
+    for instance in one.instances[:2]:
+        assert "close" not in instance.done
+        instance.finish()
+    assert sorted([changes.left(), changes.left()]) == [("m_0", True), ("m_1", True)]
+    assert all(instance.done[-1] == "close" for instance in one.instances)
+    assert one.scheduler.pending == 1
+    assert changes.add("m_0") == [0]
+    assert one.started() == ["c"]
+    one.instances[2].finish()
+    assert {answer.wait().id for answer in answers} == {"a", "b", "c"}
+
+
+def test_a_name_is_not_forgotten_while_another_instance_has_it(bench):
+    one = bench()
+    changes = Changes(one)
+    changes.add("m_0", leaving=[0])
+    assert changes.left() == ("m_0", False)
+
+
+def test_if_one_that_comes_does_not_open_nothing_changes(bench):
+    one = bench()
+    with pytest.raises(ServerError, match="no more"):
+        Changes(one).add("m_1", leaving=[0], opening=internal("no more"))
+    answer = one.submit("a")
+    assert one.started() == ["a"]
+    one.finish_all()
+    assert answer.wait().id == "a"
+
+
+def test_the_rate_limiter_counts_those_that_are_there(limited):
+    one = limited()
+    changes = Changes(one)
+    greedy = InstanceConfig("m_1", "CPU", 1, (Resource("R", 2, is_global=False),))
+    answers = [one.submit(id) for id in "ab"]
+    assert one.started() == ["a"]
+    changes.add("m_1", leaving=[0], settings=[greedy])
+    one.instances[0].finish()
+    assert changes.left() == ("m_0", True)
+    assert one.started() == ["b"]
+    one.instances[1].finish()
+    assert [answer.wait().id for answer in answers] == ["a", "b"]

@@ -191,3 +191,33 @@ def test_iterations_of_several_requests_meet_in_their_slots():
     stage.finish()
     assert stage.ids == [["p"], ["p", "q", "r", "z"], ["", "q", "r"], ["", "q"]]
     assert not stage.busy
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 1 }"])
+def test_instances_that_come_take_sequences_from_the_backlog(strategy):
+    stage = Stage(strategy, max_batch_size=1)
+    stage.instances = 0  # the test takes the batches itself
+    stage.ask("a", 1, "start")
+    stage.ask("b", 2, "start")
+    stage.work.resize([1], [], stage.now)
+    assert stage.work.take(1, stage.now)[0].id == "b"
+    assert stage.work.take(0, stage.now)[0].id == "a"
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 1 }"])
+def test_instances_that_leave_keep_their_sequences_and_get_no_others(strategy):
+    stage = Stage(strategy, max_batch_size=1)
+    stage.instances = 0  # the test takes the batches itself
+    stage.work.resize([1], [], stage.now)
+    stage.ask("a", 1, "start")
+    stage.ask("b", 2, "start")
+    stage.work.resize([], [1], stage.now)
+    assert stage.work.keeps(1)
+    stage.ask("c", 2, "end")
+    stage.ask("d", 3, "start")
+    for id in "bc":
+        batch = stage.work.take(1, stage.now)
+        assert batch[0].id == id
+        stage.work.finished(1, batch, [], stage.now)
+    assert not stage.work.keeps(1)
+    assert stage.work.take(1, stage.now) is None
