@@ -113,7 +113,7 @@ class InstanceConfig:
     kind: str
     priority: int = 1
     resources: tuple[Resource, ...] = ()
-    settings: bytes = b""
+    settings: bytes = field(default=b"", compare=False, repr=False)
 
 
 def _without_count(group: ModelInstanceGroup) -> bytes:
