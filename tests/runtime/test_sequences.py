@@ -339,3 +339,15 @@ def test_a_load_tells_that_states_of_sequences_were_checked(opened):
     runtime = opened(recurrent("batch"), recurrent_config(COST))
     (line,) = (line for line in runtime.report if "load check" in line)
     assert "values of others, nor does what sequences leave behind; " in line
+
+
+def test_sequences_find_their_state_where_answers_are_reproducible(opened):
+    runtime = opened(
+        recurrent("batch"), recurrent_config({**COST, "reproducible": "true", "gears.batch": "4"})
+    )
+    callers = [step(sequence, starts=True) for sequence in (1, 2)]
+    together = runtime.infer([x(1), x(2)], callers)
+    assert [float(answer["y"][0, 0]) for answer in together] == [2.0, 4.0]
+    assert ask(runtime, 3, 1, ends=True) == expected([1, 3])[-1]
+    assert ask(runtime, 3, 2, ends=True) == expected([2, 3])[-1]
+    assert runtime.counts().gear_hits == {"batch 4": 3}
