@@ -100,7 +100,7 @@ def main() -> None:
     if "triton" in options.servers and not oracle.is_installed():
         raise SystemExit("tritonserver is not installed; run `make oracle`")
     print_machine_facts()
-    figures: dict[str, dict[str, list[dict[str, float]]]] = {}
+    figures: dict[str, dict[str, dict[str, float]]] = {}
     for name in options.models:
         kind = KINDS[name]
         requests = [as_sent(kind, tensors) for tensors in kind.draw(np.random.default_rng(11))]
@@ -113,8 +113,8 @@ def main() -> None:
                         SERVERS[server](folder) as running,
                     ):
                         results[way].append(asyncio.run(measure(running, requests, options)))
-            figures[f"{name} on {server}"] = results
-            print_results(f"{name} on {server}", results)
+            figures[f"{name} on {server}"] = rows = summary(results)
+            print_results(f"{name} on {server}, {options.turns} turn(s)", rows)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     if options.plot:
@@ -239,57 +239,70 @@ def cpu_seconds(pid: int) -> float:
     return sum(seconds.get(process, 0) for process in family)
 
 
-def print_results(title: str, results: dict[str, list[dict[str, float]]]) -> None:
+def summary(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
     """Medians over the turns; ratios to `alone` are of the same turn, with their spread."""
-    print(f"\n=== {title}, {len(results['alone'])} turn(s)")
-    rows = []
+    rows = {}
     for way, turns in results.items():
-        median = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
         gains = sorted(
             turn["items"] / alone["items"]
             for turn, alone in zip(turns, results["alone"], strict=True)
         )
-        rows.append(
+        rows[way] = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]} | {
+            "gain": statistics.median(gains),
+            "least_gain": gains[0],
+            "most_gain": gains[-1],
+        }
+    return rows
+
+
+def print_results(title: str, rows: dict[str, dict[str, float]]) -> None:
+    print(f"\n=== {title}")
+    print_table(
+        ["way", "items/s", "of alone", "CPU ms/item", "padding", "p50 ms", "p99 ms"],
+        [
             [
                 way,
-                f"{median['items']:.1f}",
-                f"{statistics.median(gains):.2f}x ({gains[0]:.2f} to {gains[-1]:.2f})",
-                f"{median['cpu_ms']:.1f}",
-                f"{median['padding']:.2f}",
-                f"{median['p50_ms']:.0f}",
-                f"{median['p99_ms']:.0f}",
+                f"{row['items']:.1f}",
+                f"{row['gain']:.2f}x ({row['least_gain']:.2f} to {row['most_gain']:.2f})",
+                f"{row['cpu_ms']:.1f}",
+                f"{row['padding']:.2f}",
+                f"{row['p50_ms']:.0f}",
+                f"{row['p99_ms']:.0f}",
             ]
-        )
-    print_table(["way", "items/s", "of alone", "CPU ms/item", "padding", "p50 ms", "p99 ms"], rows)
+            for way, row in rows.items()
+        ],
+    )
 
 
-def plot(figures: dict[str, dict[str, list[dict[str, float]]]], path: Path) -> None:
-    """Draw what each way gains over no batching, its spread, and CPU time. Needs matplotlib."""
+def plot(figures: dict[str, dict[str, dict[str, float]]], path: Path) -> None:
+    """Draw what each way gains over no batching, with its spread, and CPU time of medians.
+
+    Needs matplotlib.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    titles = {"items": "items/s, of one at a time", "cpu_ms": "CPU time per item, of one at a time"}
-    for panel, (key, title) in zip(panels, titles.items(), strict=True):
-        for offset, way in enumerate(WAYS[1:]):
-            ratios = [
-                sorted(turn[key] / alone[key] for turn, alone in zip(*pair, strict=True))
-                for pair in ((results[way], results["alone"]) for results in figures.values())
-            ]
-            middles = np.array([statistics.median(own) for own in ratios])
-            spread = np.array([(own[0], own[-1]) for own in ratios]).T
-            places = np.arange(len(figures)) + offset * 0.27
-            errors = np.abs(spread - middles)
-            panel.bar(places, middles, 0.27, align="edge", label=way, yerr=errors, capsize=2)
+    figure, (gains, costs) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    for offset, way in enumerate(WAYS[1:]):
+        rows = [models[way] for models in figures.values()]
+        places = np.arange(len(figures)) + offset * 0.27
+        middles = np.array([row["gain"] for row in rows])
+        spread = np.array([(row["least_gain"], row["most_gain"]) for row in rows]).T
+        errors = np.abs(spread - middles)
+        gains.bar(places, middles, 0.27, align="edge", label=way, yerr=errors, capsize=2)
+        alone = np.array([models["alone"]["cpu_ms"] for models in figures.values()])
+        costs.bar(places, [row["cpu_ms"] for row in rows] / alone, 0.27, align="edge")
+    costs.set_yscale("log")
+    titles = ("items/s, of one at a time", "CPU time per item, of one at a time")
+    names = [name.replace(" on ", "\n") for name in figures]
+    for panel, title in zip((gains, costs), titles, strict=True):
         panel.axhline(1, color="black", linewidth=0.8)
-        panel.set_xticks(
-            np.arange(len(figures)) + 0.4, [own.replace(" on ", "\n") for own in figures]
-        )
+        panel.set_xticks(np.arange(len(figures)) + 0.4, names)
         panel.set_title(title)
-    panels[0].legend()
-    figure.savefig(path, dpi=150)
+    gains.legend()
+    figure.savefig(path, dpi=110)
     print(f"\n{path} written")
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.any_graph import KINDS, WAYS, as_sent, print_results, repository
+from benchmarks.any_graph import KINDS, WAYS, as_sent, print_results, repository, summary
 from benchmarks.instruments import read_config
 
 
@@ -63,5 +63,5 @@ def test_gains_are_of_the_same_turn(capsys):
         others = dict.fromkeys(("cpu_ms", "p50_ms", "p99_ms", "padding"), 1.0)
         return [{"items": each, **others} for each in items]
 
-    print_results("x", {"alone": turns(10, 20, 40), "ge_runtime": turns(15, 20, 80)})
+    print_results("x", summary({"alone": turns(10, 20, 40), "ge_runtime": turns(15, 20, 80)}))
     assert "1.50x (1.00 to 2.00)" in capsys.readouterr().out
