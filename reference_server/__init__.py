@@ -5,6 +5,3 @@ It runs the `model.py` files and ensembles of a Triton model repository unchange
 """
 
 __version__ = "0.1.0"
-
-#: The release of tritonserver whose behaviour this server stands in for.
-TRITON_VERSION = "2.51.0"

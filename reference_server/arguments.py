@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from reference_server import TRITON_VERSION, __version__
+from reference_server import __version__
 from reference_server.config_options import (
     DEPRECATED_TRACE_OPTIONS,
     backend_setting,
@@ -22,7 +22,18 @@ from reference_server.config_options import (
     trace_setting,
     warn,
 )
-from reference_server.gateway.inference import HeaderForwarding
+from reference_server.core.profiles import NEWEST, PROFILES
+from reference_server.option_values import (
+    boolean,
+    leading,
+    milliseconds,
+    number,
+    pattern,
+    seconds,
+    stub_model,
+    switched_off,
+    within,
+)
 from reference_server.options import BACKEND_DIRECTORY, Compression, ControlMode, GrpcOptions
 
 _Add = Callable[..., object]
@@ -38,8 +49,15 @@ def parser() -> CommandParser:
     made.add_argument(
         "--version",
         action="version",
-        version=f"reference-server {__version__} (tritonserver {TRITON_VERSION})",
-        help="show the versions of this server and of the tritonserver it stands in for",
+        version=f"reference-server {__version__} (tritonserver "
+        f"{' or '.join(profile.version for profile in PROFILES.values())})",
+        help="show the versions of this server and of those it stands in for",
+    )
+    made.add_argument(
+        "--triton-version",
+        choices=list(PROFILES),
+        default=NEWEST.name,
+        help=f"the tritonserver that it stands in for: limits, defaults, texts ({NEWEST.name})",
     )
     for title, add_options in (
         ("models", _add_models),
@@ -47,6 +65,7 @@ def parser() -> CommandParser:
         ("HTTP", _add_http),
         ("gRPC", _add_grpc),
         ("metrics", _add_metrics),
+        ("shared memory", _add_shared_memory),
         ("log and trace", _add_log_and_trace),
         ("execution", _add_execution),
     ):
@@ -132,7 +151,8 @@ def _add_http(add: _Add) -> None:
         help="port of HTTP (8000)")
     _add_switch(add, "--reuse-http-port", "let several servers listen on the same HTTP port",
         default=False)
-    add("--http-max-input-size", type=within(1, 2**63 - 1), metavar="BYTES",
+    add("--http-max-input-size", metavar="BYTES",
+        type=leading(1, 2**63 - 1, "--http-max-input-size must be greater than 0.", bits=64),
         help="refuse larger request bodies (any size)")
     add("--http-header-forward-pattern", type=pattern, default="", metavar="PATTERN",
         help="headers whose names match become parameters of infer requests")
@@ -196,6 +216,11 @@ def _add_metrics(add: _Add) -> None:
         "summary_quantiles=QUANTILE:ERROR,...; may be given several times")
 
 
+def _add_shared_memory(add: _Add) -> None:
+    add("--allow-client-shm", type=boolean, metavar="BOOL",
+        help="let clients register shared memory (false; 2.51: true)")
+
+
 def _add_log_and_trace(add: _Add) -> None:
     add("--log-verbose", type=number, default=0, metavar="LEVEL", help="verbosity; 0 is off (0)")
     for level in ("info", "warning", "error"):
@@ -228,88 +253,6 @@ def _add_execution(add: _Add) -> None:
 
 # fmt: on
 
-# ------------------------------------------------------------------------------ readers of values
-
-_BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
-
-
-def boolean(text: str) -> bool:
-    """One of Triton's words for true and false."""
-    value = _BOOLEANS.get(text.lower())
-    if value is None:
-        raise argparse.ArgumentTypeError(
-            f"invalid value for bool option: {text}, expected true or false"
-        )
-    return value
-
-
-def stub_model(text: str) -> tuple[str, str]:
-    """A model's name and the function that stands in for it, out of `NAME=MODULE:FUNCTION`."""
-    name, _, function = text.partition("=")
-    module, _, attribute = function.partition(":")
-    if not (name and module and attribute):
-        raise _invalid(text, "NAME=MODULE:FUNCTION, such as detector=stubs:detect")
-    return name, function
-
-
-def number(text: str) -> int:
-    """Any whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise _invalid(text, "a whole number") from None
-
-
-def seconds(text: str) -> float:
-    """A number of seconds, whole or not."""
-    try:
-        return float(text)
-    except ValueError:
-        raise _invalid(text, "a number of seconds") from None
-
-
-def milliseconds(text: str) -> int:
-    """A number of milliseconds, without its fraction."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1
-    if not 0 <= value < 2**63:
-        raise _invalid(text, "a number of milliseconds")
-    return int(value)
-
-
-def within(low: int, high: int) -> Callable[[str], int]:
-    """What reads whole numbers from `low` to `high`."""
-
-    def parse_number(text: str) -> int:
-        if not text.isdecimal() or not low <= int(text) <= high:
-            raise _invalid(text, f"{low} to {high}")
-        return int(text)
-
-    return parse_number
-
-
-def _invalid(text: str, expected: str) -> argparse.ArgumentTypeError:
-    return argparse.ArgumentTypeError(f"Invalid option value. Got {text}, expected {expected}")
-
-
-def pattern(text: str) -> str:
-    """A regular expression that header names are matched with."""
-    try:
-        HeaderForwarding(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
-def switched_off(text: str) -> bool:
-    """False, for a switch of something that is not here."""
-    if boolean(text):
-        raise argparse.ArgumentTypeError("not served by the reference server, expected false")
-    return False
-
-
 # -------------------------------------------------------------------- options of what is not here
 
 #: What only tunes or switches off what is not here: accepted with a warning.
@@ -321,6 +264,15 @@ WITHOUT_EFFECT: Mapping[str, Callable[[str], object]] = {
     "cuda-virtual-address-size": str,
     "enable-peer-access": boolean,
     "grpc-infer-allocation-pool-size": number,
+    "grpc-infer-thread-count": leading(
+        2,
+        128,
+        "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.",
+        bits=32,
+    ),
+    "grpc-max-response-pool-size": leading(
+        1, 2**31 - 1, "--grpc-max-response-pool-size must be greater than 0.", bits=32
+    ),
     "host-policy": str,
     "http-thread-count": number,
     "min-supported-compute-capability": str,

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 try:
     from uvloop import run as _run
@@ -17,6 +18,7 @@ from reference_server import arguments as command_line
 from reference_server import config_options
 from reference_server.arguments import CommandParser
 from reference_server.core.errors import ServerError
+from reference_server.core.profiles import PROFILES
 from reference_server.observability import logs, printing
 from reference_server.options import (
     Compression,
@@ -35,6 +37,8 @@ from reference_server.server import Server
 from reference_server.shutdown import ExitTimeout
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 def _tls_options(given: argparse.Namespace) -> TlsOptions | None:
@@ -97,6 +101,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
     """
     parser = command_line.parser()
     given = parser.read(arguments)
+    profile = PROFILES[given.triton_version]
     if given.load_model and given.model_control_mode != ControlMode.EXPLICIT.value:
         parser.error(
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
@@ -161,8 +166,14 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         stub_models=dict(given.stub_model),
         backend_directory=given.backend_directory,
         model_config_name=given.model_config_name,
+        client_shared_memory=_given_or(given.allow_client_shm, profile.client_shared_memory),
+        profile=profile,
     )
     return options, _warnings(given)
+
+
+def _given_or(value: _T | None, default: _T) -> _T:
+    return default if value is None else value
 
 
 def _warnings(given: argparse.Namespace) -> list[str]:
@@ -183,6 +194,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logs.configure(options.log)
     except OSError as error:
         return _failed(f"cannot log to '{options.log.file}': {error.strerror}")
+    log.info(
+        "Standing in for tritonserver %s (--triton-version=%s)",
+        options.profile.version,
+        options.profile.name,
+    )
     for warning in warnings:
         log.warning("%s", warning)
     if not options.model_repositories:

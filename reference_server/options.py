@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from reference_server.core.profiles import NEWEST, TritonProfile
+
 #: Where Triton's containers have their backends.
 BACKEND_DIRECTORY = Path("/opt/tritonserver/backends")
 
@@ -251,7 +253,8 @@ class ServerOptions:
     `max_batch_sizes` are backends' defaults, by name, as they were given; "" is for all others.
     `stub_models` are the functions, MODULE:FUNCTION, that stand in for models, by their names.
     Python-based backends are folders with a `model.py` in `backend_directory`. A model's
-    `configs/<model_config_name>.pbtxt` is read in place of its config.pbtxt.
+    `configs/<model_config_name>.pbtxt` is read in place of its config.pbtxt. Clients may register
+    shared memory with `client_shared_memory`. `profile` is the tritonserver to stand in for.
     """
 
     model_repositories: tuple[Path, ...]
@@ -277,3 +280,5 @@ class ServerOptions:
     stub_models: Mapping[str, str] = field(default_factory=dict)
     backend_directory: Path = BACKEND_DIRECTORY
     model_config_name: str = ""
+    client_shared_memory: bool = NEWEST.client_shared_memory
+    profile: TritonProfile = NEWEST

@@ -89,7 +89,7 @@ class Server:
             self.repository, options.control_mode, self.gateway.check_ready
         )
         self._watch = RepositoryWatch(self.repository.load_all, options.poll_s)
-        self._shared_memory = SharedMemory()
+        self._shared_memory = SharedMemory(allowed=options.client_shared_memory)
         self._stopping = asyncio.Event()
         self._has_failed = False
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-import reference_server
 from reference_server.core.errors import invalid_arg, unavailable
 from reference_server.core.health import Probe
 from reference_server.core.metadata import ModelMetadata, ServerMetadata
@@ -81,9 +80,7 @@ class Gateway:
         self.find = repository.find
         self._state = ServerState.READY
         self._options = options
-        self._metadata = ServerMetadata(
-            options.server_id, reference_server.TRITON_VERSION, EXTENSIONS
-        )
+        self._metadata = ServerMetadata(options.server_id, options.profile.version, EXTENSIONS)
         self.logging = LogSettings(options.log, logs.apply)
         self.tracing = TraceSettings(options.trace, clock, self._is_loaded)
 

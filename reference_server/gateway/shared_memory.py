@@ -10,7 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from reference_server.core.errors import Code, ServerError, internal, invalid_arg, not_found
+from reference_server.core.errors import (
+    Code,
+    ServerError,
+    internal,
+    invalid_arg,
+    not_found,
+    unsupported,
+)
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.shared_memory.cuda import CudaMemory, CudaPython, Driver
 from reference_server.shared_memory.region import Extent, Memory, SystemMemory
@@ -36,19 +43,32 @@ class SharedMemory:
     """The registered regions, and who uses them.
 
     `load_driver` is called when a CUDA region is registered; it raises DriverError where there is
-    none.
+    none. Unless it is `allowed`, nothing can be registered or unregistered: both raise ServerError
+    UNSUPPORTED.
     """
 
-    def __init__(self, load_driver: Callable[[], Driver] = CudaPython) -> None:
+    def __init__(
+        self, load_driver: Callable[[], Driver] = CudaPython, *, allowed: bool = True
+    ) -> None:
         self._load_driver = load_driver
+        self._allowed = allowed
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
+
+    def check_allowed(self) -> None:
+        """Raise ServerError UNSUPPORTED if clients may not register shared memory."""
+        if not self._allowed:
+            raise unsupported(
+                "Client shared memory is disabled. Start the server with "
+                "'--allow-client-shm=true' to enable."
+            )
 
     def register_system(self, name: str, key: str, byte_size: int, offset: int = 0) -> None:
         """Map `byte_size` bytes from `offset` on of the object `key` as the region `name`.
 
         Raises ServerError ALREADY_EXISTS, INVALID_ARG, or INTERNAL if there is no such object.
         """
+        self.check_allowed()
         if key.lstrip("/").startswith(_RESERVED_PREFIX):
             raise invalid_arg(
                 f"cannot register shared memory region '{name}' with key '{key}' as the key "
@@ -72,6 +92,7 @@ class SharedMemory:
 
         Raises ServerError ALREADY_EXISTS for a name in use, and what `open_memory` raises.
         """
+        self.check_allowed()
         with self._lock:
             if region.name in self._entries:
                 raise ServerError(
@@ -108,6 +129,7 @@ class SharedMemory:
 
         Raises ServerError INTERNAL naming those that requests use: they stay.
         """
+        self.check_allowed()
         in_use: list[str] = []
         with self._lock:
             for found in [name] if name else sorted(self._entries):

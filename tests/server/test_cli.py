@@ -8,6 +8,7 @@ import pytest
 from server.support.model_folders import BROKEN, VECTOR, write_model
 
 from reference_server import __version__, cli
+from reference_server.core.profiles import NEWEST, V2_51
 from reference_server.options import (
     Compression,
     ControlMode,
@@ -57,6 +58,13 @@ def test_defaults_are_those_of_triton():
     assert ignored == []
 
 
+def test_a_version_brings_its_defaults_and_flags_win():
+    options, _ = cli.parse([*HERE, "--triton-version=2.51"])
+    assert (options.profile, options.client_shared_memory) == (V2_51, True)
+    options, _ = cli.parse([*HERE, "--triton-version=2.51", "--allow-client-shm=false"])
+    assert not options.client_shared_memory
+
+
 OPTIONS = {
     "--model-store=other": ("model_repositories", (Path("models"), Path("other"))),
     "--id=mine": ("server_id", "mine"),
@@ -65,6 +73,9 @@ OPTIONS = {
     "--http-port=9000": ("http", HttpOptions(port=9000)),
     "--http-header-forward-pattern=X-": ("http", HttpOptions(forwarded="X-")),
     "--http-max-input-size=9": ("http", HttpOptions(max_input_bytes=9)),
+    "--http-max-input-size=100MB": ("http", HttpOptions(max_input_bytes=100)),
+    "--allow-client-shm=ON": ("client_shared_memory", True),
+    "--triton-version=newest": ("profile", NEWEST),
     "--reuse-http-port=true": ("http", HttpOptions(reuse_port=True)),
     "--allow-metrics=false": ("metrics", None),
     "--metrics-address=::1": ("metrics", MetricsOptions("::1")),
@@ -303,7 +314,16 @@ def test_an_option_may_be_abbreviated_as_in_triton():
         ),
         (["--repository-poll-secs=abc"], "Invalid option value. Got abc"),
         (["--http-thread-count=abc"], "Invalid option value. Got abc"),
-        (["--http-max-input-size=0"], "Invalid option value. Got 0"),
+        (["--http-max-input-size=0"], "--http-max-input-size must be greater than 0."),
+        (["--http-max-input-size=0x10"], "--http-max-input-size must be greater than 0."),
+        (["--http-max-input-size=x"], "Invalid option value. Got x"),
+        (["--http-max-input-size=9223372036854775808"], "value is out of bound. Got 92233720368"),
+        (["--grpc-infer-thread-count=1"], "Must be in the range 2 to 128."),
+        (["--grpc-infer-thread-count=129"], "invalid argument for --grpc_infer_thread_count."),
+        (["--grpc-max-response-pool-size=0"], "--grpc-max-response-pool-size must be greater"),
+        (["--grpc-max-response-pool-size=2147483648"], "option value is out of bound. Got 21"),
+        (["--allow-client-shm=maybe"], "invalid value for bool option: maybe"),
+        (["--triton-version=2.70"], "--triton-version: invalid choice: '2.70'"),
         (["--http-header-forward-pattern=("], "'(' is no regular expression"),
         (["--http-restricted-api=foo:k=v"], "unknown restricted api 'foo'"),
         (["--grpc-restricted-protocol=foo:k=v"], "unknown restricted protocol 'foo'"),
@@ -421,7 +441,10 @@ def test_version_names_this_server_and_the_tritonserver_it_stands_in_for(capsys)
     with pytest.raises(SystemExit) as exited:
         cli.main(["--version"])
     assert exited.value.code == 0
-    assert capsys.readouterr().out == f"reference-server {__version__} (tritonserver 2.51.0)\n"
+    assert (
+        capsys.readouterr().out
+        == f"reference-server {__version__} (tritonserver 2.51.0 or 2.73.0)\n"
+    )
 
 
 PRINTING = """

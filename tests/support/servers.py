@@ -144,8 +144,12 @@ def start_reference_server(
     program: Sequence[str] = ("-m", "reference_server"),
     **flags: Flag,
 ) -> Iterator[Server]:
-    """Run this repository's reference server, with the Python that runs the tests."""
+    """Run this repository's reference server, with the Python that runs the tests.
+
+    It stands in for the release that the real server is of, unless the flags say otherwise.
+    """
     command = [sys.executable, *program]
+    flags = {"triton_version": "2.51", **flags}
     with _running(command, repository, ready_path, flags, stop) as (server, _):
         yield server
 

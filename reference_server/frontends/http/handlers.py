@@ -185,6 +185,7 @@ class HttpHandlers:
         request.reply(status_codes.OK, [management_json.system_status(regions)])
 
     def _system_region_register(self, request: Request, route: Route) -> None:
+        self._shared_memory.check_allowed()  # before anything that the client says is looked at
         _check_name(route, "system")
         given = management_json.system_registration(request.body)
         self._shared_memory.register_system(route.name, given.key, given.byte_size, given.offset)
@@ -199,6 +200,7 @@ class HttpHandlers:
         request.reply(status_codes.OK, [management_json.cuda_status(regions)])
 
     def _cuda_region_register(self, request: Request, route: Route) -> None:
+        self._shared_memory.check_allowed()
         _check_name(route, "cuda")
         given = management_json.cuda_registration(request.body)
         self._shared_memory.register_cuda(

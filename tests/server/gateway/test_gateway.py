@@ -27,7 +27,7 @@ def test_ready(is_complete, strict, ready):
 
 def test_server_metadata_has_the_name_of_the_options():
     metadata = gateway(server_id="mine").server_metadata()
-    assert (metadata.name, metadata.version) == ("mine", "2.51.0")
+    assert (metadata.name, metadata.version) == ("mine", "2.73.0")
 
 
 @pytest.mark.parametrize(

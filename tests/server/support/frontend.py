@@ -109,8 +109,8 @@ class Frontend:
 
     def __init__(self, *models: ServedModel, is_complete: bool = True, **options: object) -> None:
         self._loop = HandCrankedLoop()
-        self.shared_memory = SharedMemory()
         self.gateway = gateway(*models, is_complete=is_complete, **options)
+        self.shared_memory = SharedMemory(allowed=options.get("client_shared_memory", True))
         handlers = HttpHandlers(
             self.gateway,
             self.shared_memory,
