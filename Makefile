@@ -7,8 +7,9 @@ VENV      ?= .venv
 HTTP_PORT ?= 8000
 GRPC_PORT ?= 8001
 METRICS_PORT ?= 8002
-# How many processes share the tests, file by file; 0 is plain pytest.
-WORKERS   ?= 2
+# How many processes share the tests, file by file; 0 is plain pytest. On two cores three: tests wait
+# for servers that start and end, and left a quarter of two cores idle.
+WORKERS   ?= 3
 # One more requirement for the environment; `make matrix` holds NumPy back with it.
 NUMPY     ?= numpy
 

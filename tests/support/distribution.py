@@ -31,17 +31,21 @@ SHARED_BY = {f"{_CONTRACT}{name}.py": served for served, names in SHARING.items(
 #: What takes longest, in this order; all else follows by the number of its tests.
 LONGEST = (
     *SHARING,
-    "tests/packaging/test_wheels.py",
-    *(f"{_CONTRACT}{name}.py" for name in ("shutdown", "repository", "grpc_options")),
+    "tests/performance/test_memory.py",
+    *(f"{_CONTRACT}{name}.py" for name in ("instance_groups", "shutdown")),
+    *("tests/runtime/engines/test_torch_npu.py", "tests/packaging/test_wheels.py"),
+    *("tests/factory/test_text_encoder.py", "tests/runtime/cli/test_probe_device.py"),
+    *("tests/runtime/testing/test_conformance.py", "tests/factory/test_text_head.py"),
     *(
         f"{_CONTRACT}{name}.py"
-        for name in ("grpc_control", "control_cycles", "hosts", "counts", "strangers")
+        for name in ("ragged_server", "repository", "hosts", "grpc_options", "strangers")
     ),
-    *(f"tests/factory/test_{name}.py" for name in ("digits_training", "text_head")),
-    *("tests/factory/test_text_encoder.py", "tests/server/testing/test_installed.py"),
-    *("tests/runtime/engines/test_torch_npu.py", "tests/runtime/cli/test_build.py"),
+    *("tests/server/testing/test_installed.py", "tests/performance/test_ragged.py"),
+    *(f"{_CONTRACT}{name}.py" for name in ("grpc_control", "runtime_features")),
+    *("tests/runtime/cli/test_build.py", f"{_CONTRACT}control_cycles.py"),
     *("tests/runtime/service/test_death.py", "tests/stack/test_serve.py"),
-    f"{_CONTRACT}ragged_server.py",
+    *("tests/runtime/test_steady_state.py", "tests/factory/test_digits_training.py"),
+    *("tests/performance/test_costs.py", "tests/runtime/ascend/test_real_models.py"),
 )
 
 
