@@ -1,11 +1,15 @@
-"""The open connections of a port, of HTTP or gRPC, and the error when it cannot listen."""
+"""What ports of HTTP and gRPC share: open connections, and each connection's share of the loop.
+
+And the error of a port that cannot listen.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from reference_server.core.errors import ServerError, unavailable
 
@@ -13,6 +17,11 @@ from reference_server.core.errors import ServerError, unavailable
 BACKLOG = 1024
 #: The read buffer that all connections of a port share, in bytes.
 SCRATCH_BYTES = 1 << 18
+#: How long one connection may keep the loop from the others, give or take a portion.
+SHARE_S = 0.002
+#: Bytes that are handled without a look at the clock: of the dearest kind some milliseconds' work.
+PORTION_BYTES = 1 << 12
+_NOTHING = memoryview(b"")
 
 C = TypeVar("C")
 
@@ -58,6 +67,112 @@ class OpenConnections(Generic[C]):
     async def gone(self) -> None:
         """Return when no connection is left."""
         await self._none.wait()
+
+
+class Pausable(Protocol):
+    """The side of a transport that reads."""
+
+    def pause_reading(self) -> None:
+        """Read nothing more; may be said twice."""
+
+    def resume_reading(self) -> None:
+        """Read on."""
+
+
+class Incoming:
+    """What a connection has read, on its way to who handles it: in portions, in its share of time.
+
+    `handle` is given the bytes in order, as views that are valid until it returns. `plain` says how
+    many of the next ones are only to be copied, such as a tensor's, and may come at once. What does
+    not fit the share waits, and nothing more is read until it is done: `call_soon` is asked for the
+    next turn. `clock` is in seconds.
+    """
+
+    __slots__ = (
+        "_call_soon",
+        "_clock",
+        "_handle",
+        "_is_held",
+        "_is_scheduled",
+        "_plain",
+        "_rest",
+        "_transport",
+    )
+
+    def __init__(
+        self,
+        handle: Callable[[memoryview], None],
+        plain: Callable[[], int],
+        call_soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._handle = handle
+        self._plain = plain
+        self._call_soon = call_soon
+        self._clock = clock
+        self._transport: Pausable | None = None
+        self._rest = _NOTHING
+        self._is_held = False
+        self._is_scheduled = False
+
+    def begin(self, transport: Pausable) -> None:
+        """The connection is made."""
+        self._transport = transport
+
+    def end(self) -> None:
+        """The connection is gone, or what else comes is of no use."""
+        self._transport = None
+        self._rest = _NOTHING
+
+    def came(self, data: memoryview) -> None:
+        """Take bytes, whose memory may be used for others afterwards."""
+        if len(data) <= PORTION_BYTES and not self._is_held:
+            self._handle(data)
+            return
+        left = self._within_share(data)
+        if left:
+            self._rest = memoryview(bytes(left))
+            self._pause()
+
+    def hold(self) -> None:
+        """Handle nothing until `release`; may be said twice, and while bytes are handled."""
+        self._is_held = True
+        self._pause()
+
+    def release(self) -> None:
+        """Go on, in another turn if something waits."""
+        if self._is_held:
+            self._is_held = False
+            self._pause() if self._rest else self._resume()
+
+    def _within_share(self, data: memoryview) -> memoryview:
+        """Handle as much as may be; what is left."""
+        over_s = self._clock() + SHARE_S
+        while data and not self._is_held and self._transport is not None:
+            size = max(PORTION_BYTES, self._plain())
+            portion, data = data[:size], data[size:]
+            self._handle(portion)
+            if self._clock() >= over_s:
+                break
+        return data
+
+    def _go_on(self) -> None:
+        self._is_scheduled = False
+        if self._rest and not self._is_held:
+            rest, self._rest = self._rest, _NOTHING
+            self._rest = self._within_share(rest)
+            self._pause() if self._rest else self._resume()
+
+    def _pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+        if self._rest and not self._is_held and not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._go_on)
+
+    def _resume(self) -> None:
+        if self._transport is not None and not self._is_held:
+            self._transport.resume_reading()
 
 
 def cannot_listen(address: str, error: OSError) -> ServerError:

@@ -82,6 +82,11 @@ class MessageReader:
         self._filled = 0
         self._is_packed = False
 
+    @property
+    def lacks(self) -> int:
+        """How many bytes are still to come of the message under way."""
+        return 0 if self._buffer is None else len(self._buffer) - self._filled
+
     def feed(self, data: memoryview) -> Iterator[Data]:
         """The messages that `data` completes. Raises CallFailed.
 

@@ -139,6 +139,11 @@ class ServedCall:
         elif timeout_s is not None and not self._has_ended:
             self._timer = clock.call_later(timeout_s, self._expire)
 
+    @property
+    def lacks(self) -> int:
+        """How many bytes are still to come of the message under way."""
+        return self._reader.lacks
+
     def receive(self, data: memoryview) -> None:
         """Take a piece of the body."""
         if self._has_ended or (self._has_message and not self._streams):

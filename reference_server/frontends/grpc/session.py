@@ -182,6 +182,12 @@ class Session:
             self._is_receiving = False
         self.flush()
 
+    def plain(self) -> int:
+        """How many of the next bytes are a piece of one message, which is only to be gathered."""
+        stream_id, lacking = self._http2.data_under_way
+        call = self._calls.get(stream_id) if lacking else None
+        return 0 if call is None else min(lacking, call.lacks)
+
     def lost(self) -> None:
         """The connection is gone, and who waited for answers with it."""
         for call in tuple(self._calls.values()):

@@ -15,6 +15,7 @@ from reference_server.core.errors import invalid_arg
 from reference_server.frontends.connections import (
     BACKLOG,
     SCRATCH_BYTES,
+    Incoming,
     OpenConnections,
     cannot_listen,
 )
@@ -108,6 +109,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._opened = opened
         self._closed = closed
         self._session = Session(table, options, loop, self._write, self._close)
+        self._incoming = Incoming(self._session.receive, self._session.plain, loop.call_soon)
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._age: asyncio.TimerHandle | None = None
@@ -131,6 +133,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
+        self._incoming.begin(self._transport)
         self._look_after()
         self._greeting = self._loop.call_later(_GREETING_S, self._check_greeting)
         if self._options.max_connection_age_ms:
@@ -143,6 +146,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whom it concerns."""
         self._transport = None
+        self._incoming.end()
         for timer in (self._watch, self._age, self._greeting, self._linger):
             if timer is not None:
                 timer.cancel()
@@ -155,7 +159,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """So much was read."""
-        self._session.receive(self._scratch[:nbytes])
+        self._incoming.came(self._scratch[:nbytes])
 
     def pause_writing(self) -> None:
         """The socket takes no more."""

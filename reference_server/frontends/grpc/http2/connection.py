@@ -51,6 +51,11 @@ class Http2Connection:
         """What the client did, in order. `data` may end anywhere."""
         return self._receiver.receive(data, now_s)
 
+    @property
+    def data_under_way(self) -> tuple[int, int]:
+        """The stream of the DATA frame of which a part has come, and how many bytes it lacks."""
+        return self._receiver.data_under_way
+
     def take_output(self) -> list[Part]:
         """The bytes to send now."""
         return self._sender.take()

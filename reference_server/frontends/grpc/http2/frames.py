@@ -152,6 +152,11 @@ class FrameReader:
         self._data: tuple[int, int] = (0, 0)  # flags and stream of the DATA that is under way
         self._data_left = 0
 
+    @property
+    def data_under_way(self) -> tuple[int, int]:
+        """The stream of the DATA frame of which a part has come, and how many bytes it lacks."""
+        return self._data[1], self._data_left
+
     def feed(self, data: memoryview) -> Iterator[Frame]:
         """The frames that `data` completes; must be exhausted. Raises ConnectionFault."""
         if self._preface:

@@ -141,6 +141,11 @@ class Receiver:
         self._events: list[Event] = []
         self.has_failed = False
 
+    @property
+    def data_under_way(self) -> tuple[int, int]:
+        """The stream of the DATA frame of which a part has come, and how many bytes it lacks."""
+        return self._frames.data_under_way
+
     def receive(self, data: memoryview, now_s: float) -> list[Event]:
         """What the client did, in order. `data` may end anywhere."""
         if self.has_failed:

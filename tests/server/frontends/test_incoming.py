@@ -1,0 +1,133 @@
+"""A share of the loop: portions in order, the rest in later turns, no reading ahead."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference_server.frontends.connections import PORTION_BYTES, SHARE_S, Incoming
+
+
+class Scene:
+    """A loop whose time passes by `cost_s` for each portion, and one connection's transport."""
+
+    def __init__(self, cost_s=0.0, plain=lambda: 0):
+        self.now_s = 0.0
+        self.cost_s = cost_s
+        self.turns = []
+        self.portions = []
+        self.is_reading = True
+        self.incoming = Incoming(self._handle, plain, self.turns.append, lambda: self.now_s)
+        self.incoming.begin(self)
+
+    def _handle(self, data):
+        self.portions.append(bytes(data))
+        self.now_s += self.cost_s
+
+    def came(self, data):
+        """As of a buffer that is used for others at once."""
+        buffer = bytearray(data)
+        self.incoming.came(memoryview(buffer))
+        buffer[:] = bytes(len(buffer))
+
+    def pause_reading(self):
+        self.is_reading = False
+
+    def resume_reading(self):
+        self.is_reading = True
+
+    def turn(self):
+        """What is done until others have their turn."""
+        before = len(self.portions)
+        turns, self.turns[:] = self.turns[:], []
+        for call in turns:
+            call()
+        return self.portions[before:]
+
+    @property
+    def received(self):
+        return b"".join(self.portions)
+
+
+def text_of(size):
+    return bytes(at * 7 % 251 for at in range(size))
+
+
+def test_what_fits_a_portion_is_handled_at_once():
+    scene = Scene(cost_s=1)
+    scene.came(b"request")
+    assert (scene.portions, scene.turns, scene.is_reading) == ([b"request"], [], True)
+
+
+def test_cheap_bytes_are_handled_in_one_turn():
+    scene = Scene()
+    scene.came(text_of(10 * PORTION_BYTES + 1))
+    assert scene.received == text_of(10 * PORTION_BYTES + 1)
+    assert (scene.turns, scene.is_reading) == ([], True)
+
+
+def test_dear_bytes_are_handled_a_share_in_a_turn_and_nothing_is_read_meanwhile():
+    scene = Scene(cost_s=SHARE_S / 2)
+    scene.came(text_of(5 * PORTION_BYTES))
+    assert (len(scene.portions), scene.is_reading) == (2, False)
+    assert (len(scene.turn()), scene.is_reading) == (2, False)
+    assert (len(scene.turn()), scene.is_reading) == (1, True)
+    assert scene.turns == []
+    assert scene.received == text_of(5 * PORTION_BYTES)
+
+
+def test_a_tensor_is_not_cut():
+    scene = Scene(plain=lambda: 3 * PORTION_BYTES)
+    scene.came(bytes(3 * PORTION_BYTES))
+    assert scene.portions == [bytes(3 * PORTION_BYTES)]
+
+
+def test_who_is_held_gets_nothing_until_released():
+    scene = Scene()
+    scene.incoming.hold()
+    assert not scene.is_reading
+    scene.came(b"read before it was paused")
+    assert scene.portions == []
+    scene.incoming.release()
+    assert not scene.is_reading
+    scene.turn()
+    assert (scene.received, scene.is_reading) == (b"read before it was paused", True)
+
+
+def test_holding_while_bytes_are_handled_keeps_what_follows():
+    scene = Scene(plain=lambda: scene.incoming.hold() or 0)
+    scene.came(text_of(3 * PORTION_BYTES))
+    assert len(scene.portions) == 1
+    assert scene.turn() == []
+    scene.incoming.release()
+    assert len(scene.turn()) == 1
+
+
+def test_nothing_comes_after_the_end():
+    scene = Scene(cost_s=SHARE_S)
+    scene.came(text_of(3 * PORTION_BYTES))
+    scene.incoming.end()
+    assert scene.turn() == []
+
+
+@given(
+    st.lists(st.integers(0, 5 * PORTION_BYTES), max_size=6),
+    st.floats(0, 2 * SHARE_S),
+    st.lists(st.sampled_from(["turn", "hold", "release"]), max_size=20),
+    st.integers(0, 3 * PORTION_BYTES),
+)
+def test_all_bytes_come_in_order_and_only_those_who_may_go_on_read(sizes, cost_s, steps, plain):
+    scene = Scene(cost_s, lambda: plain)
+    sent = b""
+    steps = iter(steps)
+    for number, size in enumerate(sizes):
+        while not scene.is_reading:
+            step = next(steps, "release")
+            scene.turn() if step == "turn" else getattr(scene.incoming, step)()
+            if step == "release":
+                scene.turn()
+        scene.came(data := bytes([number]) * size)
+        sent += data
+        assert sent.startswith(scene.received)
+    scene.incoming.release()
+    while scene.turns:
+        scene.turn()
+    assert (scene.received, scene.is_reading) == (sent, True)
