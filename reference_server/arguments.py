@@ -153,7 +153,7 @@ def _add_http(add: _Add) -> None:
         default=False)
     add("--http-max-input-size", metavar="BYTES",
         type=leading(1, 2**63 - 1, "--http-max-input-size must be greater than 0.", bits=64),
-        help="refuse larger request bodies (any size)")
+        help="refuse larger JSON and raw bodies, and what they become (67108864; 2.51: any size)")
     add("--http-header-forward-pattern", type=pattern, default="", metavar="PATTERN",
         help="headers whose names match become parameters of infer requests")
     _add_restriction(add, "--http-restricted-api", "HTTP")

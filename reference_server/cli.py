@@ -113,7 +113,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
             given.reuse_http_port,
             parse_restrictions("--http-restricted-api", "api", given.http_restricted_api),
             given.http_header_forward_pattern,
-            given.http_max_input_size,
+            _given_or(given.http_max_input_size, profile.http_max_input_size),
         )
         grpc = _grpc_options(given)
         limits = parse_resources(given.rate_limit_resource)

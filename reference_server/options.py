@@ -103,7 +103,8 @@ class HttpOptions:
     """The HTTP frontend: where it listens, whether the port may be shared (SO_REUSEPORT).
 
     `restricted` is by category. Headers whose names match `forwarded` become parameters of infer
-    requests; if it is empty, none do. Bodies of more than `max_input_bytes` are refused.
+    requests; if it is empty, none do. JSON, raw bodies, and what these and compressed ones become
+    may have `max_input_bytes`; None is any number.
     """
 
     address: str = "0.0.0.0"
@@ -111,7 +112,7 @@ class HttpOptions:
     reuse_port: bool = False
     restricted: Mapping[str, Restriction] = field(default_factory=dict)
     forwarded: str = ""
-    max_input_bytes: int | None = None
+    max_input_bytes: int | None = NEWEST.http_max_input_size
 
 
 class Compression(enum.IntEnum):

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
+from reference_server.codecs.input_limit import InputLimit
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.ports import Clock, SystemClock
@@ -200,6 +201,8 @@ class Server:
             self._clock,
             restrictions=options.restricted,
             forwarding=HeaderForwarding(options.forwarded) if options.forwarded else None,
+            profile=self._options.profile,
+            limit=InputLimit(options.max_input_bytes),
         )
 
     def _http_listener(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpListener:
@@ -209,7 +212,7 @@ class Server:
             options.port,
             self.http_handlers(options, loop).handle,
             reuse_port=options.reuse_port,
-            max_body=options.max_input_bytes,
+            max_input=options.max_input_bytes,
         )
 
     def grpc_methods(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
+from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.core.errors import invalid_arg, unsupported
 
 CODINGS = ("gzip", "deflate")
@@ -26,13 +27,14 @@ def most_bytes(packed: int) -> int:
     return max(_FREE_BYTES, _LARGEST_RATIO * packed)
 
 
-def decompress(coding: str | None, body: memoryview) -> memoryview:
+def decompress(coding: str | None, body: memoryview, limit: InputLimit = UNLIMITED) -> memoryview:
     """The plain body that a request's `Content-Encoding` hides.
 
     A stream that is cut gives what there is of it; what is no stream from its first byte on gives
     nothing, as in Triton. Raises ServerError UNSUPPORTED for a coding that is not known, and
     INVALID_ARG for an empty body, for one that is damaged further on, which Triton executes, and
-    for one whose plain form is longer than `most_bytes`.
+    for one whose plain form is longer than `limit`, or without one than `most_bytes`: no more than
+    that is ever unpacked.
     """
     if coding in (None, "identity"):
         return body
@@ -42,7 +44,7 @@ def decompress(coding: str | None, body: memoryview) -> memoryview:
         raise invalid_arg("nothing to be decompressed")
     # Either framing under either name, as in Triton.
     decoder = zlib.decompressobj(_ANY_WINDOW)
-    most = most_bytes(len(body))
+    most = most_bytes(len(body)) if limit.most is None else limit.most
     try:
         plain = decoder.decompress(body, most + 1)
     except zlib.error as error:
@@ -50,6 +52,8 @@ def decompress(coding: str | None, body: memoryview) -> memoryview:
             return memoryview(b"")
         raise invalid_arg(f"failed to decompress the {coding} request body: {error}") from None
     if len(plain) > most:
+        if limit.most is not None:
+            raise limit.decompressed_too_large()
         raise invalid_arg(
             f"the {coding} request body of {len(body)} bytes decompresses to more than {most} bytes"
         )

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from reference_server.codecs import json_data, rapid_json
 from reference_server.codecs.infer_json import read_parameter
 from reference_server.codecs.infer_json_response import encode_parameter
+from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.codecs.json_data import encode_string
 from reference_server.codecs.rapid_json_reader import JsonValue
 from reference_server.core.dtypes import DataType
@@ -21,13 +22,15 @@ from reference_server.core.tensor import Array, Shape, Tensor
 _NESTED = "parameters"
 
 
-def decode(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:
-    """The request in `body`. Raises ServerError."""
+def decode(
+    signature: Signature, body: memoryview, sink: ResponseSink, limit: InputLimit = UNLIMITED
+) -> InferRequest:
+    """The request in `body`; `limit` is for what its inputs become together. Raises ServerError."""
     document = rapid_json.loads(body)
     request = InferRequest(signature.name, {}, sink)
     if isinstance(document, dict) and "id" in document:
         request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
-    reader = _Reader(signature, request, rapid_json.repeated_names(body, document))
+    reader = _Reader(signature, request, rapid_json.repeated_names(body, document), limit)
     for name, value in reader.given(rapid_json.members(document), 1):
         if name == _NESTED:
             reader.read_nested(value)
@@ -43,8 +46,14 @@ class _Reader:
     """
 
     def __init__(
-        self, signature: Signature, request: InferRequest, repeated: frozenset[tuple[int, str]]
+        self,
+        signature: Signature,
+        request: InferRequest,
+        repeated: frozenset[tuple[int, str]],
+        limit: InputLimit,
     ) -> None:
+        self._limit = limit
+        self._bytes = 0  # of the inputs so far
         self._signature = signature
         self._inputs = {tensor.name: tensor for tensor in signature.inputs}
         self._request = request
@@ -84,7 +93,11 @@ class _Reader:
         shape = self._shape(config, len(value) if isinstance(value, list) else 1)
         if name in inputs:
             raise invalid_arg(f"{self._request.label} input '{name}' already exists in request")
-        inputs[name] = Tensor(name, config.datatype, shape, array=_data(config, value, shape))
+        tensor = Tensor(name, config.datatype, shape, array=_data(config, value, shape))
+        if self._limit.most is not None:
+            self._limit.check_sum(self._bytes, name, tensor.byte_size)
+            self._bytes += tensor.byte_size
+        inputs[name] = tensor
 
     def _shape(self, config: TensorConfig, count: int) -> Shape:
         """The shape of `count` elements: the innermost free size takes what fixed ones leave."""

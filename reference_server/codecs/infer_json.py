@@ -5,12 +5,13 @@ Faults are found, and answered, in the order in which Triton finds them.
 
 from __future__ import annotations
 
-import struct
 from math import prod
 
 import numpy as np
 
 from reference_server.codecs import json_data, rapid_json
+from reference_server.codecs.infer_raw import decode_raw
+from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.codecs.rapid_json_reader import JsonValue
 from reference_server.codecs.request_memo import (
     LONGEST_KEY,
@@ -26,6 +27,7 @@ from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import Regions
+from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
 from reference_server.core.tensor import Array, Shape, Tensor
 
@@ -36,15 +38,24 @@ _MAX_INT64 = 2**63 - 1
 _CONTENT_FIELDS = ("binary_data_size", "shared_memory_region")
 
 
-def json_length(header: str | None, body_length: int) -> int:
+def json_length(header: str | None, body_length: int, *, strictly: bool = False) -> int:
     """How many bytes of the body are JSON; 0 says that the body is a raw tensor.
 
     `header` is the text of `Inference-Header-Content-Length`, read as C reads numbers: what
-    leads it counts. Raises ServerError INVALID_ARG if it is not a length within the body.
+    leads it counts; if that is no number it is 0, unless it is read `strictly`. Raises ServerError
+    INVALID_ARG if it is not a length within the body.
     """
     if header is None:
         return body_length
-    length = leading_integer(header) or 0
+    number = leading_integer(header)
+    if strictly and number is None:
+        raise invalid_arg(f"Unable to parse Inference-Header-Content-Length, got: {header}")
+    length = number or 0
+    if strictly and not -(2**31) <= length < 2**31:
+        raise invalid_arg(
+            "Unable to parse Inference-Header-Content-Length, value is out of range "
+            f"[ -2147483648, 2147483647 ], got: {header}"
+        )
     if not 0 <= length <= body_length:
         raise invalid_arg(
             f"inference header size should be in range (0, {body_length}), got: {header}"
@@ -53,9 +64,14 @@ def json_length(header: str | None, body_length: int) -> int:
 
 
 class InferRequestDecoder:
-    """Reads bodies. Used by one thread, since it remembers headers that it has read."""
+    """Reads bodies. Used by one thread, since it remembers headers that it has read.
 
-    def __init__(self) -> None:
+    `limit` is for JSON, for raw bodies, and for what inputs in JSON become.
+    """
+
+    def __init__(self, profile: TritonProfile = V2_51, limit: InputLimit = UNLIMITED) -> None:
+        self._profile = profile
+        self._limit = limit
         self._memo: RequestMemo[JsonTemplate] = RequestMemo()
 
     def decode(
@@ -71,11 +87,10 @@ class InferRequestDecoder:
         Tensors with binary data are views of `body`, those in shared memory of `regions`. Raises
         ServerError.
         """
-        if length == 0:
-            return _decode_raw(signature, body, sink), _RAW_FORM
+        if length == 0 or length > LONGEST_KEY:
+            return self.decode_alone(signature, body, length, sink, regions)
+        self._limit.check_json(length)
         spans = Spans()
-        if length > LONGEST_KEY:
-            return _decode_json(signature, body, length, sink, regions, spans)
         header = bytes(body[:length])
         # By the header alone: what it says is the same for each model but for its name, which is
         # not in it. Whether a model takes such a request is checked after this.
@@ -83,29 +98,44 @@ class InferRequestDecoder:
         # Data of another length is a fault; reading the request anew finds it in Triton's order.
         if known is not None and known.binary_size == len(body) - length:
             return known.fill(signature.name, body[length:], sink, regions)
-        request, form = _decode_json(signature, body, length, sink, regions, spans)
+        request, form = self._decode_json(signature, body, length, sink, regions, spans)
         if all(tensor.is_raw for tensor in request.inputs.values()):
             self._memo.keep(header, JsonTemplate(request, form, spans))
         return request, form
 
+    def decode_alone(
+        self,
+        signature: Signature,
+        body: memoryview,
+        length: int,
+        sink: ResponseSink,
+        regions: Regions,
+    ) -> tuple[InferRequest, ResponseForm]:
+        """The same, without a look at what was read before. Any thread."""
+        if length == 0:
+            self._limit.check_raw(len(body))
+            return decode_raw(signature, body, sink), _RAW_FORM
+        self._limit.check_json(length)
+        return self._decode_json(signature, body, length, sink, regions, Spans())
 
-def _decode_json(
-    signature: Signature,
-    body: memoryview,
-    length: int,
-    sink: ResponseSink,
-    regions: Regions,
-    spans: Spans,
-) -> tuple[InferRequest, ResponseForm]:
-    """The request and its response's form; `spans` is told what they have in shared memory."""
-    document = rapid_json.loads(body[:length])
-    reader = _Reader(signature, body, length, regions, spans)
-    request = InferRequest(signature.name, {}, sink)
-    if "id" in rapid_json.fields(document):
-        request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
-    default = _read_parameters(document, request)
-    reader.read_inputs(document, request)
-    return request, ResponseForm(default, _read_outputs(document, request, regions, spans))
+    def _decode_json(
+        self,
+        signature: Signature,
+        body: memoryview,
+        length: int,
+        sink: ResponseSink,
+        regions: Regions,
+        spans: Spans,
+    ) -> tuple[InferRequest, ResponseForm]:
+        """The request and its response's form; `spans` is told what they have in shared memory."""
+        document = rapid_json.loads(body[:length])
+        reader = _Reader(signature, body, length, regions, spans, self._profile, self._limit)
+        request = InferRequest(signature.name, {}, sink)
+        if "id" in rapid_json.fields(document):
+            request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
+        default = _read_parameters(document, request)
+        reader.read_inputs(document, request)
+        return request, ResponseForm(default, reader.read_outputs(document, request))
 
 
 class _Reader:
@@ -118,7 +148,11 @@ class _Reader:
         position: int,
         regions: Regions,
         spans: Spans,
+        profile: TritonProfile,
+        limit: InputLimit,
     ) -> None:
+        self._profile = profile
+        self._limit = limit
         self._model = signature.name
         self._body = body
         self._position = position
@@ -152,7 +186,53 @@ class _Reader:
         if span is not None:
             self._spans.inputs[name] = span
             return Tensor(name, datatype, shape, raw=self._regions.view(*span))
-        return Tensor(name, datatype, shape, array=_read_data(name, entry, datatype, shape))
+        array = self._read_data(name, entry, datatype, shape)
+        return Tensor(name, datatype, shape, array=array)
+
+    def _read_data(
+        self, name: str, entry: dict[str, JsonValue], datatype: DataType | None, shape: Shape
+    ) -> Array:
+        if not shape or 0 in shape:  # no elements: Triton does not look at what is there
+            return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
+        if datatype is None or datatype in _BINARY_ONLY:
+            rapid_json.parse_member(entry, "data", rapid_json.as_array)  # before the type
+            if datatype is None:
+                raise invalid_arg(f"invalid datatype for input {name}")
+            raise invalid_arg(
+                f"receiving {datatype.value} data via JSON is not supported. Please use the binary "
+                f"data format for input {name}"
+            )
+        # By its shape, before its elements are looked at: they may be few, and it large.
+        self._limit.check_tensor(name, prod(shape) * datatype.byte_size)
+        array = json_data.read(entry["data"], datatype, shape)
+        if datatype.is_bytes and self._limit.most is not None:
+            self._limit.check_tensor(name, 4 * array.size + sum(map(len, array.tolist())))
+        return array
+
+    def read_outputs(self, document: JsonValue, request: InferRequest) -> dict[str, OutputForm]:
+        """The forms by name, of outputs named twice the first; `request` gets their names.
+
+        The spans are told of those that go to shared memory. Raises ServerError.
+        """
+        forms: dict[str, OutputForm] = {}
+        if "outputs" not in rapid_json.fields(document):
+            return forms
+        for entry in rapid_json.parse_member(document, "outputs", rapid_json.as_array):
+            name = rapid_json.parse_member(entry, "name", rapid_json.as_string)
+            if self._profile.refuses_repeated_outputs and name in forms:
+                raise invalid_arg(f"{request.label} output '{name}' already exists in request")
+            given = rapid_json.fields(entry).get("parameters")
+            form = OutputForm()
+            if isinstance(given, dict):
+                span = _read_output_span(given)
+                if span is None:
+                    form = _read_form(given)
+                else:
+                    form = OutputForm(buffer=self._regions.output_buffer(*span))
+                    self._spans.outputs.append((name, span, name not in forms))
+            forms.setdefault(name, form)
+        request.requested_outputs = tuple(forms)
+        return forms
 
     def _take(self, name: str, parameters: dict[str, JsonValue]) -> memoryview:
         size = rapid_json.parse_member(parameters, "binary_data_size", rapid_json.as_uint64)
@@ -193,22 +273,6 @@ def _read_shape(entry: JsonValue) -> Shape:
         return tuple([rapid_json.as_uint64(size) for size in sizes])
     except ServerError as error:
         raise rapid_json.prefixed("Unable to parse 'shape'", error) from None
-
-
-def _read_data(
-    name: str, entry: dict[str, JsonValue], datatype: DataType | None, shape: Shape
-) -> Array:
-    if not shape or 0 in shape:  # no elements: Triton does not look at what is there
-        return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
-    if datatype is None or datatype in _BINARY_ONLY:
-        rapid_json.parse_member(entry, "data", rapid_json.as_array)  # looked at before the type
-        if datatype is None:
-            raise invalid_arg(f"invalid datatype for input {name}")
-        raise invalid_arg(
-            f"receiving {datatype.value} data via JSON is not supported. Please use the binary "
-            f"data format for input {name}"
-        )
-    return json_data.read(entry["data"], datatype, shape)
 
 
 # -- parameters: those that Triton knows, and those for the model
@@ -266,33 +330,7 @@ def _read_correlation_id(parameters: dict[str, JsonValue]) -> int | str:
     return request.string_id(text)
 
 
-# -- outputs: which are wanted, and in what form
-
-
-def _read_outputs(
-    document: JsonValue, request: InferRequest, regions: Regions, spans: Spans
-) -> dict[str, OutputForm]:
-    """The forms by name, of outputs named twice the first; `request` gets their names.
-
-    `spans` is told of those that go to shared memory. Raises ServerError.
-    """
-    forms: dict[str, OutputForm] = {}
-    if "outputs" not in rapid_json.fields(document):
-        return forms
-    for entry in rapid_json.parse_member(document, "outputs", rapid_json.as_array):
-        name = rapid_json.parse_member(entry, "name", rapid_json.as_string)
-        given = rapid_json.fields(entry).get("parameters")
-        form = OutputForm()
-        if isinstance(given, dict):
-            span = _read_output_span(given)
-            if span is None:
-                form = _read_form(given)
-            else:
-                form = OutputForm(buffer=regions.output_buffer(*span))
-                spans.outputs.append((name, span, name not in forms))
-        forms.setdefault(name, form)
-    request.requested_outputs = tuple(forms)
-    return forms
+# -- outputs: where they go, and in what form
 
 
 def _read_output_span(parameters: dict[str, JsonValue]) -> Span | None:
@@ -336,44 +374,3 @@ def _read_span(parameters: dict[str, JsonValue]) -> Span | None:
     if "shared_memory_byte_size" in parameters:
         size = rapid_json.parse_member(parameters, "shared_memory_byte_size", rapid_json.as_uint64)
     return None if region is None else (rapid_json.c_string(region), offset, size)
-
-
-# -- a body that is the data of the model's only input
-
-
-def _decode_raw(signature: Signature, body: memoryview, sink: ResponseSink) -> InferRequest:
-    """The request with `body` as the data of that input. Raises ServerError INVALID_ARG."""
-    label = "[request id: <id_unknown>]"
-    count = len(signature.inputs)
-    if count != 1:
-        raise invalid_arg(
-            f"{label} Raw request must only have 1 input (found 1) to be deduced but got "
-            f"{count} inputs in '{signature.name}' model configuration"
-        )
-    (config,) = signature.inputs
-    if config.dims.count(-1) > 1:
-        raise invalid_arg(
-            f"{label} The shape of the raw input '{config.name}' can not be deduced because there "
-            "are more than one variable-sized dimension"
-        )
-    batch = (1,) if signature.batches else ()
-    if config.datatype is DataType.BYTES:
-        if prod(config.dims) != 1:
-            raise invalid_arg(
-                f"{label} For BYTE datatype raw input '{config.name}', the model must have input "
-                "shape [1]"
-            )
-        raw = memoryview(struct.pack("<I", len(body)) + bytes(body))
-        shape = batch + config.dims
-    else:
-        raw = body
-        fixed = config.datatype.byte_size * abs(prod(config.dims))
-        shape = batch + tuple(len(body) // fixed if dim == -1 else dim for dim in config.dims)
-        expected = prod(shape) * config.datatype.byte_size
-        if expected != len(body):
-            raise invalid_arg(
-                f"{label} input byte size mismatch for input 'raw_input' for model "
-                f"'{signature.name}'. Expected {expected}, got {len(body)}"
-            )
-    tensor = Tensor(config.name, config.datatype, shape, raw=raw)
-    return InferRequest(signature.name, {config.name: tensor}, sink)

@@ -51,17 +51,25 @@ R = TypeVar("R")
 class Background:
     """Runs what would hold up the loop. Each piece of work has a thread while it lasts.
 
-    The threads are daemons: work that hangs, such as a model that never finishes loading, must
-    not keep the process when it is to end.
+    With `most`, so many pieces run side by side, and further ones wait in their order. The threads
+    are daemons: work that hangs, such as a model that never finishes loading, must not keep the
+    process when it is to end.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, most: int | None = None) -> None:
         self._loop = loop
+        self._most = most
+        # Of the loop's thread alone.
+        self._running = 0
+        self._waiting: deque[Callable[[], None]] = deque()
 
     def run(
         self, work: Callable[[], R], done: Callable[[R], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Do `work`, then call `done` with its result or `failed`, on the loop's thread."""
+        """Do `work`, then call `done` with its result or `failed`, on the loop's thread.
+
+        With `most`, to be called on the loop's thread, too.
+        """
 
         def in_background() -> None:
             try:
@@ -70,9 +78,27 @@ class Background:
                 self._post(failed, error)
             else:
                 self._post(done, result)
+            if self._most is not None:
+                self._post(self._ended, None)
 
-        threading.Thread(target=in_background, name="background", daemon=True).start()
+        if self._most is None:
+            _on_a_thread(in_background)
+        elif self._running < self._most:
+            self._running += 1
+            _on_a_thread(in_background)
+        else:
+            self._waiting.append(in_background)
+
+    def _ended(self, _: None) -> None:
+        if self._waiting:
+            _on_a_thread(self._waiting.popleft())
+        else:
+            self._running -= 1
 
     def _post(self, call: Callable[[R], None], argument: R) -> None:
         with contextlib.suppress(RuntimeError):  # too late: the loop is gone
             self._loop.call_soon_threadsafe(call, argument)
+
+
+def _on_a_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="background", daemon=True).start()

@@ -135,6 +135,20 @@ class Inferences:
 
         Raises ServerError if it is refused, and then `call` hears nothing.
         """
+        inference = self.begin(served, call)
+        try:
+            request = call.decode(served, inference)
+        except BaseException:
+            inference.refused()
+            raise
+        self.send(inference, request)
+        return inference
+
+    def begin(self, served: ServedModel, call: InferenceCall[Any]) -> Inference:
+        """A request that has been received, and of which nothing is read yet.
+
+        Where reading it takes long, another thread does that, and then comes `send`.
+        """
         received_ns = self._clock.monotonic_ns()
         trace: RequestTrace | None = None
         # Before the request is read: one that is refused has been received all the same.
@@ -146,20 +160,17 @@ class Inferences:
                 trace.stamp(self._events.receive_end, received_ns)
         # The sink first: reading the request leases regions through it, and a request without its
         # sink is nothing that a scheduler could be given.
-        inference = Inference(served, call, trace, self._events, self._shared_memory, self._post)
+        return Inference(
+            served, call, received_ns, trace, self._events, self._shared_memory, self._post
+        )
+
+    def send(self, inference: Inference, request: InferRequest) -> None:
+        """Send to its model what was read of a request. Raises ServerError if it is refused."""
         try:
-            request = call.decode(served, inference)
-            request.received_ns = received_ns
-            request.model_version = served.version
-            request.trace = trace
-            if self._forwarding is not None:
-                request.parameters = self._forwarding.added(request.parameters, call.fields())
-            inference.cancellation = request.cancellation
-            served.infer(request)
+            inference.sent(request, self._forwarding)
         except BaseException:
             inference.refused()
             raise
-        return inference
 
 
 class Inference:
@@ -173,6 +184,7 @@ class Inference:
         "_events",
         "_lease",
         "_post",
+        "_received_ns",
         "_served",
         "_shared_memory",
         "_trace",
@@ -185,6 +197,7 @@ class Inference:
         self,
         served: ServedModel,
         call: InferenceCall[Any],
+        received_ns: int,
         trace: RequestTrace | None,
         events: TraceEvents,
         shared_memory: SharedMemory,
@@ -192,6 +205,7 @@ class Inference:
     ) -> None:
         self._served = served
         self._call = call
+        self._received_ns = received_ns
         self._trace = trace
         self._events = events
         self._shared_memory = shared_memory
@@ -211,6 +225,17 @@ class Inference:
 
     def send(self, response: InferResponse) -> None:
         self._post((self, response))
+
+    def sent(self, request: InferRequest, forwarding: HeaderForwarding | None) -> None:
+        """Send the request to its model, with the headers that it is to have."""
+        served = self._served
+        request.received_ns = self._received_ns
+        request.model_version = served.version
+        request.trace = self._trace
+        if forwarding is not None:
+            request.parameters = forwarding.added(request.parameters, self._call.fields())
+        self.cancellation = request.cancellation
+        served.infer(request)
 
     def refused(self) -> None:
         """The request did not get to its model."""

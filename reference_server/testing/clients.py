@@ -50,11 +50,11 @@ class HttpClient:
         self,
         handle: Callable[[Request], None],
         loop: asyncio.AbstractEventLoop,
-        max_body: int | None = None,
+        max_input: int | None = None,
     ) -> None:
         self._handle = handle
         self._loop = loop
-        self._max_body = max_body
+        self._max_input = max_input
 
     def request(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
         """The reply to one request, whose length is told unless `headers` do. Blocks."""
@@ -72,7 +72,7 @@ class HttpClient:
 
         def begin() -> None:
             scratch = memoryview(bytearray(_SCRATCH_BYTES))
-            connection = HttpConnection(self._handle, scratch, _ignore, _ignore, self._max_body)
+            connection = HttpConnection(self._handle, scratch, _ignore, _ignore, self._max_input)
             transport = _Transport(ended)
             connection.connection_made(transport)
             rest = memoryview(data)

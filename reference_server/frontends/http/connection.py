@@ -30,7 +30,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     `handle` is called with each complete request; `scratch` is a buffer that all connections of
     a loop share, since what is in it is consumed before the next read; `opened` and `closed`
-    report the connection's life. Bodies of more than `max_body` bytes are refused unread.
+    report the connection's life. Of JSON that has more than `max_input` bytes nothing is kept.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         scratch: memoryview,
         opened: Callable[[HttpConnection], None],
         closed: Callable[[HttpConnection], None],
-        max_body: int | None = None,
+        max_input: int | None = None,
     ) -> None:
         self._handle = handle
         self._opened = opened
@@ -51,7 +51,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._advancing = False
         self._reading_paused = False
         self._closing = False
-        self._reader = RequestReader(self, scratch, max_body)
+        self._reader = RequestReader(self, scratch, max_input)
 
     @property
     def is_idle(self) -> bool:

@@ -7,9 +7,11 @@ import logging
 from collections.abc import Callable, Mapping
 
 from reference_server.codecs import management_json, prometheus
+from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.core.errors import Code, ServerError, internal, invalid_arg
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.ports import Clock
+from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.frontends.event_loop import Background, Mailbox
 from reference_server.frontends.http import inference, routes, status_codes
 from reference_server.frontends.http.request import Request
@@ -46,7 +48,10 @@ class HttpHandlers:
         restrictions: Mapping[str, Restriction] | None = None,
         forwarding: HeaderForwarding | None = None,
         background: Background | None = None,
+        profile: TritonProfile = V2_51,
+        limit: InputLimit = UNLIMITED,
     ) -> None:
+        self._limit = limit
         self._gateway = gateway
         self._shared_memory = shared_memory
         self._control = control
@@ -56,7 +61,10 @@ class HttpHandlers:
         self._inference = inference.InferenceHandlers(
             Inferences(
                 gateway, shared_memory, clock, inference.TRACE_EVENTS, answers.post, forwarding
-            )
+            ),
+            Background(loop, inference.READERS) if background is None else background,
+            profile,
+            limit,
         )
         self._handlers: dict[Operation, _Handler] = {
             Operation.LIVE: self._live,
@@ -163,20 +171,29 @@ class HttpHandlers:
 
     def _log_settings(self, request: Request, route: Route) -> None:
         log_settings = self._gateway.logging
+
+        def changed(body: memoryview) -> bytes:
+            settings = log_settings.update(management_json.read_log_settings(body))
+            return management_json.encode_log_settings(settings)
+
         if request.method == "GET":
             settings = log_settings.read()
+            request.reply(status_codes.OK, [management_json.encode_log_settings(settings)])
         else:
-            settings = log_settings.update(management_json.read_log_settings(request.body))
-        request.reply(status_codes.OK, [management_json.encode_log_settings(settings)])
+            self._reply_to_json(request, changed)
 
     def _trace_settings(self, request: Request, route: Route) -> None:
         tracing = self._gateway.tracing
+
+        def changed(body: memoryview) -> bytes:
+            changes = management_json.read_trace_settings(body)
+            return management_json.encode_trace_settings(tracing.update(changes, route.model))
+
         if request.method == "GET":
             settings = tracing.read(route.model)
+            request.reply(status_codes.OK, [management_json.encode_trace_settings(settings)])
         else:
-            changes = management_json.read_trace_settings(request.body)
-            settings = tracing.update(changes, route.model)
-        request.reply(status_codes.OK, [management_json.encode_trace_settings(settings)])
+            self._reply_to_json(request, changed)
 
     # -- shared memory
 
@@ -187,9 +204,15 @@ class HttpHandlers:
     def _system_region_register(self, request: Request, route: Route) -> None:
         self._shared_memory.check_allowed()  # before anything that the client says is looked at
         _check_name(route, "system")
-        given = management_json.system_registration(request.body)
-        self._shared_memory.register_system(route.name, given.key, given.byte_size, given.offset)
-        request.reply(status_codes.OK)
+
+        def registered(body: memoryview) -> bytes:
+            given = management_json.system_registration(body)
+            self._shared_memory.register_system(
+                route.name, given.key, given.byte_size, given.offset
+            )
+            return b""
+
+        self._reply_to_json(request, registered)
 
     def _system_region_unregister(self, request: Request, route: Route) -> None:
         self._shared_memory.unregister(SystemRegion, route.name)
@@ -202,11 +225,15 @@ class HttpHandlers:
     def _cuda_region_register(self, request: Request, route: Route) -> None:
         self._shared_memory.check_allowed()
         _check_name(route, "cuda")
-        given = management_json.cuda_registration(request.body)
-        self._shared_memory.register_cuda(
-            route.name, given.raw_handle, given.device_id, given.byte_size
-        )
-        request.reply(status_codes.OK)
+
+        def registered(body: memoryview) -> bytes:
+            given = management_json.cuda_registration(body)
+            self._shared_memory.register_cuda(
+                route.name, given.raw_handle, given.device_id, given.byte_size
+            )
+            return b""
+
+        self._reply_to_json(request, registered)
 
     def _cuda_region_unregister(self, request: Request, route: Route) -> None:
         self._shared_memory.unregister(CudaRegion, route.name)
@@ -215,9 +242,10 @@ class HttpHandlers:
     # -- repository control: it blocks, so it is done in the background
 
     def _repository_index(self, request: Request, route: Route) -> None:
-        ready_only = management_json.index_request(request.body)
+        body = self._json(request)
 
         def encoded() -> bytes:
+            ready_only = management_json.index_request(body)
             # Unlike the others, this operation does not look at the repository's name.
             return management_json.index(
                 (row.name, row.version, row.state.value if row.state else None, row.reason)
@@ -227,21 +255,38 @@ class HttpHandlers:
         self._reply_later(request, encoded)
 
     def _repository_load(self, request: Request, route: Route) -> None:
+        body = self._json(request)
+
         def loaded() -> bytes:
-            parameters = management_json.load_parameters(request.body)
+            parameters = management_json.load_parameters(body)
             self._control.load(route.model, parameters, repository=route.name)
             return b""
 
         self._reply_later(request, loaded)
 
     def _repository_unload(self, request: Request, route: Route) -> None:
-        dependents = management_json.unload_dependents(request.body)
+        body = self._json(request)
 
         def unloaded() -> bytes:
+            dependents = management_json.unload_dependents(body)
             self._control.unload(route.model, unload_dependents=dependents, repository=route.name)
             return b""
 
         self._reply_later(request, unloaded)
+
+    def _json(self, request: Request) -> memoryview:
+        """The body of a request that is JSON. Raises ServerError if it is too large."""
+        self._limit.check_json(request.size)
+        return request.body
+
+    def _reply_to_json(self, request: Request, work: Callable[[memoryview], bytes]) -> None:
+        """Reply with what `work` makes of the body: now, unless reading it holds up the loop."""
+        body = self._json(request)
+        if len(body) > inference.AT_ONCE:
+            self._reply_later(request, lambda: work(body))
+        else:
+            answer = work(body)
+            request.reply(status_codes.OK, [answer] if answer else ())
 
     def _reply_later(self, request: Request, work: Callable[[], bytes]) -> None:
         """Reply with what `work` gives, or with its error."""

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from reference_server.codecs import compression, generate, infer_json, infer_json_response
 from reference_server.codecs.infer_json import InferRequestDecoder
+from reference_server.codecs.input_limit import InputLimit
 from reference_server.codecs.response_forms import ResponseForm
-from reference_server.core.errors import ServerError, invalid_arg
-from reference_server.core.request import InferRequest, InferResponse
+from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.metadata import Signature
+from reference_server.core.numerals import leading_integer
+from reference_server.core.ports import Regions
+from reference_server.core.profiles import TritonProfile
+from reference_server.core.request import InferRequest, InferResponse, ResponseSink
+from reference_server.frontends.event_loop import Background
 from reference_server.frontends.http import status_codes
 from reference_server.frontends.http.request import Header, Part, Request
 from reference_server.frontends.http.routes import Route
 from reference_server.gateway.inference import Inference, Inferences, TraceEvents
 from reference_server.repository.versions import ServedModel
+
+log = logging.getLogger(__name__)
 
 TRACE_EVENTS = TraceEvents(
     "HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END", tells_refusals=True
@@ -29,39 +38,110 @@ _NOT_ONE = status_codes.body(
 )
 
 
-class InferenceHandlers:
-    """The handlers of the inference operations."""
+#: Bytes of JSON that are read at once; more would hold up the loop, and other clients.
+AT_ONCE = 1 << 17
+#: Requests that are read side by side away from the loop. They share the processor, and each may
+#: become as large as the limit.
+READERS = 2
 
-    def __init__(self, inferences: Inferences) -> None:
+
+class InferenceHandlers:
+    """The handlers of the inference operations.
+
+    `limit` is for the sizes of bodies, and what they become.
+    """
+
+    def __init__(
+        self,
+        inferences: Inferences,
+        background: Background,
+        profile: TritonProfile,
+        limit: InputLimit,
+    ) -> None:
         self._inferences = inferences
-        self._decoder = InferRequestDecoder()
+        self._background = background
+        self._decoder = InferRequestDecoder(profile, limit)
+        self._limit = limit
+        self._strict_lengths = profile.strict_header_lengths
 
     def infer(self, request: Request, route: Route) -> None:
         """Answer `request` when its model has answered. Raises ServerError."""
-        call = _InferCall(request, self._decoder)
+        reads_long = _reads_long(request)
+        decoder = self._decoder
+        call = _InferCall(
+            request,
+            decoder.decode_alone if reads_long else decoder.decode,
+            self._limit,
+            strict_lengths=self._strict_lengths,
+        )
         try:
             served = self._inferences.find(
                 route.model, route.version, refuses_decoupled=_REFUSES_DECOUPLED
             )
-            inference = self._inferences.start(served, call)
+            if reads_long:
+                self._read_later(call, route, served)
+            else:
+                request.cancellation = self._inferences.start(served, call).cancellation
         except ServerError as error:
-            if call.reached_json:
-                raise
-            _refuse_early(request, error)
-        else:
-            request.cancellation = inference.cancellation
+            call.refuse(error)
 
     def generate(self, request: Request, route: Route) -> None:
         """Answer `request` with the one response of its model. Raises ServerError."""
-        self._generate(route, _GenerateCall(request, streams=False))
+        self._generate(route, _GenerateCall(request, self._limit, streams=False))
 
     def generate_stream(self, request: Request, route: Route) -> None:
         """Answer `request` with an event for each response of its model. Raises ServerError."""
-        self._generate(route, _GenerateCall(request, streams=True))
+        self._generate(route, _GenerateCall(request, self._limit, streams=True))
 
     def _generate(self, route: Route, call: _GenerateCall) -> None:
         served = self._inferences.find(route.model, route.version)
-        call.request.cancellation = self._inferences.start(served, call).cancellation
+        if len(call.request.body) > AT_ONCE:
+            self._read_later(call, route, served)
+        else:
+            call.request.cancellation = self._inferences.start(served, call).cancellation
+
+    def _read_later(
+        self, call: _InferCall | _GenerateCall, route: Route, served: ServedModel
+    ) -> None:
+        """Read the request away from the loop, then send it."""
+        inference = self._inferences.begin(served, call)
+
+        def failed(error: Exception) -> None:
+            inference.refused()
+            if not isinstance(error, ServerError):  # a defect must not leave the client waiting
+                log.error("%s", call.request.url, exc_info=error)
+                error = internal(f"{type(error).__name__}: {error}")
+            call.refuse(error)
+
+        def send(inferred: InferRequest) -> None:
+            try:
+                found = self._inferences.find(route.model, route.version)
+            except ServerError as error:
+                failed(error)
+                return
+            try:
+                started = inference
+                if found is served:
+                    self._inferences.send(inference, inferred)
+                else:  # another has taken its place since
+                    inference.refused()
+                    started = self._inferences.start(found, call)
+            except ServerError as error:
+                call.refuse(error)
+            else:
+                call.request.cancellation = started.cancellation
+
+        self._background.run(lambda: call.decode(served, inference), send, failed)
+
+
+def _reads_long(request: Request) -> bool:
+    """Whether reading the request would hold up the loop: it has long JSON, or is compressed."""
+    if b"content-encoding" in request.headers:
+        return request.headers[b"content-encoding"] != b"identity"
+    if len(request.body) <= AT_ONCE:
+        return False
+    length = request.header(b"inference-header-content-length")
+    return length is None or (leading_integer(length) or 0) > AT_ONCE
 
 
 class _Reply(NamedTuple):
@@ -72,36 +152,61 @@ class _Reply(NamedTuple):
     content_type: bytes
 
 
-class _InferCall:
-    """A request of `infer`. `reached_json` once its JSON has been looked at."""
+#: `InferRequestDecoder.decode`, or its `decode_alone`.
+_Decode = Callable[
+    [Signature, memoryview, int, ResponseSink, Regions], tuple[InferRequest, ResponseForm]
+]
 
-    __slots__ = ("_decoder", "_form", "_request", "reached_json")
+
+class _InferCall:
+    """A request of `infer`."""
+
+    __slots__ = ("_decode", "_form", "_limit", "_reached_json", "_strict_lengths", "request")
 
     end = None
 
-    def __init__(self, request: Request, decoder: InferRequestDecoder) -> None:
-        self._request = request
-        self._decoder = decoder
+    def __init__(
+        self, request: Request, decode: _Decode, limit: InputLimit, *, strict_lengths: bool
+    ) -> None:
+        self.request = request
+        self._decode = decode
+        self._limit = limit
+        self._strict_lengths = strict_lengths
         self._form = ResponseForm()
-        self.reached_json = False
+        self._reached_json = False  # which decides how a refusal is typed
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
-        request = self._request
+        request = self.request
         body = request.body
+        size = request.dropped or len(body)
         coding = request.header(b"content-encoding")
         if coding is not None:
-            body = compression.decompress(coding, body)
+            body = compression.decompress(coding, body, self._limit)
+            size = len(body)
         length = infer_json.json_length(
-            request.header(b"inference-header-content-length"), len(body)
+            request.header(b"inference-header-content-length"),
+            size,
+            strictly=self._strict_lengths,
         )
-        self.reached_json = True
-        inferred, self._form = self._decoder.decode(
+        self._reached_json = True
+        if request.dropped:
+            check = self._limit.check_json if length else self._limit.check_raw
+            check(length or size)
+        inferred, self._form = self._decode(
             served.config.signature, body, length, inference, inference
         )
         return inferred
 
+    def refuse(self, error: ServerError) -> None:
+        """Answer a request that did not get to its model."""
+        if self._reached_json:
+            status = status_codes.STATUS[error.code]
+            self.request.reply_error(status, error.message, as_json=True)
+        else:
+            _refuse_early(self.request, error)
+
     def fields(self) -> Sequence[Header]:
-        return self._request.fields
+        return self.request.fields
 
     def encode(self, served: ServedModel, response: InferResponse) -> _Reply:
         encoded = infer_json_response.encode(
@@ -111,7 +216,7 @@ class _InferCall:
         if encoded.json_length is not None:
             headers.append((b"Inference-Header-Content-Length", b"%d" % encoded.json_length))
         parts: Sequence[Part] = encoded.parts
-        accepted = self._request.header(b"accept-encoding")
+        accepted = self.request.header(b"accept-encoding")
         # Most clients say `identity`, or nothing.
         coding = compression.accepted(accepted) if accepted not in (None, "identity") else ""
         if coding:
@@ -120,12 +225,12 @@ class _InferCall:
         return _Reply(parts, headers, _JSON if encoded.json_length is None else _BINARY)
 
     def reply(self, body: _Reply, *, final: bool) -> None:
-        self._request.reply(
+        self.request.reply(
             status_codes.OK, body.parts, body.headers, content_type=body.content_type
         )
 
     def fail(self, error: ServerError, *, final: bool) -> None:
-        self._request.reply_error(status_codes.STATUS[error.code], error.message, as_json=False)
+        self.request.reply_error(status_codes.STATUS[error.code], error.message, as_json=False)
 
 
 def _refuse_early(request: Request, error: ServerError) -> None:
@@ -144,10 +249,11 @@ class _GenerateCall:
     each response; otherwise there is to be exactly one.
     """
 
-    __slots__ = ("_body", "_count", "_streams", "request")
+    __slots__ = ("_body", "_count", "_limit", "_streams", "request")
 
-    def __init__(self, request: Request, *, streams: bool) -> None:
+    def __init__(self, request: Request, limit: InputLimit, *, streams: bool) -> None:
         self.request = request
+        self._limit = limit
         self._streams = streams
         self._count = 0
         self._body = b""
@@ -155,7 +261,13 @@ class _GenerateCall:
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
         if self.request.header(b"content-encoding") not in (None, "identity"):
             raise invalid_arg("Unsupported content-encoding, only 'identity' is supported.")
-        return generate.decode(served.config.signature, self.request.body, inference)
+        self._limit.check_json(self.request.size)
+        return generate.decode(served.config.signature, self.request.body, inference, self._limit)
+
+    def refuse(self, error: ServerError) -> None:
+        """Answer a request that did not get to its model."""
+        status = status_codes.STATUS[error.code]
+        self.request.reply_error(status, error.message, as_json=True)
 
     def fields(self) -> tuple[()]:
         return ()  # as in Triton, no header of these requests is forwarded

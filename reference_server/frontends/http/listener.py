@@ -22,7 +22,7 @@ class HttpListener:
     """Gives the requests of one port to `handle`, on the loop's thread.
 
     `open`, then `stop_accepting` and `drained`, then `close`. `service` is its name in the log;
-    bodies of more than `max_body` bytes are refused.
+    of JSON more than `max_input` bytes are not kept.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class HttpListener:
         handle: Callable[[Request], None],
         *,
         reuse_port: bool = False,
-        max_body: int | None = None,
+        max_input: int | None = None,
     ) -> None:
-        self._max_body = max_body
+        self._max_input = max_input
         self._service = service
         self._address = address
         self._port = port
@@ -52,7 +52,7 @@ class HttpListener:
         try:
             self._server = await loop.create_server(
                 lambda: HttpConnection(
-                    self._handle, scratch, ours.opened, ours.closed, self._max_body
+                    self._handle, scratch, ours.opened, ours.closed, self._max_input
                 ),
                 self._address,
                 self._port,

@@ -11,6 +11,7 @@ from typing import Protocol
 import httptools
 import numpy as np
 
+from reference_server.core.numerals import leading_integer
 from reference_server.frontends.http.request import Request
 
 #: Bytes of a body still to come from which it is received in place.
@@ -56,6 +57,14 @@ class Receiver(Protocol):
         """What comes is no request."""
 
 
+#: Chunks with data that a body may come in; each costs its reader far more than its bytes.
+_MOST_CHUNKS = 65536
+
+
+class _TooManyChunks(Exception):
+    """A body in more chunks than are read."""
+
+
 class _Unreadable(Exception):
     """A request whose end nobody can tell."""
 
@@ -64,17 +73,20 @@ class RequestReader:
     """Reads for one connection, on the loop's thread.
 
     scratch: a buffer that all connections of a loop share, since what is in it is consumed before
-    the next read. max_body: of bytes; larger ones are refused unread.
+    the next read. max_input: bytes of JSON or of a raw tensor; a body that has more is read to its
+    end, and only counted.
     """
 
-    def __init__(self, receiver: Receiver, scratch: memoryview, max_body: int | None) -> None:
+    def __init__(self, receiver: Receiver, scratch: memoryview, max_input: int | None) -> None:
         self._receiver = receiver
         self._scratch = scratch
-        self._max_body = _UNLIMITED if max_body is None else max_body
+        self._max_input = _UNLIMITED if max_input is None else max_input
         self._parser = self._new_parser()
         self._incoming = receiver.begin()  # the request being read
         self._chunks: list[bytes] = []  # its body so far
         self._received = 0  # the size of that
+        self._chunk_count = 0  # of those with data
+        self._in_new_chunk = False
         self._headers_done = False
         self._whole = False
         self._completed = 0  # messages that ended within the bytes being read
@@ -117,6 +129,8 @@ class RequestReader:
         self._incoming = self._receiver.begin()
         self._chunks = []
         self._received = 0
+        self._chunk_count = 0
+        self._in_new_chunk = False
         self._headers_done = False
         self._whole = False
 
@@ -143,10 +157,20 @@ class RequestReader:
         if request.headers.get(b"expect", b"").lower() == b"100-continue":
             self._receiver.invite_body()
 
+    def on_chunk_header(self) -> None:
+        self._in_new_chunk = True
+
     def on_body(self, body: bytes) -> None:
+        if self._in_new_chunk:
+            self._in_new_chunk = False
+            self._chunk_count += 1
+            if self._chunk_count > _MOST_CHUNKS:
+                raise _TooManyChunks
         self._received += len(body)
-        if self._received <= self._max_body:
+        if self._received <= self._max_input or self._may_be_larger():
             self._chunks.append(body)
+        else:
+            self._chunks.clear()
 
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade() and b"content-length" in self._incoming.headers:
@@ -154,8 +178,9 @@ class RequestReader:
         self._whole = True
         self._completed += 1
         chunks, self._chunks = self._chunks, []
-        if self._received > self._max_body:
-            self._receiver.refuse_body(self._incoming, self._too_large(self._received))
+        if self._received > self._max_input and not self._may_be_larger():
+            self._incoming.dropped = self._received
+            self._receiver.complete(self._incoming)
             return
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if (length := int(self._incoming.headers.get(b"content-length", len(body)))) != len(body):
@@ -176,15 +201,14 @@ class RequestReader:
         if b"transfer-encoding" in headers:  # chunks, whose sizes only the parser knows
             return
         length = int(headers.get(b"content-length", b"0"))
+        if length > self._max_input and not self._may_be_larger():
+            return  # nothing of it is kept
         if length - self._received >= _IN_PLACE_BYTES:
             self._make_body_buffer(length)
 
     def _make_body_buffer(self, length: int) -> None:
         """Go on reading the body in memory of its own, where what has come of it is put first."""
         headers = self._incoming.headers
-        if length > self._max_body:
-            self._receiver.refuse_body(self._incoming, self._too_large(length))
-            return
         try:
             buffer = _aligned(length, _number(headers.get(b"inference-header-content-length")))
         except (MemoryError, ValueError):  # ValueError: more than any memory can have
@@ -206,11 +230,14 @@ class RequestReader:
             self._parser = self._new_parser()
             self._receiver.complete(self._incoming)
 
-    def _too_large(self, size: int) -> str:
-        return (
-            f"request size of {size} bytes exceeds the maximum allowed input size of "
-            f"{self._max_body} bytes. Use --http-max-input-size to increase the limit."
-        )
+    def _may_be_larger(self) -> bool:
+        """Whether more than the limit may be of use: as binary data, or to be decompressed."""
+        headers = self._incoming.headers
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            return True
+        text = headers.get(b"inference-header-content-length", b"0").decode("latin-1")
+        length = leading_integer(text) or 0  # 0: all of the body is the tensor
+        return length != 0 and length <= self._max_input
 
     # -- what llhttp stops at, and Triton does not
 
@@ -222,6 +249,13 @@ class RequestReader:
 
     def _refuse_unreadable(self, error: httptools.HttpParserError) -> None:
         """Say why, where Triton would have read the request in one of two ways; else just end."""
+        if isinstance(error.__context__, _TooManyChunks):
+            self._receiver.refuse_body(
+                self._incoming,
+                f"Chunked request body exceeds maximum of {_MOST_CHUNKS} non-empty chunks. Send "
+                "fewer or larger HTTP chunks.",
+            )
+            return
         reason = error.__context__ if isinstance(error.__context__, _Unreadable) else error
         if reason is error and str(error) not in _AMBIGUOUS:
             self._receiver.close()
@@ -236,6 +270,10 @@ class RequestReader:
         if self._whole:
             return data
         length = int(self._incoming.headers[b"content-length"])
+        if length > self._max_input and not self._may_be_larger():
+            reason = f"found an Upgrade with a body of {length} bytes"
+            self._receiver.refuse_body(self._incoming, f"{_UNREADABLE}: {reason}")
+            return b""
         self._chunks = [bytes(data[:length])]
         self._make_body_buffer(length)
         return data[length:]

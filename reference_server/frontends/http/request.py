@@ -49,6 +49,7 @@ class Request:
         "_connection",
         "body",
         "cancellation",
+        "dropped",
         "fields",
         "headers",
         "keep_alive",
@@ -66,7 +67,13 @@ class Request:
         self.headers: dict[bytes, bytes] = {}  # by lower-case name, the first of each
         self.fields: list[Header] = []  # all of them, as they were sent
         self.body: memoryview = memoryview(b"")
+        self.dropped = 0  # bytes of a body that was too large to be kept
         self.cancellation: Cancellation | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of the body, be it kept or not."""
+        return self.dropped or len(self.body)
 
     def header(self, name: bytes) -> str | None:
         """The value of a header, by its lower-case name."""

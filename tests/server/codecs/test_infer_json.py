@@ -9,9 +9,11 @@ from server.support.regions import MadeUpRegions
 from server.support.requests import NullSink, signature
 
 from reference_server.codecs.infer_json import InferRequestDecoder, json_length
+from reference_server.codecs.input_limit import InputLimit
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
+from reference_server.core.profiles import NEWEST
 from reference_server.core.request import SequenceFlag
 
 MODEL = signature({"X": (DataType.FP32, [-1])}, name="m")
@@ -841,3 +843,13 @@ def test_the_same_json_after_its_region_is_gone():
     del memory.bytes["r"]
     with pytest.raises(ServerError, match="no region 'r'"):
         decoder.decode(MODEL, memoryview(text), len(text), NullSink(), memory)
+
+
+def test_strings_in_json_count_with_their_lengths():
+    text = document(binary(0, "X", "BYTES", [200]) | {"parameters": {}, "data": [""] * 200})
+    head = memoryview(text.replace(" ", "").encode())
+    decoder = InferRequestDecoder(NEWEST, InputLimit(800))
+    decoder.decode(MODEL, head, len(head), NullSink(), NO_REGIONS)
+    decoder = InferRequestDecoder(NEWEST, InputLimit(799))
+    with pytest.raises(ServerError, match=r"JSON input 'X' has a byte_size \(800 bytes\) that"):
+        decoder.decode(MODEL, head, len(head), NullSink(), NO_REGIONS)

@@ -104,6 +104,18 @@ def gateway(*models: ServedModel, is_complete: bool = True, **options: object) -
     return Gateway(shelf, ServerOptions((), **options), ManualClock())
 
 
+class Here:
+    """Does what is to be done in the background here and now."""
+
+    def run(self, work, done, failed):
+        try:
+            result = work()
+        except Exception as error:
+            failed(error)
+        else:
+            done(result)
+
+
 class Frontend:
     """One client of an HTTP frontend over these models."""
 
@@ -117,6 +129,7 @@ class Frontend:
             None,  # no test of a repository's operations goes this way
             self._loop,
             ManualClock(now_ns=42),
+            background=Here(),
         )
         self.client = Client(handlers.handle)
 

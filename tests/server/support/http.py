@@ -53,11 +53,11 @@ class Client:
         opened: Callable[[HttpConnection], None] = lambda connection: None,
         closed: Callable[[HttpConnection], None] = lambda connection: None,
         scratch_bytes: int = SCRATCH_BYTES,
-        max_body: int | None = None,
+        max_input: int | None = None,
     ) -> None:
         self.transport = MemoryTransport()
         scratch = memoryview(bytearray(scratch_bytes))
-        self.connection = HttpConnection(handle, scratch, opened, closed, max_body)
+        self.connection = HttpConnection(handle, scratch, opened, closed, max_input)
         self.connection.connection_made(self.transport)
 
     def send(self, *pieces: bytes) -> None:

@@ -548,23 +548,20 @@ def test_chunks_for_a_client_that_left_go_nowhere(waiting_client, held):
 
 
 def limited(*pieces):
-    """The sizes of the bodies that are handled where 10 bytes are the limit, and the client."""
+    """The sizes of the bodies that are kept, and of those that are not, where the limit is 10."""
     sizes = []
 
     def handle(request):
-        sizes.append(len(request.body))
+        sizes.append((len(request.body), request.dropped))
         request.reply(b"200 OK")
 
-    client = Client(handle, max_body=10)
+    client = Client(handle, max_input=10)
     client.send(*pieces)
     return sizes, client
 
 
 HEAD = b"POST /v2 HTTP/1.1\r\n"
-TOO_LARGE = (
-    b'{"error":"request size of %d bytes exceeds the maximum allowed input size of 10 bytes. '
-    b'Use --http-max-input-size to increase the limit."}'
-)
+BINARY = HEAD + b"Inference-Header-Content-Length: %d\r\nContent-Length: 20000\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -578,9 +575,9 @@ TOO_LARGE = (
         ),
     ],
 )
-def test_a_body_of_the_limit_is_taken(pieces):
+def test_a_body_of_the_limit_is_kept(pieces):
     sizes, client = limited(*pieces, *pieces)
-    assert sizes == [10, 10]
+    assert sizes == [(10, 0), (10, 0)]
     assert not client.is_closed
 
 
@@ -588,17 +585,68 @@ def test_a_body_of_the_limit_is_taken(pieces):
     ("pieces", "size"),
     [
         pytest.param([post("/v2", b"x" * 11)], 11, id="in one piece"),
-        pytest.param([HEAD + b"Content-Length: 20000\r\n\r\n"], 20000, id="announced"),
+        pytest.param(
+            [HEAD + b"Content-Length: 20000\r\n\r\n", b"x" * 20000], 20000, id="announced"
+        ),
         pytest.param(
             [HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"6\r\nxxxxxx\r\n" * 3 + b"0\r\n\r\n"],
             18,
             id="in chunks",
         ),
+        pytest.param([BINARY % 0, b"x" * 20000], 20000, id="of a raw tensor"),
+        pytest.param([BINARY % 11, b"x" * 20000], 20000, id="behind too much JSON"),
     ],
 )
-def test_a_larger_body_is_refused_and_the_connection_ends(pieces, size):
-    sizes, client = limited(*pieces)
+def test_of_a_larger_body_only_the_size_is_kept(pieces, size):
+    sizes, client = limited(*pieces, post("/v2", b"next"))
+    assert sizes == [(0, size), (4, 0)]
+    assert not client.is_closed
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(BINARY % 10, id="binary data"),
+        pytest.param(BINARY % -1, id="a length that will be refused"),
+        pytest.param(
+            HEAD + b"Content-Encoding: gzip\r\nContent-Length: 20000\r\n\r\n", id="compressed"
+        ),
+    ],
+)
+def test_what_is_not_json_is_kept_whatever_its_size(head):
+    sizes, _ = limited(head, b"x" * 20000)
+    assert sizes == [(20000, 0)]
+
+
+IN_CHUNKS = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def test_a_body_may_come_in_65536_chunks():
+    sizes, client = in_chunks(65536)
+    assert sizes == [65536]
+    assert not client.is_closed
+
+
+def test_a_body_in_more_chunks_is_refused_as_soon_as_they_are_there():
+    sizes, client = in_chunks(65537, end=b"")
     (reply,) = client.replies()
     assert sizes == []
-    assert (reply.status, reply.body) == (400, TOO_LARGE % size)
+    assert (reply.status, reply.header("Content-Type")) == (400, "application/json")
+    assert reply.body == (
+        b'{"error":"Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or '
+        b'larger HTTP chunks."}'
+    )
     assert client.is_closed
+
+
+def in_chunks(count, end=b"0\r\n\r\n"):
+    """The sizes of the bodies handled, and the client, of a body in so many chunks."""
+    sizes = []
+
+    def handle(request):
+        sizes.append(len(request.body))
+        request.reply(b"200 OK")
+
+    client = Client(handle, scratch_bytes=1 << 16)
+    client.send(IN_CHUNKS, b"1\r\nx\r\n" * count + end)
+    return sizes, client

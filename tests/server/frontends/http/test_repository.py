@@ -1,7 +1,7 @@
 """The endpoints of repository control: what they ask, and what they answer with."""
 
 import pytest
-from server.support.frontend import gateway
+from server.support.frontend import Here, gateway
 from server.support.http import Client, HandCrankedLoop, get, post
 
 from reference_server.core.errors import invalid_arg
@@ -9,18 +9,6 @@ from reference_server.core.ports import SystemClock
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.repository.versions import IndexEntry, State
-
-
-class Here:
-    """Does what is to be done in the background here and now."""
-
-    def run(self, work, done, failed):
-        try:
-            result = work()
-        except Exception as error:
-            failed(error)
-        else:
-            done(result)
 
 
 class Control:
