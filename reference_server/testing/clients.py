@@ -71,19 +71,7 @@ class HttpClient:
         ended: Future[bytes] = Future()
 
         def begin() -> None:
-            scratch = memoryview(bytearray(_SCRATCH_BYTES))
-            connection = HttpConnection(self._handle, scratch, _ignore, _ignore, self._max_input)
-            transport = _Transport(ended)
-            connection.connection_made(transport)
-            rest = memoryview(data)
-            while rest and not transport.is_closing():
-                buffer = connection.get_buffer(-1)
-                count = min(len(buffer), len(rest))
-                buffer[:count] = rest[:count]
-                rest = rest[count:]
-                connection.buffer_updated(count)
-            if not connection.eof_received():
-                transport.close()
+            _Exchange(data, ended, self._loop).begin(self._handle, self._max_input)
 
         # One callback feeds all: handlers belong on the loop's thread, as in a server.
         self._loop.call_soon_threadsafe(begin)
@@ -104,22 +92,45 @@ class _Received:
         return io.BytesIO(self._data)
 
 
-class _Transport(asyncio.Transport):
-    """Keeps what is written, and hands it over when it is closed."""
+class _Exchange(asyncio.Transport):
+    """A transport that has `data` to be read, and hands over what was written when it is closed."""
 
-    def __init__(self, ended: Future[bytes]) -> None:
+    def __init__(self, data: bytes, ended: Future[bytes], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
+        self._unread = memoryview(data)
         self._written = bytearray()
         self._ended = ended
+        self._loop = loop
+        self._is_reading = True
+
+    def begin(self, handle: Callable[[Request], None], max_input: int | None) -> None:
+        """Make the connection, and let it read."""
+        scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._connection = HttpConnection(
+            handle, self._loop.call_soon, scratch, _ignore, _ignore, max_input
+        )
+        self._connection.connection_made(self)
+        self._feed()
+
+    def _feed(self) -> None:
+        while self._unread and self._is_reading and not self.is_closing():
+            buffer = self._connection.get_buffer(-1)
+            piece, self._unread = self._unread[: len(buffer)], self._unread[len(buffer) :]
+            buffer[: len(piece)] = piece
+            self._connection.buffer_updated(len(piece))
+        if self._is_reading and not self.is_closing() and not self._connection.eof_received():
+            self.close()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._written += data
 
     def pause_reading(self) -> None:
-        """Everything has been read already."""
+        self._is_reading = False
 
     def resume_reading(self) -> None:
-        """Nothing is left to be read."""
+        if not self._is_reading:
+            self._is_reading = True
+            self._loop.call_soon(self._feed)
 
     def close(self) -> None:
         if not self._ended.done():

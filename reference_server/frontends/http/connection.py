@@ -7,10 +7,12 @@ pipelines wait.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from reference_server.frontends.connections import SHARE_S, Incoming
 from reference_server.frontends.http import status_codes
 from reference_server.frontends.http.reading import RequestReader
 from reference_server.frontends.http.request import (
@@ -28,61 +30,99 @@ _MAX_PIPELINED = 32
 class HttpConnection(asyncio.BufferedProtocol):
     """One client's connection. Everything happens on the loop's thread.
 
-    `handle` is called with each complete request; `scratch` is a buffer that all connections of
-    a loop share, since what is in it is consumed before the next read; `opened` and `closed`
-    report the connection's life. Of JSON that has more than `max_input` bytes nothing is kept.
+    `handle` is called with each complete request; `call_soon` has the loop's next turn; `scratch`
+    is a buffer that all connections of a loop share, since what is in it is consumed before the
+    next read; `opened` and `closed` report the connection's life. Of JSON that has more than
+    `max_input` bytes nothing is kept.
+
+    A client that does not read what it is answered is not listened to, until it does.
     """
 
     def __init__(
         self,
         handle: Callable[[Request], None],
+        call_soon: Callable[[Callable[[], None]], object],
         scratch: memoryview,
         opened: Callable[[HttpConnection], None],
         closed: Callable[[HttpConnection], None],
         max_input: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._handle = handle
+        self._clock = clock
+        self._call_soon = call_soon
+        self._scratch = scratch
         self._opened = opened
         self._closed = closed
         self._transport: asyncio.Transport | None = None
         self._current: Request | None = None  # the request being handled
         self._is_chunked = False  # the reply to it has begun
         self._waiting: deque[Request] = deque()
+        self._refused: tuple[Request, str] | None = None  # the last one, and why
         self._advancing = False
-        self._reading_paused = False
+        self._is_unread = False  # enough of what was written waits for the client
         self._closing = False
-        self._reader = RequestReader(self, scratch, max_input)
+        self._reader = RequestReader(self, max_input)
+        self._incoming = Incoming(self._take, self._reader.plain, call_soon, clock)
 
     @property
     def is_idle(self) -> bool:
         """True if no request is being handled or waits."""
-        return self._current is None and not self._waiting
+        return self._current is None and not self._waiting and self._refused is None
 
     def close(self) -> None:
         """Take no more requests; close as soon as those in flight are answered."""
         self._closing = True
-        if self.is_idle and self._transport is not None:
+        if self.is_idle:
+            self._end()
+
+    def _end(self) -> None:
+        """Close once all is sent; what else the client says does not matter."""
+        self._incoming.end()
+        if self._transport is not None:
             self._transport.close()
 
     # -- asyncio's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._incoming.begin(self._transport)
         self._opened(self)
         if self._closing:
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._incoming.end()
         self._waiting.clear()
         self._cancel_current()
         self._closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.buffer()
+        body = self._reader.body_buffer
+        return self._scratch if body is None else body
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._reader.filled(nbytes)
+        if self._reader.body_buffer is None:
+            self._incoming.came(self._scratch[:nbytes])
+        else:
+            self._reader.filled(nbytes)
+            self._advance()
+
+    def _take(self, data: memoryview) -> None:
+        self._reader.take(data)
+        self._advance()
+        if len(self._waiting) >= _MAX_PIPELINED:
+            self._incoming.hold()
+
+    def pause_writing(self) -> None:
+        self._is_unread = True
+        self._incoming.hold()
+
+    def resume_writing(self) -> None:
+        self._is_unread = False
+        self._incoming.release()
+        self._advance()
 
     def eof_received(self) -> bool:
         # A client that half-closes still gets the answers to what it sent. Only one that stops
@@ -100,7 +140,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        return self._closing
+        return self._closing or self._refused is not None
 
     def begin(self) -> Request:
         return Request(self)
@@ -109,23 +149,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._write([b"HTTP/1.1 100 Continue\r\n\r\n"])
 
     def refuse_body(self, request: Request, reason: str) -> None:
-        """The connection ends."""
-        if self._current is not None:
-            self.close()
-            return
-        request.keep_alive = False
-        self._current = request
-        request.reply_error(status_codes.BAD_REQUEST, reason, as_json=True)
+        """It is told so after the answers before it, and the connection ends."""
+        self._refused = request, reason
 
     def complete(self, request: Request) -> None:
-        """It is handled now, or waits."""
-        if self._current is None:
-            self._start(request)
-            return
+        """It is handled when those before it are answered."""
         self._waiting.append(request)
-        if len(self._waiting) >= _MAX_PIPELINED and self._transport is not None:
-            self._reading_paused = True
-            self._transport.pause_reading()
 
     def _start(self, request: Request) -> None:
         self._current = request
@@ -137,8 +166,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _drop(self) -> None:
         """Close at once, without a byte, whatever waits."""
         self._waiting.clear()
-        if self._transport is not None:
-            self._transport.close()
+        self._refused = None
+        self._end()
 
     # -- writing
 
@@ -181,31 +210,40 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._replied(request)
 
     def _replied(self, request: Request) -> None:
-        assert self._transport is not None
         if not request.keep_alive:
-            self._waiting.clear()
-        if not request.keep_alive or (self._closing and not self._waiting):
-            self._transport.close()
+            self._drop()
         elif not self._advancing:
             self._advance()
 
     def _advance(self) -> None:
-        """Handle what waits, until a request is not answered at once.
+        """Handle what waits, until a request is not answered at once, or the share is used up.
 
         A loop, because replies given at once would nest as deep as a client pipelines.
         """
+        over_s = 0.0
         self._advancing = True
         try:
-            while self._waiting and self._current is None:
+            while self._waiting and self._current is None and not self._is_unread:
+                if not over_s:
+                    over_s = self._clock() + SHARE_S
+                elif self._clock() >= over_s:
+                    self._call_soon(self._advance)
+                    return
                 self._start_next()
         finally:
             self._advancing = False
+        if self._refused is not None and self._current is None and not self._waiting:
+            request, reason = self._refused
+            self._current = request
+            request.keep_alive = False
+            request.reply_error(status_codes.BAD_REQUEST, reason, as_json=True)
+        elif self._closing and self.is_idle:
+            self._end()
 
     def _start_next(self) -> None:
         request = self._waiting.popleft()
-        if self._reading_paused and self._transport is not None:
-            self._reading_paused = False
-            self._transport.resume_reading()
+        if len(self._waiting) < _MAX_PIPELINED and not self._is_unread:
+            self._incoming.release()
         self._start(request)
 
     def _write(self, parts: Sequence[Part]) -> None:

@@ -52,7 +52,7 @@ class HttpListener:
         try:
             self._server = await loop.create_server(
                 lambda: HttpConnection(
-                    self._handle, scratch, ours.opened, ours.closed, self._max_input
+                    self._handle, loop.call_soon, scratch, ours.opened, ours.closed, self._max_input
                 ),
                 self._address,
                 self._port,

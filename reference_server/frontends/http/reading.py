@@ -18,6 +18,13 @@ from reference_server.frontends.http.request import Request
 _IN_PLACE_BYTES = 8192
 #: More bytes than any body has.
 _UNLIMITED = 1 << 64
+#: Bytes of a request's head, or of trailers and whatever else stands between the chunks of a body.
+#: Triton bounds each header by 8 KiB, and not their number.
+_MAX_HEAD = 1 << 20
+#: What a header counts beside its bytes, as in HTTP/2 (RFC 9113, section 6.5.2).
+_HEADER_COST = 32
+#: Bytes of a body that come at once where only the parser knows its end.
+_BODY_PORTION = 1 << 14
 #: Where tensor data begins in a body that is received in place, for aligned NumPy views.
 _ALIGNMENT = 64
 #: The method of a request line that is in order but for llhttp not knowing the method.
@@ -72,14 +79,12 @@ class _Unreadable(Exception):
 class RequestReader:
     """Reads for one connection, on the loop's thread.
 
-    scratch: a buffer that all connections of a loop share, since what is in it is consumed before
-    the next read. max_input: bytes of JSON or of a raw tensor; a body that has more is read to its
-    end, and only counted.
+    max_input: bytes of JSON or of a raw tensor; a body that has more is read to its end, and only
+    counted.
     """
 
-    def __init__(self, receiver: Receiver, scratch: memoryview, max_input: int | None) -> None:
+    def __init__(self, receiver: Receiver, max_input: int | None) -> None:
         self._receiver = receiver
-        self._scratch = scratch
         self._max_input = _UNLIMITED if max_input is None else max_input
         self._parser = self._new_parser()
         self._incoming = receiver.begin()  # the request being read
@@ -87,41 +92,61 @@ class RequestReader:
         self._received = 0  # the size of that
         self._chunk_count = 0  # of those with data
         self._in_new_chunk = False
+        self._head_bytes = 0  # since anything but a header or a chunk's size has come
         self._headers_done = False
         self._whole = False
         self._completed = 0  # messages that ended within the bytes being read
         self._body_buffer: memoryview | None = None  # its body, when it is received in place
         self._filled = 0
 
-    def buffer(self) -> memoryview:
-        """Where the next bytes are wanted."""
-        if self._body_buffer is not None:
-            return self._body_buffer[self._filled :]
-        return self._scratch
+    @property
+    def body_buffer(self) -> memoryview | None:
+        """Where the next bytes are wanted, if these are a long body's."""
+        return None if self._body_buffer is None else self._body_buffer[self._filled :]
 
     def filled(self, nbytes: int) -> None:
-        """So many bytes have come into what `buffer` gave last."""
+        """So many bytes have come into what `body_buffer` gave last."""
+        self._filled += nbytes
+        self._check_filled()
+
+    def plain(self) -> int:
+        """How many of the next bytes are a body's, of which little is to be understood."""
         if self._body_buffer is not None:
-            self._filled += nbytes
-            self._check_filled()
-            return
-        data: bytes | memoryview = self._scratch[:nbytes]
-        while data and not self._receiver.is_closing:
+            return len(self._body_buffer) - self._filled
+        return _BODY_PORTION if self._headers_done and not self._whole else 0
+
+    def take(self, data: memoryview) -> None:
+        """Read bytes, which are no longer needed afterwards."""
+        if self._body_buffer is not None:
+            piece = data[: self.plain()]
+            self._body_buffer[self._filled : self._filled + len(piece)] = piece
+            data = data[len(piece) :]
+            self.filled(len(piece))
+        unread: bytes | memoryview = data
+        while unread and not self._receiver.is_closing:
             self._completed = 0
             try:
-                self._parser.feed_data(data)
+                self._parser.feed_data(unread)
             except httptools.HttpParserUpgrade as upgrade:
-                data = self._past_upgrade(data[upgrade.args[0] :])
+                unread = self._past_upgrade(unread[upgrade.args[0] :])
             except httptools.HttpParserInvalidMethodError:
-                data = self._with_refused_method(data)
+                unread = self._with_refused_method(unread)
             except httptools.HttpParserError as error:
                 self._refuse_unreadable(error)
                 return
             else:
+                self._count_head(len(unread))
                 if self._headers_done and not self._whole:
                     self._receive_in_place()
                 return
             self._parser = self._new_parser()
+
+    def _count_head(self, size: int) -> None:
+        """Refuse a request whose head, or what stands between its chunks, does not end."""
+        self._head_bytes += size
+        if self._head_bytes > _MAX_HEAD:
+            reason = f"its head, or what stands between its chunks, has more than {_MAX_HEAD} bytes"
+            self._receiver.refuse_body(self._incoming, f"{_UNREADABLE}: {reason}")
 
     # -- llhttp's calls
 
@@ -131,6 +156,7 @@ class RequestReader:
         self._received = 0
         self._chunk_count = 0
         self._in_new_chunk = False
+        self._head_bytes = 0
         self._headers_done = False
         self._whole = False
 
@@ -140,6 +166,7 @@ class RequestReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         self._incoming.headers.setdefault(name.lower(), value)
         self._incoming.fields.append((name, value))
+        self._head_bytes += _HEADER_COST
 
     def on_headers_complete(self) -> None:
         request = self._incoming
@@ -161,6 +188,7 @@ class RequestReader:
         self._in_new_chunk = True
 
     def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
         if self._in_new_chunk:
             self._in_new_chunk = False
             self._chunk_count += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -54,10 +55,14 @@ class Client:
         closed: Callable[[HttpConnection], None] = lambda connection: None,
         scratch_bytes: int = SCRATCH_BYTES,
         max_input: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.transport = MemoryTransport()
         scratch = memoryview(bytearray(scratch_bytes))
-        self.connection = HttpConnection(handle, scratch, opened, closed, max_input)
+        self.turns: list[Callable[[], None]] = []
+        self.connection = HttpConnection(
+            handle, self.turns.append, scratch, opened, closed, max_input, clock
+        )
         self.connection.connection_made(self.transport)
 
     def send(self, *pieces: bytes) -> None:
@@ -70,6 +75,12 @@ class Client:
                 buffer[:count] = rest[:count]
                 rest = rest[count:]
                 self.connection.buffer_updated(count)
+                self.turn()
+
+    def turn(self) -> None:
+        """Let the connection have its turns of the loop until it wants no more."""
+        while self.turns:
+            self.turns.pop(0)()
 
     def half_close(self) -> None:
         """Say that nothing more will be sent."""
@@ -88,6 +99,7 @@ class Client:
 
     def replies(self) -> list[Reply]:
         """The replies that have come since the last time."""
+        self.turn()
         data = self.received()
         found: list[Reply] = []
         while data:

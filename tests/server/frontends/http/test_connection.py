@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.support.http import Client, get, post
 
+from reference_server.frontends.connections import SHARE_S
+
 OK = b"200 OK"
 
 
@@ -277,6 +279,64 @@ def test_reading_pauses_while_many_wait(waiting_client, held):
     assert not waiting_client.transport.is_reading
     held.answer()
     assert waiting_client.transport.is_reading
+
+
+# ------------------------------------------------------------------------- a share of the loop
+
+
+def test_who_pipelines_much_is_answered_a_share_in_a_turn():
+    now_s = [0.0]
+
+    def handle(request):
+        now_s[0] += SHARE_S / 2
+        request.reply(OK)
+
+    client = Client(handle, scratch_bytes=1 << 20, clock=lambda: now_s[0])
+    asked = get("/") * 1000
+    client.connection.get_buffer(-1)[: len(asked)] = asked
+    client.connection.buffer_updated(len(asked))
+    answered = [client.received().count(b"200 OK")]
+    while client.turns:
+        client.turns.pop(0)()
+        answered.append(client.received().count(b"200 OK"))
+    assert sum(answered) == 1000
+    # Of one portion those that need not wait are answered as they are read.
+    assert max(answered[1:]) <= 2
+
+
+def test_who_does_not_read_is_not_listened_to(client):
+    client.connection.pause_writing()
+    client.send(get("/1") + get("/2"))
+    assert (client.replies(), client.transport.is_reading) == ([], False)
+    client.connection.resume_writing()
+    assert bodies(client) == [b"GET /1 ", b"GET /2 "]
+    assert client.transport.is_reading
+
+
+ENDLESS = b"y" * (2 << 20)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /" + ENDLESS + b" HTTP/1.1\r\n\r\n",
+        get("/", "X: " + ENDLESS.decode()),
+        get("/", *["X: y"] * (len(ENDLESS) // 6)),
+        chunked("/", b"x")[:-2] + b"X: " + ENDLESS + b"\r\n\r\n",
+        get("/", "Transfer-Encoding: chunked", method="POST")
+        + b"1;"
+        + ENDLESS
+        + b"\r\nx\r\n0\r\n\r\n",
+        b"\r\n" * (len(ENDLESS) // 2) + get("/"),
+    ],
+    ids=["url", "header", "headers", "trailer", "chunk", "lines"],
+)
+def test_a_head_without_end_is_refused(client, request_):
+    client.send(request_)
+    (reply,) = client.replies()
+    assert reply.status == 400
+    assert b"more than 1048576 bytes" in reply.body
+    assert client.is_closed
 
 
 # ------------------------------------------------------------------------------------ how it ends
