@@ -18,9 +18,12 @@ from reference_server.core.metadata import Signature
 from reference_server.core.request import InferResponse
 from reference_server.core.tensor import Tensor
 
+#: JSON up to this length is joined: longer parts are dearer to copy than to send by themselves.
+_JOINED_BYTES = 1 << 16
+
 
 class EncodedResponse(NamedTuple):
-    """The parts of a body: `parts[0]` is the JSON, the rest binary data in output order.
+    """The parts of a body: the JSON, in one part if it is short, then binary data in output order.
 
     `json_length` is None if the body is JSON alone; then no header announces it.
     """
@@ -36,27 +39,31 @@ def encode(
 
     Raises ServerError if an output has no such form, or does not fit its buffer.
     """
-    outputs: list[bytes] = []
+    text = [
+        b'{%b"model_name":%b,"model_version":"%d"%b,"outputs":['
+        % (
+            b'"id":%b,' % encode_string(response.id) if response.id else b"",
+            encode_string(response.model_name),
+            response.model_version,
+            _parameters(response),
+        )
+    ]
     binary: list[bytes | memoryview] = []
     for tensor, output_form in formed(response, form, signature, labels):
         if output_form.buffer is not None:
             write(tensor, output_form.buffer)
-            outputs.append(_head(tensor) + b"}")
+            text += (_head(tensor), b"},")
         elif output_form.binary:
             raw = tensor.raw()
-            outputs.append(_head(tensor) + b',"parameters":{"binary_data_size":%d}}' % len(raw))
+            text += (_head(tensor), b',"parameters":{"binary_data_size":%d}},' % len(raw))
             if len(raw):
                 binary.append(raw)
         else:
-            outputs.append(b'%b,"data":%b}' % (_head(tensor), _data(tensor)))
-    text = b'{%b"model_name":%b,"model_version":"%d"%b,"outputs":[%b]}' % (
-        b'"id":%b,' % encode_string(response.id) if response.id else b"",
-        encode_string(response.model_name),
-        response.model_version,
-        _parameters(response),
-        b",".join(outputs),
-    )
-    return EncodedResponse([text, *binary], len(text) if binary else None)
+            text += (_head(tensor), b',"data":', *_data(tensor), b"},")
+    text[-1] = text[-1].removesuffix(b",") + b"]}"
+    length = sum(map(len, text))
+    parts: list[bytes | memoryview] = [b"".join(text)] if length <= _JOINED_BYTES else [*text]
+    return EncodedResponse([*parts, *binary], length if binary else None)
 
 
 def _head(tensor: Tensor) -> bytes:
@@ -68,13 +75,13 @@ def _head(tensor: Tensor) -> bytes:
     )
 
 
-def _data(tensor: Tensor) -> bytes:
+def _data(tensor: Tensor) -> list[bytes]:
     if tensor.datatype in (DataType.FP16, DataType.BF16):
         raise invalid_arg(
             f"sending {tensor.datatype.value} data via JSON is not supported. Please use the "
             "binary data format for output"
         )
-    return json_data.encode(tensor.array())
+    return json_data.pieces(tensor.array())
 
 
 def _parameters(response: InferResponse) -> bytes:

@@ -19,7 +19,6 @@ import numpy.typing as npt
 import orjson
 
 from reference_server.codecs import grisu
-from reference_server.codecs.grisu import Doubles
 from reference_server.codecs.rapid_json import (
     as_array,
     as_bool,
@@ -155,8 +154,12 @@ def _first_fault(
 
 #: Up to here one double after the other is faster than NumPy's fixed cost per call.
 _FEW = 64
-#: Doubles per round: many enough for NumPy, few enough for the processor's cache.
+#: Doubles per piece: many enough for NumPy, few enough for the processor's cache.
 _ROUND = 32768
+
+
+#: Integers or strings per piece: some milliseconds' work.
+_PIECE = 1 << 17
 
 
 def encode(array: npt.NDArray[np.generic]) -> bytes:
@@ -167,18 +170,56 @@ def encode(array: npt.NDArray[np.generic]) -> bytes:
     (bytes as they are, anything else as the UTF-8 of its `str`). FP16 raises ValueError: it has no
     JSON form.
     """
-    kind = array.dtype.kind
-    if kind in "OS":
-        return _encode_strings([element_bytes(element) for element in array.ravel().tolist()])
-    if kind == "f" and array.itemsize > 2:
-        with np.errstate(invalid="ignore"):  # signalling NaNs
-            return _encode_doubles(array.astype(np.float64, copy=False).ravel())
-    if kind == "b":
+    return b"".join(pieces(array))
+
+
+def pieces(array: npt.NDArray[np.generic]) -> list[bytes]:
+    """`encode` in pieces, of which each is made in some milliseconds, and none is copied."""
+    write, most = _writer(array.dtype)
+    flat = np.ascontiguousarray(array).ravel()
+    if flat.size <= most:
+        return [b"[%b]" % write(flat)]
+    written = [b"["]
+    for start in range(0, flat.size, most):
+        written += (write(flat[start : start + most]), b",")
+    written[-1] = b"]"
+    return written
+
+
+def _writer(dtype: np.dtype[Any]) -> tuple[Callable[[_Array], bytes], int]:
+    """What writes elements with commas between, and how many at a time."""
+    if dtype.kind in "OS":
+        return _strings_text, _PIECE
+    if dtype.kind == "f" and dtype.itemsize > 2:
+        return _doubles_text, _ROUND
+    if dtype.kind in "biu":
+        return _integers_text, _PIECE
+    raise ValueError(f"{dtype} has no JSON form")
+
+
+def _integers_text(elements: _Array) -> bytes:
+    if elements.dtype.kind == "b":
         # Any byte but zero is true; orjson would take 2 for false.
-        array = np.ascontiguousarray(array).view(np.uint8) != 0
-    elif kind not in "iu":
-        raise ValueError(f"{array.dtype} has no JSON form")
-    return orjson.dumps(np.ascontiguousarray(array).ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
+        elements = elements.view(np.uint8) != 0
+    return orjson.dumps(elements, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+
+
+def _doubles_text(elements: _Array) -> bytes:
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        values = elements.astype(np.float64, copy=False)
+        if values.size <= _FEW:
+            return ",".join(map(grisu.text, values.tolist())).encode()
+        return grisu.texts(values)
+
+
+def _strings_text(elements: _Array) -> bytes:
+    texts = [element_bytes(element) for element in elements.tolist()]
+    if not texts:
+        return b""
+    # One search through all of them is much faster than one substitution for each.
+    if _ESCAPED.search(b"".join(texts)):
+        texts = [_escape(text) for text in texts]
+    return b'"' + b'","'.join(texts) + b'"'
 
 
 _ESCAPED = re.compile(rb'[\x00-\x1f"\\]')
@@ -210,19 +251,3 @@ def encode_string(text: str | bytes) -> bytes:
 
 def _escape(raw: bytes) -> bytes:
     return _ESCAPED.sub(lambda match: _ESCAPES[match[0]], raw)
-
-
-def _encode_strings(elements: list[bytes]) -> bytes:
-    if not elements:
-        return b"[]"
-    # One search through all of them is much faster than one substitution for each.
-    if _ESCAPED.search(b"".join(elements)):
-        elements = [_escape(element) for element in elements]
-    return b'["' + b'","'.join(elements) + b'"]'
-
-
-def _encode_doubles(values: Doubles) -> bytes:
-    if values.size <= _FEW:
-        return f"[{','.join(map(grisu.text, values.tolist()))}]".encode()
-    rounds = [values[start : start + _ROUND] for start in range(0, values.size, _ROUND)]
-    return b"[" + b",".join(map(grisu.texts, rounds)) + b"]"

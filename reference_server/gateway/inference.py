@@ -48,7 +48,7 @@ class TraceEvents(NamedTuple):
 
 
 class InferenceCall(Protocol[BodyT]):
-    """A frontend's side of one inference. All on the loop's thread."""
+    """A frontend's side of one inference. All on the loop's thread, but what takes long."""
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
         """The request, with `inference` as its sink and its regions. Raises ServerError."""
@@ -58,6 +58,12 @@ class InferenceCall(Protocol[BodyT]):
 
     def encode(self, served: ServedModel, response: InferResponse) -> BodyT:
         """A response without error, as it is sent. Raises ServerError."""
+
+    def takes_long(self, response: InferResponse) -> bool:
+        """Whether `encode` would hold up the loop: another thread does it then.
+
+        Only where there is one response: of several the order would be lost.
+        """
 
     def reply(self, body: BodyT, *, final: bool) -> None:
         """Send what `encode` gave; `final` if nothing follows."""
@@ -71,6 +77,11 @@ class InferenceCall(Protocol[BodyT]):
 
         None where there is to be one response, and it is that.
         """
+
+
+#: Does the first on another thread, then calls the second with its result on the loop's, or the
+#: third with what it raised.
+Apart = Callable[[Callable[[], Any], Callable[[Any], None], Callable[[Exception], None]], None]
 
 
 class HeaderForwarding:
@@ -101,7 +112,8 @@ class HeaderForwarding:
 class Inferences:
     """Finds models, and sends them requests. On the loop's thread.
 
-    `post` brings a response from any thread to `deliver` on the loop's.
+    `post` brings a response from any thread to `deliver` on the loop's; `apart` does what would
+    hold that up.
     """
 
     def __init__(
@@ -111,8 +123,10 @@ class Inferences:
         clock: Clock,
         events: TraceEvents,
         post: Callable[[tuple[Inference, InferResponse]], None],
+        apart: Apart,
         forwarding: HeaderForwarding | None = None,
     ) -> None:
+        self._apart = apart
         self._gateway = gateway
         self._shared_memory = shared_memory
         self._clock = clock
@@ -161,7 +175,8 @@ class Inferences:
         # The sink first: reading the request leases regions through it, and a request without its
         # sink is nothing that a scheduler could be given.
         return Inference(
-            served, call, received_ns, trace, self._events, self._shared_memory, self._post
+            *(served, call, received_ns, trace, self._events),
+            *(self._shared_memory, self._post, self._apart),
         )
 
     def send(self, inference: Inference, request: InferRequest) -> None:
@@ -180,6 +195,7 @@ class Inference:
     """
 
     __slots__ = (
+        "_apart",
         "_call",
         "_events",
         "_lease",
@@ -202,7 +218,9 @@ class Inference:
         events: TraceEvents,
         shared_memory: SharedMemory,
         post: Callable[[tuple[Inference, InferResponse]], None],
+        apart: Apart,
     ) -> None:
+        self._apart = apart
         self._served = served
         self._call = call
         self._received_ns = received_ns
@@ -250,28 +268,43 @@ class Inference:
         if response.empty and call.end is not None:
             self._release()
             call.end()
+            if trace is not None and response.final:
+                trace.close()
+            return
+        if trace is not None:
+            trace.stamp(self._events.send_start)
+        if response.error is None and call.takes_long(response):
+            self._apart(
+                lambda: self._encoded(response),
+                lambda encoded: self._answer(response, *encoded),
+                lambda defect: self._answer(response, None, internal(str(defect))),
+            )
         else:
-            if trace is not None:
-                trace.stamp(self._events.send_start)
-            error, body = response.error, None
-            if error is None:
-                try:
-                    body = call.encode(self._served, response)
-                except ServerError as fault:
-                    error = fault
-                except Exception as defect:  # a defect of ours must not leave the client waiting
-                    log.exception("reply of %s", response.model_name)
-                    error = internal(f"{type(defect).__name__}: {defect}")
+            self._answer(response, *self._encoded(response))
+
+    def _encoded(self, response: InferResponse) -> tuple[object, ServerError | None]:
+        """The body of the response, or why there is none."""
+        if response.error is not None:
+            return None, response.error
+        try:
+            return self._call.encode(self._served, response), None
+        except ServerError as fault:
+            return None, fault
+        except Exception as defect:  # a defect of ours must not leave the client waiting
+            log.exception("reply of %s", response.model_name)
+            return None, internal(f"{type(defect).__name__}: {defect}")
+
+    def _answer(self, response: InferResponse, body: object, error: ServerError | None) -> None:
+        if response.final:
+            self._release()  # before the reply: whoever reads it may unregister at once
+        if error is None:
+            self._call.reply(body, final=response.final)
+        else:
+            self._call.fail(error, final=response.final)
+        if self._trace is not None:
+            self._trace.stamp(self._events.send_end)
             if response.final:
-                self._release()  # before the reply: whoever reads it may unregister at once
-            if error is None:
-                call.reply(body, final=response.final)
-            else:
-                call.fail(error, final=response.final)
-            if trace is not None:
-                trace.stamp(self._events.send_end)
-        if trace is not None and response.final:
-            trace.close()
+                self._trace.close()
 
     def _release(self) -> None:
         if self._lease is not None:

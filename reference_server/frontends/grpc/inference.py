@@ -104,6 +104,9 @@ class _UnaryCall:
         )
         return b"".join(parts)
 
+    def takes_long(self, response: InferResponse) -> bool:
+        return False  # to join bytes
+
     def reply(self, body: bytes, *, final: bool) -> None:
         self._inference = None  # which holds this call: together they would wait for a collection
         self._call.send(body)
@@ -234,6 +237,9 @@ class _StreamedRequest:
             response, self._form, served.config.signature, served.labels, final=response.final
         )
         return b"".join(proto_wire.streamed(parts))
+
+    def takes_long(self, response: InferResponse) -> bool:
+        return False  # to join bytes
 
     def reply(self, body: bytes, *, final: bool) -> None:
         self._answered(body, None, final=final)

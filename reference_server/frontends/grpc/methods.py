@@ -70,7 +70,8 @@ def table(
     background = Background(loop)
     answers = Mailbox(loop, deliver)
     inferences = Inferences(
-        gateway, shared_memory, clock, inference.TRACE_EVENTS, answers.post, forwarding
+        *(gateway, shared_memory, clock, inference.TRACE_EVENTS),
+        *(answers.post, background.run, forwarding),
     )
     methods: dict[str, Method] = {}
     for subject in (

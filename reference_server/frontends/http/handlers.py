@@ -58,11 +58,13 @@ class HttpHandlers:
         self._background = background or Background(loop)
         self._required_headers = _required_headers(restrictions or {})
         answers = Mailbox(loop, deliver)
+        codecs = Background(loop, inference.CODECS) if background is None else background
         self._inference = inference.InferenceHandlers(
             Inferences(
-                gateway, shared_memory, clock, inference.TRACE_EVENTS, answers.post, forwarding
+                *(gateway, shared_memory, clock, inference.TRACE_EVENTS),
+                *(answers.post, codecs.run, forwarding),
             ),
-            Background(loop, inference.READERS) if background is None else background,
+            codecs,
             profile,
             limit,
         )

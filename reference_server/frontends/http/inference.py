@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -40,9 +41,11 @@ _NOT_ONE = status_codes.body(
 
 #: Bytes of JSON that are read at once; more would hold up the loop, and other clients.
 AT_ONCE = 1 << 17
-#: Requests that are read side by side away from the loop. They share the processor, and each may
-#: become as large as the limit.
-READERS = 2
+#: Elements that are written as JSON, or compressed, at once: some milliseconds' work.
+_ELEMENTS_AT_ONCE = 1 << 13
+#: Bodies that are read or written side by side away from the loop. They share the processor, and
+#: each may become as large as the limit.
+CODECS = 2
 
 
 class InferenceHandlers:
@@ -224,6 +227,15 @@ class _InferCall:
             headers.append((b"Content-Encoding", coding.encode()))
         return _Reply(parts, headers, _JSON if encoded.json_length is None else _BINARY)
 
+    def takes_long(self, response: InferResponse) -> bool:
+        outputs = response.outputs
+        if sum(math.prod(tensor.shape) for tensor in outputs) <= _ELEMENTS_AT_ONCE:
+            return False
+        if b"accept-encoding" in self.request.headers:
+            return True
+        forms = (self._form.of(tensor.name) for tensor in outputs)
+        return not all(form.binary or form.buffer is not None for form in forms)
+
     def reply(self, body: _Reply, *, final: bool) -> None:
         self.request.reply(
             status_codes.OK, body.parts, body.headers, content_type=body.content_type
@@ -274,6 +286,10 @@ class _GenerateCall:
 
     def encode(self, served: ServedModel, response: InferResponse) -> bytes:
         return generate.encode(response)
+
+    def takes_long(self, response: InferResponse) -> bool:
+        # Its responses may be many, and are texts.
+        return False
 
     def reply(self, body: bytes, *, final: bool) -> None:
         self._send(status_codes.OK, body, final=final)

@@ -166,3 +166,15 @@ def test_any_bytes_are_read_back(raw):
 
 def test_slashes_are_not_escaped_and_hexadecimal_digits_are_capitals():
     assert encode_string('a/b"c\\d\n\x1f') == b'"a/b\\"c\\\\d\\n\\u001F"'
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int16, np.bool_, np.object_])
+@pytest.mark.parametrize("count", [0, 1, MANY, 300_001])
+def test_long_tensors_are_written_in_pieces_that_make_one_text(dtype, count):
+    numbers = np.arange(count) % 251
+    array = numbers.astype(str).astype(object) if dtype is np.object_ else numbers.astype(dtype)
+    written = json_data.pieces(array)
+    assert json.loads(b"".join(written)) == array.tolist()
+    assert max(map(len, written)) < 1_000_000
+    assert (len(written) > 1) == (count > 1000)
+    assert encode(array) == b"".join(written)

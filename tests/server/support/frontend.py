@@ -105,9 +105,12 @@ def gateway(*models: ServedModel, is_complete: bool = True, **options: object) -
 
 
 class Here:
-    """Does what is to be done in the background here and now."""
+    """Does what is to be done in the background here and now, and counts it."""
+
+    count = 0
 
     def run(self, work, done, failed):
+        self.count += 1
         try:
             result = work()
         except Exception as error:
@@ -123,13 +126,14 @@ class Frontend:
         self._loop = HandCrankedLoop()
         self.gateway = gateway(*models, is_complete=is_complete, **options)
         self.shared_memory = SharedMemory(allowed=options.get("client_shared_memory", True))
+        self.background = Here()
         handlers = HttpHandlers(
             self.gateway,
             self.shared_memory,
             None,  # no test of a repository's operations goes this way
             self._loop,
             ManualClock(now_ns=42),
-            background=Here(),
+            background=self.background,
         )
         self.client = Client(handlers.handle)
 

@@ -275,6 +275,7 @@ class Unwritable:
     """An output that cannot be written."""
 
     name = "Y"
+    shape = ()
 
 
 @pytest.mark.parametrize(
@@ -296,6 +297,27 @@ def test_a_defect_leaves_nobody_waiting(answer, content_type, text):
 
 
 # ------------------------------------------------------------------------------------- inference
+
+
+@pytest.mark.parametrize(
+    ("count", "query", "header", "apart"),
+    [
+        (1 << 13, "", "", 0),
+        ((1 << 13) + 1, "", "", 1),
+        (1 << 14, "binary", "", 0),
+        (1 << 14, "binary", "Accept-Encoding: gzip", 1),
+    ],
+)
+def test_long_answers_are_written_beside_the_loop(count, query, header, apart):
+    values = np.arange(count, dtype=np.float32)
+    frontend = Frontend(served(VECTOR, answer=answering(Y=values)))
+    asked = json.loads(BODY)
+    if query:
+        asked["parameters"] = {"binary_data_output": True}
+    reply = frontend.ask(post(INFER, json.dumps(asked).encode(), *filter(None, [header])))
+    assert (reply.status, frontend.background.count) == (200, apart)
+    if not query:
+        assert json.loads(reply.body)["outputs"][0]["data"] == values.tolist()
 
 
 def test_json_in_and_out(frontend):
