@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from reference_server.core.errors import ServerError, unavailable
+from reference_server.frontends.event_loop import SHARE_S
 
 #: Connections that wait to be accepted.
 BACKLOG = 1024
 #: The read buffer that all connections of a port share, in bytes.
 SCRATCH_BYTES = 1 << 18
-#: How long one connection may keep the loop from the others, give or take a portion.
-SHARE_S = 0.002
 #: Bytes that are handled without a look at the clock: of the dearest kind some milliseconds' work.
 PORTION_BYTES = 1 << 12
 _NOTHING = memoryview(b"")

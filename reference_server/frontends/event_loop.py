@@ -6,11 +6,15 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
+
+#: How long one connection, or the answers that wait, may keep the loop from all else.
+SHARE_S = 0.002
 
 T = TypeVar("T")
 
@@ -18,12 +22,19 @@ T = TypeVar("T")
 class Mailbox(Generic[T]):
     """Items posted by any thread are given to `receive` on the loop's thread, in order.
 
-    While a wake-up is on its way no other is sent: under load one wake-up brings many items.
+    While a wake-up is on its way no other is sent: under load one wake-up brings many items, as
+    many as fit its share of the loop's turn. `clock` is in seconds.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, receive: Callable[[T], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        receive: Callable[[T], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._loop = loop
         self._receive = receive
+        self._clock = clock
         self._items: deque[T] = deque()
         self._awake = False
 
@@ -38,11 +49,16 @@ class Mailbox(Generic[T]):
         # Cleared first: an item posted from here on finds it false and sends a wake-up of its own.
         self._awake = False
         items = self._items
+        over_s = self._clock() + SHARE_S
         while items:
             try:
                 self._receive(items.popleft())
             except Exception:  # those behind it must not wait for the next wake-up
                 log.exception("an answer was lost")
+            if self._clock() >= over_s:
+                self._awake = True
+                self._loop.call_soon(self._drain)
+                return
 
 
 R = TypeVar("R")

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from reference_server.frontends.connections import SHARE_S, Incoming
+from reference_server.frontends.connections import Incoming
+from reference_server.frontends.event_loop import SHARE_S
 from reference_server.frontends.http import status_codes
 from reference_server.frontends.http.reading import RequestReader
 from reference_server.frontends.http.request import (

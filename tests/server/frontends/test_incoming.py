@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_server.frontends.connections import PORTION_BYTES, SHARE_S, Incoming
+from reference_server.frontends.connections import PORTION_BYTES, Incoming
+from reference_server.frontends.event_loop import SHARE_S
 
 
 class Scene:

@@ -6,7 +6,7 @@ import pytest
 from server.support.http import HandCrankedLoop
 from server.support.requests import PATIENCE_S
 
-from reference_server.frontends.event_loop import Mailbox
+from reference_server.frontends.event_loop import SHARE_S, Mailbox
 
 
 @pytest.fixture
@@ -39,6 +39,24 @@ def test_there_is_a_wake_up_for_what_comes_later(loop):
     mailbox.post("b")
     loop.turn()
     assert received == ["a", "b"]
+
+
+def test_many_items_are_received_a_share_in_a_turn(loop):
+    now_s = [0.0]
+    received = []
+
+    def receive(item):
+        now_s[0] += SHARE_S / 2
+        received.append(item)
+
+    mailbox = Mailbox(loop, receive, lambda: now_s[0])
+    for item in range(5):
+        mailbox.post(item)
+    turns = []
+    while loop.calls:
+        loop.turn()
+        turns.append(len(received))
+    assert turns == [2, 4, 5]
 
 
 def test_one_that_cannot_be_received_holds_up_nobody(loop, caplog):

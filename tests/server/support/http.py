@@ -150,13 +150,15 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
 
 
 class HandCrankedLoop:
-    """The one thing of an event loop that a mailbox needs; `turn` runs what was called."""
+    """What a mailbox needs of an event loop; `turn` runs what was called."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
 
     def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
         self.calls.append(call)
+
+    call_soon = call_soon_threadsafe
 
     def turn(self) -> None:
         """Run what was called so far."""

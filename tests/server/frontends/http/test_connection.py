@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server.support.http import Client, get, post
 
-from reference_server.frontends.connections import SHARE_S
+from reference_server.frontends.event_loop import SHARE_S
 
 OK = b"200 OK"
 
