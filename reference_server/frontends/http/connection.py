@@ -7,6 +7,7 @@ pipelines wait.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -221,31 +222,26 @@ class HttpConnection(asyncio.BufferedProtocol):
 
         A loop, because replies given at once would nest as deep as a client pipelines.
         """
-        over_s = 0.0
+        waiting = self._waiting
+        over_s = self._clock() + SHARE_S if len(waiting) > 1 else math.inf
         self._advancing = True
         try:
-            while self._waiting and self._current is None and not self._is_unread:
-                if not over_s:
-                    over_s = self._clock() + SHARE_S
-                elif self._clock() >= over_s:
+            while waiting and self._current is None and not self._is_unread:
+                if len(waiting) == _MAX_PIPELINED:
+                    self._incoming.release()
+                self._start(waiting.popleft())
+                if waiting and self._clock() >= over_s:
                     self._call_soon(self._advance)
                     return
-                self._start_next()
         finally:
             self._advancing = False
-        if self._refused is not None and self._current is None and not self._waiting:
+        if self._refused is not None and self._current is None and not waiting:
             request, reason = self._refused
             self._current = request
             request.keep_alive = False
             request.reply_error(status_codes.BAD_REQUEST, reason, as_json=True)
         elif self._closing and self.is_idle:
             self._end()
-
-    def _start_next(self) -> None:
-        request = self._waiting.popleft()
-        if len(self._waiting) < _MAX_PIPELINED and not self._is_unread:
-            self._incoming.release()
-        self._start(request)
 
     def _write(self, parts: Sequence[Part]) -> None:
         if self._transport is not None:
