@@ -31,6 +31,7 @@ from reference_server.repository.versions import ServedModel
 log = logging.getLogger(__name__)
 
 _CASE_MATTERS = "(?-i)"
+_TWO_RESPONSES = "expected a single response, got 2"
 BodyT = TypeVar("BodyT")
 
 
@@ -198,6 +199,7 @@ class Inference:
         "_apart",
         "_call",
         "_events",
+        "_has_answer",
         "_lease",
         "_post",
         "_received_ns",
@@ -229,6 +231,7 @@ class Inference:
         self._shared_memory = shared_memory
         self._lease: RegionLease | None = None  # most requests name no region
         self._post = post
+        self._has_answer = False
 
     def view(self, region: str, offset: int, byte_size: int) -> memoryview:
         return self._leased().view(region, offset, byte_size)
@@ -271,6 +274,9 @@ class Inference:
             if trace is not None and response.final:
                 trace.close()
             return
+        if call.end is None and not response.final:
+            self._has_answer = True  # another one follows, and that is one too many
+            return
         if trace is not None:
             trace.stamp(self._events.send_start)
         if response.error is None and call.takes_long(response):
@@ -284,6 +290,8 @@ class Inference:
 
     def _encoded(self, response: InferResponse) -> tuple[object, ServerError | None]:
         """The body of the response, or why there is none."""
+        if self._has_answer:
+            return None, internal(_TWO_RESPONSES)
         if response.error is not None:
             return None, response.error
         try:

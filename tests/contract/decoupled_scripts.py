@@ -2,8 +2,8 @@
 
 A script is what the probe `scripted.py` does with one request, and what the real server's gRPC
 stream then tells of it: a text for each response that has one, the error's for each that failed.
-Scripts that break the real server are not here: an ordinary model that raises when it has sent
-something, one that sends and returns, one that sends nothing but the flag.
+Scripts that break the real server are not here: an ordinary model that sends and returns, one that
+sends nothing but the flag.
 """
 
 from __future__ import annotations
@@ -39,6 +39,18 @@ SCRIPTED = {
     "asynchronous": IO + DECOUPLED,
 }
 
+WRAPPED = (
+    'platform: "ensemble"'
+    + IO
+    + """
+    ensemble_scheduling { step {
+        model_name: "ordinary" model_version: -1
+        input_map { key: "script" value: "script" }
+        output_map { key: "said" value: "said" } output_map { key: "also" value: "also" }
+    } }
+"""
+)
+
 FINAL, GOES_ON = True, False
 Told = tuple[str, bool]
 
@@ -65,9 +77,9 @@ def decoupled(name: str, source: str, *told: Told, fails: bool = False) -> Scrip
     return Script(name, "decoupled", source, told, fails)
 
 
-def ordinary(name: str, source: str, *told: Told) -> Script:
+def ordinary(name: str, source: str, *told: Told, fails: bool = False) -> Script:
     """Write a row about a model that is not decoupled."""
-    return Script(name, "ordinary", source, told)
+    return Script(name, "ordinary", source, told, fails)
 
 
 def refusals(*calls: str) -> str:
@@ -152,6 +164,10 @@ SCRIPTS = [
         refusals("sender.send()", "sender.send(None, 2)", "sender.send(say('x'), 3)") + TELL,
         (f"{NEITHER} {UNSUPPORTED} {UNSUPPORTED}", FINAL),
     ),
+    # The error comes after what was sent before it: a stream has no place for it any more.
+    ordinary("sends, and raises", A + RAISE, ("a", GOES_ON), fails=True),
+    ordinary("sends a second response", A + B, ("a", GOES_ON), fails=True),
+    ordinary("sends a second error", BAD + BAD, ("bad", GOES_ON), fails=True),
     Script(
         "is sent in the shape of its config",
         "reshaped_decoupled",
@@ -216,3 +232,5 @@ def write_scripted(repository: Path) -> None:
             shutil.copy(MODELS / "scripted_coroutine.py", version / "model.py")
         else:
             (version / "model.py").write_text(source, encoding="utf-8")
+    (repository / "wrapped" / "1").mkdir(parents=True)
+    (repository / "wrapped" / "config.pbtxt").write_text(WRAPPED, encoding="utf-8")

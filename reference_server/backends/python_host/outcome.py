@@ -222,12 +222,13 @@ def rescheduled(
 def end_with_error(received: Sequence[InferenceRequest], error: ServerError) -> bool:
     """End all requests that are still open with `error`; False if nobody has used a sender.
 
-    Then all are still to be answered, by whoever is told of the error.
+    Then all are still to be answered, by whoever is told of the error. As in Triton, what the model
+    has sent before it raised has been sent: the error comes after it.
     """
     if all(request._sender is None for request in received):
         for request in received:
             request._is_answered = True
         return False
     for request in received:
-        request.get_response_sender()._fail(error)
+        request.get_response_sender()._fail(error, after_kept=True)
     return True

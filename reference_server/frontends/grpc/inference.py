@@ -271,8 +271,10 @@ class _OrderedRequest(_StreamedRequest):
 
     def _answered(self, message: bytes, failure: ServerError | None, *, final: bool) -> None:
         self.inference = None
-        self.answer, self.failure = message, failure
-        self._stream.advance()
+        # An error that follows the answer is told to nobody, as in Triton.
+        if self.answer is None:
+            self.answer, self.failure = message, failure
+            self._stream.advance()
 
 
 class _DecoupledRequest(_StreamedRequest):

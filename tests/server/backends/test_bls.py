@@ -58,6 +58,13 @@ def test_an_error_that_is_not_the_first_response_is_given_too():
     assert (last.error().message(), last.error().code()) == ("gone", pb_utils.TritonError.INTERNAL)
 
 
+def test_who_wants_one_response_gets_the_error_that_follows_it():
+    _, responses, _ = iterator(response(1), response(final=True, error=not_found("gone")))
+    asking = pb_utils.InferenceRequest(inputs=[], requested_output_names=[], model_name="m")
+    only = asking._bls._result(asking._request, responses, None, decoupled=False)
+    assert only.error().message() == "gone"
+
+
 def test_cancelling_reaches_the_request_until_its_last_response_is_there():
     answers, _, cancellation = iterator(response(1, final=True))
     answers.cancel()

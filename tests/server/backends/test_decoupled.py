@@ -217,6 +217,18 @@ def test_a_response_that_is_sent_and_returned(open_model, flags, is_error, caplo
     assert text in caplog.messages
 
 
+@pytest.mark.parametrize("line", ["senders[0].send(out(2))", "raise ValueError"])
+def test_an_error_comes_after_the_response_that_was_sent(open_model, line):
+    opened = open_model(executing(OUT, SENDERS, "senders[0].send(out(1))", line))
+    one = asked()
+    assert opened.execute([one]).failed
+    assert numbers(one) == ([1], False)
+    last = one.sink.wait()
+    assert last.final
+    assert last.error is not None
+    assert one.sink.is_empty
+
+
 def test_the_sender_of_a_request_that_is_answered_is_closed(open_model):
     opened = open_model(
         executing(

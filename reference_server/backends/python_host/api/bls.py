@@ -267,6 +267,12 @@ class BlsRequest:
             responses = _refused(request, refusal)
         first = responses.get(0)
         assert first is not None
+        if not decoupled and not first.final:
+            # A model that sent its response and then failed; Triton's caller waits for ever.
+            error = responses.get(1)
+            assert error is not None
+            assert error.error is not None
+            return InferenceResponse._received(error)
         # Only now, as in Triton, which allocates the outputs when the called model gives them.
         if self.memory is MemoryType.TRITONSERVER_MEMORY_GPU and first.error is None:
             responses = _refused(request, internal(_NO_DEVICE))

@@ -273,13 +273,19 @@ class InferenceResponseSender(NotConstructible):
         else:
             self._kept = response
 
-    def _fail(self, error: ServerError) -> None:
-        """Send `error` as the last response, unless the last one has been sent."""
+    def _fail(self, error: ServerError, *, after_kept: bool = False) -> None:
+        """Send `error` as the last response, unless the last one has been sent.
+
+        A response that is kept is sent before it if `after_kept`, and is dropped otherwise.
+        """
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
-            self._kept = None
+            kept, self._kept = self._kept, None
+            if kept is not None and after_kept:
+                kept.final = False
+                deliver(self._sink, kept)
             response = self._responder.blank(self._request)
             response.error = error
             deliver(self._sink, response)
