@@ -329,4 +329,20 @@ CONTROLLING = [
            ours='{"a": 1}', reason=LATER),
 ]  # fmt: skip
 
-SCRIPTS = [*CONSTRUCTING, *ASKING, *STREAMING, *AWAITING, *CONTROLLING]
+#: A limit that is over before an idle model is given the request.
+EXPIRED = INTERNAL + "Request timeout expired"
+HURRIED = "r = to('impatient', numbers(1), outputs=['OUT'], timeout=1)\n"
+LIMITED = [
+    Script("a limit that is over at once", HURRIED + "R = told(r.exec())", EXPIRED),
+    Script("the same of a stream", HURRIED + "R = list(map(told, r.exec(decoupled=True)))",
+           f"['{EXPIRED}']"),
+    Script("the same from a thread",
+           HURRIED + "R = []\n"
+           "t = threading.Thread(target=lambda: R.append(told(r.exec())))\nt.start()\nt.join()",
+           f"['{EXPIRED}']"),
+    awaited("the same, awaited",
+            "return told(await echo(1, model='impatient', timeout=1).async_exec())", EXPIRED),
+]  # fmt: skip
+
+
+SCRIPTS = [*CONSTRUCTING, *ASKING, *STREAMING, *AWAITING, *LIMITED, *CONTROLLING]

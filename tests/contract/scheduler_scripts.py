@@ -275,6 +275,13 @@ def hasty(play: Play) -> None:
     play.answered("b")
 
 
+def at_once(play: Play) -> None:
+    play.send("a", timeout=1)
+    play.go("a")
+    play.answered("a")
+    play.send("b")
+
+
 def patient(play: Play) -> None:
     play.hold("h")
     play.wait("a", timeout=1)
@@ -324,6 +331,14 @@ SCRIPTS = {
         {"b": "StatusCode.UNAVAILABLE Request timeout expired"},
         {"request_failure REJECTED": 1},
     ),
+    "a timeout that is over before an idle model is given it": Script(
+        "hasty",
+        at_once,
+        "b",
+        {"a": "StatusCode.UNAVAILABLE Request timeout expired"},
+        {"request_failure REJECTED": 1},
+    ),
+    "a timeout that delays, of an idle model": Script("patient", at_once, "a | b"),
     "a timeout that delays": Script("patient", patient, "h | b d a c"),
     "order": Script("orderly", orderly, "a | b | c"),
     "groups of instances": Script("several", several, "a | b | c | d e"),

@@ -23,6 +23,8 @@ ECHO = """output [
   { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] },
   { name: "SEEN" data_type: TYPE_STRING dims: [ 1 ] }
 ]"""
+IMPATIENT = """dynamic_batching { default_queue_policy {
+  default_timeout_microseconds: 3600000000 allow_timeout_override: true } }"""
 #: Models by name: the file, and the configuration.
 MODELS = {
     "asks": ("asks", CODE + TEXT),
@@ -30,6 +32,7 @@ MODELS = {
     "echoes": ("echoes", NUMBERS + ECHO),
     "comes_and_goes": ("echoes", NUMBERS + ECHO),
     "batches": ("echoes", "max_batch_size: 8\n" + NUMBERS + ECHO),
+    "impatient": ("echoes", NUMBERS + ECHO + IMPATIENT),
     "counts_up": (
         "counts_up",
         NUMBERS

@@ -103,6 +103,14 @@ def test_a_request_may_ask_for_less_time_if_it_may(asked_us, overridable, limit_
     assert work.next_deadline_ns() == limit_us * US
 
 
+def test_a_limit_of_few_microseconds_is_over_when_it_is_looked_at():
+    work = batcher(default_policy=QueuePolicy(100, overridable=True))
+    offer(work, "a", timeout_us=5)
+    offer(work, "b", timeout_us=6)
+    assert taken(work, 0) == ["b"]
+    assert refused(work, 0) == [("a", EXPIRED)]
+
+
 def test_a_timeout_of_its_own_needs_one_to_replace():
     work = batcher(default_policy=QueuePolicy(0, overridable=True, max_size=9))
     offer(work, "a", timeout_us=10)
@@ -169,7 +177,7 @@ class PolicyContract(RuleBasedStateMachine):
         inside = 1 <= request.priority <= self.levels
         return request.priority if inside else self.levels
 
-    @rule(rows=st.integers(1, 5), priority=st.integers(0, 4), timeout=st.sampled_from([0, 5]))
+    @rule(rows=st.integers(1, 5), priority=st.integers(0, 4), timeout=st.sampled_from([0, 8]))
     def offer(self, rows, priority, timeout):
         request = a_request(
             id=str(self.now),
