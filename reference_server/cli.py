@@ -15,7 +15,7 @@ except ImportError:  # no uvloop on this platform: the same server, slower
     from asyncio import run as _run
 
 from reference_server import arguments as command_line
-from reference_server import config_options
+from reference_server import config_options, preflight
 from reference_server.arguments import CommandParser
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import PROFILES
@@ -199,15 +199,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.profile.version,
         options.profile.name,
     )
-    for warning in warnings:
+    hints = preflight.hints(options)
+    for warning in (*warnings, *hints):
         log.warning("%s", warning)
     if not options.model_repositories:
         return _failed("creating server: Invalid argument - --model-repository must be specified")
     try:
+        preflight.refuse_taken_ports(options)
         # The log has the stream itself: it tells its own names.
         with printing.named_output(), _no_arguments():
             _run(_serve(options))
     except ServerError as error:
+        for hint in hints:  # a screen above, or in a file
+            print(f"hint: {hint}", file=sys.stderr)
         return _failed(f"creating server: {error.code.value} - {error.message}")
     except ExitTimeout:  # the log has told
         return 1

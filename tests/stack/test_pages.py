@@ -185,6 +185,14 @@ def test_links_lead_to_what_is_there(page: Path):
         assert not anchor or anchor in anchors(file), link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_pip_installs_goes_into_a_virtual_environment(page: Path):
+    """A distribution's own Python refuses it: error: externally-managed-environment."""
+    text = page.read_text()
+    named = ("-m venv ", "server.md#quick-start", ".oracle/venv/bin/", "/opt/venv/bin/")
+    assert "pip install" not in text or any(name in text for name in named)
+
+
 def test_the_contents_of_the_server_page_are_complete():
     page = ROOT / "docs" / "server.md"
     listed = [link.removeprefix("#") for link in links(page) if link.startswith("#")]
