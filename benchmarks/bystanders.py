@@ -171,6 +171,37 @@ def gzip_bomb(http: str, grpc: str) -> None:
     post(http, head + body)
 
 
+def packed_messages(http: str, grpc: str) -> None:
+    """The same over gRPC."""
+    packer = zlib.compressobj(9, wbits=zlib.MAX_WBITS | 16)
+    packed = b"".join(packer.compress(bytes(2**20)) for _ in range(256)) + packer.flush()
+    with RawConnection(grpc) as connection:
+        reading_aside(connection.socket)
+        for stream in itertools.count(1, 2):
+            fields = head(SERVICE + "ModelInfer", ("grpc-encoding", "gzip"))
+            body = message(packed, 1)
+            pieces = [body[start : start + 16_000] for start in range(0, len(body), 16_000)]
+            connection.send(connection.headers(stream, fields))
+            connection.send(*(frame(DATA, 0, stream, piece) for piece in pieces))
+            connection.send(frame(DATA, 1, stream))
+
+
+def many_strings(http: str, grpc: str) -> None:
+    """A million strings in a message."""
+    asked = service_pb2.ModelInferRequest(model_name="texts")
+    tensor = asked.inputs.add(name="INPUT", datatype="BYTES", shape=[1_000_000])
+    tensor.contents.bytes_contents.extend([b"text"] * 1_000_000)
+    body = message(asked.SerializeToString())
+    pieces = [body[start : start + 16_000] for start in range(0, len(body), 16_000)]
+    while True:
+        with RawConnection(grpc) as connection:
+            reading_aside(connection.socket)
+            connection.send(connection.headers(1, head(SERVICE + "ModelInfer")))
+            connection.send(*(frame(DATA, 0, 1, piece) for piece in pieces))
+            connection.send(frame(DATA, 1, 1))
+            time.sleep(0.3)
+
+
 def long_json(http: str, grpc: str) -> None:
     """A tensor of 20 MB as JSON, in."""
     numbers = json.dumps([1.5] * 5_000_000).encode()
@@ -213,7 +244,7 @@ ATTACKS: dict[str, Callable[[str, str], None]] = {
     for attack in (
         *(nothing, stream_requests, tiny_data, table_resizes, window_by_one, statistics_unread),
         *(gets_unread, endless_header, endless_headers, endless_url, tiny_chunks),
-        *(gzip_bomb, long_json, long_json_answer),
+        *(gzip_bomb, packed_messages, many_strings, long_json, long_json_answer),
     )
 }
 
@@ -304,10 +335,10 @@ def repository() -> Iterator[Path]:
         folder = Path(directory)
         for number in range(2):
             shutil.copytree(IDENTITY, folder / f"identity_{number}")
-        wide = folder / "wide"
-        shutil.copytree(IDENTITY, wide)
-        config = wide / "config.pbtxt"
-        config.write_text(config.read_text().replace("dims: [ 4 ]", "dims: [ -1 ]"))
+        for name, type_ in (("wide", "FP32"), ("texts", "STRING")):
+            config = shutil.copytree(IDENTITY, folder / name) / "config.pbtxt"
+            text = config.read_text().replace("dims: [ 4 ]", "dims: [ -1 ]")
+            config.write_text(text.replace("TYPE_FP32", f"TYPE_{type_}"))
         yield folder
 
 
