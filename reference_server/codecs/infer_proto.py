@@ -57,20 +57,31 @@ class _KnownMessage:
     template: RequestTemplate | None = None
 
 
+#: Bytes of a message without its raw tensors from which on it takes long to read.
+_LONG_HEAD = 1 << 17
+
+
 class InferMessageDecoder:
-    """Reads messages. Used by one thread, since it remembers those that it has read."""
+    """Reads messages. Used by one thread, since it remembers those that it has read.
+
+    Not so for one that `takes_long`: any thread may `read` and `decode` it.
+    """
 
     def __init__(self) -> None:
         self._memo: RequestMemo[_KnownMessage] = RequestMemo()
 
+    def takes_long(self, data: Data) -> bool:
+        """Whether to read `data` takes more than some milliseconds: it has long typed contents."""
+        return len(data) > _LONG_HEAD and len(proto_wire.split(data)[0]) > _LONG_HEAD
+
     def read(self, data: Data) -> ReceivedRequest:
         """The request in `data`. Raises ServerError INTERNAL if it is none."""
         head, raw = proto_wire.split(data)
+        if len(head) > LONGEST_KEY:
+            return ReceivedRequest(proto_wire.parse(head), raw)
         known = self._memo.recall(head)
         if known is None:
             known = _KnownMessage(proto_wire.parse(head))
-            if len(head) > LONGEST_KEY:
-                return ReceivedRequest(known.message, raw)
             self._memo.keep(head, known)
         return ReceivedRequest(known.message, raw, head)
 

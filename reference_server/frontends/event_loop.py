@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 
 #: How long one connection, or the answers that wait, may keep the loop from all else.
 SHARE_S = 0.002
+#: Bodies that are read or written side by side away from the loop. They share the processor, and
+#: each may become as large as the limit.
+CODECS = 2
 
 T = TypeVar("T")
 

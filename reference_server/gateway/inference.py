@@ -150,20 +150,55 @@ class Inferences:
 
         Raises ServerError if it is refused, and then `call` hears nothing.
         """
-        inference = self.begin(served, call)
+        inference = self._begin(served, call)
         try:
             request = call.decode(served, inference)
         except BaseException:
             inference.refused()
             raise
-        self.send(inference, request)
+        self._send(inference, request)
         return inference
 
-    def begin(self, served: ServedModel, call: InferenceCall[Any]) -> Inference:
-        """A request that has been received, and of which nothing is read yet.
+    def start_later(
+        self,
+        served: ServedModel,
+        call: InferenceCall[Any],
+        find_again: Callable[[], ServedModel],
+        started: Callable[[Inference], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """`start`, where reading the request takes long: that is done apart.
 
-        Where reading it takes long, another thread does that, and then comes `send`.
+        `find_again` finds the model once more: another may have taken its place by then.
         """
+        inference = self._begin(served, call)
+
+        def refused(error: Exception) -> None:
+            inference.refused()
+            failed(error)
+
+        def send(request: InferRequest) -> None:
+            try:
+                found = find_again()
+            except Exception as error:
+                refused(error)
+                return
+            begun = inference
+            try:
+                if found is served:
+                    self._send(inference, request)
+                else:
+                    inference.refused()
+                    begun = self.start(found, call)
+            except Exception as error:
+                failed(error)
+            else:
+                started(begun)
+
+        self._apart(lambda: call.decode(served, inference), send, refused)
+
+    def _begin(self, served: ServedModel, call: InferenceCall[Any]) -> Inference:
+        """A request that has been received, and of which nothing is read yet."""
         received_ns = self._clock.monotonic_ns()
         trace: RequestTrace | None = None
         # Before the request is read: one that is refused has been received all the same.
@@ -180,7 +215,7 @@ class Inferences:
             *(self._shared_memory, self._post, self._apart),
         )
 
-    def send(self, inference: Inference, request: InferRequest) -> None:
+    def _send(self, inference: Inference, request: InferRequest) -> None:
         """Send to its model what was read of a request. Raises ServerError if it is refused."""
         try:
             inference.sent(request, self._forwarding)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from tritonclient.grpc.service_pb2 import ModelInferRequest
+
 from reference_server.codecs import (
     infer_proto,
     infer_proto_response,
@@ -17,7 +19,7 @@ from reference_server.codecs.response_forms import ResponseForm
 from reference_server.core.errors import ServerError
 from reference_server.core.request import InferRequest, InferResponse
 from reference_server.frontends.grpc.calls import Call, Method, described_defect
-from reference_server.gateway.inference import Inference, Inferences, TraceEvents
+from reference_server.gateway.inference import Apart, Inference, Inferences, TraceEvents
 from reference_server.repository.versions import ServedModel
 
 TRACE_EVENTS = TraceEvents(
@@ -29,14 +31,16 @@ TRACE_EVENTS = TraceEvents(
 )
 #: With this metadata a model's error ends the stream with its status, instead of being a message.
 _ERRORS_END_STREAM = "triton_grpc_error"
+#: What a call keeps of its message once that is sent to its model, or refused.
+_NOTHING = ReceivedRequest(ModelInferRequest(), [])
 REFUSES_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
 
-def methods(inferences: Inferences) -> Mapping[str, Method]:
-    """The methods, by their names."""
+def methods(inferences: Inferences, run: Apart) -> Mapping[str, Method]:
+    """The methods, by their names. `run` does what would hold up the loop."""
     decoder = InferMessageDecoder()
     return {
-        "ModelInfer": Method(lambda call: _UnaryCall(inferences, decoder, call)),
+        "ModelInfer": Method(lambda call: _UnaryCall(inferences, decoder, run, call)),
         "ModelStreamInfer": Method(
             lambda call: _StreamCall(inferences, decoder, call), streams=True
         ),
@@ -54,29 +58,53 @@ def _find(
 class _UnaryCall:
     """A call of ModelInfer."""
 
-    __slots__ = ("_call", "_decoder", "_form", "_inference", "_inferences", "_received")
+    __slots__ = ("_call", "_decoder", "_form", "_inference", "_inferences", "_received", "_run")
 
     end = None
-    _received: ReceivedRequest
     _form: ResponseForm
 
-    def __init__(self, inferences: Inferences, decoder: InferMessageDecoder, call: Call) -> None:
+    def __init__(
+        self, inferences: Inferences, decoder: InferMessageDecoder, run: Apart, call: Call
+    ) -> None:
         self._inferences = inferences
         self._decoder = decoder
+        self._run = run
         self._call = call
+        self._received = _NOTHING
         self._inference: Inference | None = None
 
     # -- the transport's calls
 
     def receive(self, message: Data) -> None:
+        if self._decoder.takes_long(message):
+            self._run(lambda: self._decoder.read(message), self._start_later, self._failed)
+            return
         try:
             self._received = self._decoder.read(message)
-            served = _find(self._inferences, self._received, refuses_decoupled=REFUSES_DECOUPLED)
-            self._inference = self._inferences.start(served, self)
-        except ServerError as error:
-            self._call.end(error)
-        except Exception as defect:  # a defect of ours must not leave the client waiting
-            self._call.end(described_defect(defect))
+            self._started(self._inferences.start(self._find(), self))
+        except Exception as error:
+            self._failed(error)
+
+    def _find(self) -> ServedModel:
+        return _find(self._inferences, self._received, refuses_decoupled=REFUSES_DECOUPLED)
+
+    def _start_later(self, received: ReceivedRequest) -> None:
+        self._received = received
+        try:
+            self._inferences.start_later(
+                self._find(), self, self._find, self._started, self._failed
+            )
+        except Exception as error:
+            self._failed(error)
+
+    def _started(self, inference: Inference) -> None:
+        self._received = _NOTHING  # its tensors are the request's alone
+        self._inference = inference
+
+    def _failed(self, error: Exception) -> None:
+        self._received = _NOTHING
+        # A defect of ours must not leave the client waiting.
+        self._call.end(error if isinstance(error, ServerError) else described_defect(error))
 
     def half_close(self) -> None:
         """Nothing follows the one message in any case."""
@@ -88,10 +116,8 @@ class _UnaryCall:
     # -- the gateway's calls
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
-        received = self._received
-        del self._received  # its tensors are the request's alone
         request, self._form = self._decoder.decode(
-            served.config.signature, received, inference, inference
+            served.config.signature, self._received, inference, inference
         )
         return request
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -70,6 +71,17 @@ def _too_large(size: int, most: int = _MAX_BYTES) -> str:
     return f"SERVER: Received message larger than max ({size} vs. {most})"
 
 
+class Packed(NamedTuple):
+    """A message as it came, compressed."""
+
+    data: Data
+    inflate: Inflate
+
+    def plain(self) -> bytes:
+        """The message. Raises CallFailed if it is damaged, or too large."""
+        return self.inflate(self.data)
+
+
 class MessageReader:
     """The messages in the body of one request."""
 
@@ -87,7 +99,7 @@ class MessageReader:
         """How many bytes are still to come of the message under way."""
         return 0 if self._buffer is None else len(self._buffer) - self._filled
 
-    def feed(self, data: memoryview) -> Iterator[Data]:
+    def feed(self, data: memoryview) -> Iterator[Data | Packed]:
         """The messages that `data` completes. Raises CallFailed.
 
         Who does not want them all feeds nothing more.
@@ -116,7 +128,7 @@ class MessageReader:
                 self._gather(self._begin(is_packed, length), data[start:])
                 return
             whole = bytes(data[start:position])
-            yield self._plain(whole) if is_packed else whole
+            yield self._packed(whole) if is_packed else whole
         self._prefix = bytes(data[position:])
 
     def _begin(self, is_packed: int, length: int) -> memoryview:
@@ -133,7 +145,7 @@ class MessageReader:
         self._is_packed = bool(is_packed)
         return self._buffer
 
-    def _gather(self, buffer: memoryview, piece: memoryview) -> Data | None:
+    def _gather(self, buffer: memoryview, piece: memoryview) -> Data | Packed | None:
         """Put the next piece of a message into its buffer; the message if that is the last."""
         filled = self._filled + len(piece)
         buffer[self._filled : filled] = piece
@@ -141,7 +153,7 @@ class MessageReader:
         if filled < len(buffer):
             return None
         self._buffer = None
-        return self._plain(buffer) if self._is_packed else buffer
+        return self._packed(buffer) if self._is_packed else buffer
 
-    def _plain(self, message: Data) -> Data:
-        return message if self._inflate is None else self._inflate(message)
+    def _packed(self, message: Data) -> Data | Packed:
+        return message if self._inflate is None else Packed(message, self._inflate)

@@ -11,7 +11,7 @@ from reference_server.codecs import management_proto
 from reference_server.core.errors import unavailable
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.ports import Clock
-from reference_server.frontends.event_loop import Background, Mailbox
+from reference_server.frontends.event_loop import CODECS, Background, Mailbox
 from reference_server.frontends.grpc import inference
 from reference_server.frontends.grpc.calls import (
     IGNORING,
@@ -68,15 +68,16 @@ def table(
     `restrictions` are by category; only who sends the right metadata may call its methods.
     """
     background = Background(loop)
+    codecs = Background(loop, CODECS)
     answers = Mailbox(loop, deliver)
     inferences = Inferences(
         *(gateway, shared_memory, clock, inference.TRACE_EVENTS),
-        *(answers.post, background.run, forwarding),
+        *(answers.post, codecs.run, forwarding),
     )
     methods: dict[str, Method] = {}
     for subject in (
         _CoreMethods(gateway, background).table(),
-        inference.methods(inferences),
+        inference.methods(inferences, codecs.run),
         _shared_memory(shared_memory),
         _settings(gateway.logging, gateway.tracing),
         _repository(control, background),

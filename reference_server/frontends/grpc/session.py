@@ -13,7 +13,7 @@ from typing import Any
 
 from reference_server.codecs.proto_wire import Data
 from reference_server.frontends.grpc import headers, messages
-from reference_server.frontends.grpc.calls import CallFailed, Method, Status
+from reference_server.frontends.grpc.calls import CallFailed, Method, Run, Status
 from reference_server.frontends.grpc.headers import MalformedHeaders, RequestHeaders
 from reference_server.frontends.grpc.http2.connection import Http2Connection
 from reference_server.frontends.grpc.http2.frames import ErrorCode
@@ -132,8 +132,8 @@ def _seconds(milliseconds: int) -> float:
 class Session:
     """The calls of one connection.
 
-    `write` sends bytes; `close` is called when nothing more will be sent. Begins with the server's
-    settings, which `receive` sends.
+    `run` does on another thread what would hold up the loop; `write` sends bytes; `close` is called
+    when nothing more will be sent. Begins with the server's settings, which `receive` sends.
     """
 
     def __init__(
@@ -141,12 +141,14 @@ class Session:
         table: Mapping[str, Method],
         options: GrpcOptions,
         clock: Clock,
+        run: Run,
         write: Callable[[Sequence[Part]], None],
         close: Callable[[], None],
     ) -> None:
         self._table = table
         self._compression = options.compression
         self._clock = clock
+        self._run = run
         self._write = write
         self._close = close
         self._http2 = Http2Connection()
@@ -268,7 +270,9 @@ class Session:
         except CallFailed as failure:
             self.fail(stream_id, failure.status, failure.message, opened=False)
             return
-        call = self._calls[stream_id] = ServedCall(self, stream_id, request, self._encoding)
+        call = self._calls[stream_id] = ServedCall(
+            self, stream_id, request, self._encoding, self._run
+        )
         call.begin(method, self._clock)
         if ended:
             call.half_close()

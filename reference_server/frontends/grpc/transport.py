@@ -19,7 +19,8 @@ from reference_server.frontends.connections import (
     OpenConnections,
     cannot_listen,
 )
-from reference_server.frontends.grpc.calls import Method
+from reference_server.frontends.event_loop import CODECS, Background
+from reference_server.frontends.grpc.calls import Method, Run
 from reference_server.frontends.grpc.http2.streams import Part
 from reference_server.frontends.grpc.session import Session
 from reference_server.options import GrpcOptions, TlsOptions
@@ -53,9 +54,12 @@ class GrpcListener:
         loop = asyncio.get_running_loop()
         ours = self._connections
         scratch = memoryview(bytearray(SCRATCH_BYTES))
+        run = Background(loop, CODECS).run
         try:
             self._server = await loop.create_server(
-                lambda: _Connection(self._table, options, loop, scratch, ours.opened, ours.closed),
+                lambda: _Connection(
+                    self._table, options, loop, run, scratch, ours.opened, ours.closed
+                ),
                 options.address,
                 options.port,
                 backlog=BACKLOG,
@@ -99,6 +103,7 @@ class _Connection(asyncio.BufferedProtocol):
         table: Mapping[str, Method],
         options: GrpcOptions,
         loop: asyncio.AbstractEventLoop,
+        run: Run,
         scratch: memoryview,
         opened: Callable[[_Connection], None],
         closed: Callable[[_Connection], None],
@@ -108,7 +113,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._scratch = scratch
         self._opened = opened
         self._closed = closed
-        self._session = Session(table, options, loop, self._write, self._close)
+        self._session = Session(table, options, loop, run, self._write, self._close)
         self._incoming = Incoming(self._session.receive, self._session.plain, loop.call_soon)
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None

@@ -12,7 +12,7 @@ from reference_server.core.errors import Code, ServerError, internal, invalid_ar
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.ports import Clock
 from reference_server.core.profiles import V2_51, TritonProfile
-from reference_server.frontends.event_loop import Background, Mailbox
+from reference_server.frontends.event_loop import CODECS, Background, Mailbox
 from reference_server.frontends.http import inference, routes, status_codes
 from reference_server.frontends.http.request import Request
 from reference_server.frontends.http.routes import Operation, Route
@@ -58,13 +58,12 @@ class HttpHandlers:
         self._background = background or Background(loop)
         self._required_headers = _required_headers(restrictions or {})
         answers = Mailbox(loop, deliver)
-        codecs = Background(loop, inference.CODECS) if background is None else background
+        codecs = Background(loop, CODECS) if background is None else background
         self._inference = inference.InferenceHandlers(
             Inferences(
                 *(gateway, shared_memory, clock, inference.TRACE_EVENTS),
                 *(answers.post, codecs.run, forwarding),
             ),
-            codecs,
             profile,
             limit,
         )

@@ -17,7 +17,6 @@ from reference_server.core.numerals import leading_integer
 from reference_server.core.ports import Regions
 from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest, InferResponse, ResponseSink
-from reference_server.frontends.event_loop import Background
 from reference_server.frontends.http import status_codes
 from reference_server.frontends.http.request import Header, Part, Request
 from reference_server.frontends.http.routes import Route
@@ -43,9 +42,6 @@ _NOT_ONE = status_codes.body(
 AT_ONCE = 1 << 17
 #: Elements that are written as JSON, or compressed, at once: some milliseconds' work.
 _ELEMENTS_AT_ONCE = 1 << 13
-#: Bodies that are read or written side by side away from the loop. They share the processor, and
-#: each may become as large as the limit.
-CODECS = 2
 
 
 class InferenceHandlers:
@@ -57,12 +53,10 @@ class InferenceHandlers:
     def __init__(
         self,
         inferences: Inferences,
-        background: Background,
         profile: TritonProfile,
         limit: InputLimit,
     ) -> None:
         self._inferences = inferences
-        self._background = background
         self._decoder = InferRequestDecoder(profile, limit)
         self._limit = limit
         self._strict_lengths = profile.strict_header_lengths
@@ -107,34 +101,20 @@ class InferenceHandlers:
         self, call: _InferCall | _GenerateCall, route: Route, served: ServedModel
     ) -> None:
         """Read the request away from the loop, then send it."""
-        inference = self._inferences.begin(served, call)
+
+        def started(inference: Inference) -> None:
+            call.request.cancellation = inference.cancellation
 
         def failed(error: Exception) -> None:
-            inference.refused()
             if not isinstance(error, ServerError):  # a defect must not leave the client waiting
                 log.error("%s", call.request.url, exc_info=error)
                 error = internal(f"{type(error).__name__}: {error}")
             call.refuse(error)
 
-        def send(inferred: InferRequest) -> None:
-            try:
-                found = self._inferences.find(route.model, route.version)
-            except ServerError as error:
-                failed(error)
-                return
-            try:
-                started = inference
-                if found is served:
-                    self._inferences.send(inference, inferred)
-                else:  # another has taken its place since
-                    inference.refused()
-                    started = self._inferences.start(found, call)
-            except ServerError as error:
-                call.refuse(error)
-            else:
-                call.request.cancellation = started.cancellation
-
-        self._background.run(lambda: call.decode(served, inference), send, failed)
+        self._inferences.start_later(
+            *(served, call, lambda: self._inferences.find(route.model, route.version)),
+            *(started, failed),
+        )
 
 
 def _reads_long(request: Request) -> bool:

@@ -54,7 +54,7 @@ def test_many_items_are_received_a_share_in_a_turn(loop):
         mailbox.post(item)
     turns = []
     while loop.calls:
-        loop.turn()
+        loop.calls.pop(0)()
         turns.append(len(received))
     assert turns == [2, 4, 5]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -155,13 +156,12 @@ class HandCrankedLoop:
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
 
-    def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
-        self.calls.append(call)
+    def call_soon_threadsafe(self, call: Callable[..., None], *arguments: object) -> None:
+        self.calls.append(functools.partial(call, *arguments) if arguments else call)
 
     call_soon = call_soon_threadsafe
 
     def turn(self) -> None:
-        """Run what was called so far."""
-        calls, self.calls = self.calls, []
-        for call in calls:
-            call()
+        """Run what was called, and what that calls."""
+        while self.calls:
+            self.calls.pop(0)()

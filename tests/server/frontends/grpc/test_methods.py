@@ -1,10 +1,12 @@
 """What the methods answer, whatever carries the messages."""
 
 import logging
+import threading
 
 import pytest
 from server.support.frontend import answering, failing, served
 from server.support.grpc import SERVICE, GrpcFrontend, WaitingScheduler
+from server.support.requests import PATIENCE_S
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.core.errors import Code, ServerError
@@ -203,3 +205,43 @@ def test_cancelling_a_call_cancels_its_request():
     model.scheduler.answer(0)
     frontend.turn()
     assert call.has_ended
+
+
+def long_request(count, **fields):
+    x = pb.ModelInferRequest.InferInputTensor(name="X", datatype="FP32", shape=[count])
+    x.contents.fp32_contents.extend(range(count))
+    return pb.ModelInferRequest(**({"model_name": "m", "inputs": [x]} | fields))
+
+
+def ended(frontend, message):
+    """The call of ModelInfer, once all that other threads do for it is done."""
+    call, running = frontend.start("ModelInfer")
+    running.receive(message.SerializeToString())
+    running.half_close()
+    assert not call.has_ended
+    for _ in ("read", "decoded"):
+        for thread in threading.enumerate():
+            if thread.name == "background":
+                thread.join(PATIENCE_S)
+        frontend.turn()
+    assert call.has_ended
+    return call
+
+
+def test_long_typed_contents_are_read_beside_the_loop():
+    model = served(MODEL, version=2, answer=answering(Y=[1.0]))
+    call = ended(GrpcFrontend(model), long_request(50_000))
+    assert call.error is None
+    (asked,) = model.scheduler.requests
+    assert asked.inputs["X"].array().tolist() == list(range(50_000))
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [({"model_name": "n"}, Code.UNAVAILABLE), ({"raw_input_contents": [b"x"]}, Code.INVALID_ARG)],
+)
+def test_a_long_request_that_is_refused_is_told_why(changed, code):
+    call = ended(
+        GrpcFrontend(served(MODEL, answer=answering(Y=[1.0]))), long_request(50_000, **changed)
+    )
+    assert call.error.code is code

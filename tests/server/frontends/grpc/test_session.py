@@ -74,8 +74,10 @@ class Client(Peer):
             "/t.T/u": Method(self._start),
             "/t.T/s": Method(self._start, streams=True),
         }
+        self.apart = []  # what another thread is to do
         self.session = Session(
-            table, GrpcOptions(**options), self.clock, self.written.extend, self._close
+            *(table, GrpcOptions(**options), self.clock),
+            *(self._run, self.written.extend, self._close),
         )
         super().__init__(greeting=b"")
         self.say(GREETING)
@@ -85,6 +87,19 @@ class Client(Peer):
     def _start(self, call):
         self.calls.append(call)
         return self
+
+    def _run(self, *work_done_failed):
+        self.apart.append(work_done_failed)
+
+    def work(self):
+        """Do what comes next on another thread."""
+        work, done, failed = self.apart.pop(0)
+        try:
+            result = work()
+        except Exception as error:
+            failed(error)
+        else:
+            done(result)
 
     def _close(self):
         self.is_closed = True
@@ -381,6 +396,43 @@ def test_of_a_call_with_one_message_no_other_is_unpacked():
     client.say(frame(DATA, 0, 1, first + broken), frame(DATA, END_STREAM, 1, broken))
     assert client.told == [b"question", "half close"]
     assert client.take() == []
+
+
+def packed(size, fill):
+    """A message that is too long to be unpacked at once."""
+    plain = fill + np.random.default_rng(1).bytes(size)
+    return plain, message(gzip.compress(plain), 1)
+
+
+def test_long_messages_are_unpacked_beside_the_loop_and_come_in_order():
+    client = Client()
+    client.say(client.headers(1, [*STREAM, ("grpc-encoding", "gzip")]))
+    (a, a_sent), (c, c_sent) = packed(5_000, b"a"), packed(6_000, b"c")
+    short = message(gzip.compress(b"b"), 1)
+    client.say(frame(DATA, END_STREAM, 1, a_sent + short + c_sent + message(b"d")))
+    assert client.told == []
+    client.work()
+    assert client.told == [a, b"b"]
+    client.work()
+    assert client.told == [a, b"b", c, b"d", "half close"]
+    assert client.apart == []
+
+
+def test_a_long_message_that_is_damaged_ends_its_call():
+    client = Client()
+    client.say(client.headers(1, [*STREAM, ("grpc-encoding", "gzip")]))
+    client.say(frame(DATA, 0, 1, message(b"\x1f\x8b" + bytes(2_000), 1) + message(b"d")))
+    client.work()
+    assert client.told == ["cancel"]
+    assert client.fields()["grpc-status"] == "13"
+
+
+def test_who_is_gone_before_its_message_is_unpacked_is_not_called():
+    client = Client()
+    client.say(client.headers(1, [*STREAM, ("grpc-encoding", "gzip")]))
+    client.say(frame(DATA, 0, 1, packed(5_000, b"a")[1]), frame(RST_STREAM, 0, 1, bytes(4)))
+    client.work()
+    assert client.told == ["cancel"]
 
 
 def test_a_method_that_fails_a_stream_hears_of_nothing_that_follows():
