@@ -238,7 +238,7 @@ def test_long_typed_contents_are_read_beside_the_loop():
 
 @pytest.mark.parametrize(
     ("changed", "code"),
-    [({"model_name": "n"}, Code.UNAVAILABLE), ({"raw_input_contents": [b"x"]}, Code.INVALID_ARG)],
+    [({"model_name": "n"}, Code.NOT_FOUND), ({"raw_input_contents": [b"x"]}, Code.INVALID_ARG)],
 )
 def test_a_long_request_that_is_refused_is_told_why(changed, code):
     call = ended(
