@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator
@@ -10,12 +11,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from contract import argument_matrix
 from contract.casebook import infer, tensor
 from contract.model_api_scripts import SCRIPTS, Script
+from contract.recordings import MODE
 from contract.wire import exchange
 from support.servers import Flag, Server, start_reference_server, start_tritonserver, stop
 
 PROBES = Path(__file__).parent / "probe_models"
+PAGE = (Path(__file__).parents[2] / "docs" / "model-api.md").read_text(encoding="utf-8")
 CODE = 'input [ { name: "CODE" data_type: TYPE_STRING dims: [ 1 ] } ]'
 TEXT = 'output [ { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] } ]'
 NUMBERS = 'input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]'
@@ -29,6 +33,7 @@ IMPATIENT = """dynamic_batching { default_queue_policy {
 MODELS = {
     "asks": ("asks", CODE + TEXT),
     "asks_later": ("asks_later", CODE + TEXT),
+    "arguments": ("arguments", CODE + TEXT),
     "echoes": ("echoes", NUMBERS + ECHO),
     "comes_and_goes": ("echoes", NUMBERS + ECHO),
     "batches": ("echoes", "max_batch_size: 8\n" + NUMBERS + ECHO),
@@ -65,7 +70,10 @@ def write(folder: Path, *names: str) -> None:
         file, config = MODELS[name]
         version = folder / name / "1"
         version.mkdir(parents=True)
-        shutil.copy(PROBES / f"{file}.py", version / "model.py")
+        if (PROBES / file).is_dir():
+            shutil.copytree(PROBES / file, version, dirs_exist_ok=True)
+        else:
+            shutil.copy(PROBES / f"{file}.py", version / "model.py")
         text = f'backend: "python"\ninstance_group [ {{ kind: KIND_CPU }} ]\n{config}\n'
         (folder / name / "config.pbtxt").write_text(textwrap.dedent(text))
 
@@ -122,6 +130,55 @@ def test_the_real_server_does_so_too(script: Script, triton: Server):
 def test_whatever_differs_has_a_reason():
     for script in SCRIPTS:
         assert bool(script.reason) == (script.ours is not None)
+
+
+# ----------------------------------------------------------------------------------- arguments
+
+
+def ask_arguments(server: Server) -> argument_matrix.Matrix:
+    """What comes of every call with every kind of value."""
+    return json.loads(play(server, Script("", "", model="arguments")))
+
+
+@pytest.mark.parametrize("host", ["reference", "in_processes"])
+def test_arguments_are_read_as_the_real_server_reads_them(
+    host: str, request: pytest.FixtureRequest
+):
+    cells = argument_matrix.differing(ask_arguments(request.getfixturevalue(host)))
+    assert [cell for cell in cells if argument_matrix.reason(cell) is None] == []
+
+
+def test_the_page_counts_the_differences_in_arguments(reference: Server):
+    counts = argument_matrix.counts(ask_arguments(reference))
+    for one in argument_matrix.DIFFERENCES:
+        count = r"\d+" if one.by_numpy else str(counts[one.reason])
+        assert count != "0", one.reason
+        row = rf"^\| {re.escape(one.reason)} \| {count} \|$"
+        assert re.search(row, PAGE, re.MULTILINE), row
+
+
+def test_the_page_counts_the_calls():
+    matrix = argument_matrix.recorded()
+    cells = argument_matrix.by_cell(matrix)
+    arguments = {
+        (call, name.rpartition(" by ")[0])
+        for call, name, _ in cells
+        if name != argument_matrix.NUMBER
+    }
+    kinds = {kind for _, name, kind in cells if name != argument_matrix.NUMBER}
+    taken = sum(outcome.startswith("= ") for outcome in cells.values())
+    text = " ".join(PAGE.split())
+    assert f"{len(matrix)} functions with {len(arguments)} arguments" in text
+    assert f"with {len(kinds)} kinds of values" in text
+    assert f"Of its {len(cells):,} calls {taken:,} are taken" in text
+
+
+@pytest.mark.oracle
+def test_the_real_server_answers_as_recorded_for_all_arguments(triton: Server):
+    now = ask_arguments(triton)
+    if MODE == "write":
+        argument_matrix.record(now)
+    assert argument_matrix.by_cell(now) == argument_matrix.by_cell(argument_matrix.recorded())
 
 
 # ------------------------------------------------------------------------------------- tracing

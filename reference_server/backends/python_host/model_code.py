@@ -9,8 +9,9 @@ from types import FrameType, MappingProxyType, ModuleType, TracebackType
 from reference_server.backends.python_host import triton_python_backend_utils
 from reference_server.backends.python_host.api.bls import InferenceTrace, ResponseIterator
 from reference_server.backends.python_host.api.metrics import Metric, MetricKind
-from reference_server.backends.python_host.api.native import MODULE
+from reference_server.backends.python_host.api.pybind import MODULE
 from reference_server.backends.python_host.api.response import InferenceResponseSender
+from reference_server.backends.python_host.api.server_access import telling_directory
 from reference_server.backends.python_host.api.tensor import MemoryType
 from reference_server.backends.python_host.modules import ModelModules
 from reference_server.backends.python_host.shared_names import UTILS
@@ -70,7 +71,7 @@ def _utils(version_directory: Path, own_names: Mapping[str, object]) -> ModuleTy
     vars(module).update(
         {name: getattr(utils, name) for name in utils.__all__},
         __file__=utils.__file__,
-        get_model_dir=lambda: str(version_directory),
+        get_model_dir=telling_directory(version_directory),
     )
     vars(module).update(own_names)
     return module

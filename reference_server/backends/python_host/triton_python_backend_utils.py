@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reference_server.backends.python_host.api import server_access
+from reference_server.backends.python_host.api import pybind, server_access
 from reference_server.backends.python_host.api.logger import Logger
 from reference_server.backends.python_host.api.metrics import MetricFamily
 from reference_server.backends.python_host.api.model_config import ModelConfig
@@ -116,7 +116,8 @@ def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) ->
 
 def triton_to_numpy_type(data_type: int) -> type[np.generic] | None:
     """The NumPy type of a type's number; None for a number that has none, such as BF16's."""
-    return NUMPY_TYPES.get(data_type)
+    # Not a lookup: as in Triton, whatever equals a number is one.
+    return next((of for code, of in NUMPY_TYPES.items() if data_type == code), None)
 
 
 def numpy_to_triton_type(data_type: npt.DTypeLike) -> int | None:
@@ -179,6 +180,7 @@ def get_model_dir() -> str:
     raise RuntimeError("get_model_dir() has an answer only in a module that a host has loaded")
 
 
+@pybind.function(pybind.TEXT, pybind.TEXT, pybind.OBJECT)
 def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
     """Load a model, or load it again; returns when that is done.
 
@@ -186,20 +188,22 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
     by `file:<path>`, in place of the model's folder, and need a `config`. Only under explicit model
     control. Raises TritonModelException.
     """
-    server_access.load_model(_NO_SERVER, model_name, config, files)
+    server_access.load(_NO_SERVER, model_name, config, files)
 
 
+@pybind.function(pybind.TEXT, pybind.TRUTH)
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Begin to unload a model, and what only it uses. Only under explicit model control.
 
     Raises TritonModelException.
     """
-    server_access.unload_model(_NO_SERVER, model_name, unload_dependents=unload_dependents)
+    server_access.unload(_NO_SERVER, model_name, unload_dependents=unload_dependents)
 
 
+@pybind.function(pybind.TEXT, pybind.TEXT, returns="bool")
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Whether that version of a model, or the latest, can be asked.
 
     Raises TritonModelException for a version that is no number.
     """
-    return server_access.is_model_ready(_NO_SERVER, model_name, model_version)
+    return server_access.is_ready(_NO_SERVER, model_name, model_version)

@@ -1,4 +1,4 @@
-"""Answers with its numbers and with what it has seen of the request; -1 to -3 are faults."""
+"""Answers with its numbers and with what it has seen of the request; -1 to -4 are faults."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -13,6 +13,9 @@ class TritonPythonModel:
         first = numbers.ravel()[0] if numbers.size else 0
         if first == -1:
             error = pb_utils.TritonError("no such thing", pb_utils.TritonError.NOT_FOUND)
+            return pb_utils.InferenceResponse(error=error)
+        if first == -4:
+            error = pb_utils.TritonError("given up", pb_utils.TritonError.CANCELLED)
             return pb_utils.InferenceResponse(error=error)
         if first == -2:
             raise ValueError("not that number")

@@ -55,7 +55,7 @@ def test_an_error_that_is_not_the_first_response_is_given_too():
     answers, _, _ = iterator(response(1), response(final=True, error=not_found("gone")))
     first, last = answers
     assert not first.has_error()
-    assert (last.error().message(), last.error().code()) == ("gone", pb_utils.TritonError.INTERNAL)
+    assert (last.error().message(), last.error().code()) == ("gone", pb_utils.TritonError.NOT_FOUND)
 
 
 def test_who_wants_one_response_gets_the_error_that_follows_it():

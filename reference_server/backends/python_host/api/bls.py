@@ -10,26 +10,23 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from reference_server.backends.python_host.api import pybind
 from reference_server.backends.python_host.api.native import (
-    MODULE,
     NO_CAST,
     NotConstructible,
     TritonModelException,
-    incompatible_constructor,
 )
+from reference_server.backends.python_host.api.pybind import MODULE
 from reference_server.backends.python_host.api.response import (
     InferenceResponse,
     all_sendable,
-    checked_parameters,
 )
 from reference_server.backends.python_host.api.server_access import ServerAccess
-from reference_server.backends.python_host.api.tensor import MemoryType, PreferredMemory, Tensor
+from reference_server.backends.python_host.api.tensor import MemoryType, Tensor
 from reference_server.core import tensor as core
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.request import (
-    LATEST,
     Cancellation,
     InferRequest,
     InferResponse,
@@ -274,7 +271,7 @@ class BlsRequest:
             assert error.error is not None
             return InferenceResponse._received(error)
         # Only now, as in Triton, which allocates the outputs when the called model gives them.
-        if self.memory is MemoryType.TRITONSERVER_MEMORY_GPU and first.error is None:
+        if self.memory == MemoryType.TRITONSERVER_MEMORY_GPU and first.error is None:
             responses = _refused(request, internal(_NO_DEVICE))
         iterator = ResponseIterator._of(responses, request.cancellation)
         return iterator if decoupled else next(iterator)
@@ -290,101 +287,32 @@ def _refused(request: InferRequest, error: ServerError) -> BlsResponses:
 
 # ------------------------------------------------------------- the constructor's arguments
 
-#: Stands for what the caller left out.
-LEFT_OUT: Any = object()
 UNTRACED = InferenceTrace._of(None)
 
-_SIGNATURE = (
-    "InferenceRequest(request_id: str = '', correlation_id: object = 0, "
-    "inputs: List[triton::backend::python::PbTensor], requested_output_names: List[str], "
-    "model_name: str, model_version: int = -1, flags: int = 0, timeout: int = 0, "
-    f"preferred_memory: {MODULE}.PreferredMemory = <{MODULE}.PreferredMemory object>, "
-    f"trace: {MODULE}.InferenceTrace = <{MODULE}.InferenceTrace object>, "
-    "parameters: object = None)"
-)
-_DEFAULTS = {
-    "request_id": "",
-    "correlation_id": 0,
-    "model_version": LATEST,
-    "flags": 0,
-    "timeout": 0,
-    "trace": UNTRACED,
-    "parameters": None,
-}
 
-
-def checked_bls_request(**given: Any) -> BlsRequest:  # noqa: ANN401 - whatever the model passed
-    """What the arguments of `InferenceRequest`'s constructor make, which C++ takes in Triton.
-
-    Raises TypeError for arguments of other types, TritonModelException for other values.
-    """
-    inputs, names = given["inputs"], given["requested_output_names"]
-    memory, model_name = given["preferred_memory"], given["model_name"]
-    if not (
-        isinstance(given["request_id"], (str, bytes))
-        and given["correlation_id"] is not None
-        and _is_list(inputs, (Tensor, type(None)))
-        and _is_list(names, str)
-        and isinstance(model_name, str)
-        and _is_integer(given["model_version"], 64, signed=True)
-        and _is_integer(given["flags"], 32)
-        and _is_integer(given["timeout"], 64)
-        and (memory is LEFT_OUT or isinstance(memory, PreferredMemory))
-        and isinstance(given["trace"], InferenceTrace)
-    ):
-        raise _incompatible_request(given)
-    identity = given["request_id"]
-    if isinstance(identity, bytes):
-        identity = identity.decode()
-    of = f"for request with id '{identity}' and model name '{model_name}' should not be empty."
-    if any(tensor is None for tensor in inputs):
+def checked_bls_request(request: BlsRequest) -> BlsRequest:
+    """The request. Raises TritonModelException for an input that is None, or an unnamed output."""
+    of = (
+        f"for request with id '{request.request_id}' and model name '{request.model_name}' "
+        "should not be empty."
+    )
+    if any(tensor is None for tensor in request.inputs):
         raise TritonModelException(f"Input tensor {of}")
-    if "" in names:
+    if "" in request.requested_outputs:
         raise TritonModelException(f"Requested output name {of}")
-    return BlsRequest(
-        model_name,
-        given["model_version"],
-        identity,
-        _checked_correlation(given["correlation_id"]),
-        tuple(inputs),
-        tuple(names),
-        given["flags"],
-        given["timeout"],
-        None if memory is LEFT_OUT else memory._memory_type,
-        given["trace"]._trace,
-        checked_parameters(given["parameters"]),
-    )
+    return request
 
 
-def _incompatible_request(arguments: dict[str, Any]) -> TypeError:
-    # Whether they were given by name cannot be told any more.
-    given = [
-        f"{name}={value!r}"
-        for name, value in arguments.items()
-        if value is not LEFT_OUT and value is not _DEFAULTS.get(name, LEFT_OUT)
-    ]
-    return incompatible_constructor(_SIGNATURE, shown=f"kwargs: {', '.join(given)}")
-
-
-def _is_list(value: object, kind: type | tuple[type, ...]) -> bool:
-    """Whether C++ takes `value` for a list of `kind`."""
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, (str, bytes))
-        and all(isinstance(element, kind) for element in value)
-    )
-
-
-def _is_integer(value: object, bits: int, *, signed: bool = False) -> bool:
-    least = -(1 << (bits - 1)) if signed else 0
-    return isinstance(value, int) and least <= value < least + (1 << bits)
-
-
-def _checked_correlation(correlation_id: object) -> int | str:
+def checked_correlation(correlation_id: object) -> int | str:
+    """A correlation id as C++ has it. Raises TritonModelException, or RuntimeError."""
     if isinstance(correlation_id, str):
-        return correlation_id
-    if not isinstance(correlation_id, int):
+        kind = pybind.TEXT
+    elif isinstance(correlation_id, int):
+        kind = pybind.UINT64
+    else:
         raise TritonModelException("Correlation ID must be integer or string")
-    if not 0 <= correlation_id < 1 << 64:
-        raise RuntimeError(NO_CAST)
-    return int(correlation_id)
+    try:
+        read: int | str = kind.read(correlation_id)
+    except pybind.Mismatch:
+        raise RuntimeError(NO_CAST) from None
+    return read

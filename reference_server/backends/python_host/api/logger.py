@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
+from typing import ClassVar, TypeAlias
 
-from reference_server.backends.python_host.api.native import (
-    MODULE,
-    NativeEnum,
-    NotConstructible,
-    as_text,
-    incompatible_function,
-)
+from reference_server.backends.python_host.api import pybind
+from reference_server.backends.python_host.api.native import NativeEnum, NotConstructible
+from reference_server.backends.python_host.api.pybind import MODULE, as_text
 
 _log = logging.getLogger("reference_server.models")
 
@@ -18,14 +15,17 @@ _log = logging.getLogger("reference_server.models")
 class LogLevel(NativeEnum):
     """How grave a line is."""
 
+    __slots__ = ()
     __module__ = MODULE
     __qualname__ = "Logger.LogLevel"
 
-    INFO = 0
-    WARNING = 1
-    ERROR = 2
-    VERBOSE = 3
+    INFO: ClassVar[LogLevel]
+    WARNING: ClassVar[LogLevel]
+    ERROR: ClassVar[LogLevel]
+    VERBOSE: ClassVar[LogLevel]
 
+
+LogLevel._enumerate("INFO", "WARNING", "ERROR", "VERBOSE")
 
 _LEVELS = {
     LogLevel.INFO: logging.INFO,
@@ -33,6 +33,8 @@ _LEVELS = {
     LogLevel.ERROR: logging.ERROR,
     LogLevel.VERBOSE: logging.DEBUG,
 }
+#: How far above a line of this file the model's line is: what reads the arguments lies between.
+_CALLER = 3
 
 
 class Logger(NotConstructible):
@@ -44,48 +46,39 @@ class Logger(NotConstructible):
     __slots__ = ()
     __module__ = MODULE
 
+    LogLevel: TypeAlias = LogLevel
     INFO = LogLevel.INFO
     WARNING = LogLevel.WARNING
     ERROR = LogLevel.ERROR
     VERBOSE = LogLevel.VERBOSE
 
     @staticmethod
+    @pybind.function(pybind.TEXT, pybind.instance(LogLevel, f"{MODULE}.Logger.LogLevel"))
     def log(message: str | bytes, level: LogLevel = LogLevel.INFO) -> None:
-        """Write `message` at `level`."""
-        if not isinstance(message, (str, bytes)) or not isinstance(level, LogLevel):
-            raise incompatible_function(
-                "log",
-                f"(message: str, level: {MODULE}.Logger.LogLevel = <LogLevel.INFO: 0>) -> None",
-                message,
-                level,
-            )
-        _log.log(_LEVELS[level], as_text(message), stacklevel=2)  # the model's line, not this one
+        """Write `message` at `level`; nothing at a level that has no name."""
+        if level in _LEVELS:
+            _log.log(_LEVELS[level], as_text(message), stacklevel=_CALLER)
 
     @staticmethod
+    @pybind.function(pybind.TEXT)
     def log_info(message: str | bytes) -> None:
         """Write what an operator may want to know."""
-        _check("log_info", message)
-        _log.info(as_text(message), stacklevel=2)
+        _log.info(as_text(message), stacklevel=_CALLER)
 
     @staticmethod
+    @pybind.function(pybind.TEXT)
     def log_warn(message: str | bytes) -> None:
         """Write what an operator should look at."""
-        _check("log_warn", message)
-        _log.warning(as_text(message), stacklevel=2)
+        _log.warning(as_text(message), stacklevel=_CALLER)
 
     @staticmethod
+    @pybind.function(pybind.TEXT)
     def log_error(message: str | bytes) -> None:
         """Write what failed."""
-        _check("log_error", message)
-        _log.error(as_text(message), stacklevel=2)
+        _log.error(as_text(message), stacklevel=_CALLER)
 
     @staticmethod
+    @pybind.function(pybind.TEXT)
     def log_verbose(message: str | bytes) -> None:
         """Write what only a developer wants to know."""
-        _check("log_verbose", message)
-        _log.debug(as_text(message), stacklevel=2)
-
-
-def _check(function: str, message: object) -> None:
-    if not isinstance(message, (str, bytes)):
-        raise incompatible_function(function, "(message: str) -> None", message)
+        _log.debug(as_text(message), stacklevel=_CALLER)

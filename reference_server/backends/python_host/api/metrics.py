@@ -12,17 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from reference_server.backends.python_host.api import pybind
 from reference_server.backends.python_host.api.native import (
-    MODULE,
     NO_CAST,
     Native,
     NativeEnum,
     NotConstructible,
     TritonModelException,
     failed_in_server,
-    incompatible_constructor,
-    incompatible_function,
 )
+from reference_server.backends.python_host.api.pybind import MODULE, as_text
 from reference_server.core import forks
 from reference_server.core import telemetry as core
 from reference_server.core.errors import ServerError, invalid_arg
@@ -38,11 +37,15 @@ _DELETED = (
 class MetricKind(NativeEnum):
     """What a family's values are."""
 
+    __slots__ = ()
     __module__ = MODULE
 
-    COUNTER = 0
-    GAUGE = 1
-    HISTOGRAM = 2
+    COUNTER: ClassVar[MetricKind]
+    GAUGE: ClassVar[MetricKind]
+    HISTOGRAM: ClassVar[MetricKind]
+
+
+MetricKind._enumerate("COUNTER", "GAUGE", "HISTOGRAM")
 
 
 @dataclass(slots=True)
@@ -92,18 +95,8 @@ class MetricFamily(Native):
     _hold: MetricFamilyHold
     _kind: MetricKind
 
+    @pybind.method(pybind.TEXT, pybind.TEXT, pybind.instance(MetricKind, f"{MODULE}.MetricKind"))
     def __init__(self, name: str | bytes, description: str | bytes, kind: MetricKind) -> None:
-        if (
-            not isinstance(name, (str, bytes))
-            or not isinstance(description, (str, bytes))
-            or not isinstance(kind, MetricKind)
-        ):
-            raise incompatible_constructor(
-                f"MetricFamily(name: str, description: str, kind: {MODULE}.MetricKind)",
-                name,
-                description,
-                kind,
-            )
         if self._instance is None:
             raise TritonModelException(
                 "Error when creating MetricFamily: metrics belong to a server, which is there in "
@@ -113,12 +106,15 @@ class MetricFamily(Native):
         self._server.check_process()
         self._kind = kind
         try:
+            if kind.name not in core.MetricKind.__members__:
+                raise invalid_arg("Unknown metric kind")
             self._hold = self._server.metrics.hold(
-                _text(name), _text(description), core.MetricKind[kind.name]
+                as_text(name), as_text(description), core.MetricKind[kind.name]
             )
         except ServerError as error:
             raise self._server.failure("Error when creating MetricFamily", error) from error
 
+    @pybind.method(pybind.OBJECT, pybind.OBJECT, returns=f"{MODULE}.Metric")
     def Metric(
         self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
     ) -> Metric:
@@ -139,7 +135,7 @@ class MetricFamily(Native):
 
     def _bounds(self, buckets: object) -> list[float]:
         if buckets is None:
-            if self._kind is MetricKind.HISTOGRAM:
+            if self._kind == MetricKind.HISTOGRAM:
                 raise TritonModelException("Failed to create metric. Missing required buckets.")
             return []
         if not isinstance(buckets, list):
@@ -148,10 +144,10 @@ class MetricFamily(Native):
             raise TritonModelException("Failed to create metric. Unexpected buckets found.")
         bounds: list[float] = []
         for bucket in buckets:
-            bound = _real(bucket)
-            if bound is None:
-                raise RuntimeError(NO_CAST)
-            bounds.append(bound)
+            try:
+                bounds.append(pybind.REAL.read(bucket))
+            except pybind.Mismatch:
+                raise RuntimeError(NO_CAST) from None
         return bounds
 
     def __del__(self) -> None:
@@ -182,14 +178,17 @@ class Metric(NotConstructible):
         self._series = series
         return self
 
+    @pybind.method(pybind.REAL)
     def increment(self, amount: float, /) -> None:
         """Add `amount`: a counter's may not be negative, a histogram has no increments."""
         self._move("increment", amount)
 
+    @pybind.method(pybind.REAL)
     def set(self, value: float, /) -> None:
         """Replace the value of a gauge."""
         self._move("set", value)
 
+    @pybind.method(pybind.REAL)
     def observe(self, value: float, /) -> None:
         """Count `value` in a histogram."""
         self._move("observe", value)
@@ -201,9 +200,7 @@ class Metric(NotConstructible):
         except ServerError as error:
             raise self._failure("get", error) from error
 
-    def _move(self, verb: str, value: object) -> None:
-        # The usual case without a call: models count with every request.
-        number = value if type(value) is float else self._number(verb, value)
+    def _move(self, verb: str, number: float) -> None:
         try:
             getattr(self._shown(verb), verb)(number)
         except ServerError as error:
@@ -214,13 +211,6 @@ class Metric(NotConstructible):
         if not self._hold.is_held:
             raise TritonModelException(f"Failed to {verb} metric value: {_DELETED}")
         return self._series
-
-    def _number(self, function: str, value: object) -> float:
-        number = _real(value)
-        if number is None:
-            signature = f"(self: {MODULE}.Metric, arg0: float) -> None"
-            raise incompatible_function(function, signature, self, value)
-        return number
 
     def _failure(self, verb: str, error: ServerError) -> TritonModelException:
         return self._server.failure(f"Failed to {verb} metric value", error)
@@ -244,17 +234,3 @@ def _checked_labels(labels: dict[Any, Any]) -> dict[str, str]:
     if not all(isinstance(value, str) for value in sent.values()):
         raise invalid_arg("attempt to access JSON non-string as string")
     return sent
-
-
-def _real(value: Any) -> float | None:  # noqa: ANN401 - whatever the model passed
-    """What C++ takes for a `double`: any number that is one or can become one, but no text."""
-    if not hasattr(value, "__float__") and not hasattr(value, "__index__"):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _text(text: str | bytes) -> str:
-    return text.decode() if isinstance(text, bytes) else text

@@ -16,6 +16,8 @@ class ModelConfig:
     The setters raise ValueError where the configuration says otherwise already.
     """
 
+    __module__ = "triton_python_backend_utils"
+
     def __init__(self, model_config: str) -> None:
         self._model_config: dict[str, Any] = json.loads(model_config)
 
@@ -59,7 +61,8 @@ class ModelConfig:
 
     def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, Any]) -> None:
         """Set the policy's `decoupled`, its only key."""
-        if any(key != "decoupled" for key in transaction_policy_dict):
+        # Its `keys`, as in Triton: what has none is told so.
+        if any(key != "decoupled" for key in transaction_policy_dict.keys()):  # noqa: SIM118
             raise ValueError(
                 f"model transaction property in {_FUNCTION} '{self._name}' "
                 "contains property other than 'decoupled'."
@@ -68,11 +71,12 @@ class ModelConfig:
         if "decoupled" not in transaction_policy_dict:
             return
         decoupled = transaction_policy_dict["decoupled"]
-        if policy.setdefault("decoupled", decoupled) != decoupled:
+        if "decoupled" in policy and policy["decoupled"] != decoupled:
             raise ValueError(
                 f"trying to change decoupled property in auto-complete-config for model "
                 f"'{self._name}', which is already set to '{policy['decoupled']}'."
             )
+        policy["decoupled"] = decoupled
 
     @property
     def _name(self) -> str:

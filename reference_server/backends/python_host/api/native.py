@@ -6,12 +6,13 @@ Their module's name is in texts that clients see:
 
 from __future__ import annotations
 
-import enum
-from typing import NoReturn, SupportsIndex
+from collections.abc import Callable
+from typing import ClassVar, NoReturn, SupportsIndex
 
+from reference_server.backends.python_host.api import pybind
+from reference_server.backends.python_host.api.pybind import MODULE, as_text
 from reference_server.core.errors import Code, ServerError
 
-MODULE = "c_python_backend_utils"
 #: What a RuntimeError says of a value that C++ cannot take.
 NO_CAST = (
     "Unable to cast Python instance to C++ type "
@@ -29,14 +30,73 @@ class Native:
         raise TypeError(f"cannot pickle '{_qualified(self)}' object")
 
 
-class NativeEnum(enum.IntEnum):
-    """An enumeration whose members equal their numbers but print as members."""
+class NativeEnum:
+    """A number with a name: no `int`, but equal to its number, and of use wherever C++ takes one.
+
+    Others than the members, such as `MemoryType(7)`, are called `???`.
+    """
+
+    __slots__ = ("_value",)
+    __module__ = MODULE
+
+    __members__: ClassVar[dict[str, NativeEnum]] = {}
+    _names: ClassVar[dict[int, str]] = {}
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def __init_subclass__(cls) -> None:
+        cls.__members__, cls._names = {}, {}
+        # Each class has a constructor of its own, since its refusals name the class.
+        constructor = _with_value(f"{cls.__qualname__}.__init__")
+        type.__setattr__(cls, "__init__", pybind.method(pybind.UINT32)(constructor))
+
+    @classmethod
+    def _enumerate(cls, *names: str) -> None:
+        """Make the members, whose values are their places."""
+        for value, name in enumerate(names):
+            cls._names[value] = name
+            cls.__members__[name] = cls(value)
+            setattr(cls, name, cls.__members__[name])
+
+    @property
+    def name(self) -> str:
+        """The member's name."""
+        return self._names.get(self._value, "???")
+
+    @property
+    def value(self) -> int:
+        """The member's number."""
+        return self._value
+
+    def __int__(self) -> int:
+        return self._value
+
+    def __index__(self) -> int:
+        return self._value
+
+    def __hash__(self) -> int:
+        return self._value
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._value == (other._value if isinstance(other, NativeEnum) else other))
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return type(self), (self._value,)
+
+    def __repr__(self) -> str:
+        return f"<{self}: {self._value}>"
 
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
 
-    def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
+
+def _with_value(qualname: str) -> Callable[[NativeEnum, int], None]:
+    def constructor(self: NativeEnum, value: int) -> None:
+        self._value = value
+
+    constructor.__qualname__ = qualname
+    return constructor
 
 
 class NotConstructible(Native):
@@ -53,62 +113,34 @@ def _qualified(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def as_text(value: str | bytes) -> str:
-    """A text as C++ takes it, which reads bytes, too; what is no UTF-8 among them is replaced."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def incompatible_function(name: str, signature: str, *arguments: object) -> TypeError:
-    """The error for arguments of wrong types; `signature` is the accepted one, in C++ terms."""
-    return _incompatible(
-        f"{name}(): incompatible function", signature, ", ".join(map(repr, arguments))
-    )
-
-
-def incompatible_constructor(signature: str, *arguments: object, shown: str = "") -> TypeError:
-    """The same for a constructor; `signature` begins with the class's name.
-
-    `shown` stands for the arguments where it is not their values alone.
-    """
-    opening, signature = "__init__(): incompatible constructor", f"{MODULE}.{signature}"
-    return _incompatible(opening, signature, shown or ", ".join(map(repr, arguments)))
-
-
-def _incompatible(opening: str, signature: str, shown: str) -> TypeError:
-    # pybind11's text.
-    return TypeError(
-        f"{opening} arguments. The following argument types are supported:\n"
-        f"    1. {signature}\n\n"
-        f"Invoked with: {shown}"
-    )
-
-
-def given(arguments: tuple[object, ...], defaults: tuple[object, ...]) -> tuple[object, ...]:
-    """Those of `arguments` that a caller must have given; `defaults` are those of the last ones."""
-    for default in reversed(defaults):
-        if arguments[-1] is not default:
-            break
-        arguments = arguments[:-1]
-    return arguments
-
-
 class ErrorCode(NativeEnum):
     """The codes of `TritonError`; the frontends know which status each becomes."""
 
+    __slots__ = ()
     __module__ = MODULE
     __qualname__ = "TritonError.__ErrorCode"
 
-    UNKNOWN = 0
-    INTERNAL = 1
-    NOT_FOUND = 2
-    INVALID_ARG = 3
-    UNAVAILABLE = 4
-    UNSUPPORTED = 5
-    ALREADY_EXISTS = 6
-    CANCELLED = 7
+    UNKNOWN: ClassVar[ErrorCode]
+    INTERNAL: ClassVar[ErrorCode]
+    NOT_FOUND: ClassVar[ErrorCode]
+    INVALID_ARG: ClassVar[ErrorCode]
+    UNAVAILABLE: ClassVar[ErrorCode]
+    UNSUPPORTED: ClassVar[ErrorCode]
+    ALREADY_EXISTS: ClassVar[ErrorCode]
+    CANCELLED: ClassVar[ErrorCode]
 
 
 ErrorCode.__name__ = "__ErrorCode"  # as it is called in Triton's texts
+ErrorCode._enumerate(
+    "UNKNOWN",
+    "INTERNAL",
+    "NOT_FOUND",
+    "INVALID_ARG",
+    "UNAVAILABLE",
+    "UNSUPPORTED",
+    "ALREADY_EXISTS",
+    "CANCELLED",
+)
 
 
 class TritonError(Native):
@@ -126,14 +158,8 @@ class TritonError(Native):
     ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
     CANCELLED = ErrorCode.CANCELLED
 
+    @pybind.method(pybind.TEXT, pybind.instance(ErrorCode, f"{MODULE}.TritonError.__ErrorCode"))
     def __init__(self, message: str | bytes, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        if not isinstance(message, (str, bytes)) or not isinstance(code, ErrorCode):
-            raise incompatible_constructor(
-                f"TritonError(message: str, code: {MODULE}.TritonError.__ErrorCode"
-                " = <__ErrorCode.INTERNAL: 1>)",
-                message,
-                code,
-            )
         self._message = as_text(message)
         self._code = code
 
@@ -146,7 +172,12 @@ class TritonError(Native):
         return self._code
 
     def _as_server_error(self) -> ServerError:
-        return ServerError(Code[self._code.name], self._message)
+        code = Code.__members__.get(self._code.name, Code.UNKNOWN)
+        return ServerError(code, self._message)
+
+    @classmethod
+    def _of(cls, error: ServerError) -> TritonError:
+        return cls(error.message, getattr(ErrorCode, error.code.name))
 
 
 class TritonModelException(Exception):

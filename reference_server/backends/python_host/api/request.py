@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Protocol, overload
 
+from reference_server.backends.python_host.api import pybind
 from reference_server.backends.python_host.api.bls import (
-    LEFT_OUT,
     UNTRACED,
     BlsRequest,
     BlsResponses,
@@ -18,21 +18,23 @@ from reference_server.backends.python_host.api.bls import (
     InferenceTrace,
     ResponseIterator,
     checked_bls_request,
+    checked_correlation,
 )
 from reference_server.backends.python_host.api.native import (
-    MODULE,
     Native,
     TritonModelException,
-    incompatible_function,
 )
+from reference_server.backends.python_host.api.pybind import MODULE, as_text
 from reference_server.backends.python_host.api.response import (
     InferenceResponse,
     InferenceResponseSender,
     Parameters,
+    checked_parameters,
     parameters_json,
 )
 from reference_server.backends.python_host.api.server_access import ServerAccess
 from reference_server.backends.python_host.api.tensor import (
+    NO_PREFERENCE,
     PreferredMemory,
     Tensor,
     first_named,
@@ -96,32 +98,47 @@ class InferenceRequest(Native):
     _sender: InferenceResponseSender | None  # once somebody asked for it
     _is_answered: bool  # by what `execute` returned or raised
 
+    @pybind.method(
+        pybind.TEXT,
+        pybind.SOMETHING,
+        pybind.sequence(pybind.instance(Tensor, "triton::backend::python::PbTensor", or_none=True)),
+        pybind.sequence(pybind.TEXT),
+        pybind.TEXT,
+        pybind.INT64,
+        pybind.UINT32,
+        pybind.UINT64,
+        pybind.instance(PreferredMemory, f"{MODULE}.PreferredMemory"),
+        pybind.instance(InferenceTrace, f"{MODULE}.InferenceTrace"),
+        pybind.OBJECT,
+    )
     def __init__(
         self,
-        request_id: str = "",
+        request_id: str | bytes = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] = LEFT_OUT,
-        requested_output_names: Sequence[str] = LEFT_OUT,
-        model_name: str = LEFT_OUT,
+        inputs: Sequence[Tensor] = pybind.REQUIRED,
+        requested_output_names: Sequence[str | bytes] = pybind.REQUIRED,
+        model_name: str | bytes = pybind.REQUIRED,
         model_version: int = LATEST,
         flags: int = 0,
         timeout: int = 0,
-        preferred_memory: PreferredMemory = LEFT_OUT,
+        preferred_memory: PreferredMemory = NO_PREFERENCE,
         trace: InferenceTrace = UNTRACED,
         parameters: Parameters | None = None,
     ) -> None:
         bls = checked_bls_request(
-            request_id=request_id,
-            correlation_id=correlation_id,
-            inputs=inputs,
-            requested_output_names=requested_output_names,
-            model_name=model_name,
-            model_version=model_version,
-            flags=flags,
-            timeout=timeout,
-            preferred_memory=preferred_memory,
-            trace=trace,
-            parameters=parameters,
+            BlsRequest(
+                as_text(model_name),
+                model_version,
+                as_text(request_id),
+                checked_correlation(correlation_id),
+                tuple(inputs),
+                tuple(map(as_text, requested_output_names)),
+                flags,
+                timeout,
+                preferred_memory._memory_type,
+                trace._trace,
+                checked_parameters(parameters),
+            )
         )
         self._bls = bls
         self._request = bls.request(BlsResponses())
@@ -179,20 +196,15 @@ class InferenceRequest(Native):
         """The sequence flags: START is bit 0, END is bit 1."""
         return int(self._flags)
 
-    def set_flags(self, flags: int) -> None:
+    @pybind.method(pybind.UINT32)
+    def set_flags(self, flags: int, /) -> None:
         """Replace the flags that this object shows."""
-        self._check_flags("set_flags", flags)
         self._flags = flags
 
-    def set_release_flags(self, flags: int) -> None:
+    @pybind.method(pybind.UINT32)
+    def set_release_flags(self, flags: int, /) -> None:
         """Say what becomes of the request after `execute`: with RESCHEDULE it is given again."""
-        self._check_flags("set_release_flags", flags)
         self._release_flags = flags
-
-    def _check_flags(self, function: str, flags: object) -> None:
-        if not isinstance(flags, int) or not 0 <= flags < 1 << 32:
-            signature = f"(self: {MODULE}.InferenceRequest, arg0: int) -> None"
-            raise incompatible_function(function, signature, self, flags)
 
     def get_response_sender(self) -> InferenceResponseSender:
         """What sends responses to this request, instead of `execute`: each time the same object.
@@ -232,6 +244,7 @@ class InferenceRequest(Native):
     @overload
     def exec(self, decoupled: Literal[True]) -> ResponseIterator: ...
 
+    @pybind.method(pybind.TRUTH, returns="object")
     def exec(self, decoupled: bool = False) -> BlsResult:
         """Send the request; blocks until its first response is there.
 
@@ -239,7 +252,7 @@ class InferenceRequest(Native):
         error in a response. Raises TritonModelException outside `execute`.
         """
         bls, server = self._bls_request()
-        return bls.exec(server, decoupled=bool(decoupled))
+        return bls.exec(server, decoupled=decoupled)
 
     @overload
     def async_exec(
@@ -249,13 +262,14 @@ class InferenceRequest(Native):
     @overload
     def async_exec(self, decoupled: Literal[True]) -> asyncio.Future[ResponseIterator]: ...
 
+    @pybind.method(pybind.TRUTH, returns="object")
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:
         """Send the request without waiting: a future of what `exec` returns, on the running loop.
 
         Raises RuntimeError where no loop runs, and TritonModelException outside `execute`.
         """
         bls, server = self._bls_request()
-        return bls.async_exec(server, decoupled=bool(decoupled))
+        return bls.async_exec(server, decoupled=decoupled)
 
     def _bls_request(self) -> tuple[BlsRequest, ServerAccess]:
         server = self._instance

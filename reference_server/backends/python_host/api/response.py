@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from reference_server.backends.python_host.api import pybind
 from reference_server.backends.python_host.api.native import (
-    MODULE,
     Native,
     NotConstructible,
     TritonError,
     TritonModelException,
-    incompatible_constructor,
-    incompatible_function,
 )
+from reference_server.backends.python_host.api.pybind import MODULE
 from reference_server.backends.python_host.api.tensor import Tensor, first_named
 from reference_server.core import forks
 from reference_server.core.errors import ServerError
@@ -67,6 +66,23 @@ def all_sendable(parameters: Mapping[str, Parameter]) -> bool:
     return all(not isinstance(value, int) or value in _INT64 for value in parameters.values())
 
 
+def _made_of(
+    self: InferenceResponse,
+    output_tensors: Sequence[Tensor] = [],
+    error: TritonError | None = None,
+    parameters: Parameters | None = None,
+) -> None:
+    """How a response is made."""
+
+
+def _made_in_2_51(
+    self: InferenceResponse,
+    output_tensors: Sequence[Tensor] = [],
+    error: TritonError | None = None,
+) -> None:
+    """The same without what newer releases have, of which refusals do not tell."""
+
+
 class InferenceResponse(Native):
     """The output tensors, or with `error` set why there are none.
 
@@ -81,24 +97,31 @@ class InferenceResponse(Native):
     _error: TritonError | None
     _parameters: Mapping[str, Parameter]
 
-    def __init__(
-        self,
-        output_tensors: Sequence[Tensor] = (),
-        error: TritonError | None = None,
-        parameters: Parameters | None = None,
-    ) -> None:
-        if not (isinstance(output_tensors, (list, tuple)) or _is_sequence(output_tensors)) or not (
-            error is None or isinstance(error, TritonError)
-        ):
-            raise _incompatible_response(output_tensors, error)
-        for tensor in output_tensors:
-            if tensor is None:
+    # Called for each answer, so it reads the usual arguments itself.
+    @pybind.called_like(_made_of)
+    def __init__(self, *given: Any, **named: object) -> None:  # noqa: ANN401
+        tensors: Any = None
+        error: Any = None
+        parameters: object = None
+        if not named:
+            tensors = given[0] if len(given) == 1 else None
+        elif not given and len(named) == 1:
+            error = named.get("error")
+            tensors = [] if type(error) is TritonError else named.get("output_tensors")
+        if type(tensors) is not list:
+            if len(given) == 3:
+                *given, parameters = given  # type: ignore[assignment]
+            elif "parameters" in named:
+                parameters = named.pop("parameters")
+            tensors, error = _MADE_OF.read(given, named)
+        for tensor in tensors:
+            if not isinstance(tensor, Tensor):
+                if tensor is not None:
+                    raise _MADE_OF.refusal(given, named)
                 raise TritonModelException(
                     "Output tensor for inference response should not be empty."
                 )
-            if not isinstance(tensor, Tensor):
-                raise _incompatible_response(output_tensors, error)
-        self._output_tensors = list(output_tensors)
+        self._output_tensors = tensors.copy()
         self._error = error
         self._parameters = {} if parameters is None else checked_parameters(parameters)
 
@@ -106,8 +129,8 @@ class InferenceResponse(Native):
     def _received(cls, response: InferResponse) -> InferenceResponse:
         self = object.__new__(cls)
         self._output_tensors = [Tensor._received(tensor) for tensor in response.outputs]
-        # Whatever a model's code was: in Triton 2.51.0 it arrives as INTERNAL.
-        self._error = TritonError(response.error.message) if response.error else None
+        # With its code, as of release 25.04; Triton 2.51.0 makes every code INTERNAL.
+        self._error = TritonError._of(response.error) if response.error else None
         self._parameters = dict(response.parameters)
         return self
 
@@ -128,29 +151,17 @@ class InferenceResponse(Native):
         return parameters_json(self._parameters)
 
 
-def _is_sequence(value: object) -> bool:
-    """Whether C++ reads elements from it: from whatever can be indexed."""
-    return hasattr(type(value), "__getitem__") and not isinstance(value, (dict, str, bytes))
-
-
-def _incompatible_response(output_tensors: object, error: object) -> TypeError:
-    invoked_with = (output_tensors,) if error is None else (output_tensors, error)
-    return incompatible_constructor(
-        f"InferenceResponse(output_tensors: List[{MODULE}.Tensor] = [],"
-        f" error: {MODULE}.TritonError = None)",
-        *invoked_with,
-    )
+_made_in_2_51.__qualname__ = "InferenceResponse.__init__"
+_MADE_OF = pybind.Signature(
+    _made_in_2_51,
+    pybind.sequence(pybind.instance(Tensor, f"{MODULE}.Tensor", or_none=True)),
+    pybind.instance(TritonError, f"{MODULE}.TritonError", or_none=True),
+)
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
     """The first output of that name; None if there is none."""
     return first_named(inference_response.output_tensors(), name)
-
-
-_SEND_SIGNATURE = (
-    f"(self: {MODULE}.InferenceResponseSender, response: {MODULE}.InferenceResponse = None, "
-    "flags: int = 0) -> None"
-)
 
 
 class Responder(Protocol):
@@ -207,15 +218,15 @@ class InferenceResponseSender(NotConstructible):
         self._kept = None
         return self
 
+    @pybind.method(
+        pybind.instance(InferenceResponse, f"{MODULE}.InferenceResponse", or_none=True),
+        pybind.UINT32,
+    )
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         """Send `response`; with the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL it is the last.
 
         The flag may also come by itself. Raises TritonModelException for what cannot be sent.
         """
-        is_number = isinstance(flags, int) and 0 <= flags < 1 << 32
-        if not is_number or not (response is None or isinstance(response, InferenceResponse)):
-            given = (response,) if flags == 0 else (response, flags)
-            raise incompatible_function("send", _SEND_SIGNATURE, self, *given)
         if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if response is None and flags == 0:

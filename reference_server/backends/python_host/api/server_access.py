@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from reference_server.backends.python_host.api import pybind
 from reference_server.backends.python_host.api.native import (
     NO_CAST,
     TritonModelException,
-    as_text,
     failed_in_server,
-    given,
-    incompatible_function,
 )
+from reference_server.backends.python_host.api.pybind import as_text
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, invalid_arg, unavailable
 from reference_server.core.numerals import leading_integer
@@ -109,24 +109,16 @@ class ServerAccess:
 
 # ------------------------------------------------------------------------------ model control
 
-#: What C++ takes for a `std::string`.
-_TEXT = (str, bytes)
 _LARGEST = (1 << 63) - 1
 
 
-def load_model(
+def load(
     server: ServerAccess,
     model_name: str | bytes,
     config: str | bytes,
     files: Mapping[str, bytes] | None,
 ) -> None:
     """Load a model, and wait for it. Raises TritonModelException."""
-    if not isinstance(model_name, _TEXT) or not isinstance(config, _TEXT):
-        raise incompatible_function(
-            "load_model",
-            "(model_name: str, config: str = '', files: object = None) -> None",
-            *given((model_name, config, files), ("", None)),
-        )
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(
             f"failed to load model '{as_text(model_name)}', files should be a dictionary of file "
@@ -146,14 +138,8 @@ def load_model(
         raise server.failure("Failed to load model", error) from error
 
 
-def unload_model(server: ServerAccess, model_name: str | bytes, *, unload_dependents: bool) -> None:
+def unload(server: ServerAccess, model_name: str | bytes, *, unload_dependents: bool) -> None:
     """Begin to unload a model. Raises TritonModelException."""
-    if not isinstance(model_name, _TEXT):
-        raise incompatible_function(
-            "unload_model",
-            "(model_name: str, unload_dependents: bool = False) -> None",
-            *given((model_name, unload_dependents), (False,)),
-        )
     server.check_process()
     try:
         server.calls.unload(as_text(model_name), unload_dependents=bool(unload_dependents))
@@ -161,16 +147,8 @@ def unload_model(server: ServerAccess, model_name: str | bytes, *, unload_depend
         raise server.failure("Failed to unload model", error) from error
 
 
-def is_model_ready(
-    server: ServerAccess, model_name: str | bytes, model_version: str | bytes
-) -> bool:
+def is_ready(server: ServerAccess, model_name: str | bytes, model_version: str | bytes) -> bool:
     """Whether a model can be asked. Raises TritonModelException for what is no version."""
-    if not isinstance(model_name, _TEXT) or not isinstance(model_version, _TEXT):
-        raise incompatible_function(
-            "is_model_ready",
-            "(model_name: str, model_version: str = '') -> bool",
-            *given((model_name, model_version), ("",)),
-        )
     try:
         return server.calls.is_ready(as_text(model_name), _version(as_text(model_version)))
     except ServerError as error:
@@ -191,27 +169,37 @@ def _version(text: str) -> int:
     return version
 
 
+def telling_directory(directory: Path) -> Callable[[], str]:
+    """`get_model_dir` as the model of one instance sees it."""
+
+    @pybind.function(returns="str")
+    def get_model_dir() -> str:
+        return str(directory)
+
+    get_model_dir.__qualname__ = get_model_dir.__name__
+    return get_model_dir
+
+
 def bound_functions(server: ServerAccess) -> dict[str, Callable[..., Any]]:
     """The three functions as the model of one instance sees them, by name."""
 
-    def load(
+    @pybind.function(pybind.TEXT, pybind.TEXT, pybind.OBJECT)
+    def load_model(
         model_name: str | bytes,
         config: str | bytes = "",
         files: Mapping[str, bytes] | None = None,
     ) -> None:
-        load_model(server, model_name, config, files)
+        load(server, model_name, config, files)
 
-    def unload(model_name: str | bytes, unload_dependents: bool = False) -> None:
-        unload_model(server, model_name, unload_dependents=unload_dependents)
+    @pybind.function(pybind.TEXT, pybind.TRUTH)
+    def unload_model(model_name: str | bytes, unload_dependents: bool = False) -> None:
+        unload(server, model_name, unload_dependents=unload_dependents)
 
-    def ready(model_name: str | bytes, model_version: str | bytes = "") -> bool:
-        return is_model_ready(server, model_name, model_version)
+    @pybind.function(pybind.TEXT, pybind.TEXT, returns="bool")
+    def is_model_ready(model_name: str | bytes, model_version: str | bytes = "") -> bool:
+        return is_ready(server, model_name, model_version)
 
-    functions: dict[str, Callable[..., Any]] = {
-        "load_model": load,
-        "unload_model": unload,
-        "is_model_ready": ready,
-    }
-    for name, function in functions.items():
-        function.__name__ = function.__qualname__ = name
-    return functions
+    functions: tuple[Callable[..., Any], ...] = (load_model, unload_model, is_model_ready)
+    for function in functions:
+        function.__qualname__ = function.__name__
+    return {function.__name__: function for function in functions}

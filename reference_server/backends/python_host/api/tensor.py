@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from reference_server.backends.python_host.api import dlpack
+from reference_server.backends.python_host.api import dlpack, pybind
 from reference_server.backends.python_host.api.native import (
-    MODULE,
     Native,
     NativeEnum,
     TritonModelException,
-    given,
-    incompatible_constructor,
-    incompatible_function,
 )
+from reference_server.backends.python_host.api.pybind import MODULE, as_text
 from reference_server.core import byte_strings, dtypes
 from reference_server.core import tensor as core
 from reference_server.core.dtypes import DataType
@@ -25,11 +22,14 @@ from reference_server.core.dtypes import DataType
 class MemoryType(NativeEnum):
     """Where a tensor lies; the numbers are this API's own, the C API's are the other way round."""
 
+    __slots__ = ()
     __module__ = MODULE
 
-    TRITONSERVER_MEMORY_GPU = 0
-    TRITONSERVER_MEMORY_CPU = 1
+    TRITONSERVER_MEMORY_GPU: ClassVar[MemoryType]
+    TRITONSERVER_MEMORY_CPU: ClassVar[MemoryType]
 
+
+MemoryType._enumerate("TRITONSERVER_MEMORY_GPU", "TRITONSERVER_MEMORY_CPU")
 
 TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
 TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
@@ -73,21 +73,36 @@ class PreferredMemory(Native):
     __slots__ = ("_device_id", "_memory_type")
     __module__ = MODULE
 
+    _memory_type: MemoryType | None
+
+    @pybind.method(
+        pybind.instance(MemoryType, "triton::backend::python::PreferredMemory::MemoryType"),
+        pybind.INT64,
+    )
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        if not isinstance(preferred_memory_type, MemoryType) or not isinstance(
-            preferred_device_id, int
-        ):
-            raise incompatible_constructor(
-                "PreferredMemory(preferred_memory_type: "
-                "triton::backend::python::PreferredMemory::MemoryType, "
-                "preferred_device_id: int = 0)",
-                *given((preferred_memory_type, preferred_device_id), (0,)),
-            )
         self._memory_type = preferred_memory_type
         self._device_id = preferred_device_id
 
+    @classmethod
+    def _any(cls) -> PreferredMemory:
+        """No preference."""
+        self = object.__new__(cls)
+        self._memory_type = None
+        return self
+
+
+NO_PREFERENCE = PreferredMemory._any()
 
 _new = object.__new__
+_NO_NAME = "Tensor name cannot be an empty string."
+
+
+def _made_of(self: Tensor, name: str | bytes, numpy_array: np.ndarray[Any, Any], /) -> None:
+    """How a tensor is made."""
+
+
+_made_of.__qualname__ = "Tensor.__init__"
+_MADE_OF = pybind.Signature(_made_of, pybind.TEXT, pybind.instance(np.ndarray, "numpy.ndarray"))
 
 
 class Tensor(Native):
@@ -110,12 +125,19 @@ class Tensor(Native):
     _array: np.ndarray[Any, Any] | None
     _core: core.Tensor
 
-    def __init__(self, name: str | bytes, numpy_array: np.ndarray[Any, Any]) -> None:
-        if not isinstance(numpy_array, np.ndarray) or not isinstance(name, (str, bytes)):
-            raise incompatible_constructor(
-                "Tensor(arg0: str, arg1: numpy.ndarray)", name, numpy_array
-            )
-        name = _checked_name(name)
+    # Called for each tensor of each answer, so it reads its arguments itself.
+    @pybind.called_like(_made_of)
+    def __init__(self, *given: Any, **named: object) -> None:  # noqa: ANN401
+        try:
+            name, numpy_array = given
+        except ValueError:
+            raise _MADE_OF.refusal(given, named) from None
+        if named or not isinstance(numpy_array, np.ndarray):
+            raise _MADE_OF.refusal(given, named)
+        if type(name) is not str or not name.isascii():
+            name, _ = _MADE_OF.read(given, named)
+        if not name:
+            raise TritonModelException(_NO_NAME)
         datatype = dtypes.of_array(numpy_array)
         if datatype is None:
             raise TritonModelException("NumPy dtype is not supported.")
@@ -182,6 +204,7 @@ class Tensor(Native):
             raise TritonModelException("DLPack does not have support for string tensors.")
         return dlpack.export(self._core.array(), datatype)
 
+    @pybind.method(pybind.OBJECT, returns="capsule")
     def __dlpack__(self, stream: object = None) -> dlpack.Capsule:
         """The capsule of `to_dlpack`; `stream` says nothing in the host's memory."""
         return self.to_dlpack()
@@ -191,7 +214,8 @@ class Tensor(Native):
         return (dlpack.CPU, 0)
 
     @staticmethod
-    def from_dlpack(name: str | bytes, tensor: object) -> Tensor:
+    @pybind.function(pybind.TEXT, pybind.OBJECT, returns=f"{MODULE}.Tensor", names=("self", "arg0"))
+    def from_dlpack(name: str | bytes, tensor: object, /) -> Tensor:
         """A tensor that shares the memory of a DLPack capsule, or of an object that makes one.
 
         The elements must be C-contiguous, in the host's memory, and of a type that Triton has,
@@ -199,11 +223,9 @@ class Tensor(Native):
         Of one that is in a GPU's memory and has a method `cpu`, such as torch's, the server gets a
         copy. This has not been run on a GPU.
         """
-        if not isinstance(name, (str, bytes)):
-            raise incompatible_function(
-                "from_dlpack", f"(self: str, arg0: object) -> {MODULE}.Tensor", name, tensor
-            )
-        name = _checked_name(name)
+        name = as_text(name)
+        if not name:
+            raise TritonModelException(_NO_NAME)
         copy = dlpack.host_copy(tensor)
         array, datatype = dlpack.consume(tensor if copy is None else copy)
         received = core.Tensor(name, datatype, array.shape, array=array)
@@ -247,12 +269,6 @@ class _GpuTensor(Tensor):
 
 
 _GpuTensor.__name__ = _GpuTensor.__qualname__ = Tensor.__name__
-
-
-def _checked_name(name: str | bytes) -> str:
-    if not name:
-        raise TritonModelException("Tensor name cannot be an empty string.")
-    return name.decode() if isinstance(name, bytes) else name
 
 
 def first_named(tensors: Iterable[Tensor], name: str) -> Tensor | None:
