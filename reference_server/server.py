@@ -156,7 +156,9 @@ class Server:
         self._loop = loop
         loaded = self._load()
         self.model_calls.connect(
-            self.repository, is_explicit=self._options.control_mode is ControlMode.EXPLICIT
+            self.repository,
+            is_explicit=self._options.control_mode is ControlMode.EXPLICIT,
+            tells_error_codes=self._options.profile.tells_error_codes,
         )
         return loaded
 

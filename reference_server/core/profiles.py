@@ -26,6 +26,8 @@ class TritonProfile:
     strict_header_lengths: bool
     #: Whether an output may be requested only once. 2.69.
     refuses_repeated_outputs: bool
+    #: Whether a model that asks another is told the code of its error, not INTERNAL. 2.57.
+    tells_error_codes: bool
 
 
 V2_51 = TritonProfile(
@@ -35,6 +37,7 @@ V2_51 = TritonProfile(
     http_max_input_size=None,
     strict_header_lengths=False,
     refuses_repeated_outputs=False,
+    tells_error_codes=False,
 )
 """Proven by difference: the contract tests compare this profile with tritonserver 2.51.0."""
 
@@ -45,6 +48,7 @@ NEWEST = TritonProfile(
     http_max_input_size=64 << 20,
     strict_header_lengths=True,
     refuses_repeated_outputs=True,
+    tells_error_codes=True,
 )
 """Read from the sources of the releases up to 2.73, none of which could be run."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from reference_server.config.schema import ModelConfig
@@ -60,12 +61,17 @@ class BlsCalls:
         self.clock = clock
         self._models: Models | None = None
         self._is_explicit = False
+        self.tells_error_codes = True
         self._lock = threading.Lock()
         self._deadlocks = DeadlockDetector()
 
-    def connect(self, models: Models, *, is_explicit: bool) -> None:
-        """From now on calls go to `models`; `is_explicit` lets them load and unload."""
+    def connect(self, models: Models, *, is_explicit: bool, tells_error_codes: bool = True) -> None:
+        """From now on calls go to `models`; `is_explicit` lets them load and unload.
+
+        `tells_error_codes` as in TritonProfile.
+        """
         self._is_explicit = is_explicit
+        self.tells_error_codes = tells_error_codes
         self._models = models
 
     def of(self, member: Member) -> InstanceCalls:
@@ -140,6 +146,8 @@ class InstanceCalls:
         `halted` are the requests that the instance must answer, if it waits for the first response.
         """
         calls = self._calls
+        if not calls.tells_error_codes:
+            request.sink = _CodelessSink(request.sink)
         inputs, sink = request.inputs, request.sink
         request.received_ns = calls.clock.monotonic_ns()
         served: CalledModel | None = None
@@ -176,6 +184,20 @@ class InstanceCalls:
     def unload(self, name: str, *, unload_dependents: bool) -> None:
         """Begin to unload a model. Raises ServerError where that is not allowed."""
         self._calls.changeable.unload(name, with_unused=unload_dependents)
+
+
+class _CodelessSink:
+    """A sink that passes every error on as INTERNAL."""
+
+    __slots__ = ("_sink",)
+
+    def __init__(self, sink: ResponseSink) -> None:
+        self._sink = sink
+
+    def send(self, response: InferResponse) -> None:
+        if response.error is not None:
+            response = replace(response, error=internal(response.error.message))
+        self._sink.send(response)
 
 
 class _AwaitedSink:

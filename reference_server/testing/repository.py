@@ -48,7 +48,9 @@ class ModelRepository:
         self._stubs = StubbedModels(server.repository)
         # In the place of the repository, which `Server.load` has connected.
         server.model_calls.connect(
-            self._stubs, is_explicit=options.control_mode is ControlMode.EXPLICIT
+            self._stubs,
+            is_explicit=options.control_mode is ControlMode.EXPLICIT,
+            tells_error_codes=options.profile.tells_error_codes,
         )
 
     def model(self, name: str, version: int = LATEST) -> Model:

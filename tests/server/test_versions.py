@@ -8,8 +8,9 @@ import json
 import threading
 import zlib
 
+import numpy as np
 import pytest
-from server.support.model_folders import write_model
+from server.support.model_folders import VECTOR, write_model
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.testing import Code, ServerError, open_repository
@@ -302,3 +303,51 @@ def test_an_output_is_requested_once(newest, proven):
     told = "[request id: q] output 'Y' already exists in request"
     assert (reply.status, reply.json()) == (400, {"error": told})
     assert proven.http("POST", INFER, json.dumps(body).encode()).status == 200
+
+
+# ------------------------------------------------------------------- codes of called models
+
+ASKS = """
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            request = pb_utils.InferenceRequest(
+                model_name="gives_up", inputs=requests[0].inputs(), requested_output_names=[]
+            )
+            answers = request.exec(decoupled=True)
+            next(answers)
+            answers.cancel()
+            return [pb_utils.InferenceResponse(error=next(answers).error()) for _ in requests]
+"""
+GIVES_UP = """
+    import time
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            for request in requests:
+                sender = request.get_response_sender()
+                sender.send(pb_utils.InferenceResponse([]))
+                while not sender.is_cancelled():
+                    time.sleep(0.01)
+                error = pb_utils.TritonError("given up", pb_utils.TritonError.CANCELLED)
+                sender.send(pb_utils.InferenceResponse(error=error), flags=1)
+"""
+
+
+@pytest.mark.parametrize("host", ["inline", "process"])
+def test_a_call_that_is_cancelled_reports_it(tmp_path, host):
+    write_model(tmp_path, "asks", VECTOR, ASKS)
+    decoupled = VECTOR + "model_transaction_policy { decoupled: true }"
+    write_model(tmp_path, "gives_up", decoupled, GIVES_UP)
+    codes = {}
+    for version in ("newest", "2.51"):
+        options = [f"--triton-version={version}", f"--backend-config=python,host={host}"]
+        with open_repository(tmp_path, options=options) as repository:
+            repository.load("gives_up")
+            with pytest.raises(ServerError, match="given up") as error:
+                repository.load("asks").infer({"X": np.zeros(1, np.float32)})
+            codes[version] = error.value.code
+    assert codes == {"newest": Code.CANCELLED, "2.51": Code.INTERNAL}

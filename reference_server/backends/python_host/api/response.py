@@ -129,7 +129,6 @@ class InferenceResponse(Native):
     def _received(cls, response: InferResponse) -> InferenceResponse:
         self = object.__new__(cls)
         self._output_tensors = [Tensor._received(tensor) for tensor in response.outputs]
-        # With its code, as of release 25.04; Triton 2.51.0 makes every code INTERNAL.
         self._error = TritonError._of(response.error) if response.error else None
         self._parameters = dict(response.parameters)
         return self
