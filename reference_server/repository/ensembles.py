@@ -5,7 +5,8 @@ Pure: names, configurations and errors. Only ensembles use other models.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from reference_server.config.schema import EnsembleStep, ModelConfig
@@ -202,9 +203,38 @@ def check_composing_models(config: ModelConfig, find: _FindConfig) -> None:
     given = [tensor.name for tensor in signature.outputs]
     if EnsembleGraph(config.ensemble, given, decoupled).mixes_answers:
         raise invalid_arg(
-            f"in ensemble {name}, step of model '{name}' receives inputs originated from "
-            "different decoupled models"
+            f"in ensemble {name}, step of model '{_who_mixes(config, decoupled, known)}' receives "
+            "inputs originated from different decoupled models"
         )
+
+
+def _who_mixes(
+    config: ModelConfig, decoupled: Collection[int], known: Mapping[str, _InferredTensor]
+) -> str:
+    """Whom Triton names where answers of different models meet, going from tensor to tensor.
+
+    It is the model that the first tensor made of them was inferred from: the ensemble if that is an
+    output, or if the outputs themselves are of different answers.
+    """
+    origins = {tensor.name: -1 for tensor in config.signature.inputs}
+    outputs = {tensor.name for tensor in config.signature.outputs}
+    waiting = deque(origins)
+    while waiting:
+        current = waiting.popleft()
+        if outputs <= origins.keys() and len({origins[output] for output in outputs}) > 1:
+            break
+        for index, step in enumerate(config.ensemble):
+            read = set(step.inputs.values())
+            if current not in read or not read <= origins.keys():
+                continue
+            mixed = {origins[tensor] for tensor in read}
+            for tensor in step.outputs.values():
+                if tensor not in origins:
+                    if len(mixed) > 1:
+                        return known[tensor].model
+                    origins[tensor] = index if index in decoupled else min(mixed)
+                    waiting.append(tensor)
+    return config.name
 
 
 def _of_ensemble(entry: TensorConfig, signature: Signature) -> _InferredTensor:

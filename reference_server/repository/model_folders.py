@@ -114,8 +114,10 @@ class ModelFolder:
             return ()
         numbers = set()
         for name in names:
-            if match := _VERSION.match(name):
-                numbers.add(int(match[0]))
+            match = _VERSION.match(name)
+            # The number of one with more bits cannot be asked for; the real server dies of it.
+            if match and (number := int(match[0])) < 1 << 63:
+                numbers.add(number)
             else:
                 zeros = "contains leading zeros in its directory name"
                 reason = zeros if name[0] == "0" else "fails to convert to integral number"

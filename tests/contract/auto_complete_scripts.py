@@ -77,6 +77,10 @@ COMPLETIONS = [
                "c.add_input({'name': 'IN', 'data_type': 'TYPE_INT32', 'dims': [2]})",
                fails="ValueError: unable to load model '{model}', configuration expects datatype "
                "TYPE_FP32 for input 'IN', model provides TYPE_INT32"),
+    Completion("another type of an output",
+               "c.add_output({'name': 'OUT', 'data_type': 'TYPE_INT32', 'dims': [2]})",
+               fails="ValueError: unable to load model '{model}', configuration expects datatype "
+               "TYPE_FP32 for output 'OUT', model provides TYPE_INT32"),
     Completion("other dims",
                "c.add_output({'name': 'OUT', 'data_type': 'TYPE_FP32', 'dims': [3]})",
                fails="ValueError: model '{model}', tensor 'OUT': the model expects dims [3] but "

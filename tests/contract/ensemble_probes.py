@@ -153,6 +153,14 @@ PROBES = {
         step("source", "what=other", "Y=c"),
         step("given", "A=a B=c", "told=told"),
     ),
+    "meeting_within": ensemble(
+        "what:STRING other:STRING",
+        "O",
+        SOURCE_Y,
+        step("source", "what=other", "Y=c"),
+        step("given", "A=a B=c", "told=t"),
+        step("source", "what=t", "Y=O"),
+    ),
     # Steps that leave something out.
     "parted": ensemble("what:STRING", "a b", PART),
     "parted_on": ensemble("what:STRING", "O", PART_Y, step("same", "X=a", "Y=O")),
@@ -252,6 +260,7 @@ PROBES = {
 }
 
 _MIXED = "in ensemble {0}, step of model '{0}' receives inputs originated from different"
+_MIXED_WITHIN = "in ensemble {0}, step of model '{1}' receives inputs originated from different"
 _UNUSED = "ensemble tensor '{1}' is unused in ensemble '{0}'"
 
 #: What is not loaded, and what both servers' logs say of it.
@@ -271,6 +280,7 @@ REFUSED = {
             "no_outputs": "O",
         }.items()
     },
+    "meeting_within": _MIXED_WITHIN.format("meeting_within", "given"),
     "no_inputs": "is unused in ensemble 'no_inputs'",
     "bad_shape": "ensemble tensor X: inconsistent shape: [-1,3] is inferred from model bad_shape "
     "while [-1,1] is inferred from model same",

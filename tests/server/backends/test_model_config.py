@@ -102,7 +102,7 @@ def test_an_input_may_say_that_it_is_optional():
         (
             "output",
             entry(data_type="TYPE_INT32"),
-            "unable to load model 'm', configuration expects datatype TYPE_FP32 for input 'X', "
+            "unable to load model 'm', configuration expects datatype TYPE_FP32 for output 'X', "
             "model provides TYPE_INT32",
         ),
         (

@@ -178,6 +178,16 @@ UNFIT = {
         "in ensemble e, step of model 'e' receives inputs originated from different decoupled "
         "models",
     ),
+    "answers of different models, within": (
+        composed(
+            step("dec", {"X": "I"}, {"Y": "m"}),
+            step("dec", {"X": "I"}, {"Y": "n"}),
+            step("pair", {"A": "m", "B": "n"}, {"Y": "p"}),
+            step("dec", {"X": "p"}, {"Y": "O"}),
+        ),
+        "in ensemble e, step of model 'pair' receives inputs originated from different decoupled "
+        "models",
+    ),
 }
 
 

@@ -124,6 +124,7 @@ def test_a_stamp_tells_changed_files(folder, change, adds):
         (("0", "1"), (0, 1)),
         (("3x",), (3,)),
         (("3", "3x"), (3,)),
+        (("3", str(1 << 63)), (3,)),
     ],
 )
 def test_versions_are_folders_that_begin_with_a_number(tmp_path, names, versions):

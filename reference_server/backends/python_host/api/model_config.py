@@ -87,7 +87,7 @@ class ModelConfig:
         self._check_properties(kind, entry, properties)
         for present in self._model_config[kind]:
             if present["name"] == entry["name"]:
-                self._check_agreement(present, entry)
+                self._check_agreement(kind, present, entry)
                 present.update(entry)
                 return
         self._model_config[kind].append(entry)
@@ -112,13 +112,14 @@ class ModelConfig:
                     f"is missing '{required}' property."
                 )
 
-    def _check_agreement(self, present: Mapping[str, Any], entry: Mapping[str, Any]) -> None:
+    def _check_agreement(
+        self, kind: str, present: Mapping[str, Any], entry: Mapping[str, Any]
+    ) -> None:
         name = entry["name"]
         if present["data_type"] not in ("TYPE_INVALID", entry["data_type"]):
-            # Triton says `input` of outputs too.
             raise ValueError(
                 f"unable to load model '{self._name}', configuration expects datatype "
-                f"{present['data_type']} for input '{name}', model provides {entry['data_type']}"
+                f"{present['data_type']} for {kind} '{name}', model provides {entry['data_type']}"
             )
         if present["dims"] and present["dims"] != entry["dims"]:  # a tuple differs, as in Triton
             raise self._disagreement(name, "dims", present, entry)
