@@ -23,6 +23,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
@@ -249,12 +250,30 @@ ATTACKS: dict[str, Callable[[str, str], None]] = {
 }
 
 
-def attacking(name: str, http: str, grpc: str) -> None:
+def attacking(name: str, http: str, grpc: str, begun: Event) -> None:
     """Attack for as long as this process lives."""
+    begun.set()
     while True:
         with contextlib.suppress(OSError, ConnectionEnded):
             ATTACKS[name](http, grpc)
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def attack_on(server: Server, name: str) -> Iterator[multiprocessing.process.BaseProcess]:
+    """The attack, from when it has begun until the block is left."""
+    context = multiprocessing.get_context("spawn")
+    begun = context.Event()
+    attacker = context.Process(
+        target=attacking, args=(name, server.http, server.grpc, begun), daemon=True
+    )
+    attacker.start()
+    try:
+        begun.wait(60)
+        yield attacker
+    finally:
+        attacker.kill()
+        attacker.join()
 
 
 def connected(address: str) -> socket.socket:
@@ -307,10 +326,13 @@ def bystander(http: str, seconds: float) -> dict[str, list[float]]:
                 answer = b""
             taken[name].append(time.perf_counter() - started)
             if not answer:
+                clients[name].close()
                 clients[name] = connected(http)
             elif not answer.startswith(b"HTTP/1.1 200"):
                 raise SystemExit(f"a bystander was answered {answer!r}")
         time.sleep(PAUSE_S)
+    for client in clients.values():
+        client.close()
     return taken
 
 
@@ -371,17 +393,10 @@ def attacked(server: Server, attack: str, seconds: float) -> list[str]:
     """The figures of one row: milliseconds, and MiB."""
     bystander(server.http, 0.5)
     before = memory_of(server)
-    attacker = multiprocessing.Process(
-        target=attacking, args=(attack, server.http, server.grpc), daemon=True
-    )
-    attacker.start()
-    try:
+    with attack_on(server, attack):
         time.sleep(0.3)
         taken = bystander(server.http, seconds)
         grown = memory_of(server) - before
-    finally:
-        attacker.kill()
-        attacker.join()
     health, inference = taken["health"], taken["inference"]
     return [
         *(f"{1e3 * value:.1f}" for value in (percentile(health, 50), percentile(health, 99))),
