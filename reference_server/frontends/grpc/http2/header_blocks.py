@@ -22,6 +22,9 @@ _NAMES = {b"content-type": 31}
 EMPTY_TABLE = b"\x20"
 #: Frames of one block; a good client fills them.
 _MAX_PARTS = 17
+#: How often a block may change the size of the table: to its least and to its last
+#: (RFC 7541, section 4.2).
+_MAX_RESIZES = 2
 #: Blocks of one connection that are remembered.
 _REMEMBERED = 64
 
@@ -42,6 +45,8 @@ class HeaderReader:
         known = self._known.get(block)
         if known is not None:
             return known
+        if block and _is_resize(block[0]) and _resizes(block) > _MAX_RESIZES:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "a table that is resized too often")
         try:
             decoded = self._decoder.decode(block, raw=True)
             fields = tuple((bytes(name), bytes(value)) for name, value in decoded)
@@ -91,6 +96,24 @@ class BlockAssembler:
         self.stream_id = 0
         block, self._block = bytes(self._block), bytearray()
         return self._flags, block
+
+
+def _is_resize(byte: int) -> bool:
+    """True if a change of the table's size begins with this byte."""
+    return byte & 0xE0 == 0x20
+
+
+def _resizes(block: bytes) -> int:
+    """How many changes of the table's size the block begins with; it stops at too many."""
+    count = position = 0
+    while position < len(block) and _is_resize(block[position]) and count <= _MAX_RESIZES:
+        count += 1
+        goes_on = block[position] & 0x1F == 0x1F
+        position += 1
+        while goes_on and position < len(block):
+            goes_on = block[position] >= 0x80
+            position += 1
+    return count
 
 
 def _is_references(block: bytes) -> bool:

@@ -25,6 +25,8 @@ from reference_server.frontends.grpc.http2.streams import FlowControlWindow, Str
 _SETTINGS_COST = 10
 _COST_PER_STREAM = 0.1
 _PING_BYTES = 8
+#: Bytes of DATA, or of a window, that are hardly worth a frame.
+_SMALL_BYTES = 16
 
 
 # -- events: what a client did; streams are named by their numbers
@@ -118,6 +120,8 @@ class AbuseLimits:
         self.resets = RateAllowance("streams that are reset", burst=2_000, per_s=1_000)
         #: Pings, settings, empty DATA, priorities, unknown frames, and frames of streams that were.
         self.idle_frames = RateAllowance("frames without use", burst=10_000, per_s=1_000)
+        #: DATA of a few bytes that end nothing, and windows that are widened by as few.
+        self.small_frames = RateAllowance("small frames", burst=100_000, per_s=20_000)
 
 
 # -- the receiver
@@ -206,6 +210,8 @@ class Receiver:
         elif not size:
             self._guard.idle_frames.spend(self._now_s)
         else:
+            if size < _SMALL_BYTES:
+                self._guard.small_frames.spend(self._now_s)
             self._table.refill(stream)
         if flags & frames.PADDED:
             payload = frames.without_padding(flags, payload)
@@ -322,6 +328,8 @@ class Receiver:
 
     def _on_window_update(self, _: int, stream_id: int, payload: memoryview) -> None:
         increment = frames.uint32(payload) & frames.MAX_31_BITS
+        if increment < _SMALL_BYTES:
+            self._guard.small_frames.spend(self._now_s)
         if not stream_id:
             if not increment:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window that is not widened")

@@ -176,6 +176,25 @@ def test_floods(flood, taken):
     assert allowance_of(flood) == taken
 
 
+@pytest.mark.brute_force
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [(DATA, b"x"), (WINDOW_UPDATE, struct.pack(">I", 1))],
+    ids=["data", "window"],
+)
+def test_small_frames_are_taken_ten_thousands_at_a_time(kind, payload):
+    peer = Peer()
+    peer.say(peer.headers(1))
+    for _ in range(10):
+        peer.say(frame(kind, 0, 1, payload) * 10_000)
+    assert GOAWAY not in [one.kind for one in peer.take()]
+    peer.now_s += 1
+    peer.say(frame(kind, 0, 1, payload) * 20_000)
+    assert GOAWAY not in [one.kind for one in peer.take()]
+    peer.say(frame(kind, 0, 1, payload))
+    assert peer.take()[-1].kind == GOAWAY
+
+
 def test_settings_cost_more_the_more_streams_they_touch():
     peer = Peer()
     for stream in range(1, 2_001, 2):

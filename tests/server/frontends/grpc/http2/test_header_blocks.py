@@ -69,3 +69,12 @@ def test_a_list_that_grows_too_long_is_refused():
     with pytest.raises(ConnectionFault) as caught:
         reader.read(b"\xbe\xbe")
     assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
+@pytest.mark.parametrize("resize", [b"\x20", b"\x3f\xe1\x1f", b"\x3f\x00"])
+def test_a_block_may_resize_the_table_twice(resize):
+    usual = Encoder().encode(USUAL)
+    assert list(HeaderReader(1 << 16).read(2 * resize + usual)) == USUAL
+    with pytest.raises(ConnectionFault, match="resized too often") as caught:
+        HeaderReader(1 << 16).read(3 * resize + usual)
+    assert caught.value.code is ErrorCode.COMPRESSION_ERROR
