@@ -16,6 +16,8 @@ NUMPY     ?= numpy
 PY      := $(VENV)/bin/python
 PYTEST  := $(PY) -m pytest -n $(WORKERS)
 INSTALL := $(PY) -m pip --disable-pip-version-check install
+# Before a recipe's command: with LOG set, one line with this title, and all output in that file.
+step     = $(if $(LOG),@$(PYTHON) tools/step.py $(LOG) '$(1)')
 
 # ONNX Runtime would report its use to its makers.
 export ORT_DISABLE_TELEMETRY := 1
@@ -34,12 +36,14 @@ help:
 
 ## Serve
 
+# One line for each step instead of what pip and the builders print.
+serve: LOG = .cache/serve.log
 serve: models  ## serve model_repository/ on HTTP_PORT=8000, show a first answer, serve on until Ctrl-C
 	@$(PY) tools/serve.py --model-repository=model_repository --http-port=$(HTTP_PORT) \
 	    --grpc-port=$(GRPC_PORT) --metrics-port=$(METRICS_PORT)
 
 models: $(VENV)/serving  ## build the models' artifacts that are missing or out of date
-	$(PY) -m model_factory build
+	$(call step,Models) $(PY) -m model_factory build
 
 graphs: $(VENV)/serving  ## fetch the graphs of others that tests load, 52 MB
 	$(PY) -m model_factory fetch
@@ -124,10 +128,10 @@ clean:  ## remove all that these commands made
 $(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is \
 	needed, and $(PYTHON) is older; name another one: make PYTHON=python3.11 ...")'
-	$(PYTHON) -m venv $(VENV)
+	$(call step,Environment $(VENV)) $(PYTHON) -m venv $(VENV)
 
 $(VENV)/serving: pyproject.toml plugin/pyproject.toml simulator/pyproject.toml | $(VENV)/pyvenv.cfg
-	$(INSTALL) --editable '.[models,factory,client]' --editable ./plugin \
+	$(call step,Packages) $(INSTALL) --editable '.[models,factory,client]' --editable ./plugin \
 	    --editable ./simulator '$(NUMPY)'
 	@touch $@
 

@@ -25,12 +25,11 @@ SHIPPED = Path(__file__).parent.parent / "backends" / "shipped" / PYTHON_FILE
 #: Runs models that functions stand in for.
 _STUB = SHIPPED.with_name("stub.py")
 _STUB_PARAMETER = "STUB_MODEL"
-_SHIPPED_FOR = ("onnxruntime", "pytorch")
+_SHIPPED_FOR = ("onnxruntime", "openvino", "pytorch")
 #: Triton's own backends that nothing here stands in for: how to come to one that is there.
 _CURES = {
     "dali": "rewrite the pipeline as a model.py",
     "fil": "export the model to ONNX (onnxmltools, skl2onnx)",
-    "openvino": "give the model as ONNX, which OpenVINO's own converter reads",
     "tensorflow": "convert the model to ONNX (`python -m tf2onnx.convert --saved-model ...`)",
     "tensorrt": "give the ONNX file that the plan was built from",
     "tensorrtllm": "serve the model by a model.py",

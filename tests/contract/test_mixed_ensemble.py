@@ -248,7 +248,9 @@ def test_a_function_stands_in_for_a_step_whose_backend_is_not_here(models: Path,
 
 def test_without_it_the_error_names_what_is_here(models: Path) -> None:
     with (
-        pytest.raises(ServerError, match="backends python, onnxruntime, pytorch and those in"),
+        pytest.raises(
+            ServerError, match="backends python, onnxruntime, openvino, pytorch and those in"
+        ),
         open_repository(models, models=["plan_pipeline"]),
     ):
         pass

@@ -1,4 +1,4 @@
-"""A model of Triton's backend `onnxruntime` or `pytorch`: what such a model.py delegates to."""
+"""A model of Triton's backends `onnxruntime`, `openvino` or `pytorch`: its model.py asks this."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from ge_runtime.scheduling.dispatch import isolate
 from ge_runtime.specs import Tensors
 from ge_runtime.steps.batches import join, part
 from ge_runtime.steps.onnx_step import OnnxStep
+from ge_runtime.steps.openvino_step import OpenVinoStep
 from ge_runtime.steps.step_config import StepConfig
 from ge_runtime.steps.torch_step import TorchStep
 
-Step: TypeAlias = OnnxStep | TorchStep
+Step: TypeAlias = OnnxStep | OpenVinoStep | TorchStep
 Config = TypeVar("Config")
 
 DEFAULT_MAX_BATCH_SIZE: Final = "default-max-batch-size"
 """The parameter in which a server gives its setting of this name to `complete`."""
 _DEFAULT: Final = 4
 """What Triton's is unless told otherwise."""
-_STEPS: Final[Mapping[str, type[OnnxStep] | type[TorchStep]]] = {
+_STEPS: Final[Mapping[str, type[OnnxStep] | type[OpenVinoStep] | type[TorchStep]]] = {
     "onnxruntime": OnnxStep,
+    "openvino": OpenVinoStep,
     "pytorch": TorchStep,
 }
 

@@ -1,4 +1,4 @@
-"""Models of Triton's own backends, executed here: `onnxruntime` and `pytorch`, by their rules.
+"""Models of Triton's backends `onnxruntime`, `openvino` and `pytorch`, executed by their rules.
 
 docs/backends.md says what is held against which public source.
 """

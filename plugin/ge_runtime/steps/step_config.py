@@ -1,4 +1,4 @@
-"""What config.pbtxt says of a model of Triton's `onnxruntime` or `pytorch` backend."""
+"""What config.pbtxt says of a model of Triton's `onnxruntime`, `openvino` or `pytorch` backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that say `backend: "onnxruntime"` or `"pytorch"`: their files, executed by ge_runtime.
+"""Models of the backends `onnxruntime`, `openvino` and `pytorch`: executed by ge_runtime.
 
 Not a part of the server's package: it is loaded as any Python-based backend's model.py is, and only
 when a model asks for it.
@@ -14,8 +14,8 @@ try:
     from ge_runtime.adapters.step_model import StepModel
 except ImportError as error:
     raise ImportError(
-        f"{error}: models of the backends onnxruntime and pytorch are executed by ge_runtime: "
-        "`pip install ge-runtime`, for pytorch `pip install 'ge-runtime[torch]'`"
+        f"{error}: models of the backends onnxruntime, openvino, pytorch are run by ge_runtime: "
+        "`pip install ge-runtime`, with [openvino] or [torch] for these two"
     ) from error
 
 

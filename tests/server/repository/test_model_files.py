@@ -76,9 +76,9 @@ LIBRARY = "unable to find backend library for backend '{}', try specifying runti
         (
             'backend: "tensorrt"',
             LIBRARY.format("tensorrt") + "model configuration. The reference server has the "
-            "backends python, onnxruntime, pytorch and those in --backend-directory; give the ONNX "
-            "file that the plan was built from, or let a function stand in for the model: "
-            "--stub-model=m=MODULE:FUNCTION",
+            "backends python, onnxruntime, openvino, pytorch and those in --backend-directory; "
+            "give the ONNX file that the plan was built from, or let a function stand in for the "
+            "model: --stub-model=m=MODULE:FUNCTION",
         ),
         (
             'backend: "python" runtime: "model.py"',
