@@ -3,6 +3,8 @@
 #   server   the reference server, with ge_runtime and what the models of model_repository/ import
 #   tools    the jobs beside it: building the models, the example clients
 #   triton   NVIDIA's tritonserver and perf_analyzer, out of their PyPI wheels
+#
+# Packages are installed quietly: without a terminal Docker shows every line that a step prints.
 
 FROM python:3.11-slim-bookworm AS base
 # Without the second one ONNX Runtime reports its use to its makers.
@@ -12,7 +14,7 @@ ENV PYTHONUNBUFFERED=1 ORT_DISABLE_TELEMETRY=1
 # What our two packages depend on. None of our code is here, so that an edit leaves this layer, by
 # far the largest, as it is; setuptools only wants the files that the project's metadata names.
 FROM base AS dependencies
-RUN apt-get update && apt-get install -y --no-install-recommends binutils
+RUN apt-get update -qq && apt-get install -qq --no-install-recommends binutils > /dev/null
 WORKDIR /build
 COPY pyproject.toml ./
 COPY plugin/pyproject.toml plugin/
@@ -21,8 +23,8 @@ COPY plugin/pyproject.toml plugin/
 RUN --mount=type=cache,target=/root/.cache/pip \
     touch README.md LICENSE plugin/LICENSE \
  && python -m venv --without-pip /opt/venv \
- && pip --python /opt/venv/bin/python install . ./plugin \
- && pip --python /opt/venv/bin/python install --no-deps 'tokenizers>=0.20'
+ && pip --quiet --python /opt/venv/bin/python install . ./plugin \
+ && pip --quiet --python /opt/venv/bin/python install --no-deps 'tokenizers>=0.20'
 # Half of what was installed does nothing at run time: tests, debug symbols, and ONNX Runtime's
 # library for C programs and its tools for preparing models.
 RUN cd /opt/venv/lib/python3.11/site-packages \
@@ -39,7 +41,7 @@ COPY reference_server reference_server
 COPY triton_python_backend_utils triton_python_backend_utils
 COPY plugin plugin
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --no-deps --target /opt/packages . ./plugin
+    pip install --quiet --no-deps --target /opt/packages . ./plugin
 
 
 # What both servers have in common: how to tell that they are well.
@@ -65,7 +67,7 @@ FROM base AS tools
 COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=dependencies /build /build
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/venv/bin/python install pip '/build[factory,client]'
+    pip --quiet --python /opt/venv/bin/python install pip '/build[factory,client]'
 WORKDIR /opt/project
 COPY model_factory model_factory
 COPY examples examples
@@ -79,7 +81,7 @@ FROM listening AS triton
 # The models' interpreter is embedded: it needs Python's shared library, which not every build of
 # Python brings along.
 RUN ldconfig -p | grep -q libpython3.11.so.1.0 \
- || { apt-get update && apt-get install -y --no-install-recommends libpython3.11 \
+ || { apt-get update -qq && apt-get install -qq --no-install-recommends libpython3.11 > /dev/null \
       && rm -rf /var/lib/apt/lists/*; }
 WORKDIR /opt/project
 COPY tools/oracle.py tools/

@@ -56,8 +56,10 @@ class PublishedWheel:
         return wheel
 
     def _download(self, folder: Path) -> Path:
-        """Download the wheel into `folder`, without its dependencies; pip shows its progress."""
+        """Download the wheel into `folder`, without its dependencies. A terminal shows progress."""
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
+        if not sys.stdout.isatty():  # ten lines, of which none moves
+            pip.append("--quiet")
         options = ["--no-deps", "--only-binary=:all:", "--dest", str(folder)]
         if self.platform is not None:
             options += ["--platform", self.platform]

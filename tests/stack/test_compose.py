@@ -6,6 +6,7 @@ under a project name and ports of its own: a stack that somebody runs is left al
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -26,6 +27,9 @@ pytestmark = pytest.mark.stack
 
 # With a base image of 130 MB this keeps the server's far below 400 MB.
 OWN_LAYERS_BYTES = 150e6
+# What docs/docker.md says that each image adds to its base; engines count a little differently.
+ADDED_MB = re.compile(r"^\| `([a-z-]+)` \| (\d+) MB \|", re.M)
+BASE = "python:3.11-slim-bookworm"
 # What the server grants its last requests.
 DRAIN_SECONDS = 30
 
@@ -73,15 +77,16 @@ class Stack:
 def engine() -> Iterator[docker.DockerClient]:
     """A Docker engine that compose can drive, or a skip that names what is missing."""
     # The commands ask first: where no engine answers, the library leaves its socket open.
+    unmeasured = "image sizes: not measured here"
     if not shutil.which("docker"):
-        pytest.skip("there is no docker command here")
+        pytest.skip(f"there is no docker command here; {unmeasured}")
     for question, lack in (
         (["docker", "info", "--format", "{{.ServerVersion}}"], "no Docker engine runs here"),
         (["docker", "compose", "version"], "a Docker engine runs here, but there is no compose"),
     ):
         answer = subprocess.run(question, capture_output=True, text=True, check=False)
         if answer.returncode:
-            pytest.skip(f"{lack}: {answer.stderr.strip()}")
+            pytest.skip(f"{lack}; {unmeasured}: {answer.stderr.strip()}")
     with contextlib.closing(docker.from_env()) as client:
         yield client
 
@@ -154,6 +159,26 @@ def test_server_image_adds_little_to_its_base(stack):
     own = [layer["Size"] for layer in layers if layer["CreatedBy"].startswith("COPY /opt/")]
     assert len(own) == 2
     assert sum(own) < OWN_LAYERS_BYTES
+
+
+def test_the_sizes_of_the_images_are_those_of_the_page(stack):
+    stack.compose("--profile", "triton", "build")
+    base = stack.engine.images.pull(BASE).attrs["Size"]
+    rows = []
+    for image, told in ADDED_MB.findall((ROOT / "docs" / "docker.md").read_text()):
+        size = stack.engine.images.get(image).attrs["Size"]
+        rows.append((image, size / 1e6, (size - base) / 1e6, int(told)))
+    print(f"{'image':20} {'MB':>6} {'added':>6} {'page':>6}   base {base / 1e6:.0f} MB")
+    for image, size, added, told in rows:
+        print(f"{image:20} {size:6.0f} {added:6.0f} {told:6}")
+    assert len(rows) == 3
+    assert all(abs(added - told) <= told / 4 for _, _, added, told in rows)
+
+
+def test_servers_are_started_again_and_jobs_are_not(stack):
+    policy = stack.container("server").attrs["HostConfig"]["RestartPolicy"]
+    assert policy["Name"] == "unless-stopped"
+    assert stack.container("models").attrs["HostConfig"]["RestartPolicy"]["Name"] in ("", "no")
 
 
 def test_tritonserver_gives_the_same_answer_from_the_same_folders(stack):
