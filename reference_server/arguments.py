@@ -212,8 +212,9 @@ def _add_metrics(add: _Add) -> None:
         help="how old the machine's metrics may become (2000)")
     _add_switch(add, "--allow-cpu-metrics", "tell of CPU and memory in the metrics", default=True)
     add("--metrics-config", action="append", default=[], type=metrics_setting,
-        metavar="SETTING=VALUE", help="counter_latencies=false, summary_latencies=true or "
-        "summary_quantiles=QUANTILE:ERROR,...; may be given several times")
+        metavar="SETTING=VALUE", help="counter_latencies=false, summary_latencies=true, "
+        "histogram_latencies=true or summary_quantiles=QUANTILE:ERROR,...; may be given several "
+        "times")
 
 
 def _add_shared_memory(add: _Add) -> None:

@@ -173,7 +173,7 @@ def _unknown_cache_settings(settings: Sequence[tuple[str, str, str]]) -> list[st
 
 
 # ------------------------------------------------------------------------------- --metrics-config
-_METRICS_SWITCHES = frozenset({"counter_latencies", "summary_latencies"})
+_METRICS_SWITCHES = frozenset({"counter_latencies", "histogram_latencies", "summary_latencies"})
 _METRICS_SETTINGS = frozenset({"summary_quantiles", *_METRICS_SWITCHES})
 
 # What C++ reads as a number: what leads the text counts.
@@ -200,6 +200,7 @@ def latency_metrics(settings: Sequence[tuple[str, str]]) -> LatencyMetrics:
     return LatencyMetrics(
         counters=("counter_latencies", "false") not in settings,
         summaries=("summary_latencies", "true") in settings,
+        histograms=("histogram_latencies", "true") in settings,
         quantiles=quantiles or DEFAULT_QUANTILES,
     )
 

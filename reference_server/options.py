@@ -184,11 +184,14 @@ DEFAULT_QUANTILES = (
 class LatencyMetrics:
     """How the latencies of models are told: by `counters` of sums, by `summaries`, or not at all.
 
+    `histograms` are of first responses.
+
     Without `counters`, the counts of requests stand still as well, as in Triton.
     """
 
     counters: bool = True
     summaries: bool = False
+    histograms: bool = False
     quantiles: tuple[Quantile, ...] = DEFAULT_QUANTILES
 
 

@@ -75,6 +75,8 @@ class Server:
             backend_directory=options.backend_directory,
             limiter=None if options.rate_limit is None else RateLimiter(options.rate_limit.limits),
             config_name=options.model_config_name,
+            profile=options.profile,
+            histograms=latencies.histograms,
         )
         self.model_calls = loader.calls
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -87,10 +89,12 @@ class Server:
         )
         self.gateway = Gateway(self.repository, options, self._clock)
         self.control = RepositoryControl(
-            self.repository, options.control_mode, self.gateway.check_ready
+            self.repository, options.control_mode, self.gateway.check_ready, options.profile
         )
         self._watch = RepositoryWatch(self.repository.load_all, options.poll_s)
-        self._shared_memory = SharedMemory(allowed=options.client_shared_memory)
+        self._shared_memory = SharedMemory(
+            allowed=options.client_shared_memory, profile=options.profile
+        )
         self._stopping = asyncio.Event()
         self._has_failed = False
 
@@ -193,6 +197,13 @@ class Server:
         log.info("Signal (%d) received.", number)
         self.stop()
 
+    def _forwarding(self, pattern: str) -> HeaderForwarding | None:
+        if not pattern:
+            return None
+        return HeaderForwarding(
+            pattern, refuses_reserved=self._options.profile.refuses_reserved_headers
+        )
+
     def http_handlers(self, options: HttpOptions, loop: asyncio.AbstractEventLoop) -> HttpHandlers:
         """What answers HTTP requests, on the loop's thread."""
         return HttpHandlers(
@@ -202,7 +213,7 @@ class Server:
             loop,
             self._clock,
             restrictions=options.restricted,
-            forwarding=HeaderForwarding(options.forwarded) if options.forwarded else None,
+            forwarding=self._forwarding(options.forwarded),
             profile=self._options.profile,
             limit=InputLimit(options.max_input_bytes),
         )
@@ -228,7 +239,8 @@ class Server:
             loop,
             self._clock,
             restrictions=options.restricted,
-            forwarding=HeaderForwarding(options.forwarded) if options.forwarded else None,
+            forwarding=self._forwarding(options.forwarded),
+            profile=self._options.profile,
         )
 
     def _grpc_listener(self, options: GrpcOptions, loop: asyncio.AbstractEventLoop) -> GrpcListener:
@@ -238,7 +250,12 @@ class Server:
         """What answers requests at the metrics port, on the loop's thread."""
         host = HostMetrics(self._clock, options.interval_ms * _NS_PER_MS, cpu=options.cpu)
         gateway = MetricsGateway(
-            self.repository, self._registry, host, options.latencies, self._cache
+            self.repository,
+            self._registry,
+            host,
+            options.latencies,
+            self._cache,
+            self._options.profile,
         )
         return MetricsHandlers(gateway)
 

@@ -16,6 +16,7 @@ from reference_server.codecs.rapid_json_reader import JsonValue
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
+from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, InferResponse, Parameter, ResponseSink
 from reference_server.core.tensor import Array, Shape, Tensor
 
@@ -23,14 +24,18 @@ _NESTED = "parameters"
 
 
 def decode(
-    signature: Signature, body: memoryview, sink: ResponseSink, limit: InputLimit = UNLIMITED
+    signature: Signature,
+    body: memoryview,
+    sink: ResponseSink,
+    profile: TritonProfile = V2_51,
+    limit: InputLimit = UNLIMITED,
 ) -> InferRequest:
     """The request in `body`; `limit` is for what its inputs become together. Raises ServerError."""
     document = rapid_json.loads(body)
     request = InferRequest(signature.name, {}, sink)
     if isinstance(document, dict) and "id" in document:
         request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)
-    reader = _Reader(signature, request, rapid_json.repeated_names(body, document), limit)
+    reader = _Reader(signature, request, rapid_json.repeated_names(body, document), profile, limit)
     for name, value in reader.given(rapid_json.members(document), 1):
         if name == _NESTED:
             reader.read_nested(value)
@@ -50,8 +55,10 @@ class _Reader:
         signature: Signature,
         request: InferRequest,
         repeated: frozenset[tuple[int, str]],
+        profile: TritonProfile,
         limit: InputLimit,
     ) -> None:
+        self._profile = profile
         self._limit = limit
         self._bytes = 0  # of the inputs so far
         self._signature = signature
@@ -93,7 +100,10 @@ class _Reader:
         shape = self._shape(config, len(value) if isinstance(value, list) else 1)
         if name in inputs:
             raise invalid_arg(f"{self._request.label} input '{name}' already exists in request")
-        tensor = Tensor(name, config.datatype, shape, array=_data(config, value, shape))
+        array = _data(config, value, shape)
+        if value == [] and self._profile.empty_lists_have_no_shape:
+            shape = ()  # which no model takes
+        tensor = Tensor(name, config.datatype, shape, array=array)
         if self._limit.most is not None:
             self._limit.check_sum(self._bytes, name, tensor.byte_size)
             self._bytes += tensor.byte_size

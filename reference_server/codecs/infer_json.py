@@ -192,7 +192,10 @@ class _Reader:
     def _read_data(
         self, name: str, entry: dict[str, JsonValue], datatype: DataType | None, shape: Shape
     ) -> Array:
-        if not shape or 0 in shape:  # no elements: Triton does not look at what is there
+        count = prod(shape) if shape else 0
+        if shape and self._profile.tells_json_overflows:
+            count = json_data.element_count(name, datatype, shape)
+        if not count:  # no elements: Triton does not look at what is there
             return np.empty(0, np.uint8 if datatype is None else datatype.numpy)
         if datatype is None or datatype in _BINARY_ONLY:
             rapid_json.parse_member(entry, "data", rapid_json.as_array)  # before the type
@@ -203,8 +206,10 @@ class _Reader:
                 f"data format for input {name}"
             )
         # By its shape, before its elements are looked at: they may be few, and it large.
-        self._limit.check_tensor(name, prod(shape) * datatype.byte_size)
-        array = json_data.read(entry["data"], datatype, shape)
+        self._limit.check_tensor(name, count * datatype.byte_size)
+        array = json_data.read(
+            entry["data"], datatype, shape, tells_missing=self._profile.tells_missing_elements
+        )
         if datatype.is_bytes and self._limit.most is not None:
             self._limit.check_tensor(name, 4 * array.size + sum(map(len, array.tolist())))
         return array
@@ -226,7 +231,7 @@ class _Reader:
             if isinstance(given, dict):
                 span = _read_output_span(given)
                 if span is None:
-                    form = _read_form(given)
+                    form = _read_form(given, self._profile.most_classified)
                 else:
                     form = OutputForm(buffer=self._regions.output_buffer(*span))
                     self._spans.outputs.append((name, span, name not in forms))
@@ -349,7 +354,7 @@ def _read_output_span(parameters: dict[str, JsonValue]) -> Span | None:
     return _read_span(parameters)
 
 
-def _read_form(parameters: dict[str, JsonValue]) -> OutputForm:
+def _read_form(parameters: dict[str, JsonValue], most_classified: int | None) -> OutputForm:
     classes = 0
     if "classification" in parameters:
         try:
@@ -360,7 +365,7 @@ def _read_form(parameters: dict[str, JsonValue]) -> OutputForm:
     binary = "binary_data" in parameters and rapid_json.parse_member(
         parameters, "binary_data", rapid_json.as_bool
     )
-    return OutputForm(binary, classes)
+    return OutputForm(binary, classes, most_classified=most_classified)
 
 
 def _read_span(parameters: dict[str, JsonValue]) -> Span | None:

@@ -5,6 +5,7 @@ Faults are found, and answered, in the order in which Triton finds them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.ports import Regions
+from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, Parameter, ResponseSink, SequenceFlag
 from reference_server.core.tensor import Tensor
 
@@ -67,7 +69,8 @@ class InferMessageDecoder:
     Not so for one that `takes_long`: any thread may `read` and `decode` it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, profile: TritonProfile = V2_51) -> None:
+        self._profile = profile
         self._memo: RequestMemo[_KnownMessage] = RequestMemo()
 
     def takes_long(self, data: Data) -> bool:
@@ -97,7 +100,7 @@ class InferMessageDecoder:
             or len(raw) < len(template.inputs)
             or template.model_name != signature.name
         ):
-            request, form = decode(signature, received, sink, regions)
+            request, form = decode(signature, received, sink, regions, self._profile)
             if known is not None and _is_plain(received):
                 known.template = RequestTemplate.of(request, form)
             return request, form
@@ -118,7 +121,11 @@ def _is_plain(received: ReceivedRequest) -> bool:
 
 
 def decode(
-    signature: Signature, received: ReceivedRequest, sink: ResponseSink, regions: Regions
+    signature: Signature,
+    received: ReceivedRequest,
+    sink: ResponseSink,
+    regions: Regions,
+    profile: TritonProfile = V2_51,
 ) -> tuple[InferRequest, ResponseForm]:
     """The request, and the form of its response. Raises ServerError.
 
@@ -133,11 +140,15 @@ def decode(
         request.inputs[tensor.name] = Tensor(
             tensor.name, dtypes.BY_NAME.get(tensor.datatype), tuple(tensor.shape), raw=_NOTHING
         )
-    request.requested_outputs = tuple(dict.fromkeys(output.name for output in message.outputs))
+    names = [output.name for output in message.outputs]
+    request.requested_outputs = tuple(dict.fromkeys(names))
+    if profile.refuses_repeated_outputs and len(request.requested_outputs) < len(names):
+        again = Counter(names).most_common(1)[0][0]
+        raise invalid_arg(f"{request.label} output '{again}' already exists in request")
     _read_inputs(signature.name, received, request, regions)
     forms: dict[str, OutputForm] = {}
     for output in message.outputs:
-        form = _read_form(output, regions)
+        form = _read_form(output, regions, profile.most_classified)
         if form != _PLAIN:  # named more than once, an output has the first form that was asked for
             forms.setdefault(output.name, form)
     return request, ResponseForm(outputs=forms)
@@ -209,7 +220,9 @@ def _read_priority(value: InferParameter) -> int:
 
 
 def _read_form(
-    output: ModelInferRequest.InferRequestedOutputTensor, regions: Regions
+    output: ModelInferRequest.InferRequestedOutputTensor,
+    regions: Regions,
+    most_classified: int | None,
 ) -> OutputForm:
     span = _read_span(output)
     classes = 0
@@ -221,7 +234,7 @@ def _read_form(
         if classes <= 0:
             raise invalid_arg("invalid value for 'classification' parameter, expected >= 0")
     if span is None:
-        return OutputForm(classes=classes)
+        return OutputForm(classes=classes, most_classified=most_classified) if classes else _PLAIN
     if classes:
         raise invalid_arg("output can't set both 'shared_memory_region' and 'classification'")
     return OutputForm(buffer=regions.output_buffer(*span))

@@ -34,6 +34,9 @@ from reference_server.core.byte_strings import element_bytes
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, internal, invalid_arg
 
+_MAX_INT64 = 2**63 - 1
+#: What -1 is as an unsigned number of 64 bits.
+_UNKNOWN = 2**64 - 1
 _Array = npt.NDArray[np.generic]
 
 
@@ -55,11 +58,43 @@ _ELEMENTS = {
 }
 
 
-def read(data: JsonValue, datatype: DataType, shape: tuple[int, ...]) -> _Array:
+def element_count(name: str, datatype: DataType | None, shape: tuple[int, ...]) -> int:
+    """How many elements the shape of input `name` has; 2**64 - 1 if a size is -1, as is unknown.
+
+    Raises ServerError INVALID_ARG for a size, a number of elements or of bytes beyond int64.
+    """
+    if _UNKNOWN in shape and 0 not in shape:
+        return _UNKNOWN
+    shown = ",".join(str(dim if dim <= _MAX_INT64 else dim - 2**64) for dim in shape)
+    invalid = f"invalid shape for input '{name}': shape [{shown}]"
+    count = 1
+    for dim in shape:  # the first fault, or the first 0, from left to right
+        if dim == 0:
+            return 0
+        if dim > _MAX_INT64:
+            raise invalid_arg(f"{invalid} contains one or more invalid dimensions")
+        count *= dim
+        if count > _MAX_INT64:
+            raise invalid_arg(
+                f"{invalid} causes total element count to exceed maximum size of {_MAX_INT64}"
+            )
+    size = 1 if datatype is None else datatype.byte_size
+    if size > 1 and count * size > _MAX_INT64:
+        raise invalid_arg(
+            f"byte size overflow for input '{name}': element count ({count}) * data type size "
+            f"({size}) exceeds maximum allowed size ({_MAX_INT64})"
+        )
+    return count
+
+
+def read(
+    data: JsonValue, datatype: DataType, shape: tuple[int, ...], *, tells_missing: bool = False
+) -> _Array:
     """The tensor of `datatype` and `shape` whose elements stand in `data`, depth first.
 
     The shape has elements. BYTES gives a *flat* object
     array of all the strings found (`bytes` elements): their number is checked with the request.
+    `tells_missing`: too few elements, and no string at all, are told as newer releases tell it.
 
     Raises ServerError: INTERNAL `Unable to parse 'data': ...` (BYTES: `Unable to parse JSON bytes
     array: ...`) for elements of another type or a wrong count; INVALID_ARG for an integer outside
@@ -74,7 +109,13 @@ def read(data: JsonValue, datatype: DataType, shape: tuple[int, ...]) -> _Array:
     except ServerError as error:
         raise prefixed("Unable to parse 'data'", error) from None
     if datatype.is_bytes:
+        if tells_missing and not elements:
+            raise internal("Failed to parse 'data' field: output buffer unavailable")
         return _strings(elements, types)
+    if tells_missing and len(elements) < count:
+        kind = _ELEMENTS[np.dtype(datatype.numpy).kind]
+        if types <= kind.types:
+            raise internal("Failed to parse 'data' field: shape does not match true shape")
     return _numbers(elements, types, datatype, count).reshape(shape)
 
 

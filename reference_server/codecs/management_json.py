@@ -22,6 +22,7 @@ from reference_server.core.metadata import (
     TensorConfig,
 )
 from reference_server.core.numerals import leading_integer
+from reference_server.core.profiles import TritonProfile
 from reference_server.core.telemetry import Duration, Snapshot
 
 JsonObject = dict[str, object]
@@ -116,14 +117,17 @@ def _duration(duration: Duration) -> JsonObject:
 # -- repository control
 
 
-def index_request(body: Buffer) -> bool:
+def index_request(body: Buffer, profile: TritonProfile) -> bool:
     """Whether only ready versions are asked for. Raises ServerError."""
     if not len(body):
         return False
     document = rapid_json.loads(body)
     if type(document) is not dict or "ready" not in document:
         return False
-    return rapid_json.as_bool(document["ready"])
+    ready = document["ready"]
+    if profile.checks_index_ready and type(ready) is not bool:
+        raise invalid_arg("Invalid value for 'ready': expected a boolean")
+    return rapid_json.as_bool(ready)
 
 
 def index(rows: Iterable[tuple[str, int | None, str | None, str]]) -> bytes:
@@ -172,10 +176,20 @@ def _from_base64(text: str) -> bytes:
     return base64.b64decode(digits + b"=" * (-len(digits) % 4))
 
 
-def unload_dependents(body: Buffer) -> bool:
-    """Whether an unload request wants that. As in Triton, a body that makes no sense says no."""
+def unload_dependents(body: Buffer, profile: TritonProfile) -> bool:
+    """Whether an unload request wants that. As in Triton, a body that makes no sense says no.
+
+    Raises ServerError for one that is not even JSON where the profile does.
+    """
+    if not len(body):
+        return False
     try:
         document = rapid_json.loads(body)
+    except ServerError:
+        if profile.checks_unload_body:
+            raise
+        return False
+    try:
         parameters = rapid_json.member(document, "parameters")
         return rapid_json.as_bool(rapid_json.member(parameters, "unload_dependents"))
     except ServerError:

@@ -25,12 +25,14 @@ _UNCLASSIFIED = frozenset({DataType.BYTES, DataType.FP16, DataType.BF16, DataTyp
 class OutputForm:
     """The form of one output: `classes` > 0 turns it into its best `classes` classes.
 
+    That is refused of batch items with more than `most_classified` elements; None is any number.
     With a `buffer` its bytes go there, and the response only says that they exist.
     """
 
     binary: bool = False
     classes: int = 0
     buffer: OutputBuffer | None = None
+    most_classified: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,13 @@ def formed(
         own = form.of(tensor.name)
         if own.classes:
             known = labels.get(tensor.name, ())
-            tensor = classify(tensor, own.classes, known, batches=signature.batches)
+            tensor = classify(
+                tensor,
+                own.classes,
+                known,
+                batches=signature.batches,
+                most_elements=own.most_classified,
+            )
         yield tensor, own
 
 
@@ -71,12 +79,20 @@ def write(tensor: Tensor, buffer: OutputBuffer) -> None:
     buffer.write(raw)
 
 
-def classify(tensor: Tensor, count: int, labels: Sequence[str], *, batches: bool) -> Tensor:
+def classify(
+    tensor: Tensor,
+    count: int,
+    labels: Sequence[str],
+    *,
+    batches: bool,
+    most_elements: int | None = None,
+) -> Tensor:
     """The `count` greatest values of each batch item as `<value>:<index>[:<label>]`, descending.
 
     The result is BYTES, [batch, k] if the model batches, else [k]; k is at most the number of
     values per item, whose dimensions are flattened. Equal values keep the order of their index.
-    Raises ServerError INVALID_ARG for a data type without order.
+    Raises ServerError INVALID_ARG for a data type without order, and for more elements per item
+    than `most_elements`.
     """
     if tensor.datatype is None or tensor.datatype in _UNCLASSIFIED:
         kind = tensor.datatype.value if tensor.datatype else "<invalid>"
@@ -85,6 +101,8 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str], *, batches: bool
     batches = batches and values.ndim > 0  # nobody checks what shape a model answers with
     rows = values.shape[0] if batches else 1
     width = values.size // rows if rows else 0
+    if most_elements is not None and width > most_elements:
+        raise invalid_arg("classification output tensor too large")
     items = values.reshape(rows, width)
     # Sorting the reversed row and reversing again keeps the lower index first among equals.
     order = width - 1 - np.argsort(items[:, ::-1], axis=1, kind="stable")[:, ::-1]

@@ -28,13 +28,14 @@ from reference_server.config.check_scheduling import (
 from reference_server.config.complete import check_platform
 from reference_server.config.pbtxt import datatype
 from reference_server.core.errors import internal, invalid_arg, unsupported
+from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.telemetry import is_label_name
 
 _OTHER_ENVIRONMENT = "EXECUTION_ENV_PATH"
 _INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
-def check_polled(config: ConfigProto) -> None:
+def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> None:
     """Raise ServerError if the configuration alone, before the model is asked, is wrong."""
     name = config.name
     for agent in config.model_repository_agents.agents:
@@ -47,7 +48,9 @@ def check_polled(config: ConfigProto) -> None:
             f"Invalid model name: Could not determine backend for model '{name}' with no backend "
             "in model configuration. Expected model name of the form 'model.<backend_name>'."
         )
-    if config.HasField("model_metrics"):
+    if profile.reads_model_metrics:
+        _check_metrics(config)
+    elif config.HasField("model_metrics"):
         raise invalid_arg(
             f"model_metrics of model {name} is not served: it is of a newer release of Triton"
         )
@@ -65,6 +68,22 @@ def check_polled(config: ConfigProto) -> None:
         check_platform(config)
     check_response_cache(config)
     check_sequence_batching(config)
+
+
+def _check_metrics(config: ConfigProto) -> None:
+    """Raise ServerError for buckets that are not whole; in Triton, too, it does not name the model.
+
+    Whether they ascend is not looked at here.
+    """
+    for control in config.model_metrics.metric_control:
+        if not control.HasField("metric_identifier"):
+            raise invalid_arg("metric control must specify 'metric_identifier'")
+        if not control.metric_identifier.family:
+            raise invalid_arg("metric identifier must specify non-empty 'family'")
+        if not control.HasField("histogram_options"):
+            raise invalid_arg("metric control must specify 'histogram_options'")
+        if not control.histogram_options.buckets:
+            raise invalid_arg("histogram options must specify non-empty 'buckets'")
 
 
 def check_directory(config: ConfigProto, directory_name: str) -> None:

@@ -45,9 +45,13 @@ def as_dict(config: ConfigProto) -> dict[str, Any]:
     return _message(config)
 
 
-def as_json(config: ConfigProto) -> str:
-    """The configuration as compact JSON."""
-    return orjson.dumps(as_dict(config)).decode()
+def as_json(config: ConfigProto, *, names_all: bool = False) -> str:
+    """The configuration as compact JSON; `names_all` also the fields that newer releases name."""
+    shown = as_dict(config)
+    if names_all and config.HasField("ensemble_scheduling"):
+        ensemble = shown["ensemble_scheduling"]
+        ensemble["max_inflight_requests"] = config.ensemble_scheduling.max_inflight_requests
+    return orjson.dumps(shown).decode()
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from tritonclient.grpc.model_config_pb2 import ModelInput, ModelOutput, ModelWarmup
@@ -53,8 +53,9 @@ class ModelConfig:
     `model_filename` is relative to the version's folder, or that of a Python-based backend.
 
     `json` is the text that clients and models read, `proto` the message that it stands for. Of an
-    ensemble's request no more than `max_inflight_requests` are sent to one step at a time; 0 is
-    any number. `execution_host` is where a Python model wants to run, empty if it does not mind.
+    ensemble's requests no more than `max_inflight_requests` are at one step at a time; 0 is any
+    number. `execution_host` is where a Python model wants to run, empty if it does not mind.
+    `buckets` are the bounds that the model gives histograms, by the names of their families.
     """
 
     signature: Signature
@@ -74,6 +75,7 @@ class ModelConfig:
     json: str
     proto: bytes
     execution_host: str = ""
+    buckets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def is_ensemble(self) -> bool:
@@ -105,8 +107,11 @@ class ModelConfig:
         return bool(ConfigProto.FromString(self.proto).instance_group == config.instance_group)
 
     @staticmethod
-    def from_proto(config: ConfigProto) -> ModelConfig:
-        """The frozen form of a message that `complete` has filled in and `check` has passed."""
+    def from_proto(config: ConfigProto, *, names_all: bool = False) -> ModelConfig:
+        """The frozen form of a message that `complete` has filled in and `check` has passed.
+
+        `names_all`: as in `render.as_json`.
+        """
         return ModelConfig(
             signature=Signature(
                 config.name,
@@ -132,9 +137,13 @@ class ModelConfig:
             max_inflight_requests=config.ensemble_scheduling.max_inflight_requests,
             decoupled=config.model_transaction_policy.decoupled,
             metric_tags=tuple(sorted(config.metric_tags.items())),
+            buckets={
+                control.metric_identifier.family: tuple(control.histogram_options.buckets)
+                for control in config.model_metrics.metric_control
+            },
             caches_responses=config.response_cache.enable,
             warmup=warmup_samples(config),
-            json=render.as_json(config),
+            json=render.as_json(config, names_all=names_all),
             proto=config.SerializeToString(deterministic=True),  # maps in the same order each time
             execution_host=execution_host(config),
         )

@@ -34,6 +34,16 @@ class Health:
         return self._own or next((part.reason for part in self._parts if part.reason), "")
 
     @property
+    def own_reason(self) -> str:
+        """The same of its instances alone, whatever it is made of."""
+        return self._own
+
+    @property
+    def own_probes(self) -> tuple[Probe, ...]:
+        """The probes of its instances alone."""
+        return self._all_probes
+
+    @property
     def probes(self) -> tuple[Probe, ...]:
         """What is to be asked beyond that, as long as the model is well; each may block."""
         if not self._parts:

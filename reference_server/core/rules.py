@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import NamedTuple
 
 from reference_server.core import byte_strings
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import BackendError, Code, ServerError, internal, invalid_arg
 from reference_server.core.hash_order import arranged
 from reference_server.core.metadata import Dims, Signature, TensorConfig
+from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import InferRequest, InferResponse, ResponseSink
 from reference_server.core.tensor import Shape, Tensor
 
@@ -25,14 +27,33 @@ _BATCH_NOTE = (
 )
 
 
+_MAX_INT64 = 2**63 - 1
+
+
+class Correlation(NamedTuple):
+    """The input in which a model is told the id of a request's sequence."""
+
+    name: str
+    datatype: DataType
+
+
 class RequestRules:
     """What a request to one model must look like; made once per loaded model. Any thread.
 
     `reads_strings` is false for an ensemble: it counts strings, and leaves it to the models of its
-    steps to find one that is cut.
+    steps to find one that is cut. `correlation` is the input that takes the ids of sequences.
     """
 
-    def __init__(self, signature: Signature, *, reads_strings: bool = True) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        *,
+        reads_strings: bool = True,
+        profile: TritonProfile = V2_51,
+        correlation: Correlation | None = None,
+    ) -> None:
+        self._tells_invalid_sizes = profile.tells_invalid_sizes
+        self._correlation = correlation if profile.checks_correlation_types else None
         self._reads_strings = reads_strings
         self._name = signature.name
         self._signature = signature
@@ -76,6 +97,16 @@ class RequestRules:
         first = 1 if rows else 0
         request.batch_key = self._batch_key(request.inputs, first)
         self._reshape(request, first)
+        if self._correlation is not None:
+            self._check_correlation(request, self._correlation)
+
+    def _check_correlation(self, request: InferRequest, correlation: Correlation) -> None:
+        given = DataType.BYTES if isinstance(request.correlation_id, str) else DataType.UINT64
+        if given.is_bytes is not correlation.datatype.is_bytes:
+            raise invalid_arg(
+                f"{request.label} sequence batching control '{correlation.name}' data-type is "
+                f"'{given.value}', but model '{self._name}' expects '{correlation.datatype.value}'"
+            )
 
     def _wrong_count(self, request: InferRequest) -> ServerError:
         given = ",".join(f"'{name}'" for name in arranged(tuple(request.inputs)))
@@ -127,7 +158,7 @@ class RequestRules:
                 )
         if size is None:  # a model without required inputs, called without inputs
             return 1
-        if size > self._signature.max_batch_size:
+        if size > self._signature.max_batch_size or (size < 0 and self._tells_invalid_sizes):
             raise invalid_arg(
                 f"{request.label} inference request batch-size must be <= "
                 f"{self._signature.max_batch_size} for '{self._name}'"
@@ -154,6 +185,8 @@ class RequestRules:
                 f"'{self._name}'. Expected {_shown(self._signature.full_dims(config))}, "
                 f"got {_shown(tensor.shape)}. {note}"
             )
+        if self._tells_invalid_sizes:
+            _check_sizes(tensor, config.datatype)
         # A batch of no rows counts as one row here, and one below zero as Triton counts it.
         rows = tensor.shape[0] % 2**32 if self._batches else 1
         elements = prod(shape) * max(1, rows)
@@ -226,6 +259,18 @@ class RequestRules:
                 tensor = request.inputs[name]
                 inner = reshaped(tensor.shape[first:], config.dims, config.reshape)
                 request.inputs[name] = tensor.renamed(name, tensor.shape[:first] + inner)
+
+
+def _check_sizes(tensor: Tensor, datatype: DataType) -> None:
+    """Raise ServerError for a size that is none, and for more elements than can be counted."""
+    what = "element count" if datatype.is_bytes else "byte size"
+    if min(tensor.shape, default=0) < -1:
+        in_shape = "in shape " if datatype.is_bytes else ""
+        raise invalid_arg(
+            f"tensor '{tensor.name}' contains an invalid dimension {in_shape}{_shown(tensor.shape)}"
+        )
+    if abs(prod(tensor.shape)) * max(1, datatype.byte_size) > _MAX_INT64:
+        raise invalid_arg(f"{what} for tensor '{tensor.name}' exceeds maximum size of {_MAX_INT64}")
 
 
 def reshaped(shape: Shape, dims: Dims, other: Dims) -> Shape:

@@ -9,6 +9,7 @@ from reference_server.core.errors import invalid_arg, unavailable
 from reference_server.core.health import Probe
 from reference_server.core.metadata import ModelMetadata, ServerMetadata
 from reference_server.core.ports import Clock
+from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import LATEST
 from reference_server.core.telemetry import Family, Snapshot
 from reference_server.gateway.log_and_trace_settings import LogSettings, TraceSettings
@@ -18,6 +19,7 @@ from reference_server.observability.server_metrics import (
     CACHE_FAMILIES,
     HOST_FAMILIES,
     MODEL_FAMILIES,
+    NEWER_FAMILIES,
     HostMetrics,
     ModelReading,
     cache_samples,
@@ -28,6 +30,7 @@ from reference_server.repository.manager import Repository
 from reference_server.repository.versions import ServedModel
 from reference_server.scheduling.response_cache import ResponseCache
 
+_NS_PER_S = 1_000_000_000
 #: The protocol extensions that this server speaks, as its metadata reports them.
 EXTENSIONS = (
     "classification",
@@ -106,14 +109,24 @@ class Gateway:
         self._state.check_live()
         return self._state is ServerState.READY
 
-    def ready(self) -> bool:
-        """True if models can be asked; with strict readiness, if all of them loaded.
+    def ready(self) -> Sequence[Probe] | None:
+        """None if models cannot be asked; with strict readiness, if one of them did not load.
 
-        Raises ServerError UNAVAILABLE in the end.
+        Otherwise the probes that models still have to pass; mostly there are none. Raises
+        ServerError UNAVAILABLE in the end.
         """
         if not self.live():
-            return False
-        return self._repository.is_complete or not self._options.strict_readiness
+            return None
+        if not self._options.strict_readiness:
+            return ()
+        if not self._repository.is_complete:
+            return None
+        if not self._options.profile.server_asks_models:
+            return ()
+        healths = [served.health for served in self._repository.all()]
+        if any(health.own_reason for health in healths):
+            return None
+        return [probe for health in healths for probe in health.own_probes]
 
     def server_metadata(self) -> ServerMetadata:
         """Name, version and extensions."""
@@ -122,15 +135,20 @@ class Gateway:
     def model_ready(self, name: str, version: int = LATEST) -> Sequence[Probe] | None:
         """None if that version, or the latest, is not loaded and well.
 
-        If it is, the probes that the model itself has to pass; mostly there are none.
+        If it is, the probes that the model itself has to pass; mostly there are none. Raises
+        ServerError NOT_FOUND where it is an error to ask of what is not loaded.
         """
         self.check_ready()
+        profile = self._options.profile
+        if profile.unknown_is_an_error:
+            health = self.find(name, version).health
+            return None if health.own_reason else health.own_probes
         versions = self._repository.versions(name)
         if version != LATEST:
             versions = [served for served in versions if served.version == version]
         if not versions or versions[-1].health.reason:
             return None
-        return versions[-1].health.probes
+        return versions[-1].health.own_probes if profile.asks_models else ()
 
     def _is_loaded(self, name: str) -> bool:
         self.check_ready()
@@ -171,7 +189,7 @@ class Gateway:
 
 def new_registry() -> MetricRegistry:
     """A registry that knows the server's own families, so that no model's can contradict them."""
-    return MetricRegistry((*MODEL_FAMILIES, *HOST_FAMILIES, *CACHE_FAMILIES))
+    return MetricRegistry((*MODEL_FAMILIES, *NEWER_FAMILIES, *HOST_FAMILIES, *CACHE_FAMILIES))
 
 
 class MetricsGateway:
@@ -184,7 +202,9 @@ class MetricsGateway:
         host: HostMetrics,
         latencies: LatencyMetrics | None = None,
         cache: ResponseCache | None = None,
+        profile: TritonProfile = V2_51,
     ) -> None:
+        self._tells_loads = profile.tells_loads_and_first_responses
         self._repository = repository
         self._registry = registry
         self._host = host
@@ -193,7 +213,7 @@ class MetricsGateway:
 
     def families(self) -> list[Family]:
         """All metrics as they are now: those of the models, the machine, and the models' own."""
-        readings = map(_reading, self._repository.all())
+        readings = map(self._reading, self._repository.all())
         counters = self._latencies.counters
         cache = {} if self._cache is None else cache_samples(self._cache.reading())
         return self._registry.read(
@@ -204,12 +224,14 @@ class MetricsGateway:
             }
         )
 
-
-def _reading(served: ServedModel) -> ModelReading:
-    return ModelReading(
-        served.statistics.snapshot(),
-        served.scheduler.pending,
-        served.config.metric_tags,
-        served.config.caches_responses,
-        served.statistics.summaries(),
-    )
+    def _reading(self, served: ServedModel) -> ModelReading:
+        firsts = served.first_responses
+        return ModelReading(
+            served.statistics.snapshot(),
+            served.scheduler.pending,
+            served.config.metric_tags,
+            served.config.caches_responses,
+            served.statistics.summaries(),
+            served.load_ns / _NS_PER_S if self._tells_loads else None,
+            None if firsts is None else firsts.read(),
+        )

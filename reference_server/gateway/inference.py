@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from reference_server.core.errors import ServerError, internal, unsupported
+from reference_server.core.errors import ServerError, internal, invalid_arg, unsupported
 from reference_server.core.ports import Clock, OutputBuffer
 from reference_server.core.request import (
     Cancellation,
@@ -32,6 +32,13 @@ log = logging.getLogger(__name__)
 
 _CASE_MATTERS = "(?-i)"
 _TWO_RESPONSES = "expected a single response, got 2"
+#: What requests say by parameters of these names, headers must not.
+_RESERVED = frozenset(
+    {
+        *("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers"),
+        "binary_data_output",
+    }
+)
 BodyT = TypeVar("BodyT")
 
 
@@ -88,10 +95,12 @@ Apart = Callable[[Callable[[], Any], Callable[[Any], None], Callable[[Exception]
 class HeaderForwarding:
     """Finds the headers that become parameters: `pattern` may match anywhere in a name.
 
-    It goes by letter case only if it begins with `(?-i)`. Raises ValueError if it is no pattern.
+    It goes by letter case only if it begins with `(?-i)`. Those whose names are Triton's own can be
+    refused. Raises ValueError if it is no pattern.
     """
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, *, refuses_reserved: bool = False) -> None:
+        self._refuses_reserved = refuses_reserved
         flags = 0 if pattern.startswith(_CASE_MATTERS) else re.IGNORECASE
         try:
             self._pattern = re.compile(pattern.removeprefix(_CASE_MATTERS).encode(), flags)
@@ -101,12 +110,21 @@ class HeaderForwarding:
     def added(
         self, parameters: Mapping[str, Parameter], fields: Iterable[tuple[bytes, bytes]]
     ) -> Mapping[str, Parameter]:
-        """`parameters` and those of `fields` that match, which win; the last of equal ones."""
+        """`parameters` and those of `fields` that match, which win; the last of equal ones.
+
+        Raises ServerError for the first that is refused.
+        """
         forwarded: dict[str, Parameter] = {
             name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
             for name, value in fields
             if self._pattern.search(name)
         }
+        if self._refuses_reserved:
+            for name in forwarded:
+                if name in _RESERVED or name.startswith("triton_"):
+                    raise invalid_arg(
+                        f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
+                    )
         return {**parameters, **forwarded} if forwarded else parameters
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from reference_server.core.errors import invalid_arg, unavailable, unsupported
+from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import Parameter
 from reference_server.options import ControlMode
 from reference_server.repository.bls import NOT_EXPLICIT
@@ -27,7 +28,9 @@ class RepositoryControl:
         repository: Repository,
         mode: ControlMode,
         check_ready: Callable[[], None] = lambda: None,
+        profile: TritonProfile = V2_51,
     ) -> None:
+        self._profile = profile
         self._check_ready = check_ready
         self._repository = repository
         self._mode = mode
@@ -60,7 +63,7 @@ class RepositoryControl:
         _check_repository(repository)
         override = _override(parameters or {})
         self._check_mode()
-        check_name(name)
+        check_name(name, self._profile)
         self._repository.load(name, override)
 
     def unload(self, name: str, *, unload_dependents: bool = False, repository: str = "") -> None:

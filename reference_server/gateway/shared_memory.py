@@ -19,11 +19,13 @@ from reference_server.core.errors import (
     unsupported,
 )
 from reference_server.core.metadata import CudaRegion, SystemRegion
+from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.shared_memory.cuda import CudaMemory, CudaPython, Driver
 from reference_server.shared_memory.region import Extent, Memory, SystemMemory
 
 _R = TypeVar("_R", SystemRegion, CudaRegion)
 
+_MAX_UINT64 = 2**64 - 1
 #: Objects of these names belong to a Triton server and its models, not to clients.
 _RESERVED_PREFIX = "triton_python_backend_shm_region_"
 #: By the kind of a region: its name in texts that speak of one, and of what it is in.
@@ -32,11 +34,15 @@ _KINDS = {SystemRegion: ("system", "system"), CudaRegion: ("cuda", "CUDA")}
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A registered region; `users` are the requests that named it and are not answered yet."""
+    """A registered region; `users` are the requests that named it and are not answered yet.
+
+    One that `is_leaving` goes with the last of them.
+    """
 
     region: SystemRegion | CudaRegion
     memory: Memory
     users: int = 0
+    is_leaving: bool = False
 
 
 class SharedMemory:
@@ -48,8 +54,13 @@ class SharedMemory:
     """
 
     def __init__(
-        self, load_driver: Callable[[], Driver] = CudaPython, *, allowed: bool = True
+        self,
+        load_driver: Callable[[], Driver] = CudaPython,
+        *,
+        allowed: bool = True,
+        profile: TritonProfile = V2_51,
     ) -> None:
+        self._profile = profile
         self._load_driver = load_driver
         self._allowed = allowed
         self._lock = threading.Lock()
@@ -69,6 +80,10 @@ class SharedMemory:
         Raises ServerError ALREADY_EXISTS, INVALID_ARG, or INTERNAL if there is no such object.
         """
         self.check_allowed()
+        if self._profile.refuses_empty_keys and not key.strip("/"):
+            raise invalid_arg(
+                f"cannot register shared memory region '{name}' - invalid shm key '{key}'"
+            )
         if key.lstrip("/").startswith(_RESERVED_PREFIX):
             raise invalid_arg(
                 f"cannot register shared memory region '{name}' with key '{key}' as the key "
@@ -127,7 +142,8 @@ class SharedMemory:
     def unregister(self, kind: type[_R], name: str = "") -> None:
         """Forget the region called `name`, or all of this kind; unknown names do not matter.
 
-        Raises ServerError INTERNAL naming those that requests use: they stay.
+        Those that requests use go with the last of these; or else they stay, and ServerError
+        INTERNAL names them.
         """
         self.check_allowed()
         in_use: list[str] = []
@@ -136,7 +152,9 @@ class SharedMemory:
                 entry = self._entries.get(found)
                 if entry is None or not isinstance(entry.region, kind):
                     continue
-                if entry.users:
+                if entry.users and self._profile.defers_unregistering:
+                    entry.is_leaving = True
+                elif entry.users:
                     in_use.append(found)
                 else:
                     del self._entries[found]
@@ -175,6 +193,9 @@ class SharedMemory:
         with self._lock:
             for entry in entries:
                 entry.users -= 1
+                if entry.is_leaving and not entry.users:
+                    del self._entries[entry.region.name]
+                    entry.memory.close()
 
 
 class RegionLease:
@@ -227,6 +248,15 @@ class RegionLease:
         size = entry.region.byte_size
         if not 0 <= offset < size:
             raise invalid_arg(f"Invalid offset for shared memory region: '{name}'")
+        if self._shared_memory._profile.regions_have_empty_parts:
+            if offset + byte_size > _MAX_UINT64:
+                raise invalid_arg(
+                    f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) "
+                    f"exceeds maximum value ({_MAX_UINT64}) for region '{name}'"
+                )
+            if offset + byte_size > size:
+                raise invalid_arg(f"Invalid offset + byte size for shared memory region: '{name}'")
+            return entry.memory
         # Nothing at the very beginning is refused, too: the real server looks at the last byte.
         if byte_size < 0 or not 0 < offset + byte_size <= size:
             raise invalid_arg(f"Invalid offset + byte size for shared memory region: '{name}'")

@@ -10,6 +10,7 @@ from pathlib import Path
 from reference_server.core.ports import Clock
 from reference_server.core.telemetry import (
     CacheReading,
+    Distribution,
     FailureReason,
     FamilyHead,
     Labels,
@@ -18,6 +19,7 @@ from reference_server.core.telemetry import (
     Sample,
     Snapshot,
 )
+from reference_server.observability.first_responses import FIRST_RESPONSES
 from reference_server.observability.latency_summaries import LATENCY_FAMILIES
 
 _NS_PER_US = 1000
@@ -28,7 +30,8 @@ class ModelReading:
     """What there is to show of one model version.
 
     `tags` are its configuration's `metric_tags`. Only models whose configuration asks for the
-    response cache (`cached`) have series of hits and misses. `summaries` are by family.
+    response cache (`cached`) have series of hits and misses. `summaries` are by family. Without
+    `load_s` newer releases' families are not told.
     """
 
     snapshot: Snapshot
@@ -36,6 +39,8 @@ class ModelReading:
     tags: Labels
     cached: bool = False
     summaries: Mapping[str, Quantiles] = field(default_factory=dict)
+    load_s: float | None = None
+    first_responses: Distribution | None = None
 
     @property
     def labels(self) -> Labels:
@@ -122,6 +127,11 @@ MODEL_FAMILIES = (
 )
 
 
+_LOAD = FamilyHead("nv_model_load_duration_secs", "Model load time in seconds", MetricKind.GAUGE)
+#: Those of newer releases, in the order of Triton's page, behind `MODEL_FAMILIES`.
+NEWER_FAMILIES = (_LOAD, FIRST_RESPONSES)
+
+
 def model_samples(
     readings: Iterable[ModelReading], *, counters: bool = True
 ) -> dict[str, list[Sample]]:
@@ -129,7 +139,7 @@ def model_samples(
 
     Without `counters` there are none of durations and of the cache, and those of requests stay 0.
     """
-    found: dict[str, list[Sample]] = {head.name: [] for head in MODEL_FAMILIES}
+    found: dict[str, list[Sample]] = {head.name: [] for head in (*MODEL_FAMILIES, *NEWER_FAMILIES)}
     for reading in readings:
         labels, snapshot = reading.labels, reading.snapshot
         for head, count in _COUNTS.items():
@@ -144,6 +154,10 @@ def model_samples(
             labelled = tuple(sorted((*labels, ("reason", reason.value))))
             found[_FAILURES.name].append(Sample(labelled, failures))
         found[_PENDING.name].append(Sample(labels, reading.pending))
+        if reading.load_s is not None:
+            found[_LOAD.name].append(Sample(labels, reading.load_s))
+        if reading.first_responses is not None:
+            found[FIRST_RESPONSES.name].append(Sample(labels, reading.first_responses))
     return found
 
 

@@ -12,7 +12,9 @@ from typing import Protocol
 
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import Code, ServerError, internal, unavailable
+from reference_server.core.health import Health
 from reference_server.core.ports import Clock
+from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import LATEST, InferRequest, InferResponse, ResponseSink
 from reference_server.repository.model_folders import Override, check_name, not_polled
 from reference_server.scheduling.deadlocks import DeadlockDetector, InstanceGroup, Member
@@ -33,6 +35,10 @@ class CalledModel(Protocol):
     @property
     def group(self) -> InstanceGroup | None:
         """Its instances, if it has any."""
+
+    @property
+    def health(self) -> Health:
+        """What its instances say."""
 
     def infer(self, request: InferRequest) -> None:
         """Answer the request. Raises ServerError if it is refused."""
@@ -57,8 +63,9 @@ class BlsCalls:
     Until `connect` the server is not ready, and every call is refused.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, profile: TritonProfile = V2_51) -> None:
         self.clock = clock
+        self.profile = profile
         self._models: Models | None = None
         self._is_explicit = False
         self.tells_error_codes = True
@@ -133,12 +140,17 @@ class InstanceCalls:
 
     def is_ready(self, name: str, version: int) -> bool:
         """Whether that version, or with -1 the latest, can be asked."""
-        models = self._calls.models
+        models, profile = self._calls.models, self._calls.profile
         try:
-            models.find(name, version)
+            found = models.find(name, version)
         except ServerError:
+            if profile.unknown_is_an_error:
+                raise
             return False
-        return True
+        if not profile.asks_models:
+            return True
+        health = found.health
+        return not health.reason and all(probe() for probe in health.own_probes)
 
     def infer(self, request: InferRequest, halted: Sequence[InferRequest] | None = None) -> None:
         """Send a request the way a client's goes; does not wait for it.
@@ -177,7 +189,7 @@ class InstanceCalls:
         if given and config is None:
             raise not_polled(name)
         models = self._calls.changeable
-        check_name(name)
+        check_name(name, self._calls.profile)
         override = None if config is None else Override(config, given)
         models.load(name, override)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,14 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 
 from reference_server.backends.hosts import PythonHosts
 from reference_server.config import check, complete, pbtxt, render, schema
+from reference_server.config.scheduler_settings import ControlKind
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import internal, not_found
 from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Metrics, Scheduler
-from reference_server.core.rules import RequestRules
+from reference_server.core.profiles import V2_51, TritonProfile
+from reference_server.core.rules import Correlation, RequestRules
+from reference_server.observability.first_responses import FIRST_RESPONSES, FirstResponses
 from reference_server.observability.latency_summaries import LatencySummaries
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.options import BACKEND_DIRECTORY, MAX_BATCH_SIZE, Quantile
@@ -36,6 +40,8 @@ from reference_server.scheduling.instance_scheduler import InstanceScheduler
 from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.response_cache import CachingScheduler, ResponseCache
 
+log = logging.getLogger(__name__)
+
 #: A loaded model by name and version. Raises ServerError if there is none.
 Find = Callable[[str, int], ServedModel]
 
@@ -44,11 +50,12 @@ class ModelLoader:
     """Turns a model's folder into a ServedModel.
 
     `metrics` is where models get families of their own, `cache` what those use that ask for it.
-    With `quantiles` there are summaries of latencies. In `backend_directory` are the Python-based
-    backends; `python_backend` are the settings of the one that runs them all. `max_batch_sizes` are
-    the defaults that models of a backend complete their configuration with, "" that of all others.
-    `stubs` are the functions that stand in for models. Configurations that are called `config_name`
-    are preferred.
+    With `quantiles` there are summaries of latencies, with `histograms` those of first responses.
+    In `backend_directory` are the Python-based backends; `python_backend` are the settings of the
+    one that runs them all. `max_batch_sizes` are the defaults that models of a backend complete
+    their configuration with, "" that of all others. `stubs` are the functions that stand in for
+    models. Configurations that are called `config_name` are preferred. What requests and models
+    may do is as the `profile` says.
     """
 
     def __init__(
@@ -65,7 +72,11 @@ class ModelLoader:
         backend_directory: Path = BACKEND_DIRECTORY,
         config_name: str = "",
         limiter: RateLimiter | None = None,
+        profile: TritonProfile = V2_51,
+        histograms: bool = False,
     ) -> None:
+        self._histograms = histograms and profile.tells_loads_and_first_responses
+        self._profile = profile
         self._limiter = limiter
         self._clock = clock
         self._hosts = PythonHosts(python_backend, clock, metrics)
@@ -78,8 +89,8 @@ class ModelLoader:
         self._quantiles = quantiles
         self._order = itertools.count()
         #: What the loaded models ask of the server; to be connected once it is ready.
-        self.calls = BlsCalls(clock)
-        self._instances = InstanceMaker(self._hosts, self.calls, clock)
+        self.calls = BlsCalls(clock, profile)
+        self._instances = InstanceMaker(self._hosts, self.calls, clock, profile)
 
     def read_config(self, folder: ModelFolder) -> ConfigProto:
         """The completed configuration of a folder, before the model itself is asked.
@@ -95,7 +106,7 @@ class ModelLoader:
         """`config`, completed and checked, as if it had stood in the folder. Raises ServerError."""
         config.name = config.name or folder.name
         complete.complete(config, folder.path)
-        check.check_polled(config)
+        check.check_polled(config, self._profile)
         if not self._auto_completes:
             check.check_tensors(config)
         check.check_directory(config, folder.name)
@@ -112,6 +123,7 @@ class ModelLoader:
 
         `find` gives the loaded models of an ensemble's steps, which it then holds on to.
         """
+        began_ns = self._clock.monotonic_ns()
         proto = ConfigProto()
         proto.CopyFrom(source)
         model_file = self._find_out(proto, folder, version)
@@ -124,7 +136,7 @@ class ModelLoader:
                 model.config.decoupled for model in steps
             )
         check.check_response_cache(proto)
-        config = ModelConfig.from_proto(proto)
+        config = ModelConfig.from_proto(proto, names_all=self._profile.names_max_inflight)
         if model_file is not None and not config.is_python:
             config = replace(config, model_filename=str(model_file.absolute()))
         labels = labels_of(config, folder.path, steps)
@@ -139,7 +151,7 @@ class ModelLoader:
         return ServedModel(
             config,
             version,
-            RequestRules(config.signature, reads_strings=not config.is_ensemble),
+            self._rules(config),
             scheduler,
             statistics,
             labels,
@@ -148,6 +160,33 @@ class ModelLoader:
             group=group,
             health=health,
             running=dict(enumerate(config.instances)),
+            # Of an ensemble Triton sets none: it has no instances.
+            load_ns=0 if group is None else self._clock.monotonic_ns() - began_ns,
+            first_responses=self._first_responses(config),
+        )
+
+    def _first_responses(self, config: ModelConfig) -> FirstResponses | None:
+        for family in config.buckets:
+            if family != FIRST_RESPONSES.name:
+                log.warning(
+                    "Metric family '%s' in 'metric_identifier' is not a customizable metric in "
+                    "Triton core.",
+                    family,
+                )
+        if not self._histograms:
+            return None
+        return FirstResponses(self._clock, config.buckets.get(FIRST_RESPONSES.name))
+
+    def _rules(self, config: ModelConfig) -> RequestRules:
+        sequences = config.sequence_batching
+        controls = () if sequences is None else sequences.controls
+        ids = (control for control in controls if control.kind is ControlKind.CORRID)
+        control = next(ids, None)
+        return RequestRules(
+            config.signature,
+            reads_strings=not config.is_ensemble,
+            profile=self._profile,
+            correlation=None if control is None else Correlation(control.name, control.datatype),
         )
 
     def change_instances(
@@ -208,7 +247,7 @@ class ModelLoader:
             adopted = complete.adopt_auto_completed(proto, completed)
             if not adopted and not pbtxt.locate(folder.path, self._config_name).exists():
                 raise not_found(f"model configuration is not provided for model '{folder.name}'")
-            check.check_polled(proto)
+            check.check_polled(proto, self._profile)
         check.check_loaded(proto)
         return model_file
 

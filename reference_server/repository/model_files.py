@@ -14,7 +14,7 @@ from reference_server.config.complete import PYTHON_FILE
 from reference_server.config.scheduler_settings import SequenceBatching, SequenceState
 from reference_server.config.schema import ModelConfig
 from reference_server.core import byte_strings
-from reference_server.core.errors import internal, invalid_arg
+from reference_server.core.errors import internal, invalid_arg, unsupported
 from reference_server.repository.versions import ServedModel
 
 log = logging.getLogger(__name__)
@@ -143,6 +143,12 @@ def _read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]
     for output in config.signature.outputs:
         if output.labels_file:
             path = folder / output.labels_file
+            # Links are followed first: no file of the machine is told by way of a class's label.
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise unsupported(
+                    f"label file path '{path}' for output '{output.name}' in model "
+                    f"'{config.name}' is outside model directory"
+                )
             try:
                 # Not splitlines: Triton ends a label at a line feed and nowhere else.
                 labels[output.name] = tuple(path.read_bytes().decode().split("\n"))

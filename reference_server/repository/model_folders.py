@@ -22,6 +22,7 @@ from reference_server.config import json_reader
 from reference_server.config.pbtxt import FILE_NAME
 from reference_server.config.schema import VersionPolicy
 from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.profiles import TritonProfile
 
 log = logging.getLogger(__name__)
 
@@ -193,8 +194,16 @@ def not_polled(name: str) -> ServerError:
     return internal(f"failed to load '{name}', failed to poll from model repository")
 
 
-def check_name(name: str) -> None:
+def check_name(name: str, profile: TritonProfile) -> None:
     """Raise ServerError unless `name` can only lead to a folder directly within a repository."""
+    if profile.tells_wrong_names:
+        if not name.strip():
+            raise invalid_arg("Model name cannot be empty. Please enter a valid name to deploy.")
+        if "/" in name or name.strip() == "..":
+            raise invalid_arg(
+                f"invalid model name '{name}', model name must not contain path traversal "
+                "characters"
+            )
     if "/" in name or "\0" in name or name in ("", ".", ".."):
         raise not_polled(name)
 

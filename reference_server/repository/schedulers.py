@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from reference_server.backends.hosts import PythonHosts
 from reference_server.backends.instances import InstanceSpec, with_reshaped_outputs
 from reference_server.config.scheduler_settings import InstanceConfig
 from reference_server.config.schema import ModelConfig
+from reference_server.core.errors import invalid_arg
 from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Dispatch, ModelInstance
+from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.bls import BlsCalls
@@ -28,11 +31,17 @@ from reference_server.scheduling.sequence.strategies import sequence_queue
 from reference_server.scheduling.warmup import WarmedInstance, Warmup
 from reference_server.scheduling.work_queue import Fifo, WorkQueue
 
+#: What may not stand in the names of models and instances, of which Triton makes a command.
+_OF_SHELLS = re.compile(r"""[;|&$`<>()\[\]{}\\"'*?~#!]""")
+
 
 class InstanceMaker:
     """Makes instances, which are not open yet. Any thread. `calls` is what models ask with."""
 
-    def __init__(self, hosts: PythonHosts, calls: BlsCalls, clock: Clock) -> None:
+    def __init__(
+        self, hosts: PythonHosts, calls: BlsCalls, clock: Clock, profile: TritonProfile
+    ) -> None:
+        self._profile = profile
         self._hosts = hosts
         self._calls = calls
         self._clock = clock
@@ -48,6 +57,9 @@ class InstanceMaker:
         wanted: Sequence[InstanceConfig],
     ) -> list[ModelInstance]:
         """The `wanted` instances of the model in `folder`. Raises ServerError if one is wrong."""
+        names = [config.name, *(instance.name for instance in wanted)]
+        if self._profile.refuses_shell_names and any(map(_OF_SHELLS.search, names)):
+            raise invalid_arg("Invalid stub name: contains invalid characters")
         warm_up = None
         if config.warmup:
             executor = BatchExecutor(config.name, version, statistics, self._clock)

@@ -16,6 +16,7 @@ from reference_server.core.ports import Scheduler
 from reference_server.core.request import LATEST, InferRequest, InferResponse, answer
 from reference_server.core.rules import RequestRules
 from reference_server.core.telemetry import FailureReason
+from reference_server.observability.first_responses import FirstResponses
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.model_folders import DUPLICATE, FileDirectory
 from reference_server.scheduling.deadlocks import InstanceGroup
@@ -39,7 +40,7 @@ class ServedModel:
     `labels` are the lines of the label files, by output. `order` grows with each model that is
     loaded: an ensemble's is greater than those of its steps. `files` is the directory that is kept
     for the model, if a load request brought its files. `group` are its instances, if it has any,
-    `running` what they are by their numbers in the scheduler.
+    `running` what they are by their numbers in the scheduler. `load_ns` is how long loading took.
     """
 
     config: ModelConfig
@@ -53,6 +54,8 @@ class ServedModel:
     health: Health = field(default_factory=Health)
     group: InstanceGroup | None = None
     running: Mapping[int, InstanceConfig] = field(default_factory=dict)
+    load_ns: int = 0
+    first_responses: FirstResponses | None = None
 
     def infer(self, request: InferRequest) -> None:
         """Check `request` and schedule it; its sink will be answered.
@@ -69,6 +72,8 @@ class ServedModel:
             name = self.config.name
             answer(request, InferResponse(name, self.version, request.id, error=error))
             return
+        if self.first_responses is not None:
+            self.first_responses.await_first(request)
         if request.trace is not None:
             request.trace.accepted(self.config.name, self.version, request)
         self.scheduler.submit(request)

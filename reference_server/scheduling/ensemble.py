@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from reference_server.config.schema import ModelConfig
@@ -22,6 +22,7 @@ from reference_server.core.telemetry import FailureReason
 from reference_server.core.tensor import Tensor
 from reference_server.scheduling.ensemble_plan import BatchDimAdapter, EnsembleGraph, EnsemblePlan
 from reference_server.scheduling.execution import COUNTING
+from reference_server.scheduling.step_limits import StepLimits
 from reference_server.scheduling.work_queue import CANCELLED, stopped
 
 log = logging.getLogger(__name__)
@@ -53,11 +54,16 @@ class EnsembleScheduler:
             BatchDimAdapter(
                 config.signature, config.ensemble, [model.signature for model in models]
             ),
-            config.max_inflight_requests,
             dispatch,
             recorder,
             clock,
         )
+        most = config.max_inflight_requests
+        self._limits: StepLimits[_Branch] | None = StepLimits(most) if most else None
+        if most:
+            log.info(
+                "Ensemble model '%s' configured with max_inflight_requests: %d", config.name, most
+            )
         self._layouts = OutputLayouts(config.signature)
         self._closing = False
         self._running = 0
@@ -89,7 +95,7 @@ class EnsembleScheduler:
             self._running += 1
         if self._layouts:
             request.sink = ShowingSink(self._layouts, request.sink)
-        EnsembleRun(self._plan, request, self._finished).start()
+        EnsembleRun(self._plan, request, self._finished, self._limits).start()
 
     def _finished(self) -> None:
         """A run has answered its request for the last time."""
@@ -124,16 +130,19 @@ class EnsembleRun:
     """One request; answers it, and calls `finished` after the last answer. Any thread."""
 
     def __init__(
-        self, plan: EnsemblePlan, request: InferRequest, finished: Callable[[], None]
+        self,
+        plan: EnsemblePlan,
+        request: InferRequest,
+        finished: Callable[[], None],
+        limits: StepLimits[_Branch] | None = None,
     ) -> None:
         self._plan = plan
+        self._limits = limits
         self._request = request
         self._finished = finished
         self._needed = plan.graph.stages(request.requested_outputs)
         self._lock = threading.Lock()
         self._running = 0  # steps that have not had their last answer, or wait for their turn
-        self._in_flight: Counter[int] = Counter()
-        self._held_back: deque[_Start] = deque()
         self._timings: list[Timing] = []
         self._began_ns = 0
         self._has_answered = False
@@ -149,13 +158,33 @@ class EnsembleRun:
         with self._lock:
             starts = self._advance(_Branch(0, dict(self._request.inputs)))
         self._act(starts)
+        if self._limits is not None:
+            self._limits.start_freed()
+
+    def start_held(self, branch: _Branch, index: int) -> None:
+        """Send a step that was held back, unless the request has its last answer."""
+        with self._lock:
+            is_over = self._is_over
+        if is_over:
+            self._not_sent([(branch, index)])
+        else:
+            self._act([(branch, index)])
 
     def step_answered(self, branch: _Branch, index: int, response: InferResponse) -> None:
         """A step of `branch` has answered: keep its tensors and go on."""
+        limits = self._limits
+        if limits is None:
+            self._step_answered(branch, index, response)
+            return
+        if response.final:
+            limits.let_go(index)
+        self._step_answered(branch, index, response)
+        limits.start_freed()
+
+    def _step_answered(self, branch: _Branch, index: int, response: InferResponse) -> None:
         if response.error is not None:
             self._fail(response.error, ended=int(response.final))
             return
-        starts: list[_Start] = []
         with self._lock:
             if self._is_over:
                 return
@@ -163,9 +192,8 @@ class EnsembleRun:
                 self._timings.append(response.timing)
             if response.final:
                 self._running -= 1
-                starts = self._let_go(index)
             reached = None if response.empty else self._arrived(branch, index, response)
-            starts += self._advance(reached)
+            starts = self._advance(reached)
         self._act(starts)
 
     def step_timed(self, timing: Timing) -> None:
@@ -214,24 +242,14 @@ class EnsembleRun:
         return starts
 
     def _may_start(self, branch: _Branch, index: int) -> bool:
-        """Whether the step is not held back for others of its kind; then it counts as sent."""
-        if not self._plan.max_inflight:
-            return True
-        if self._in_flight[index] < self._plan.max_inflight:
-            self._in_flight[index] += 1
-            return True
-        self._held_back.append((branch, index))
-        return False
+        """Whether the step is not held back for others of its kind."""
+        return self._limits is None or self._limits.may_start(self, branch, index)
 
-    def _let_go(self, index: int) -> list[_Start]:
-        """The oldest step that waited for one of `index` to end, in its place."""
-        for start in self._held_back:
-            if start[1] == index:
-                self._held_back.remove(start)
-                return [start]
-        if self._plan.max_inflight:
-            self._in_flight[index] -= 1
-        return []
+    def _not_sent(self, starts: Sequence[_Start]) -> None:
+        """Let go of the places of steps that are never sent."""
+        if self._limits is not None:
+            for _, index in starts:
+                self._limits.let_go(index)
 
     def _act(self, starts: list[_Start]) -> None:
         """Send what is to be sent, to the client and to the steps. Not under the lock."""
@@ -240,16 +258,19 @@ class EnsembleRun:
             not_sent = len(starts) - number
             if self._request.cancellation.is_cancelled:
                 self._fail(CANCELLED, not_sent)
+                self._not_sent(starts[number:])
                 return
             sink = _StepSink(self, branch, index)
             try:
                 self._dispatch(self._plan.step_request(self._request, index, branch.tensors, sink))
             except ServerError as error:
                 self._fail(error, not_sent)
+                self._not_sent(starts[number:])
                 return
             except Exception as error:  # a defect of ours must not leave the client waiting
                 log.exception("ensemble %s", self._plan.name)
                 self._fail(internal(f"{type(error).__name__}: {error}"), not_sent)
+                self._not_sent(starts[number:])
                 return
 
     def _dispatch(self, step: InferRequest) -> None:
@@ -272,8 +293,8 @@ class EnsembleRun:
             if self._is_over:
                 return
             self._is_over = self._has_failed = True
-            self._failed_alone = self._running - ended == len(self._held_back)
-            self._held_back.clear()
+            held_back = 0 if self._limits is None else self._limits.forget(self)
+            self._failed_alone = self._running - ended == held_back
             self._outbox.append(self._plan.failure(self._request, error))
         self._send_answers()
 

@@ -203,8 +203,7 @@ def _adapted(shape: Shape, dims: Dims, *, batches: bool) -> Shape:
 class EnsemblePlan:
     """One ensemble. Any thread.
 
-    `outputs` in the order of answers. Of one step of one request no more than
-    `max_inflight` are sent at a time; 0 is any number.
+    `outputs` in the order of answers.
     """
 
     name: str
@@ -212,7 +211,6 @@ class EnsemblePlan:
     outputs: tuple[str, ...]
     graph: EnsembleGraph
     fitting: BatchDimAdapter
-    max_inflight: int
     dispatch: Dispatch
     recorder: EnsembleRecorder
     clock: Clock

@@ -12,6 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as ConfigProto
 from reference_server.backends.python_host.model_code import describe
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import ServerError, internal, invalid_arg
+from reference_server.core.health import Health
 from reference_server.core.request import LATEST, InferRequest, InferResponse
 from reference_server.core.tensor import Tensor
 from reference_server.repository.bls import CalledModel, Models
@@ -55,6 +56,7 @@ class StubModel:
     group = None
 
     def __init__(self, name: str, stub: Stub) -> None:
+        self.health = Health()
         self._stub = stub
         message = ConfigProto(name=name, backend="python")
         message.model_transaction_policy.decoupled = inspect.isgeneratorfunction(stub)

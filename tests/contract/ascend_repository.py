@@ -51,7 +51,11 @@ _SETTINGS = {
 
 STARTERS: dict[str, tuple[Any, dict[str, Flag]]] = {
     "tritonserver": (start_tritonserver, {}),
-    "reference server": (start_reference_server, {"backend_config": "python,host=process"}),
+    "reference server": (
+        start_reference_server,
+        # 2.51 asks no model whether it is ready.
+        {"backend_config": "python,host=process", "triton_version": "newest"},
+    ),
 }
 """Both have a process for each instance."""
 

@@ -43,6 +43,7 @@ def server(real_repository: Path, tmp_path: Path) -> Iterator[Server]:
             patch.setenv(variable, text)
         patch.setenv("ASCEND_SIMULATOR_FAULTS", f"execute@{FAILING}=507010")
         flags = {"backend_config": "python,host=inline", "allow_grpc": False}
+        flags["triton_version"] = "newest"  # which asks models whether they are ready
         with start_reference_server(repository, **flags) as server:
             yield server
 
@@ -69,6 +70,7 @@ def test_model_whose_neighbour_found_the_card_lost_is_not_ready_at_once(server: 
         assert not client.is_model_ready(NEIGHBOUR)
         assert not client.is_model_ready(MODEL)
         assert refused(client, NEIGHBOUR, request) == told
-        assert client.is_server_ready()
+        assert client.is_server_live()
+        assert not client.is_server_ready()
     # Once of the card, and once of each model, however many requests it refuses.
     assert server.log.count("the process has to be restarted") == 3

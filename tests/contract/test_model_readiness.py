@@ -1,8 +1,9 @@
-"""A model's own `is_ready`: asked by releases from 26.03 on, and here; 2.51.0 does not know it."""
+"""A model's own `is_ready`: asked by releases from 26.03 on; 2.51.0 does not know it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import grpc
@@ -34,6 +35,7 @@ CHAIN = """
         input_map { key: "X" value: "I" } output_map { key: "Y" value: "O" } } }
 """
 FLAGS = {"allow_metrics": False}
+Start = Callable[..., AbstractContextManager[Server]]
 
 
 def readiness(server: Server, model: str) -> bool:
@@ -55,7 +57,10 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server
     write_model(repository, "inline", VECTOR, TELLING)
     write_model(repository, "process", VECTOR + IN_A_PROCESS, TELLING)
     write_model(repository, "whole", CHAIN, None)
-    with start_reference_server(repository, **FLAGS) as server:
+    # As its models say, the server is not ready at first.
+    with start_reference_server(
+        repository, ready_path="/v2/health/live", triton_version="newest", **FLAGS
+    ) as server:
         yield server, repository
 
 
@@ -70,22 +75,29 @@ def test_a_model_says_whether_it_is_ready(reference: tuple[Server, Path], model:
     assert not readiness(server, model)
 
 
-def test_an_ensemble_is_as_ready_as_its_models(reference: tuple[Server, Path]):
-    server, repository = reference
-    assert not readiness(server, "whole")
-    (repository / "inline" / "ready").touch()
-    assert readiness(server, "whole")
-    (repository / "inline" / "ready").unlink()
-
-
-def test_the_server_is_ready_whatever_models_say(reference: tuple[Server, Path]):
+def test_an_ensemble_is_ready_whatever_its_models_say(reference: tuple[Server, Path]):
     server, _ = reference
-    (reply,) = exchange(server.http, get("/v2/health/ready")).replies
-    assert reply.status == 200
+    assert not readiness(server, "inline")
+    assert readiness(server, "whole")
+
+
+def test_the_server_is_as_ready_as_its_models(reference: tuple[Server, Path]):
+    server, repository = reference
+
+    def ready() -> int:
+        (reply,) = exchange(server.http, get("/v2/health/ready")).replies
+        return reply.status
+
+    assert ready() == 400
+    (repository / "inline" / "ready").touch()
+    assert ready() == 400
+    (repository / "process" / "ready").touch()
+    assert ready() == 200
 
 
 @pytest.mark.oracle
-def test_the_real_server_does_not_ask(tmp_path: Path, oracle_installed: None):
+@pytest.mark.parametrize("start", [start_tritonserver, start_reference_server])
+def test_2_51_does_not_ask(tmp_path: Path, oracle_installed: None, start: Start):
     write_model(tmp_path, "inline", VECTOR, TELLING)
-    with start_tritonserver(tmp_path, **FLAGS) as server:
+    with start(tmp_path, **FLAGS) as server:
         assert readiness(server, "inline")

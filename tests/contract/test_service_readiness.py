@@ -19,9 +19,17 @@ PARAMETERS = {
     "placement": "service",
     "cost": "launch_us=100, element_ns=100, element2_ns=0",
 }
+#: 2.51 asks no model.
+NEWEST = {"triton_version": "newest"}
 STARTERS: dict[str, tuple[Any, dict[str, str]]] = {
-    "inline host": (start_reference_server, {"backend_config": "python,host=inline"}),
-    "process host": (start_reference_server, {"backend_config": "python,host=process"}),
+    "inline host": (
+        start_reference_server,
+        {"backend_config": "python,host=inline", "triton_version": "newest"},
+    ),
+    "process host": (
+        start_reference_server,
+        {"backend_config": "python,host=process", "triton_version": "newest"},
+    ),
     "tritonserver": (start_tritonserver, {}),
 }
 
@@ -29,7 +37,7 @@ STARTERS: dict[str, tuple[Any, dict[str, str]]] = {
 def is_ready(server: Server) -> bool:
     with InferenceServerClient(server.http) as client:
         ready: bool = client.is_model_ready(MODEL)
-        assert client.is_server_ready()
+        assert client.is_server_live()
     return ready
 
 

@@ -275,8 +275,8 @@ def test_a_setting_that_means_something_is_not_warned_of(argument):
         ),
         (
             "--metrics-config=x=1",
-            "unknown setting 'x'; known are counter_latencies, summary_latencies, "
-            "summary_quantiles",
+            "unknown setting 'x'; known are counter_latencies, histogram_latencies, "
+            "summary_latencies, summary_quantiles",
         ),
         ("--metrics-config=summary_latencies=1", "the value must be 'true' or 'false'"),
         ("--trace-config=levle=OFF", "unknown setting 'levle'; did you mean 'level'?"),

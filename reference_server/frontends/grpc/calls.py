@@ -9,7 +9,7 @@ import enum
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -20,6 +20,8 @@ from reference_server.frontends.event_loop import Background
 log = logging.getLogger(__name__)
 
 RequestT = TypeVar("RequestT", bound=Message)
+#: A response, or one that is serialized.
+Answer: TypeAlias = "Message | bytes"
 #: Runs work, and then calls what is done with its result or with its error.
 Run = Callable[[Callable[[], bytes], Callable[[bytes], None], Callable[[Exception], None]], None]
 
@@ -157,7 +159,7 @@ class _MaybeBlockingCall(_OneMessageCall):
     __slots__ = ("_consider", "_run")
 
     def __init__(
-        self, call: Call, consider: Callable[[Data], Message | Callable[[], Message]], run: Run
+        self, call: Call, consider: Callable[[Data], Answer | Callable[[], Answer]], run: Run
     ) -> None:
         super().__init__(call)
         self._consider = consider
@@ -169,10 +171,10 @@ class _MaybeBlockingCall(_OneMessageCall):
         except Exception as error:  # as in `_run_now`
             self._failed(error)
             return
-        if isinstance(answer, Message):
-            self._done(answer.SerializeToString())
+        if callable(answer):
+            self._run(lambda: _serialized(answer()), self._done, self._failed)
         else:
-            self._run(lambda: answer().SerializeToString(), self._done, self._failed)
+            self._done(_serialized(answer))
 
 
 def immediate(
@@ -195,7 +197,7 @@ def blocking(
 
 def maybe_blocking(
     request_type: type[RequestT],
-    answer: Callable[[RequestT], Message | Callable[[], Message]],
+    answer: Callable[[RequestT], Answer | Callable[[], Answer]],
     background: Background,
 ) -> Method:
     """As `immediate`, where `answer` may give work that blocks and has the response as its result.
@@ -203,7 +205,7 @@ def maybe_blocking(
     That is left to a thread of its own.
     """
 
-    def consider(data: Data) -> Message | Callable[[], Message]:
+    def consider(data: Data) -> Answer | Callable[[], Answer]:
         return answer(_read(request_type, data))
 
     return Method(lambda call: _MaybeBlockingCall(call, consider, background.run))
@@ -213,10 +215,13 @@ def _on_bytes(
     request_type: type[RequestT], answer: Callable[[RequestT], Message | bytes]
 ) -> Callable[[Data], bytes]:
     def work(data: Data) -> bytes:
-        response = answer(_read(request_type, data))
-        return response if isinstance(response, bytes) else response.SerializeToString()
+        return _serialized(answer(_read(request_type, data)))
 
     return work
+
+
+def _serialized(answer: Answer) -> bytes:
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
 def _read(request_type: type[RequestT], data: Data) -> RequestT:

@@ -17,6 +17,7 @@ from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.codecs.proto_wire import Data, ReceivedRequest
 from reference_server.codecs.response_forms import ResponseForm
 from reference_server.core.errors import ServerError
+from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest, InferResponse
 from reference_server.frontends.grpc.calls import Call, Method, described_defect
 from reference_server.gateway.inference import Apart, Inference, Inferences, TraceEvents
@@ -36,9 +37,9 @@ _NOTHING = ReceivedRequest(ModelInferRequest(), [])
 REFUSES_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
 
-def methods(inferences: Inferences, run: Apart) -> Mapping[str, Method]:
+def methods(inferences: Inferences, run: Apart, profile: TritonProfile) -> Mapping[str, Method]:
     """The methods, by their names. `run` does what would hold up the loop."""
-    decoder = InferMessageDecoder()
+    decoder = InferMessageDecoder(profile)
     return {
         "ModelInfer": Method(lambda call: _UnaryCall(inferences, decoder, run, call)),
         "ModelStreamInfer": Method(

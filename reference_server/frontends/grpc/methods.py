@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.codecs import management_proto
 from reference_server.core.errors import unavailable
+from reference_server.core.health import Probe
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.ports import Clock
+from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.frontends.event_loop import CODECS, Background, Mailbox
 from reference_server.frontends.grpc import inference
 from reference_server.frontends.grpc.calls import (
@@ -28,6 +31,8 @@ from reference_server.gateway.log_and_trace_settings import LogSettings, TraceSe
 from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.options import Restriction
+
+ResponseT = TypeVar("ResponseT")
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _HEALTH_CHECK = "/grpc.health.v1.Health/Check"
@@ -62,6 +67,7 @@ def table(
     *,
     restrictions: Mapping[str, Restriction] | None = None,
     forwarding: HeaderForwarding | None = None,
+    profile: TritonProfile = V2_51,
 ) -> Mapping[str, Method]:
     """The methods, by their full names (`/package.Service/Method`).
 
@@ -77,18 +83,28 @@ def table(
     methods: dict[str, Method] = {}
     for subject in (
         _CoreMethods(gateway, background).table(),
-        inference.methods(inferences, codecs.run),
+        inference.methods(inferences, codecs.run, profile),
         _shared_memory(shared_memory),
         _settings(gateway.logging, gateway.tracing),
         _repository(control, background),
     ):
         methods.update((_SERVICE + name, method) for name, method in subject.items())
     # A health request is one string, the name of a service, which Triton does not look at.
-    methods[_HEALTH_CHECK] = immediate(
+    methods[_HEALTH_CHECK] = maybe_blocking(
         pb.SystemSharedMemoryStatusRequest,
-        lambda request: _SERVING if gateway.ready() else _NOT_SERVING,
+        lambda request: _asked(gateway.ready(), lambda ready: _SERVING if ready else _NOT_SERVING),
+        background,
     )
     return restricted(methods, restrictions or {})
+
+
+def _asked(
+    probes: Sequence[Probe] | None, response: Callable[[bool], ResponseT]
+) -> ResponseT | Callable[[], ResponseT]:
+    """The response, or the work that asks the probes for it, which blocks."""
+    if not probes:
+        return response(probes is not None)
+    return lambda: response(all(probe() for probe in probes))
 
 
 class _CoreMethods:
@@ -102,7 +118,7 @@ class _CoreMethods:
         """The methods, by their names."""
         return {
             "ServerLive": immediate(pb.ServerLiveRequest, self._live),
-            "ServerReady": immediate(pb.ServerReadyRequest, self._ready),
+            "ServerReady": maybe_blocking(pb.ServerReadyRequest, self._ready, self._background),
             "ModelReady": maybe_blocking(pb.ModelReadyRequest, self._model_ready, self._background),
             "ServerMetadata": immediate(pb.ServerMetadataRequest, self._server_metadata),
             "ModelMetadata": immediate(pb.ModelMetadataRequest, self._model_metadata),
@@ -113,17 +129,17 @@ class _CoreMethods:
     def _live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=self._gateway.live())
 
-    def _ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
-        return pb.ServerReadyResponse(ready=self._gateway.ready())
+    def _ready(
+        self, request: pb.ServerReadyRequest
+    ) -> pb.ServerReadyResponse | Callable[[], pb.ServerReadyResponse]:
+        return _asked(self._gateway.ready(), lambda ready: pb.ServerReadyResponse(ready=ready))
 
     def _model_ready(
         self, request: pb.ModelReadyRequest
     ) -> pb.ModelReadyResponse | Callable[[], pb.ModelReadyResponse]:
         version = management_proto.model_version(request.version)
         probes = self._gateway.model_ready(request.name, version)
-        if not probes:
-            return pb.ModelReadyResponse(ready=probes is not None)
-        return lambda: pb.ModelReadyResponse(ready=all(probe() for probe in probes))
+        return _asked(probes, lambda ready: pb.ModelReadyResponse(ready=ready))
 
     def _server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         return management_proto.server_metadata(self._gateway.server_metadata())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from reference_server.codecs import management_json, prometheus
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.core.errors import Code, ServerError, internal, invalid_arg
+from reference_server.core.health import Probe
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.ports import Clock
 from reference_server.core.profiles import V2_51, TritonProfile
@@ -52,6 +53,7 @@ class HttpHandlers:
         limit: InputLimit = UNLIMITED,
     ) -> None:
         self._limit = limit
+        self._profile = profile
         self._gateway = gateway
         self._shared_memory = shared_memory
         self._control = control
@@ -124,10 +126,18 @@ class HttpHandlers:
     # -- health, metadata, configuration, statistics
 
     def _live(self, request: Request, route: Route) -> None:
-        _reply_health(request, self._gateway.live)
+        try:
+            live = self._gateway.live()
+        except ServerError:  # which has no text here
+            live = False
+        _reply_healthy(request, live)
 
     def _ready(self, request: Request, route: Route) -> None:
-        _reply_health(request, self._gateway.ready)
+        try:
+            probes = self._gateway.ready()
+        except ServerError:  # which has no text here
+            probes = None
+        self._ask(probes, lambda ready: _reply_healthy(request, ready))
 
     def _server_metadata(self, request: Request, route: Route) -> None:
         request.reply(
@@ -139,7 +149,13 @@ class HttpHandlers:
         request.reply(status_codes.OK, [management_json.model_metadata(metadata)])
 
     def _model_ready(self, request: Request, route: Route) -> None:
-        probes = self._gateway.model_ready(route.model, route.version)
+        try:
+            probes = self._gateway.model_ready(route.model, route.version)
+        except ServerError as error:
+            as_json = error.code is not Code.NOT_FOUND
+            status = status_codes.STATUS[error.code]
+            request.reply_error(status, error.message, as_json=as_json)
+            return
 
         def reply(ready: bool) -> None:
             if ready:
@@ -149,10 +165,13 @@ class HttpHandlers:
                     status_codes.BAD_REQUEST, "Model version not ready", as_json=False
                 )
 
+        self._ask(probes, reply)
+
+    def _ask(self, probes: Sequence[Probe] | None, reply: Callable[[bool], None]) -> None:
+        """Reply whether all of them say so; it may take them long."""
         if probes:
-            found = probes
             self._background.run(
-                lambda: all(probe() for probe in found), reply, lambda _: reply(ready=False)
+                lambda: all(probe() for probe in probes), reply, lambda _: reply(False)
             )
         else:
             reply(probes is not None)
@@ -246,7 +265,7 @@ class HttpHandlers:
         body = self._json(request)
 
         def encoded() -> bytes:
-            ready_only = management_json.index_request(body)
+            ready_only = management_json.index_request(body, self._profile)
             # Unlike the others, this operation does not look at the repository's name.
             return management_json.index(
                 (row.name, row.version, row.state.value if row.state else None, row.reason)
@@ -269,7 +288,7 @@ class HttpHandlers:
         body = self._json(request)
 
         def unloaded() -> bytes:
-            dependents = management_json.unload_dependents(body)
+            dependents = management_json.unload_dependents(body, self._profile)
             self._control.unload(route.model, unload_dependents=dependents, repository=route.name)
             return b""
 
@@ -315,11 +334,7 @@ def _required_headers(
     }
 
 
-def _reply_health(request: Request, ask: Callable[[], bool]) -> None:
-    try:
-        healthy = ask()
-    except ServerError:  # which has no text here
-        healthy = False
+def _reply_healthy(request: Request, healthy: bool) -> None:
     request.reply(
         status_codes.OK if healthy else status_codes.STATUS[Code.INVALID_ARG], content_type=None
     )

@@ -58,6 +58,7 @@ class InferenceHandlers:
     ) -> None:
         self._inferences = inferences
         self._decoder = InferRequestDecoder(profile, limit)
+        self._profile = profile
         self._limit = limit
         self._strict_lengths = profile.strict_header_lengths
 
@@ -84,11 +85,11 @@ class InferenceHandlers:
 
     def generate(self, request: Request, route: Route) -> None:
         """Answer `request` with the one response of its model. Raises ServerError."""
-        self._generate(route, _GenerateCall(request, self._limit, streams=False))
+        self._generate(route, _GenerateCall(request, self._profile, self._limit, streams=False))
 
     def generate_stream(self, request: Request, route: Route) -> None:
         """Answer `request` with an event for each response of its model. Raises ServerError."""
-        self._generate(route, _GenerateCall(request, self._limit, streams=True))
+        self._generate(route, _GenerateCall(request, self._profile, self._limit, streams=True))
 
     def _generate(self, route: Route, call: _GenerateCall) -> None:
         served = self._inferences.find(route.model, route.version)
@@ -241,10 +242,13 @@ class _GenerateCall:
     each response; otherwise there is to be exactly one.
     """
 
-    __slots__ = ("_body", "_count", "_limit", "_streams", "request")
+    __slots__ = ("_body", "_count", "_limit", "_profile", "_streams", "request")
 
-    def __init__(self, request: Request, limit: InputLimit, *, streams: bool) -> None:
+    def __init__(
+        self, request: Request, profile: TritonProfile, limit: InputLimit, *, streams: bool
+    ) -> None:
         self.request = request
+        self._profile = profile
         self._limit = limit
         self._streams = streams
         self._count = 0
@@ -254,7 +258,8 @@ class _GenerateCall:
         if self.request.header(b"content-encoding") not in (None, "identity"):
             raise invalid_arg("Unsupported content-encoding, only 'identity' is supported.")
         self._limit.check_json(self.request.size)
-        return generate.decode(served.config.signature, self.request.body, inference, self._limit)
+        signature = served.config.signature
+        return generate.decode(signature, self.request.body, inference, self._profile, self._limit)
 
     def refuse(self, error: ServerError) -> None:
         """Answer a request that did not get to its model."""

@@ -26,6 +26,7 @@ PLAIN = Machine(
         "acl": ABSENT,
         "torch_npu": ABSENT,
         "ge": ABSENT,
+        "reference_server": ABSENT,
     },
     npu_driver=None,
     npu_smi=ABSENT,

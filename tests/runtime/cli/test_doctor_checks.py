@@ -514,3 +514,12 @@ def test_models_say_what_is_required():
     assert required_by([], [model(needs=["torch", "cuda"])]) == {"torch", "cuda"}
     assert required_by(["service"], [model()]) == {"service", "cpu"}
     assert required_by(["npu"], []) == {"npu"}
+
+
+def test_the_reference_server_says_whom_it_stands_in_for():
+    facts = {"default": "tritonserver 9.9.0 (newest)", "proven": "2.51"}
+    machine = importing(PLAIN, "reference_server", Trial(Outcome.DONE, facts))
+    found = find(machine, "Reference server", "reference_server")
+    assert found.state is State.OK
+    assert found.found == "as tritonserver 9.9.0 (newest); --triton-version=2.51"
+    assert not [each for each in examine(PLAIN, (), ALL) if each.group == "Reference server"]

@@ -4,6 +4,7 @@ import pytest
 
 from reference_server.codecs import management_json
 from reference_server.core.errors import ServerError
+from reference_server.core.profiles import V2_51
 
 
 @pytest.mark.parametrize(
@@ -14,7 +15,7 @@ from reference_server.core.errors import ServerError
     ],
 )  # fmt: skip
 def test_index_request(body, ready_only):
-    assert management_json.index_request(body) is ready_only
+    assert management_json.index_request(body, V2_51) is ready_only
 
 
 def test_index_leaves_out_what_is_not_known():
@@ -67,4 +68,4 @@ def test_what_is_no_load_request(body, said):
     ],
 )  # fmt: skip
 def test_an_unload_request_may_make_no_sense(body, wanted):
-    assert management_json.unload_dependents(body) is wanted
+    assert management_json.unload_dependents(body, V2_51) is wanted

@@ -11,6 +11,7 @@ from server.support.http import Client, get
 from server.support.requests import PATIENCE_S
 from tritonclient.grpc import service_pb2 as pb
 
+from reference_server.core.profiles import NEWEST
 from reference_server.frontends.grpc import methods
 from reference_server.frontends.http.handlers import HttpHandlers
 from reference_server.gateway.shared_memory import SharedMemory
@@ -54,7 +55,7 @@ def run(frontend, *probes):
         model = served("", "m")
         for number, question in enumerate(probes):
             model.health.add_probe(f"m_{number}", question)
-        answer = frontend(gateway(model), asyncio.get_running_loop())
+        answer = frontend(gateway(model, profile=NEWEST), asyncio.get_running_loop())
         at_once = answer()
         may_say.set()
         while (said := answer()) is None:

@@ -5,6 +5,7 @@ from server.support.frontend import gateway, served
 from server.support.model_folders import VECTOR
 
 from reference_server.core.errors import Code, ServerError
+from reference_server.core.profiles import NEWEST
 
 
 @pytest.fixture
@@ -22,12 +23,14 @@ def test_live(three):
     [(True, True, True), (False, True, False), (True, False, True), (False, False, True)],
 )
 def test_ready(is_complete, strict, ready):
-    assert gateway(is_complete=is_complete, strict_readiness=strict).ready() is ready
+    assert gateway(is_complete=is_complete, strict_readiness=strict).ready() == (
+        () if ready else None
+    )
 
 
 def test_server_metadata_has_the_name_of_the_options():
     metadata = gateway(server_id="mine").server_metadata()
-    assert (metadata.name, metadata.version) == ("mine", "2.73.0")
+    assert (metadata.name, metadata.version) == ("mine", "2.51.0")
 
 
 @pytest.mark.parametrize(
@@ -41,9 +44,13 @@ def test_model_ready(three, name, version, ready):
 def test_what_a_model_is_asked_beyond_that():
     model = served("", "m")
     model.health.add_probe("m_0", question := lambda: True)
-    assert gateway(model).model_ready("m") == (question,)
+    assert gateway(model).model_ready("m") == ()
+    assert gateway(model, profile=NEWEST).model_ready("m") == (question,)
+    assert gateway(model, profile=NEWEST).ready() == [question]
     model.health.mark_unhealthy("m_0", "gone")
     assert gateway(model).model_ready("m") is None
+    assert gateway(model, profile=NEWEST).model_ready("m") is None
+    assert gateway(model, profile=NEWEST).ready() is None
 
 
 @pytest.mark.parametrize(("version", "versions"), [(-1, (1, 3)), (1, (1,)), (3, (3,))])

@@ -3,6 +3,7 @@
 from reference_server.core.telemetry import Duration, FailureReason, Quantiles, Sample, Snapshot
 from reference_server.observability.server_metrics import (
     MODEL_FAMILIES,
+    NEWER_FAMILIES,
     ModelReading,
     model_samples,
 )
@@ -123,4 +124,4 @@ def test_tags_are_labels_with_an_underscore():
 
 
 def test_without_models_there_are_families_without_series():
-    assert model_samples([]) == {head.name: [] for head in MODEL_FAMILIES}
+    assert model_samples([]) == {head.name: [] for head in (*MODEL_FAMILIES, *NEWER_FAMILIES)}

@@ -10,6 +10,7 @@ from server.support.http import Client, HandCrankedLoop, Reply
 from server.support.requests import array_tensor
 
 from reference_server.core.errors import not_found
+from reference_server.core.profiles import V2_51
 from reference_server.core.request import LATEST, InferRequest, InferResponse
 from reference_server.core.rules import RequestRules
 from reference_server.frontends.http.handlers import HttpHandlers
@@ -101,7 +102,7 @@ class Shelf:
 def gateway(*models: ServedModel, is_complete: bool = True, **options: object) -> Gateway:
     """A gateway over these models."""
     shelf = Shelf(*models, is_complete=is_complete)
-    return Gateway(shelf, ServerOptions((), **options), ManualClock())
+    return Gateway(shelf, ServerOptions((), **{"profile": V2_51, **options}), ManualClock())
 
 
 class Here:

@@ -30,6 +30,7 @@ from ge_runtime.cli.doctor.package_checks import (
     check_engines,
     check_ge_py,
     check_python,
+    check_server,
     check_torch_npu,
 )
 from ge_runtime.cli.doctor.serving_checks import (
@@ -119,6 +120,7 @@ def examine(machine: Machine, models: Sequence[Model], required: frozenset[str])
     findings = [
         *check_python(machine),
         *check_engines(machine),
+        *check_server(machine),
         *check_models(models),
         *check_memory(machine, models),
         check_shared_memory(machine, models),

@@ -16,6 +16,7 @@ from ge_runtime.cli.doctor.trials import Outcome, Trial
 
 PYTHON_GROUP: Final = "Python"
 ENGINES_GROUP: Final = "Engines"
+SERVER_GROUP: Final = "Reference server"
 TORCH_NPU_GROUP: Final = "torch_npu"
 _TORCH: Final = frozenset({"torch"})
 _TORCH_NPU: Final = frozenset({"torch_npu"})
@@ -116,6 +117,18 @@ def check_torch_npu(machine: Machine) -> list[Finding]:
     if machine.cann is not None and machine.cann.version is not None:
         findings.append(_fits_cann(version, machine.cann.version))
     return findings
+
+
+def check_server(machine: Machine) -> list[Finding]:
+    """Which tritonserver the reference server stands in for, where it is installed."""
+    trial = machine.imports["reference_server"]
+    if trial.outcome is Outcome.ABSENT:
+        return []
+    subject = Subject(SERVER_GROUP, "reference_server", "`import reference_server` to succeed")
+    if trial.outcome is not Outcome.DONE:
+        return [subject.wrong(_failed(trial), "`pip install reference-server --force-reinstall`")]
+    found = f"as {trial.facts['default']}; --triton-version={trial.facts['proven']}"
+    return [subject.ok(found)]
 
 
 def check_ge_py(machine: Machine) -> list[Finding]:

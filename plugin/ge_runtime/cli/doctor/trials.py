@@ -129,6 +129,10 @@ from ge_runtime.ascend.ge_py import GE_PY_MODULES, missing_names
 modules = {name: importlib.import_module(each) for name, each in GE_PY_MODULES.items()}
 facts = {"file": str(module.__file__), "lacking": ", ".join(missing_names(modules))}
 """,
+    "reference_server": """
+from reference_server.core.profiles import NEWEST, V2_51
+facts = {"default": f"tritonserver {NEWEST.version} ({NEWEST.name})", "proven": V2_51.name}
+""",
 }
 TRIED_MODULES: Final = tuple(_QUESTIONS)
 

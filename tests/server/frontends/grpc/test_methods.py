@@ -66,7 +66,7 @@ def test_model_ready(frontend, version, ready):
 
 def test_server_metadata(frontend):
     metadata = pb.ServerMetadataResponse.FromString(frontend.ask("ServerMetadata", b""))
-    assert (metadata.name, metadata.version) == ("triton", "2.73.0")
+    assert (metadata.name, metadata.version) == ("triton", "2.51.0")
     assert "statistics" in metadata.extensions
 
 

@@ -75,7 +75,7 @@ def test_server_metadata(frontend):
     assert shown(frontend.ask(get("/v2"))) == (
         200,
         JSON,
-        f'{{"name":"triton","version":"2.73.0","extensions":[{extensions}]}}',
+        f'{{"name":"triton","version":"2.51.0","extensions":[{extensions}]}}',
     )
 
 

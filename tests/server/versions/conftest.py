@@ -1,0 +1,43 @@
+"""The two profiles, over the same models."""
+
+import pytest
+from server.support.versions import write_models
+
+from reference_server.testing import open_repository
+
+
+@pytest.fixture(scope="package")
+def models(tmp_path_factory):
+    """The folder of the models."""
+    folder = tmp_path_factory.mktemp("models")
+    write_models(folder)
+    return folder
+
+
+@pytest.fixture(scope="package")
+def newest(models):
+    """The newest."""
+    with open_repository(models) as repository:
+        yield repository
+
+
+@pytest.fixture(scope="package")
+def proven(models):
+    """2.51."""
+    with open_repository(models, options=["--triton-version=2.51"]) as repository:
+        yield repository
+
+
+@pytest.fixture(scope="package", params=["newest", "2.51"])
+def small(models, request):
+    """A server that takes 200 bytes; the flag does the same in both."""
+    options = [f"--triton-version={request.param}", "--http-max-input-size=200"]
+    with open_repository(models, options=options) as repository:
+        yield repository
+
+
+@pytest.fixture(scope="package")
+def open_to_clients(models):
+    """The newest, with shared memory for clients."""
+    with open_repository(models, options=["--allow-client-shm=true"]) as repository:
+        yield repository

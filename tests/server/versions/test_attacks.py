@@ -1,0 +1,185 @@
+"""The classes of Triton's security bulletins: attacks are refused, and others are served.
+
+docs/versions.md has them as a table. Each attack runs beside another client's requests.
+"""
+
+import base64
+import json
+import zlib
+
+import pytest
+from server.support.model_folders import VECTOR, write_model
+from server.support.versions import (
+    INFER,
+    MUCH_DEEPER,
+    bystander_answers_during,
+    named,
+    tensor_message,
+    vector,
+)
+
+from reference_server.testing import ServerError, open_repository
+
+
+def http(path, body=b"", **headers):
+    """An attack by one request over HTTP; its status and text come of it."""
+
+    def attack(repository):
+        reply = repository.http("POST", path, body, named(headers))
+        return reply.status, reply.body.decode()
+
+    return attack
+
+
+def in_chunks(count):
+    def attack(repository):
+        head = b"POST /v2/models/vector/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        reply = repository.http_raw(head + b"1\r\n \r\n" * count).decode()
+        return int(reply.split()[1]), reply
+
+    return attack
+
+
+def over_grpc(message):
+    def attack(repository):
+        with pytest.raises(ServerError) as caught:
+            repository.grpc("ModelInfer", message)
+        return 400, caught.value.message
+
+    return attack
+
+
+def outputs(count):
+    """A message that wants very many outputs, the last of them twice."""
+    message = tensor_message("vector", "X", "FP32", 1)
+    for index in (*range(count), count - 1):
+        message.outputs.add(name=f"Y{index}")
+    return message
+
+
+def load(**parameters):
+    body = json.dumps(
+        {"parameters": {key.replace("__", ":"): text for key, text in parameters.items()}}
+    )
+    return http("/v2/repository/models/vector/load", body.encode())
+
+
+CONFIG = json.dumps({"backend": "python", "max_batch_size": 0})
+FILE = base64.b64encode(b"stolen").decode()
+BOMB = zlib.compress(bytes(200 << 20), 9)
+ATTACKS = {
+    "a file of a load outside of its folder": (
+        load(config=CONFIG, **{"file__../../x/1/model.py": FILE}),
+        500,
+        "failed to poll from model repository",
+    ),
+    "an absolute file of a load": (
+        load(config=CONFIG, **{"file__/../etc/x": FILE}),
+        500,
+        "failed to poll from model repository",
+    ),
+    "a model called ..": (
+        http("/v2/repository/models/../load"),
+        400,
+        "must not contain path traversal characters",
+    ),
+    "a bomb of zeros": (
+        http(INFER, BOMB, Content_Encoding="deflate"),
+        400,
+        "Decompressed data size exceeds",
+    ),
+    "a flood of chunks": (in_chunks(65537), 400, "Chunked request body exceeds maximum of 65536"),
+    "deep nesting in data": (
+        http(INFER, json.dumps(vector(1, [1])).replace("[1]}", MUCH_DEEPER + "}").encode()),
+        400,
+        "JSON nesting depth exceeds maximum allowed limit (100)",
+    ),
+    "deep nesting elsewhere": (
+        http("/v2/logging", MUCH_DEEPER.encode()),
+        400,
+        "JSON nesting depth",
+    ),
+    "a shape of very many elements": (
+        http(INFER, json.dumps(vector(2**40, [1])).encode()),
+        400,
+        "JSON input 'X' has a byte_size (4398046511104 bytes)",
+    ),
+    "a shape whose product overflows": (
+        over_grpc(tensor_message("rows", "X", "FP32", 4, 2**62)),
+        400,
+        "byte size for tensor 'X' exceeds maximum size",
+    ),
+    "classes of strings": (
+        http(
+            "/v2/models/text/infer",
+            json.dumps(
+                {
+                    "inputs": [{"name": "T", "datatype": "BYTES", "shape": [1], "data": ["a"]}],
+                    "outputs": [{"name": "T", "parameters": {"classification": 1}}],
+                }
+            ).encode(),
+        ),
+        400,
+        "class result not available for output due to unsupported type 'BYTES'",
+    ),
+    "the server's own shared memory": (
+        http(
+            "/v2/systemsharedmemory/region/r/register",
+            b'{"key":"triton_python_backend_shm_region_1","byte_size":8}',
+        ),
+        501,
+        "Client shared memory is disabled",
+    ),
+    "a file of base64 alone": (
+        http("/v2/repository/models/vector/load", b'{"parameters":{"file:x":"' + b"A" * (65 << 20)),
+        400,
+        "request JSON size of",
+    ),
+    "a length that is none": (
+        http(INFER, b"{}", Inference_Header_Content_Length="-99999999999"),
+        400,
+        "value is out of range",
+    ),
+    "an odd weight of a coding": (
+        http(INFER, b"{}", Accept_Encoding="gzip;q=1e999"),
+        500,
+        "inputs",
+    ),
+    "very many outputs": (over_grpc(outputs(50_000)), 400, "output 'Y49999' already exists"),
+}
+
+
+@pytest.mark.parametrize(("attack", "status", "told"), ATTACKS.values(), ids=ATTACKS)
+def test_an_attack_is_refused_and_others_are_served(newest, attack, status, told):
+    (got, text), _ = bystander_answers_during(newest, attack)
+    assert (got, told in text) == (status, True)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v2/health/live",
+        "/v2/health/live?x=1",
+        "/v2/health/live#x",
+        "http://host/v2/health/live",
+        "/v2/health/live/",
+        "//v2/health/live",
+        "/v2/./health/live",
+        "/v2/%68ealth/live",
+        "/V2/health/live",
+        "/v2/models/x/../../health/live",
+        "/v2/health/live;x",
+    ],
+)
+def test_no_form_of_a_url_gets_past_a_restriction(guarded, target):
+    reply = guarded.http_raw(f"GET {target} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+    assert reply.split()[1] in (b"403", b"404", b"400")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A server whose health is told to those who know a word."""
+    folder = tmp_path_factory.mktemp("guarded")
+    write_model(folder, "vector", VECTOR)
+    with open_repository(folder, options=["--http-restricted-api=health:word=x"]) as repository:
+        yield repository

@@ -1,0 +1,208 @@
+"""Loading, readiness and calls of models, in both profiles: rows of docs/versions.md.
+
+2.51 is compared with the real server in tests/contract; what is said of newest is from source.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from server.support.model_folders import VECTOR, write_model
+from tritonclient.grpc import service_pb2 as pb
+
+from reference_server.testing import Code, ServerError, open_repository
+
+# ---------------------------------------------------------------------- repository control
+
+
+@pytest.mark.parametrize("body", ['{"ready":1}', '{"ready":"x"}', '{"ready":null}'])
+def test_the_index_is_asked_for_with_true_or_false(newest, body):
+    reply = newest.http("POST", "/v2/repository/index", body.encode())
+    told = "Invalid value for 'ready': expected a boolean"
+    assert (reply.status, reply.json()) == (400, {"error": told})
+
+
+def test_unloading_takes_json_alone(newest, proven):
+    path = "/v2/repository/models/none/unload"
+    assert newest.http("POST", path, b"{").status == 500
+    assert newest.http("POST", path, b"").status == 200
+    wrong = b'{"parameters":{"unload_dependents":"x"}}'
+    assert newest.http("POST", path, wrong).status == 200
+    assert proven.http("POST", path, b"{").status == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("", "Model name cannot be empty. Please enter a valid name to deploy."),
+        (" \t", "Model name cannot be empty. Please enter a valid name to deploy."),
+        (
+            "..",
+            "invalid model name '..', model name must not contain path traversal characters",
+        ),
+        (
+            "a/b",
+            "invalid model name 'a/b', model name must not contain path traversal characters",
+        ),
+        ("a..b", "failed to load 'a..b', failed to poll from model repository"),
+    ],
+)
+def test_names_of_models_are_no_paths(newest, name, told):
+    with pytest.raises(ServerError) as caught:
+        newest.grpc("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name=name))
+    assert caught.value.message == told
+
+
+@pytest.mark.parametrize("version", ["newest", "2.51"])
+@pytest.mark.parametrize("form", ["path", "link"])
+def test_labels_are_read_within_the_model_alone(tmp_path, version, form):
+    (tmp_path / "secret").write_text("s3cret")
+    file = "../../secret"
+    folder = tmp_path / "models" / "m"
+    config = VECTOR.replace('"Y"', '"Y" label_filename: "%s"' % (file if form == "path" else "l"))
+    write_model(tmp_path / "models", "m", config)
+    if form == "link":
+        (folder / "l").symlink_to(tmp_path / "secret")
+    options = [f"--triton-version={version}"]
+    with open_repository(tmp_path / "models", models=[], options=options) as repository:
+        reply = repository.http("POST", "/v2/repository/models/m/load")
+        path = f"{folder}/{file if form == 'path' else 'l'}"
+        assert (reply.status, reply.json()["error"]) == (
+            400,
+            "load failed for model 'm': version 1 is at UNAVAILABLE state: Unsupported: label file "
+            f"path '{path}' for output 'Y' in model 'm' is outside model directory;\n",
+        )
+
+
+@pytest.mark.parametrize("name", ["a;b", "a$(b)", "a`b", "a'b", "a|b", "a~b"])
+def test_names_of_models_are_no_commands(tmp_path, name):
+    write_model(tmp_path, name)
+    write_model(tmp_path, "a b.c-d_e")
+    with open_repository(tmp_path, models=["a b.c-d_e"]) as repository:
+        with pytest.raises(ServerError) as caught:
+            repository.load(name)
+        told = "Invalid argument: Invalid stub name: contains invalid characters;\n"
+        assert caught.value.message.endswith(told)
+    with open_repository(tmp_path, models=[name], options=["--triton-version=2.51"]):
+        pass
+
+
+# ---------------------------------------------------------------------- readiness
+
+
+def test_models_say_whether_they_and_the_server_are_ready(newest, proven, models):
+    mark = models / "moody" / "moody"
+
+    def ready(repository):
+        paths = ["/v2/models/moody/ready", "/v2/health/ready"]
+        return [repository.http("GET", path).status for path in paths]
+
+    assert ready(newest) == [200, 200]
+    mark.touch()
+    try:
+        assert ready(newest) == [400, 400]
+        assert newest.http("GET", "/v2/health/live").status == 200
+        assert not newest.grpc("ServerReady", pb.ServerReadyRequest()).ready
+        assert ready(proven) == [200, 200]
+        told = "INTERNAL: Model moody - Error when running inference: Failed for execute the"
+        assert told in answer_to(newest, "ask moody")
+        assert answer_to(newest, "ready moody") == "False"
+    finally:
+        mark.unlink()
+    assert ready(newest) == [200, 200]
+
+
+def answer_to(repository, text):
+    """What the model `asks` tells."""
+    entry = {"name": "T", "datatype": "BYTES", "shape": [1], "data": [text]}
+    reply = repository.http(
+        "POST", "/v2/models/asks/infer", json.dumps({"inputs": [entry]}).encode()
+    )
+    return reply.json()["outputs"][0]["data"][0]
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("none", "Request for unknown model: 'none' is not found"),
+        ("vector/versions/7", "Request for unknown model: 'vector' version 7 is not found"),
+    ],
+)
+def test_asking_whether_an_unknown_model_is_ready_is_an_error(newest, proven, path, told):
+    reply = newest.http("GET", f"/v2/models/{path}/ready")
+    assert (reply.status, reply.json()) == (404, {"error": told})
+    assert reply.headers["Content-Type"] == "text/plain"
+    reply = proven.http("GET", f"/v2/models/{path}/ready")
+    assert (reply.status, reply.json()) == (400, {"error": "Model version not ready"})
+
+
+def test_over_grpc_it_is_one_too(newest, proven):
+    with pytest.raises(ServerError) as caught:
+        newest.grpc("ModelReady", pb.ModelReadyRequest(name="none"))
+    assert caught.value.code is Code.NOT_FOUND
+    assert not proven.grpc("ModelReady", pb.ModelReadyRequest(name="none")).ready
+
+
+# ---------------------------------------------------------------------- models that ask others
+
+
+def test_models_are_told_the_codes_of_answers(newest, proven):
+    assert answer_to(newest, "ask fails") == "__ErrorCode.NOT_FOUND: no such thing"
+    assert answer_to(proven, "ask fails") == "__ErrorCode.INTERNAL: no such thing"
+
+
+def test_what_is_unknown_is_told_as_such(newest, proven):
+    unknown = "Request for unknown model: 'none' is not found"
+    assert answer_to(newest, "ask none") == (
+        f"__ErrorCode.INTERNAL: Model none - Error when running inference: {unknown}"
+    )
+    assert "Model 'none' is not ready." in answer_to(proven, "ask none")
+    assert unknown in answer_to(newest, "ready none")
+    assert answer_to(proven, "ready none") == "False"
+
+
+# ------------------------------------------------------------------- codes of called models
+
+ASKS_ON = """
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            request = pb_utils.InferenceRequest(
+                model_name="gives_up", inputs=requests[0].inputs(), requested_output_names=[]
+            )
+            answers = request.exec(decoupled=True)
+            next(answers)
+            answers.cancel()
+            return [pb_utils.InferenceResponse(error=next(answers).error()) for _ in requests]
+"""
+GIVES_UP = """
+    import time
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            for request in requests:
+                sender = request.get_response_sender()
+                sender.send(pb_utils.InferenceResponse([]))
+                while not sender.is_cancelled():
+                    time.sleep(0.01)
+                error = pb_utils.TritonError("given up", pb_utils.TritonError.CANCELLED)
+                sender.send(pb_utils.InferenceResponse(error=error), flags=1)
+"""
+
+
+@pytest.mark.parametrize("host", ["inline", "process"])
+def test_a_call_that_is_cancelled_reports_it(tmp_path, host):
+    write_model(tmp_path, "asks", VECTOR, ASKS_ON)
+    decoupled = VECTOR + "model_transaction_policy { decoupled: true }"
+    write_model(tmp_path, "gives_up", decoupled, GIVES_UP)
+    codes = {}
+    for version in ("newest", "2.51"):
+        options = [f"--triton-version={version}", f"--backend-config=python,host={host}"]
+        with open_repository(tmp_path, options=options) as repository:
+            repository.load("gives_up")
+            with pytest.raises(ServerError, match="given up") as error:
+                repository.load("asks").infer({"X": np.zeros(1, np.float32)})
+            codes[version] = error.value.code
+    assert codes == {"newest": Code.CANCELLED, "2.51": Code.INTERNAL}
