@@ -79,6 +79,10 @@ DIFFERENCES = (
         lambda cell: (cell.call, cell.argument) == ("InferenceResponse", NUMBER),
     ),
     Difference(
+        "`triton_dtype()` gives the type's number; Triton's always raises",
+        lambda cell: cell.call == "Tensor.triton_dtype",
+    ),
+    Difference(
         "`serialize_byte_tensor` takes the bytes of subclasses such as `np.bytes_`; Triton sends "
         "their text, `b'm'` with its quotes",
         lambda cell: cell.call == "serialize_byte_tensor" and cell.kind in (

@@ -140,16 +140,26 @@ def ask_arguments(server: Server) -> argument_matrix.Matrix:
     return json.loads(play(server, Script("", "", model="arguments")))
 
 
-@pytest.mark.parametrize("host", ["reference", "in_processes"])
-def test_arguments_are_read_as_the_real_server_reads_them(
-    host: str, request: pytest.FixtureRequest
-):
-    cells = argument_matrix.differing(ask_arguments(request.getfixturevalue(host)))
+@pytest.fixture(scope="module")
+def arguments_here(reference: Server) -> argument_matrix.Matrix:
+    """What comes of them with the model in the server's process."""
+    return ask_arguments(reference)
+
+
+def test_arguments_are_read_as_the_real_server_reads_them(arguments_here: argument_matrix.Matrix):
+    cells = argument_matrix.differing(arguments_here)
     assert [cell for cell in cells if argument_matrix.reason(cell) is None] == []
 
 
-def test_the_page_counts_the_differences_in_arguments(reference: Server):
-    counts = argument_matrix.counts(ask_arguments(reference))
+def test_so_they_are_by_models_in_processes(
+    arguments_here: argument_matrix.Matrix, in_processes: Server
+):
+    now = argument_matrix.by_cell(ask_arguments(in_processes))
+    assert now == argument_matrix.by_cell(arguments_here)
+
+
+def test_the_page_counts_the_differences_in_arguments(arguments_here: argument_matrix.Matrix):
+    counts = argument_matrix.counts(arguments_here)
     for one in argument_matrix.DIFFERENCES:
         count = r"\d+" if one.by_numpy else str(counts[one.reason])
         assert count != "0", one.reason

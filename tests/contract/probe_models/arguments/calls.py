@@ -207,7 +207,7 @@ def calls(asked):
         method("__dlpack__", Argument("stream", None, needed=False), of=tensor,
                read=lambda capsule: type(capsule).__name__),
         *(method(name, of=tensor) for name in (
-            "name", "shape", "is_cpu", "__dlpack_device__")),
+            "name", "shape", "is_cpu", "triton_dtype", "__dlpack_device__")),
         method("as_numpy", of=tensor, read=lambda made: made.tolist()),
         method("to_dlpack", of=tensor, read=lambda capsule: type(capsule).__name__),
         Call("InferenceRequest", constructor("InferenceRequest"),
@@ -273,6 +273,8 @@ def calls(asked):
         Call("TritonError", constructor("TritonError"), Argument("message", "m"),
              Argument("code", pb_utils.TritonError.NOT_FOUND, **optional), read=of_error),
         *(method(name, of=lambda: pb_utils.TritonError("e")) for name in ("message", "code")),
+        Call("TritonModelException", constructor("TritonModelException"), Argument(None, "m"),
+             read=str),
         Call("PreferredMemory", constructor("PreferredMemory"),
              Argument("preferred_memory_type", pb_utils.TRITONSERVER_MEMORY_CPU),
              Argument("preferred_device_id", 0, **optional), read=of_exec),
