@@ -31,6 +31,7 @@ from reference_server.core.errors import internal, invalid_arg, unsupported
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.telemetry import is_label_name
 
+_IMAGES = (ModelInput.FORMAT_NHWC, ModelInput.FORMAT_NCHW)
 _OTHER_ENVIRONMENT = "EXECUTION_ENV_PATH"
 _INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
@@ -154,7 +155,9 @@ def _check_tensor(kind: str, entry: ModelInput | ModelOutput, config: ConfigProt
     _check_dims(f"model {kind} '{entry.name}' dimension", entry.dims, model)
     if entry.HasField("reshape"):
         _check_reshape(f"model {kind} '{entry.name}'", entry, config)
-    if isinstance(entry, ModelInput) and entry.format and len(entry.dims) != 3:
+    # A number that no format has, as JSON may give it, is taken and means nothing, as in Triton.
+    is_image = isinstance(entry, ModelInput) and entry.format in _IMAGES
+    if is_image and len(entry.dims) != 3:
         raise invalid_arg(f"model input NHWC/NCHW require 3 dims for {model}")
     if entry.is_shape_tensor:
         raise invalid_arg(f"shape tensors are only supported for TensorRT platform for {model}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from reference_server.observability.first_responses import FirstResponses
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.model_folders import DUPLICATE, FileDirectory
 from reference_server.scheduling.deadlocks import InstanceGroup
+
+log = logging.getLogger(__name__)
 
 _UNLOADED = "unloaded"
 
@@ -76,7 +79,35 @@ class ServedModel:
             self.first_responses.await_first(request)
         if request.trace is not None:
             request.trace.accepted(self.config.name, self.version, request)
+        if log.isEnabledFor(logging.DEBUG):
+            self._tell(request)
         self.scheduler.submit(request)
+
+    def _tell(self, request: InferRequest) -> None:
+        label = request.label
+        log.debug("%s Setting state from INITIALIZED to INITIALIZED", label)
+        log.debug(
+            "%s prepared: request id: %s, model: %s, requested version: %d, actual version: %d, "
+            "flags: 0x%x, correlation id: %s, batch size: %d, priority: %d, timeout (us): %d, "
+            "inputs: %s, requested outputs: %s",
+            label,
+            request.id,
+            self.config.name,
+            request.model_version,
+            self.version,
+            request.flags,
+            request.correlation_id,
+            request.batch_size,
+            request.priority,
+            request.timeout_us,
+            ", ".join(
+                f"{tensor.name} {tensor.datatype.value if tensor.datatype else '<invalid>'} "
+                f"[{','.join(map(str, tensor.shape))}]"
+                for tensor in request.inputs.values()
+            ),
+            ", ".join(request.requested_outputs) or "all",
+        )
+        log.debug("%s Setting state from INITIALIZED to PENDING", label)
 
 
 @dataclass(frozen=True, slots=True)

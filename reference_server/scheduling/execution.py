@@ -37,6 +37,23 @@ class BatchExecutor:
 
     def run(self, instance: OpenInstance, batch: Batch) -> Batch:
         """Execute `batch` on `instance`. Returns those requests that want to be executed again."""
+        if not log.isEnabledFor(logging.DEBUG):
+            return self._run(instance, batch)
+        name = instance.name
+        for request in batch:
+            log.debug("%s Setting state from PENDING to EXECUTING", request.label)
+        log.debug("model %s, instance %s, executing %d requests", self._model[0], name, len(batch))
+        again = self._run(instance, batch)
+        for request in batch:
+            log.debug("%s Setting state from EXECUTING to RELEASED", request.label)
+        log.debug(
+            "TRITONBACKEND_ModelInstanceExecute: model instance name %s released %d requests",
+            name,
+            len(batch),
+        )
+        return again
+
+    def _run(self, instance: OpenInstance, batch: Batch) -> Batch:
         start = self._clock.monotonic_ns()
         traced: list[TracedSink] = []
         for request in batch:
@@ -61,9 +78,12 @@ class BatchExecutor:
         timing: Timing | None = None
         with COUNTING:
             timing = self._recorder.executed(batch, execution, start)
+        tells = log.isEnabledFor(logging.DEBUG)
         for request, response in zip(batch, execution.responses, strict=True):
             if response is not None:  # what is sent later, or has been, was not waited for
                 response.timing = timing
+                if tells:
+                    _tell_outputs(response)
                 deliver(request.sink, response)
             elif request.timed is not None and timing is not None:
                 with COUNTING:
@@ -92,6 +112,15 @@ class BatchExecutor:
         told = ServerError(error.code, error.message)
         for request in batch:
             deliver(request.sink, InferResponse(name, version, request.id, error=told))
+
+
+def _tell_outputs(response: InferResponse) -> None:
+    for tensor in response.outputs:
+        shape = ",".join(map(str, tensor.shape))
+        kind = tensor.datatype.value if tensor.datatype else "<invalid>"
+        log.debug(
+            "add response output: output: %s, type: %s, shape: [%s]", tensor.name, kind, shape
+        )
 
 
 class TracedSink:

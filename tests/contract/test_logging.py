@@ -119,3 +119,33 @@ def test_the_format_of_lines_changes(server: Server):
     change(server, log_format="ISO8601")
     (line,) = logged(server, "sixth")
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ E \d+ \S+:\d+\] \"", line)
+
+
+#: The lines of a request's life that both servers have; what else the real one says is of memory.
+_LIFE = re.compile(
+    r"(HTTP request: 2 .*/infer|\S+ \S+ \S+ Setting state.*|model .* executing .*"
+    r"|add response output: .*|\[.*?\] prepared|.*_ModelInstanceExecute: .*)"
+)
+
+
+def life(server: Server) -> list[str]:
+    """What the log says of one request at the level of details."""
+    change(server, log_verbose_level=1)
+    before = len(server.log)
+    request = infer("vector", tensor("X", "FP32", [4], [1.0, 2.0, 3.0, 4.0]), id="v")
+    assert exchange(server.http, request).replies[0].status == 200
+    until(lambda: "released 1 requests" in server.log[before:], "the request's end")
+    texts = re.findall(r'\] "(.*?)"?$', server.log[before:], re.MULTILINE)
+    return [found[0] for text in texts if (found := _LIFE.match(text))]
+
+
+def test_a_request_is_followed_at_the_level_of_details(
+    traced_triton: Server, traced_reference: Server
+):
+    try:
+        real, ours = life(traced_triton), life(traced_reference)
+    finally:
+        for server in (traced_triton, traced_reference):
+            change(server, **AT_START)
+    assert ours == real
+    assert len(ours) == 9

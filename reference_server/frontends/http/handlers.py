@@ -25,6 +25,9 @@ from reference_server.options import Restriction
 
 log = logging.getLogger(__name__)
 
+#: What Triton's log calls the methods.
+_METHODS = {"GET": 0, "HEAD": 1, "POST": 2, "PUT": 3, "DELETE": 4}
+
 #: Operations that refuse a method or a version in plain text: Triton leaves the type to its HTTP
 #: library.
 _PLAIN = frozenset({Operation.LIVE, Operation.READY, Operation.MODEL_READY, Operation.INFER})
@@ -96,6 +99,9 @@ class HttpHandlers:
 
     def handle(self, request: Request) -> None:
         """Answer `request`, now or when its model has answered."""
+        if log.isEnabledFor(logging.DEBUG):
+            path = request.url.partition(b"?")[0].decode("latin-1")
+            log.debug("HTTP request: %d %s", _METHODS.get(request.method, -1), path)
         route = routes.match(request.url)
         if route is None:
             request.reply_error(status_codes.NOT_FOUND, "Not Found", as_json=False)

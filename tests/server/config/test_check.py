@@ -327,6 +327,7 @@ def test_refused_when_loaded(text, said):
         given(FP32 + "dims: [2, 4, -1, 6] reshape { shape: [8, -1, 1, 6] }"),
         "max_batch_size: 4 " + given(FP32 + "dims: [1] reshape { shape: [] }"),
         given(FP32 + "format: FORMAT_NCHW dims: [3, -1, -1]"),
+        given(FP32 + "format: 9 dims: [4]"),
         given(FP32 + "dims: [1]") * 2,
         "instance_group { kind: KIND_MODEL }",
         'platform: "any" backend: "python"',
