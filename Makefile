@@ -36,11 +36,11 @@ help:
 
 ## Serve
 
-# One line for each step instead of what pip and the builders print.
+# One line for each step instead of what pip, the builders and the server print.
 serve: LOG = .cache/serve.log
 serve: models  ## serve model_repository/ on HTTP_PORT=8000, show a first answer, serve on until Ctrl-C
-	@$(PY) tools/serve.py --model-repository=model_repository --http-port=$(HTTP_PORT) \
-	    --grpc-port=$(GRPC_PORT) --metrics-port=$(METRICS_PORT)
+	@$(PY) tools/serve.py --model-repository=model_repository --log-file=$(LOG) \
+	    --http-port=$(HTTP_PORT) --grpc-port=$(GRPC_PORT) --metrics-port=$(METRICS_PORT)
 
 models: $(VENV)/serving  ## build the models' artifacts that are missing or out of date
 	$(call step,Models) $(PY) -m model_factory build

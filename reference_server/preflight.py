@@ -6,6 +6,7 @@ tritonserver finds a port in use after it has loaded all models, and says nothin
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,18 +34,28 @@ def _try_port(service: str, address: str, port: int, shared: bool) -> None:
         places = socket.getaddrinfo(
             address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        for family, kind, protocol, _, place in places:
+    except OSError:  # which the listener tells
+        return
+    for family, kind, protocol, _, place in places:
+        try:
             with contextlib.closing(socket.socket(family, kind, protocol)) as probe:
                 # As the listener's, so that connections that have ended are no obstacle. It does
                 # not listen, so that nobody connects to it.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if shared:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind(place)
-    except OSError as error:
-        refused = cannot_listen(f"{address}:{port}", error)
-        cure = f"--{service}-port=N chooses another port, --allow-{service}=false goes without"
-        raise ServerError(refused.code, f"{refused.message.rstrip()} : {cure}") from error
+        except OSError as error:
+            # All else, such as a machine without IPv6, is the listener's to judge.
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                refused = cannot_listen(f"{address}:{port}", error)
+                text = (
+                    f"{refused.message.rstrip()} : --{service}-port=N chooses another port, "
+                    f"--allow-{service}=false goes without"
+                )
+                raise ServerError(refused.code, text) from error
 
 
 def hints(options: ServerOptions) -> list[str]:

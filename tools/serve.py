@@ -29,17 +29,19 @@ def main(flags: list[str]) -> None:
     parser = argparse.ArgumentParser(add_help=False)
     for name, usual in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
         parser.add_argument(f"--{name}-port", type=int, default=usual)
-    ports = vars(parser.parse_known_args(flags)[0])
-    for name, number in ports.items():
+    parser.add_argument("--log-file", default="")
+    given = vars(parser.parse_known_args(flags)[0])
+    log: str = given.pop("log_file")
+    for name, number in given.items():
         refuse_taken(name, number)
-    port: int = ports["http_port"]
+    port: int = given["http_port"]
     # Closed by the end of the server, whatever ends it, and by nothing else.
     server_ended, open_while_serving = os.pipe()
     if os.fork() == 0:
         # A grandchild: the server shall not find an ended child that it never had.
         if os.fork() == 0:
             os.close(open_while_serving)
-            show_first_answer(port, server_ended)
+            show_first_answer(port, server_ended, log)
         os._exit(0)
     os.wait()
     os.set_inheritable(open_while_serving, True)
@@ -59,21 +61,29 @@ def refuse_taken(name: str, port: int) -> None:
             ) from error
 
 
-def show_first_answer(port: int, server_ended: int) -> None:
+def show_first_answer(port: int, server_ended: int, log: str) -> None:
     """Wait until the server is ready, send a request with the example client, and show the answer.
 
-    Returns early when the server ends, whose log then tells why.
+    Returns early when the server ends, whose log then tells why. With a file for that log there is
+    a line of progress in its place.
     """
     # Ctrl-C is for the server, and reaches all processes of the terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    deadline = time.monotonic() + READY_SECONDS
+    if log:
+        print(f"Server, with its log in {log} ... ", end="", flush=True)
+    started = time.monotonic()
+    deadline = started + READY_SECONDS
     while not is_ready(port):
         if time.monotonic() > deadline:
             print(f"not ready after {READY_SECONDS} s: no request was sent", flush=True)
             return
         # Waiting for the server's end is the pause between two questions.
         if select.select([server_ended], [], [], PAUSE_SECONDS)[0]:
+            if log:
+                print(f"The server has ended; {log} tells why", flush=True)
             return
+    if log:
+        print(f"{time.monotonic() - started:.1f} s", flush=True)
     url = f"localhost:{port}"
     print(f"\nReady. The first request, by examples/{CLIENT.name}:", flush=True)
     subprocess.run([sys.executable, CLIENT, "--url", url], check=False)

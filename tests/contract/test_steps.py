@@ -254,3 +254,19 @@ def test_a_file_that_does_not_agree_is_refused_with_the_backends_text(tmp_path: 
         open_repository(tmp_path),
     ):
         pass
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_folder_with_nothing_but_openvinos_file_is_served(tmp_path: Path, host: str) -> None:
+    openvino = pytest.importorskip("openvino", reason="the backend openvino needs openvino")
+    x = openvino.opset13.parameter([-1, 2], np.float32, name="x")
+    graph = openvino.Model([openvino.opset13.result(openvino.opset13.negative(x))], [x], "m")
+    for port, name in ((graph.inputs[0], "x"), (graph.outputs[0], "y")):
+        port.set_names({name})
+        openvino.layout_helpers.set_layout(port, openvino.Layout("NC"))
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    openvino.save_model(graph, tmp_path / "m" / "1" / "model.xml")
+    with open_repository(tmp_path, options=[f"--backend-config=python,host={host}"]) as repository:
+        assert repository.model("m").infer({"x": [[1, 2]]}).outputs["y"].tolist() == [[-1, -2]]
+        config = json.loads(repository.http("GET", "/v2/models/m/config").body)
+        assert (config["backend"], config["max_batch_size"]) == ("openvino", 4)

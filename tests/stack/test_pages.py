@@ -189,7 +189,13 @@ def test_links_lead_to_what_is_there(page: Path):
 def test_what_pip_installs_goes_into_a_virtual_environment(page: Path):
     """A distribution's own Python refuses it: error: externally-managed-environment."""
     text = page.read_text()
-    named = ("-m venv ", "server.md#quick-start", ".oracle/venv/bin/", "/opt/venv/bin/")
+    named = (
+        "-m venv ",
+        "server.md#quick-start",
+        ".oracle/venv/bin/",
+        ".venv/bin/python -m pip",
+        "/opt/venv/bin/",
+    )
     assert "pip install" not in text or any(name in text for name in named)
 
 

@@ -61,6 +61,17 @@ def test_server_that_cannot_start_ends_the_command_with_its_exit_code(tmp_path, 
     assert "The first request" not in shown
 
 
+def test_a_file_gets_the_log_and_the_terminal_a_line(tmp_path, port):
+    log = tmp_path / "serve.log"
+    process = start(tmp_path / "missing", port, log)
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"Server, with its log in {log} ... " in shown
+    assert f"The server has ended; {log} tells why" in shown
+    assert "Standing in for tritonserver" in log.read_text()
+    assert "Standing in for tritonserver" not in shown
+
+
 def test_taken_port_is_refused_before_its_owner_could_answer(port):
     with socket.create_server(("", port)):
         process = start(Path("unused"), port)
@@ -69,7 +80,7 @@ def test_taken_port_is_refused_before_its_owner_could_answer(port):
     assert f"port {port}: Address already in use" in shown
 
 
-def start(repository: Path, http_port: int) -> subprocess.Popen[str]:
+def start(repository: Path, http_port: int, log: Path | None = None) -> subprocess.Popen[str]:
     """Start the command, on ports that nobody uses; both of its streams come as one."""
     grpc_port, metrics_port = free_ports(2)
     settings = {
@@ -77,6 +88,7 @@ def start(repository: Path, http_port: int) -> subprocess.Popen[str]:
         "http_port": http_port,
         "grpc_port": grpc_port,
         "metrics_port": metrics_port,
+        **({} if log is None else {"log_file": str(log)}),
     }
     return subprocess.Popen(
         [*SERVE, *command_line(settings)],
