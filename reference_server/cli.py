@@ -206,6 +206,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed("creating server: Invalid argument - --model-repository must be specified")
     try:
         preflight.refuse_taken_ports(options)
+    except ServerError as error:
+        return _failed(error.message)
+    try:
         # The log has the stream itself: it tells its own names.
         with printing.named_output(), _no_arguments():
             _run(_serve(options))

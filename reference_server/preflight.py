@@ -18,9 +18,14 @@ from reference_server.frontends.connections import cannot_listen
 from reference_server.options import ServerOptions
 from reference_server.repository.model_folders import model_directories
 
+_SERVICES = {"grpc": "GRPC", "http": "HTTP", "metrics": "Metrics"}
+
 
 def refuse_taken_ports(options: ServerOptions) -> None:
-    """Raise ServerError UNAVAILABLE if a port cannot be had, the first one in Triton's order."""
+    """Raise ServerError UNAVAILABLE if a port cannot be had, the first one in Triton's order.
+
+    The message is the line with which tritonserver ends, and the flags that help.
+    """
     if options.grpc is not None:
         _try_port("grpc", options.grpc.address, options.grpc.port, options.grpc.reuse_port)
     if options.http is not None:
@@ -52,6 +57,7 @@ def _try_port(service: str, address: str, port: int, shared: bool) -> None:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 refused = cannot_listen(f"{address}:{port}", error)
                 text = (
+                    f"failed to start {_SERVICES[service]} service: {refused.code.value} - "
                     f"{refused.message.rstrip()} : --{service}-port=N chooses another port, "
                     f"--allow-{service}=false goes without"
                 )

@@ -22,9 +22,11 @@ def taken() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
-@pytest.mark.parametrize("service", ["http", "grpc", "metrics"])
+@pytest.mark.parametrize(
+    ("service", "shown_as"), [("http", "HTTP"), ("grpc", "GRPC"), ("metrics", "Metrics")]
+)
 def test_a_port_in_use_is_told_before_models_are_loaded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], taken: int, service: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], taken: int, service: str, shown_as: str
 ) -> None:
     write_model(tmp_path, "m", VECTOR, 'raise Exception("loaded")')
     others = {"http", "grpc", "metrics"} - {service}
@@ -40,7 +42,9 @@ def test_a_port_in_use_is_told_before_models_are_loaded(
     assert code == 1
     assert "loaded" not in shown
     assert shown.endswith(
-        f"error: creating server: Unavailable - Socket '127.0.0.1:{taken}' already in use : "
+        # But for the cure this is how tritonserver 2.51 ends, after it has loaded all models.
+        f"error: failed to start {shown_as} service: Unavailable - Socket "
+        f"'127.0.0.1:{taken}' already in use : "
         f"--{service}-port=N chooses another port, --allow-{service}=false goes without\n"
     )
 
