@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
-from reference_server import cli
+from reference_server import cli, preflight
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.request import LATEST
 from reference_server.options import (
@@ -145,7 +145,7 @@ def open_repository(
         server = Server(parsed)
         try:
             if not server.load(loop) and parsed.exit_on_error:
-                raise _not_loaded(server)
+                raise _not_loaded(server, preflight.hints(parsed))
             yield ModelRepository(server, parsed, loop)
         finally:
             server.close()
@@ -162,7 +162,7 @@ def open_model(folder: str | Path, *, options: Sequence[str] = ()) -> Iterator[M
         yield repository.model(path.name)
 
 
-def _not_loaded(server: Server) -> ServerError:
+def _not_loaded(server: Server, hints: Sequence[str]) -> ServerError:
     statuses = server.repository.statuses()
     reasons = [f"{status.model}: {status.reason}" for status in statuses if status.reason]
-    return internal("\n".join(["failed to load", *reasons]))
+    return internal("\n".join(["failed to load", *reasons, *(f"hint: {hint}" for hint in hints)]))

@@ -144,3 +144,13 @@ def test_log_lines_of_models_reach_the_tests_log(tmp_path, caplog):
     assert [record.getMessage() for record in caplog.records if "models" in record.name] == [
         "from talking"
     ]
+
+
+def test_a_load_that_fails_tells_of_a_stub_for_no_model(tmp_path):
+    write_model(tmp_path, "detector", 'backend: "tensorrt"')
+    option = "--stub-model=detectro=stubs:f"
+    with (
+        pytest.raises(ServerError, match=r"hint: --stub-model=.*did you mean 'detector'\?"),
+        open_repository(tmp_path, options=[option]),
+    ):
+        pass

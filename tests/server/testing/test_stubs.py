@@ -127,5 +127,5 @@ def test_a_stub_goes_before_a_model_of_its_name_but_not_for_clients(asking):
 def test_without_a_stub_the_model_is_told_that_the_other_is_not_there(models):
     with open_repository(models, models=["asking"]) as repository:
         repository.stub("another", lambda inputs: {"Y": inputs["X"]})
-        with pytest.raises(ServerError, match="Model 'other' is not ready"):
+        with pytest.raises(ServerError, match="Request for unknown model: 'other' is not found"):
             told(repository)
