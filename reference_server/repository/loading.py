@@ -47,9 +47,9 @@ class Rollout:
     def load(self, source: ModelSource, retired: list[ServedModel]) -> None:
         """Load all versions that are wanted; what serves no more is added to `retired`.
 
-        Versions whose files are as they were, and whose configuration differs in its instances at
-        most, serve on, on other instances if need be. Raises ServerError if one
-        version fails, and then those before serve on.
+        Versions whose files are as they were, and whose configuration differs in its instances and
+        in its version policy at most, serve on, on other instances if need be. Raises ServerError
+        if one version fails, and then those before serve on.
         """
         name = source.folder.name
         versions = wanted_versions(schema.version_policy(source.config), source.folder.versions())

@@ -60,8 +60,8 @@ class ModelSource:
         return self if failed is self.has_failed else replace(self, has_failed=failed)
 
     def equals_but_for_instances(self, other: ModelSource) -> bool:
-        """True if the configurations differ in their instance groups at most."""
-        return bool(_without_instances(self.config) == _without_instances(other.config))
+        """True if the configurations differ in instance groups and version policies at most."""
+        return bool(_of_a_version(self.config) == _of_a_version(other.config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +158,12 @@ class Poller:
         return ModelSource(folder, config, stamp, explicit)
 
 
-def _without_instances(config: ConfigProto) -> ConfigProto:
+def _of_a_version(config: ConfigProto) -> ConfigProto:
+    """What a version that serves cannot change, nor the model around it."""
     bare = ConfigProto()
     bare.CopyFrom(config)
     bare.ClearField("instance_group")
+    bare.ClearField("version_policy")
     return bare
 
 

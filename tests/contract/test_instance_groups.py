@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -70,13 +71,13 @@ class Play:
         self.client = triton.InferenceServerClient(server.grpc)
         self.model = model
         self.notes = top / "notes" / model
-        self._config = top / "repository" / model / "config.pbtxt"
+        self.config = top / "repository" / model / "config.pbtxt"
         self._calls: dict[str, triton.CallContext] = {}
         self._answers: dict[str, Any] = {}
 
     def group(self, groups: str) -> str:
         """Load the model with these groups; returns the error."""
-        self._config.write_text(
+        self.config.write_text(
             f"""backend: "python" max_batch_size: 1
             input {{ name: "X" data_type: TYPE_FP32 dims: [-1] }}
             output {{ name: "Y" data_type: TYPE_FP32 dims: [-1] }}
@@ -279,6 +280,26 @@ def test_names_do_not_matter_and_other_settings_do(plays: dict[str, Play]):
     ]
     play.client.unload_model("direct")
     play.come_to(6, 6)
+
+
+def test_versions_that_are_wanted_as_before_go_on(plays: dict[str, Play]):
+    play = plays["direct"]
+    (play.notes / "log").unlink(missing_ok=True)
+    second = play.config.parent / "2"
+    shutil.copytree(play.config.parent / "1", second)
+    try:
+        for policy, initialized, finalized in [
+            ("all { }", 2, 0),
+            ("specific { versions: [1, 2] }", 2, 0),
+            ("latest { num_versions: 1 }", 2, 1),
+            ("all { }", 3, 1),
+        ]:
+            assert play.group(f"version_policy {{ {policy} }}") == ""
+            play.come_to(initialized, finalized)
+        play.client.unload_model("direct")
+        play.come_to(3, 3)
+    finally:
+        shutil.rmtree(second)
 
 
 def test_groups_that_are_no_use_leave_the_old_ones_serving(play: Play):
