@@ -138,6 +138,8 @@ def _add_models(add: _Add) -> None:
 
 def _add_start_and_end(add: _Add) -> None:
     add("--id", default="triton", help="the server's name in its metadata (default: triton)")
+    _add_switch(add, "--model-namespacing", "models of several repositories may have one name; "
+        "each repository is a namespace", default=False)
     _add_switch(add, "--exit-on-error", "end when a model cannot be loaded at start", default=True)
     _add_switch(add, "--strict-readiness", "be ready only if every model is", default=True)
     add("--exit-timeout-secs", type=seconds, default=30.0, metavar="SECONDS",
@@ -288,7 +290,7 @@ WITHOUT_EFFECT: Mapping[str, Callable[[str], object]] = {
     "vertex-ai-thread-count": number,
 }
 #: What would change answers, or open a port: it may be switched off, which changes nothing.
-NOT_SERVED = ("allow-sagemaker", "allow-vertex-ai", "model-namespacing")
+NOT_SERVED = ("allow-sagemaker", "allow-vertex-ai")
 
 _EPILOG = (
     "Accepted, though there is nothing here that they could change: "

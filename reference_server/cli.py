@@ -137,6 +137,7 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
         )
     options = ServerOptions(
         model_repositories=tuple(given.model_repository or ()),
+        model_namespacing=given.model_namespacing,
         server_id=given.id,
         http=http if given.allow_http else None,
         grpc=grpc if given.allow_grpc else None,

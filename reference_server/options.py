@@ -258,7 +258,8 @@ class ServerOptions:
     `stub_models` are the functions, MODULE:FUNCTION, that stand in for models, by their names.
     Python-based backends are folders with a `model.py` in `backend_directory`. A model's
     `configs/<model_config_name>.pbtxt` is read in place of its config.pbtxt. Clients may register
-    shared memory with `client_shared_memory`. `profile` is the tritonserver to stand in for.
+    shared memory with `client_shared_memory`, and models of several repositories may have one name
+    with `model_namespacing`. `profile` is the tritonserver to stand in for.
     """
 
     model_repositories: tuple[Path, ...]
@@ -284,5 +285,6 @@ class ServerOptions:
     stub_models: Mapping[str, str] = field(default_factory=dict)
     backend_directory: Path = BACKEND_DIRECTORY
     model_config_name: str = ""
+    model_namespacing: bool = False
     client_shared_memory: bool = NEWEST.client_shared_memory
     profile: TritonProfile = NEWEST

@@ -16,7 +16,7 @@ from reference_server.config_options import nearest
 from reference_server.core.errors import ServerError
 from reference_server.frontends.connections import cannot_listen
 from reference_server.options import ServerOptions
-from reference_server.repository.model_folders import model_directories
+from reference_server.repository.model_folders import Repositories
 
 _SERVICES = {"grpc": "GRPC", "http": "HTTP", "metrics": "Metrics"}
 
@@ -111,7 +111,7 @@ def _model_file(version: Path) -> str | None:
 def _stubs_of_nothing(stubs: Mapping[str, str], repositories: Sequence[Path]) -> list[str]:
     if not stubs:
         return []
-    names = model_directories(repositories)
+    names = Repositories(repositories).directories()
     return [
         f"--stub-model={name}={function} stands in for nothing: the repository has no model "
         f"'{name}'" + (nearest(name, names) or f"; it has {', '.join(names) or 'none'}")

@@ -86,6 +86,7 @@ class Server:
             options.model_load_threads,
             options.model_load_retries,
             self._wait_for_callbacks,
+            namespaced=options.model_namespacing,
         )
         self.gateway = Gateway(self.repository, options, self._clock)
         self.control = RepositoryControl(

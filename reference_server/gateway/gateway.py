@@ -176,7 +176,11 @@ class Gateway:
         """
         self.check_ready()
         if not name:
-            return [served.statistics.snapshot() for served in self._repository.all()]
+            loaded = self._repository.all()
+            if loaded and loaded[0].namespace:
+                # As in Triton, which asks for each model without its namespace.
+                raise invalid_arg(f"Request for unknown model: '{loaded[0].id}' is not found")
+            return [served.statistics.snapshot() for served in loaded]
         loaded = self._repository.versions(name)
         if not loaded:
             raise invalid_arg(f"requested model '{name}' is not available")
@@ -234,4 +238,5 @@ class MetricsGateway:
             served.statistics.summaries(),
             served.load_ns / _NS_PER_S if self._tells_loads else None,
             None if firsts is None else firsts.read(),
+            served.namespace,
         )

@@ -41,12 +41,14 @@ class ModelReading:
     summaries: Mapping[str, Quantiles] = field(default_factory=dict)
     load_s: float | None = None
     first_responses: Distribution | None = None
+    namespace: str = ""
 
     @property
     def labels(self) -> Labels:
         """The labels of each of its series."""
         own = (("model", self.snapshot.name), ("version", str(self.snapshot.version)))
-        return tuple(sorted((*own, *((f"_{name}", value) for name, value in self.tags))))
+        where = (("namespace", self.namespace),) if self.namespace else ()
+        return tuple(sorted((*own, *where, *((f"_{name}", value) for name, value in self.tags))))
 
 
 _FAILURES = FamilyHead(

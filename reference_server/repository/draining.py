@@ -59,7 +59,7 @@ class Draining:
             # Whoever found the model just before it left the registry still gets its answer.
             self._handed_over()
             served.scheduler.close()
-            log.info("successfully unloaded '%s' version %d", served.config.name, served.version)
+            log.info("successfully unloaded '%s' version %d", served.id, served.version)
             self._registry.unloaded(served)
             if served.files is not None:
                 served.files.release()

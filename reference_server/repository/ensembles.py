@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from reference_server.config.schema import EnsembleStep, ModelConfig
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Dims, Signature, TensorConfig
+from reference_server.repository.model_ids import ModelId, ModelIds
 from reference_server.scheduling.ensemble_plan import EnsembleGraph
 
 #: The models that one uses, each with the versions that it insists on.
@@ -32,46 +33,57 @@ class DependencyGraph:
     """
 
     def __init__(self) -> None:
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[ModelId, _Node] = {}
+        self._ids = ModelIds()
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: ModelId) -> bool:
         return name in self._nodes
 
-    def steps(self, name: str) -> Steps:
-        """What the model uses; nothing for one that is not here."""
-        node = self._nodes.get(name)
-        return {} if node is None else node.steps
+    def called(self, name: str) -> list[ModelId]:
+        """The models of this name."""
+        return self._ids.called(name) or []
 
-    def put(self, name: str, steps: Steps, *, explicit: bool) -> None:
+    def meant(self, name: ModelId) -> dict[str, ModelId]:
+        """The models that a model means by the names of its steps, as far as they are here."""
+        node = self._nodes.get(name)
+        found = {} if node is None else {step: self._meant(name, step) for step in node.steps}
+        return {step: model for step, model in found.items() if model is not None}
+
+    def _meant(self, user: ModelId, step: str) -> ModelId | None:
+        return self._ids.meant(step, user.namespace)
+
+    def put(self, name: ModelId, steps: Steps, *, explicit: bool) -> None:
         """Add the model, or replace what is known of it.
 
         `explicit` tells that it was asked for by name, and not for the sake of an ensemble.
         """
         self._nodes[name] = _Node(steps, explicit)
+        self._ids.add(name)
 
-    def remove(self, names: Iterable[str], *, with_unused: bool = False) -> set[str]:
+    def remove(self, names: Iterable[ModelId], *, with_unused: bool = False) -> set[ModelId]:
         """Take models out; returns those that went.
 
         `with_unused` takes along what they alone used, unless it was asked for by name.
         """
-        removed: set[str] = set()
+        removed: set[ModelId] = set()
         waiting = list(names)
         for name in waiting:  # which grows on the way
-            node = self._nodes.pop(name, None)
-            if node is None:
+            steps = self.meant(name)
+            if self._nodes.pop(name, None) is None:
                 continue
+            self._ids.discard(name)
             removed.add(name)
             if with_unused:
                 waiting += [
                     used
-                    for used in node.steps
+                    for used in steps.values()
                     if used in self._nodes
                     and not self._nodes[used].explicit
                     and not self._direct_users(used)
                 ]
         return removed
 
-    def users(self, names: Iterable[str]) -> set[str]:
+    def users(self, names: Iterable[ModelId]) -> set[ModelId]:
         """The models that use any of `names`, directly or through others; not `names` themselves.
 
         A model of `names` that uses another one of them is left out as well.
@@ -85,21 +97,29 @@ class DependencyGraph:
             waiting += fresh
         return found - start
 
-    def used(self, names: Iterable[str]) -> set[str]:
+    def used(self, names: Iterable[ModelId]) -> set[ModelId]:
         """`names` and all that they use, directly or through others."""
         found = set(names)
         waiting = list(found)
         for name in waiting:
-            fresh = [step for step in self.steps(name) if step not in found]
+            fresh = [step for step in self._wanted(name) if step not in found]
             found.update(fresh)
             waiting += fresh
         return found
 
-    def errors(self, names: Iterable[str]) -> dict[str, ServerError]:
+    def _wanted(self, name: ModelId) -> set[ModelId]:
+        """What the model uses; of a step that is not here, what it would mean."""
+        node = self._nodes.get(name)
+        steps = () if node is None else node.steps
+        return {self._meant(name, step) or ModelId(step, name.namespace) for step in steps}
+
+    def errors(self, names: Iterable[ModelId]) -> dict[ModelId, ServerError]:
         """Those of `names` that cannot be loaded: they miss a model, or use themselves."""
-        errors: dict[str, ServerError] = {}
+        errors: dict[ModelId, ServerError] = {}
         for name in sorted(names):
-            missing = sorted(step for step in self.steps(name) if step not in self._nodes)
+            node = self._nodes.get(name)
+            steps = () if node is None else node.steps
+            missing = sorted(step for step in steps if self._meant(name, step) is None)
             if missing:
                 errors[name] = invalid_arg(
                     f"ensemble {name} contains models that are not available or ambiguous: "
@@ -113,22 +133,26 @@ class DependencyGraph:
                 errors.update((member, error) for member in circle if member not in errors)
         return errors
 
-    def waves(self, names: Iterable[str]) -> Iterator[list[str]]:
+    def waves(self, names: Iterable[ModelId]) -> Iterator[list[ModelId]]:
         """`names` in steps: whatever a model uses comes in an earlier one.
 
         Models that use themselves come last, in one step.
         """
         waiting = set(names)
         while waiting:
-            wave = [name for name in waiting if waiting.isdisjoint(self.steps(name))]
+            wave = [name for name in waiting if waiting.isdisjoint(self.meant(name).values())]
             wave = sorted(wave or waiting)
             yield wave
             waiting.difference_update(wave)
 
-    def _direct_users(self, name: str) -> list[str]:
-        return [user for user, node in self._nodes.items() if name in node.steps]
+    def _direct_users(self, name: ModelId) -> list[ModelId]:
+        return [
+            user
+            for user, node in self._nodes.items()
+            if name.name in node.steps and self._ids.may_mean(name.name, user.namespace, name)
+        ]
 
-    def _circle(self, start: str) -> list[str]:
+    def _circle(self, start: ModelId) -> list[ModelId]:
         """The way from `start` through its users to the last before `start` again, if any."""
         # Breadth first, so the error names a shortest circle.
         ways = [[start]]

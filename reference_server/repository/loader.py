@@ -163,6 +163,7 @@ class ModelLoader:
             # Of an ensemble Triton sets none: it has no instances.
             load_ns=0 if group is None else self._clock.monotonic_ns() - began_ns,
             first_responses=self._first_responses(config),
+            namespace=folder.id.namespace,
         )
 
     def _first_responses(self, config: ModelConfig) -> FirstResponses | None:

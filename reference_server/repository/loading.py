@@ -15,12 +15,16 @@ from reference_server.config import check, schema
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.repository.ensembles import check_composing_models
-from reference_server.repository.loader import ModelLoader
+from reference_server.repository.loader import Find, ModelLoader
 from reference_server.repository.model_folders import wanted_versions
+from reference_server.repository.model_ids import ModelId
 from reference_server.repository.polling import ModelSource
 from reference_server.repository.versions import ServedModel, State, VersionRecord, VersionRegistry
 
 log = logging.getLogger(__name__)
+
+#: The models that an ensemble means by the names of its steps.
+Meant = Mapping[str, ModelId]
 
 
 class Rollout:
@@ -34,24 +38,29 @@ class Rollout:
         self._registry = registry
         self._loader = loader
         self._retries = retries
-        self._current: dict[str, ModelSource] = {}  # what the serving models were loaded from
+        self._current: dict[ModelId, ModelSource] = {}  # what the serving models were loaded from
 
-    def check_ensemble(self, source: ModelSource) -> None:
+    def check_ensemble(self, source: ModelSource, meant: Meant) -> None:
         """Raise ServerError if an ensemble does not fit the models that are loaded."""
         check.check_loaded(source.config)
+        find = self._finder(meant)
         check_composing_models(
-            ModelConfig.from_proto(source.config),
-            lambda name, version: self._registry.find(name, version).config,
+            ModelConfig.from_proto(source.config), lambda name, version: find(name, version).config
         )
 
-    def load(self, source: ModelSource, retired: list[ServedModel]) -> None:
+    def _finder(self, meant: Meant) -> Find:
+        return lambda name, version: self._registry.find(meant.get(name, name), version)
+
+    def load(self, source: ModelSource, meant: Meant, retired: list[ServedModel]) -> None:
         """Load all versions that are wanted; what serves no more is added to `retired`.
+
+        `meant` are the models that an ensemble means by the names of its steps.
 
         Versions whose files are as they were, and whose configuration differs in its instances and
         in its version policy at most, serve on, on other instances if need be. Raises ServerError
         if one version fails, and then those before serve on.
         """
-        name = source.folder.name
+        name = source.folder.id
         versions = wanted_versions(schema.version_policy(source.config), source.folder.versions())
         serving = {served.version: served for served in self._registry.ready(name)}
         if not versions:
@@ -74,7 +83,7 @@ class Rollout:
         for version in versions:
             old = serving.get(version) if alike else None
             try:
-                fresh[version] = self._load_version(source, version, old)
+                fresh[version] = self._load_version(source, meant, version, old)
             except ServerError as error:
                 failed[version] = error
         if failed:
@@ -111,7 +120,7 @@ class Rollout:
 
     def _is_alike(self, source: ModelSource) -> bool:
         """Whether the serving versions differ from `source` in their instances at most."""
-        before = self._current.get(source.folder.name)
+        before = self._current.get(source.folder.id)
         return (
             before is not None
             and before.stamp is not None
@@ -122,13 +131,13 @@ class Rollout:
         )
 
     def _load_version(
-        self, source: ModelSource, version: int, old: ServedModel | None
+        self, source: ModelSource, meant: Meant, version: int, old: ServedModel | None
     ) -> ServedModel:
         """The version, loaded; `old` serves already and has the same files.
 
         Raises ServerError if the last try fails, too.
         """
-        name = source.folder.name
+        name = source.folder.id
         if old is not None and old.config.has_groups_of(source.config):
             return old
         log.info("loading: %s:%d", name, version)
@@ -136,7 +145,7 @@ class Rollout:
         while True:
             try:
                 served = (
-                    self._loader.load(source.folder, source.config, version, self._registry.find)
+                    self._loader.load(source.folder, source.config, version, self._finder(meant))
                     if old is None
                     else self._loader.change_instances(old, source.folder, source.config)
                 )
@@ -151,7 +160,7 @@ class Rollout:
 
     def _give_up(
         self,
-        name: str,
+        name: ModelId,
         serving: dict[int, ServedModel],
         fresh: dict[int, ServedModel],
         failed: dict[int, ServerError],
@@ -178,7 +187,7 @@ class Rollout:
         )
         retired += in_vain
 
-    def withdraw(self, name: str) -> list[ServedModel]:
+    def withdraw(self, name: ModelId) -> list[ServedModel]:
         """Take all versions of a model out of service; returns them."""
         serving = self._registry.ready(name)
         if serving:
@@ -199,11 +208,15 @@ def _unloading(models: Iterable[ServedModel]) -> list[VersionRecord]:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What an operation is to load: the models, wave by wave, and those that cannot be."""
+    """What an operation is to load: the models, wave by wave, and those that cannot be.
 
-    waves: Sequence[Sequence[str]]
-    sources: Mapping[str, ModelSource]
-    errors: Mapping[str, ServerError]
+    `meant` are the models that each means by the names of its steps.
+    """
+
+    waves: Sequence[Sequence[ModelId]]
+    sources: Mapping[ModelId, ModelSource]
+    meant: Mapping[ModelId, Meant]
+    errors: Mapping[ModelId, ServerError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +227,8 @@ class LoadOutcome:
     `retired` are the models that serve no more.
     """
 
-    failed: dict[str, ServerError] = field(default_factory=dict)
-    attempted: set[str] = field(default_factory=set)
+    failed: dict[ModelId, ServerError] = field(default_factory=dict)
+    attempted: set[ModelId] = field(default_factory=set)
     retired: list[ServedModel] = field(default_factory=list)
 
 
@@ -227,7 +240,9 @@ class LoadPlanRunner:
         self._rollout = rollout
         self._load_threads = load_threads
 
-    def load(self, plan: LoadPlan, before: Mapping[str, ServerError], outcome: LoadOutcome) -> None:
+    def load(
+        self, plan: LoadPlan, before: Mapping[ModelId, ServerError], outcome: LoadOutcome
+    ) -> None:
         """Load all of the plan, and note in `outcome` what became of it. Blocks.
 
         `before` are the errors of models that were to be loaded earlier.
@@ -242,42 +257,53 @@ class LoadPlanRunner:
                     list(pool.map(lambda name: self._load_one(plan, name, before, outcome), wave))
 
     def _load_one(
-        self, plan: LoadPlan, name: str, before: Mapping[str, ServerError], outcome: LoadOutcome
+        self,
+        plan: LoadPlan,
+        name: ModelId,
+        before: Mapping[ModelId, ServerError],
+        outcome: LoadOutcome,
     ) -> None:
-        source = plan.sources[name]
+        source, meant = plan.sources[name], plan.meant[name]
         try:
-            self._check(source, before, outcome)
+            self._check(source, meant, before, outcome)
             outcome.attempted.add(name)
-            self._rollout.load(source, outcome.retired)
+            self._rollout.load(source, meant, outcome.retired)
         except ServerError as error:
             outcome.failed[name] = error
             log.error("failed to load '%s': %s", name, error.described())
-            if not plan.sources.keys().isdisjoint(source.steps):
+            if not plan.sources.keys().isdisjoint(meant.values()):
                 # It would go on with models that may have been replaced by now.
                 outcome.retired.extend(self._rollout.withdraw(name))
 
     def _check(
-        self, source: ModelSource, before: Mapping[str, ServerError], outcome: LoadOutcome
+        self,
+        source: ModelSource,
+        meant: Meant,
+        before: Mapping[ModelId, ServerError],
+        outcome: LoadOutcome,
     ) -> None:
         """Raise ServerError if a model cannot work with those that are there; then it leaves."""
-        name = source.folder.name
+        name = source.folder.id
         try:
             if name in outcome.failed:
                 raise outcome.failed[name]
             if source.is_ensemble:
-                self.check_steps(source, outcome.failed, before)
-                self._rollout.check_ensemble(source)
+                self.check_steps(source, meant, outcome.failed, before)
+                self._rollout.check_ensemble(source, meant)
         except ServerError:
             outcome.retired.extend(self._rollout.withdraw(name))
             raise
 
-    def check_steps(self, source: ModelSource, *errors: Mapping[str, ServerError]) -> None:
+    def check_steps(
+        self, source: ModelSource, meant: Meant, *errors: Mapping[ModelId, ServerError]
+    ) -> None:
         """Raise ServerError unless the models that an ensemble uses are loaded as it needs them.
 
         `errors` tell why others are not loaded, the newest first.
         """
-        name = source.folder.name
-        for step, wanted in sorted(source.steps.items()):
+        name = source.folder.id
+        for called, wanted in sorted(source.steps.items()):
+            step = meant.get(called, ModelId(called))
             loaded = {served.version for served in self._registry.ready(step)}
             if not loaded:
                 error = next(filter(None, (told.get(step) for told in errors)), None)

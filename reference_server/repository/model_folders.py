@@ -23,6 +23,7 @@ from reference_server.config.pbtxt import FILE_NAME
 from reference_server.config.schema import VersionPolicy
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.profiles import TritonProfile
+from reference_server.repository.model_ids import ModelId
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +101,14 @@ def parse_config_override(text: str) -> ConfigProto:
 class ModelFolder:
     """One model's folder; `temporary` is what keeps it, if a load request brought its files."""
 
-    name: str
+    id: ModelId
     path: Path
     temporary: FileDirectory | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.id.name
 
     def versions(self) -> tuple[int, ...]:
         """The numbers of the version folders, ascending; none if the folder is gone.
@@ -172,21 +178,50 @@ def folder_stamp(folder: Path) -> Stamp:
     return Stamp(config_ns, folder_ns, entries)
 
 
-def model_directories(repositories: Sequence[Path]) -> dict[str, list[Path]]:
-    """The folders of each name, by name, hidden ones too; more than one make it ambiguous.
+class Repositories:
+    """The folders that models lie in, of which each is a namespace if they are `namespaced`."""
 
-    Raises ServerError if a repository is missing, or no directory.
-    """
-    found: dict[str, list[Path]] = {}
-    for repository in repositories:
-        if not repository.exists():
-            raise internal(f"failed to stat file {repository}")
-        if not repository.is_dir():
-            raise invalid_arg("repository path is not a valid directory")
-        for path in repository.iterdir():
-            if path.is_dir():
-                found.setdefault(path.name, []).append(path)
-    return dict(sorted(found.items()))
+    def __init__(self, paths: Sequence[Path], *, namespaced: bool = False) -> None:
+        self._paths = tuple(paths)
+        self._namespaces = tuple(str(path) if namespaced else "" for path in paths)
+
+    def directories(self) -> dict[ModelId, list[Path]]:
+        """The folders of each model, hidden ones too; more than one make it ambiguous.
+
+        Raises ServerError if a repository is missing, or no directory.
+        """
+        found: dict[ModelId, list[Path]] = {}
+        for repository, namespace in zip(self._paths, self._namespaces, strict=True):
+            if not repository.exists():
+                raise internal(f"failed to stat file {repository}")
+            if not repository.is_dir():
+                raise invalid_arg("repository path is not a valid directory")
+            for path in repository.iterdir():
+                if path.is_dir():
+                    found.setdefault(ModelId(path.name, namespace), []).append(path)
+        return dict(sorted(found.items(), key=lambda item: (item[0].namespace, item[0].name)))
+
+    def ids(self, name: str, namespace: str = "") -> list[ModelId]:
+        """The models of this name; if there is none, the one that it would be in `namespace`."""
+        found = {
+            ModelId(name, namespace): None
+            for repository, namespace in zip(self._paths, self._namespaces, strict=True)
+            if (repository / name).is_dir()
+        }
+        return list(found) or [ModelId(name, namespace)]
+
+    def find(self, model: ModelId) -> ModelFolder:
+        """The folder of a model. Raises ServerError if there is none, or more than one."""
+        found = [
+            path
+            for repository, namespace in zip(self._paths, self._namespaces, strict=True)
+            if namespace == model.namespace and (path := repository / model.name).is_dir()
+        ]
+        if not found:
+            raise invalid_arg("model not found in any model repository.")
+        if len(found) > 1:
+            raise invalid_arg(f"{DUPLICATE}: {', '.join(map(str, found))}")
+        return ModelFolder(model, found[0])
 
 
 def not_polled(name: str) -> ServerError:
@@ -206,16 +241,6 @@ def check_name(name: str, profile: TritonProfile) -> None:
             )
     if "/" in name or "\0" in name or name in ("", ".", ".."):
         raise not_polled(name)
-
-
-def find_folder(repositories: Sequence[Path], name: str) -> ModelFolder:
-    """The folder of the model `name`. Raises ServerError if there is none, or more than one."""
-    found = [path for repository in repositories if (path := repository / name).is_dir()]
-    if not found:
-        raise invalid_arg("model not found in any model repository.")
-    if len(found) > 1:
-        raise invalid_arg(f"{DUPLICATE}: {', '.join(map(str, found))}")
-    return ModelFolder(name, found[0])
 
 
 def wanted_versions(policy: VersionPolicy, present: Sequence[int]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,12 +17,12 @@ from reference_server.repository.model_folders import (
     FileDirectory,
     ModelFolder,
     Override,
+    Repositories,
     Stamp,
-    find_folder,
     folder_stamp,
-    model_directories,
     parse_config_override,
 )
+from reference_server.repository.model_ids import ModelId
 
 log = logging.getLogger(__name__)
 
@@ -72,30 +72,34 @@ class PollResult:
     the others, with the reason.
     """
 
-    read: set[str] = field(default_factory=set)
-    changed: dict[str, ModelSource] = field(default_factory=dict)
-    failed: dict[str, ServerError] = field(default_factory=dict)
+    read: set[ModelId] = field(default_factory=set)
+    changed: dict[ModelId, ModelSource] = field(default_factory=dict)
+    failed: dict[ModelId, ServerError] = field(default_factory=dict)
 
 
 class Poller:
     """Reads the repositories' folders. Keeps nothing."""
 
-    def __init__(self, repositories: Sequence[Path], loader: ModelLoader) -> None:
-        self._repositories = tuple(repositories)
+    def __init__(self, repositories: Repositories, loader: ModelLoader) -> None:
+        self._repositories = repositories
         self._loader = loader
 
-    def names(self) -> list[str]:
+    def models(self) -> list[ModelId]:
         """The models that a start without names loads. Raises ServerError."""
-        return [name for name in model_directories(self._repositories) if not name.startswith(".")]
+        return [model for model in self.directories() if not model.name.startswith(".")]
 
-    def directories(self) -> dict[str, list[Path]]:
-        """All folders by their names. Raises ServerError if a repository is missing."""
-        return model_directories(self._repositories)
+    def directories(self) -> dict[ModelId, list[Path]]:
+        """All folders, by model. Raises ServerError if a repository is missing."""
+        return self._repositories.directories()
+
+    def called(self, name: str) -> list[ModelId]:
+        """The models of this name; one without a namespace if there is none."""
+        return self._repositories.ids(name)
 
     def poll(
         self,
-        names: Iterable[str],
-        known: Mapping[str, ModelSource],
+        names: Iterable[ModelId],
+        known: Mapping[ModelId, ModelSource],
         override: Override | None = None,
         files: FileDirectory | None = None,
     ) -> PollResult:
@@ -106,7 +110,7 @@ class Poller:
         """
         found = PollResult()
         explicit = set(names)
-        seen: set[str] = set()
+        seen: set[ModelId] = set()
         waiting = sorted(explicit)
         for name in waiting:  # which grows on the way
             if name in seen:
@@ -128,12 +132,13 @@ class Poller:
             found.read.add(name)
             if source is not known.get(name):
                 found.changed[name] = source
-            waiting += sorted(source.steps)
+            for step in sorted(source.steps):
+                waiting += self._repositories.ids(step, name.namespace)
         return found
 
     def _poll(
         self,
-        name: str,
+        name: ModelId,
         known: ModelSource | None,
         override: Override | None,
         files: FileDirectory | None,
@@ -143,7 +148,7 @@ class Poller:
         if files is not None:
             folder, stamp = ModelFolder(name, files.path, files), None
         else:
-            folder = find_folder(self._repositories, name)
+            folder = self._repositories.find(name)
             stamp = folder_stamp(folder.path)
         if override is None or override.config is None:
             if override is not None and override.files:

@@ -8,10 +8,17 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from reference_server.config.scheduler_settings import InstanceConfig
 from reference_server.config.schema import ModelConfig
-from reference_server.core.errors import BackendError, ServerError, not_found, unavailable
+from reference_server.core.errors import (
+    BackendError,
+    ServerError,
+    invalid_arg,
+    not_found,
+    unavailable,
+)
 from reference_server.core.health import Health
 from reference_server.core.ports import Scheduler
 from reference_server.core.request import LATEST, InferRequest, InferResponse, answer
@@ -20,6 +27,7 @@ from reference_server.core.telemetry import FailureReason
 from reference_server.observability.first_responses import FirstResponses
 from reference_server.observability.model_statistics import ModelStatistics
 from reference_server.repository.model_folders import DUPLICATE, FileDirectory
+from reference_server.repository.model_ids import ModelId, ModelIds
 from reference_server.scheduling.deadlocks import InstanceGroup
 
 log = logging.getLogger(__name__)
@@ -59,6 +67,12 @@ class ServedModel:
     running: Mapping[int, InstanceConfig] = field(default_factory=dict)
     load_ns: int = 0
     first_responses: FirstResponses | None = None
+    namespace: str = ""
+
+    @property
+    def id(self) -> ModelId:
+        """What tells the model from others of its name."""
+        return ModelId(self.config.name, self.namespace)
 
     def infer(self, request: InferRequest) -> None:
         """Check `request` and schedule it; its sink will be answered.
@@ -152,18 +166,26 @@ class VersionRegistry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # Inner dicts are replaced, never changed, so that readers see one or the other.
+        # By ModelId; who asks may bring a name, which is equal to one without a namespace.
         self._records: dict[str, dict[int, VersionRecord]] = {}
         self._latest: dict[str, ServedModel] = {}
+        self._ids = ModelIds()
 
-    def enter(self, name: str, records: Iterable[VersionRecord] = ()) -> None:
+    def enter(self, name: ModelId, records: Iterable[VersionRecord] = ()) -> None:
         """Note `records` of the model in place of what was known of these versions."""
         with self._lock:
+            self._ids.add(name)
             known = self._records.get(name, {})
             self._replace(name, {**known, **{record.version: record for record in records}})
 
+    def forget(self, name: ModelId) -> None:
+        """Nobody means it any more by its name alone, whatever becomes of its versions."""
+        with self._lock:
+            self._ids.discard(name)
+
     def unloaded(self, served: ServedModel) -> None:
         """Note that `served` is finalized, unless another model has taken its place."""
-        name, version = served.config.name, served.version
+        name, version = served.id, served.version
         with self._lock:
             known = self._records.get(name, {})
             record = known.get(version)
@@ -171,7 +193,7 @@ class VersionRegistry:
                 gone = VersionRecord(version, State.UNAVAILABLE, _UNLOADED)
                 self._replace(name, {**known, version: gone})
 
-    def _replace(self, name: str, records: dict[int, VersionRecord]) -> None:
+    def _replace(self, name: ModelId, records: dict[int, VersionRecord]) -> None:
         self._records[name] = dict(sorted(records.items()))
         ready = _ready(self._records[name])
         if ready:
@@ -179,8 +201,27 @@ class VersionRegistry:
         else:
             self._latest.pop(name, None)
 
+    def find_named(self, name: str, version: int = LATEST) -> ServedModel:
+        """As `find`, of the one model of this name. Raises ServerError also if there are more."""
+        return self.find(self.named(name), version)
+
+    def named(self, name: str) -> ModelId:
+        """The one model of this name. Raises ServerError unless there is just one."""
+        with self._lock:
+            found = self._ids.called(name)
+        if found is None:
+            raise invalid_arg(f"Request for unknown model: '{name}' is not found")
+        if not found:
+            raise not_found(f"Identifier of model '{name}' is not found in global map")
+        if len(found) > 1:
+            raise invalid_arg(
+                f"There are {len(found)} identifiers of model '{name}' in global map, model "
+                "namespace must be provided to resolve ambiguity."
+            )
+        return found[0]
+
     def find(self, name: str, version: int = LATEST) -> ServedModel:
-        """The served model; LATEST is its greatest version.
+        """The served model; LATEST is its greatest version. `name` is a ModelId, or equal to one.
 
         Raises ServerError: NOT_FOUND, or UNAVAILABLE for a version that is known and not ready.
         """
@@ -202,16 +243,16 @@ class VersionRegistry:
             )
         return record.served
 
-    def names(self) -> list[str]:
+    def names(self) -> list[ModelId]:
         """The models that have an entry."""
-        return sorted(self._records)
+        return cast("list[ModelId]", sorted(self._records))
 
-    def records(self, name: str) -> list[VersionRecord] | None:
+    def records(self, name: ModelId) -> list[VersionRecord] | None:
         """The records of a model's versions, ascending; None if it has no entry."""
         records = self._records.get(name)
         return None if records is None else list(records.values())
 
-    def ready(self, name: str) -> list[ServedModel]:
+    def ready(self, name: ModelId) -> list[ServedModel]:
         """The versions of a model that are served, ascending."""
         return _ready(self._records.get(name, {}))
 
@@ -245,9 +286,9 @@ class IndexEntry:
 
 
 def index_entries(
-    folders: Mapping[str, Sequence[Path]],
+    folders: Mapping[ModelId, Sequence[Path]],
     registry: VersionRegistry,
-    errors: Mapping[str, ServerError],
+    errors: Mapping[ModelId, ServerError],
     *,
     ready_only: bool,
 ) -> list[IndexEntry]:
@@ -257,8 +298,9 @@ def index_entries(
     and their reason tells why they are not what lies in the folder.
     """
     entries: list[IndexEntry] = []
-    for name, paths in folders.items():
-        records = registry.records(name)
+    for model, paths in folders.items():
+        name = model.name
+        records = registry.records(model)
         if len(paths) > 1:
             entries.append(IndexEntry(name, state=State.UNAVAILABLE, reason=DUPLICATE))
         elif records is None:
@@ -267,15 +309,15 @@ def index_entries(
         else:
             for record in records:
                 state, reason = record.shown
-                if state is State.READY and not reason and name in errors:
-                    reason = f"serves as before, a newer load failed: {errors[name].described()}"
+                if state is State.READY and not reason and model in errors:
+                    reason = f"serves as before, a newer load failed: {errors[model].described()}"
                 if state is State.READY or not ready_only:
                     entries.append(IndexEntry(name, record.version, state, reason))
     return entries
 
 
 def version_statuses(
-    registry: VersionRegistry, errors: Mapping[str, ServerError]
+    registry: VersionRegistry, errors: Mapping[ModelId, ServerError]
 ) -> list[VersionStatus]:
     """What became of each model version, by name, then version; `errors` are of models."""
     found: list[VersionStatus] = []

@@ -41,7 +41,7 @@ KINDS = {
     "<<device_id>:<fraction>>": "0:0.5",
 }
 # What it would take to serve them is not here.
-REFUSED = {"--allow-sagemaker", "--allow-vertex-ai", "--model-namespacing"}
+REFUSED = {"--allow-sagemaker", "--allow-vertex-ai"}
 
 
 def tritonserver(*arguments: str) -> str:

@@ -220,7 +220,7 @@ def test_options_without_effect_are_named_in_one_line():
     ]
 
 
-@pytest.mark.parametrize("name", ["allow-sagemaker", "allow-vertex-ai", "model-namespacing"])
+@pytest.mark.parametrize("name", ["allow-sagemaker", "allow-vertex-ai"])
 def test_what_is_not_served_may_be_switched_off(name):
     options, warnings = cli.parse([*HERE, f"--{name}=false"])
     assert options == cli.parse(HERE)[0]

@@ -10,6 +10,7 @@ from server.support.requests import Answers, a_request, array_tensor
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.model_folders import ModelFolder
+from reference_server.repository.model_ids import ModelId
 
 CODE = """
     import helper
@@ -46,7 +47,7 @@ def test_the_backends_code_runs_on_the_models_files(models, backends):
     loader = ModelLoader(
         ManualClock(), MetricRegistry(), auto_complete_config=True, backend_directory=backends
     )
-    folder = ModelFolder("m", path)
+    folder = ModelFolder(ModelId("m"), path)
     served = loader.load(folder, loader.read_config(folder), 1, nothing_else)
     answers = Answers()
     served.infer(a_request(array_tensor("X", [b"x"], object), sink=answers))

@@ -2,6 +2,7 @@
 
 import gc
 import operator
+import shutil
 import sys
 import tempfile
 import threading
@@ -469,3 +470,32 @@ def test_five_hundred_cycles_leave_nothing_behind(models, repository):
     for _ in range(500):
         cycle()
     until(lambda: all(map(operator.le, belongings(), before)), "the end of what it has left")
+
+
+# -- namespaces
+
+
+def test_an_ensemble_goes_on_with_another_model_of_that_name_when_its_own_vanishes(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    for repository in (one, two):
+        write_model(repository, "m")
+    write_ensemble(two, "e", CHAIN)
+    loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=True)
+    repository = Repository([one, two], loader, load_threads=2, namespaced=True)
+    try:
+        assert repository.load_all()
+        with pytest.raises(ServerError, match="There are 2 identifiers of model 'm'"):
+            repository.find("m")
+        shutil.rmtree(two / "m")
+        assert repository.load_all()
+        assert repository.find("m").namespace == str(one)
+        assert send(repository, "e", "I").wait().error is None
+        write_model(two, "m")
+        assert repository.load_all()
+        assert [served.id for served in repository.all()] == [
+            f"{one}::m",
+            f"{two}::e",
+            f"{two}::m",
+        ]
+    finally:
+        repository.close()

@@ -4,14 +4,20 @@ import pytest
 
 from reference_server.core.errors import Code
 from reference_server.repository.ensembles import DependencyGraph
+from reference_server.repository.model_ids import ModelId
 
 
 def graph(steps, explicit=()):
     """A graph of models, by name, each with the models that it uses."""
     result = DependencyGraph()
     for name, used in steps.items():
-        result.put(name, dict.fromkeys(used, frozenset()), explicit=name in explicit)
+        result.put(ids([name])[0], dict.fromkeys(used, frozenset()), explicit=name in explicit)
     return result
+
+
+def ids(names):
+    """Of names, and of `namespace::name`."""
+    return [ModelId(*reversed(name.split("::"))) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -30,11 +36,11 @@ def graph(steps, explicit=()):
     ],
 )
 def test_an_ensemble_comes_after_what_it_uses(steps, waves):
-    assert list(graph(steps).waves(steps)) == waves
+    assert list(graph(steps).waves(ids(steps))) == waves
 
 
 def test_only_those_asked_for_are_ordered():
-    assert list(graph({"a": ["b"], "b": ["m"], "m": []}).waves(["a", "m"])) == [["a", "m"]]
+    assert list(graph({"a": ["b"], "b": ["m"], "m": []}).waves(ids(["a", "m"]))) == [["a", "m"]]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +61,7 @@ def test_only_those_asked_for_are_ordered():
     ],
 )
 def test_a_circle_is_refused(steps, texts):
-    errors = graph(steps).errors(steps)
+    errors = graph(steps).errors(ids(steps))
     assert {name: error.message for name, error in errors.items()} == {
         name: f"circular dependency between ensembles: {text}" for name, text in texts.items()
     }
@@ -63,7 +69,7 @@ def test_a_circle_is_refused(steps, texts):
 
 
 def test_what_misses_a_model_is_refused():
-    (error,) = graph({"e": ["n", "m", "k"], "k": []}).errors(["e", "k"]).values()
+    (error,) = graph({"e": ["n", "m", "k"], "k": []}).errors(ids(["e", "k"])).values()
     assert error.message == ("ensemble e contains models that are not available or ambiguous: m, n")
 
 
@@ -75,14 +81,14 @@ CHAIN = {"outer": ["e"], "e": ["m"], "f": ["m"], "m": []}
     [("m", {"e", "f", "outer"}), ("e", {"outer"}), ("outer", set()), ("nobody", set())],
 )
 def test_users_are_direct_and_indirect(names, users):
-    assert graph(CHAIN).users([names]) == users
+    assert graph(CHAIN).users(ids([names])) == users
 
 
 @pytest.mark.parametrize(
     ("name", "used"), [("m", {"m"}), ("e", {"e", "m"}), ("outer", {"outer", "e", "m"})]
 )
 def test_used_are_direct_and_indirect(name, used):
-    assert graph(CHAIN).used([name]) == used
+    assert graph(CHAIN).used(ids([name])) == used
 
 
 @pytest.mark.parametrize(
@@ -100,7 +106,7 @@ def test_used_are_direct_and_indirect(name, used):
 )
 def test_removing_with_what_is_unused(steps, explicit, name, removed):
     models = graph(steps, explicit)
-    assert models.remove([name], with_unused=True) == removed
+    assert models.remove(ids([name]), with_unused=True) == removed
     assert [left for left in steps if left in models] == [
         left for left in steps if left not in removed
     ]
@@ -108,5 +114,40 @@ def test_removing_with_what_is_unused(steps, explicit, name, removed):
 
 def test_removing_one_alone():
     models = graph({"e": ["m"], "m": []})
-    assert models.remove(["e"]) == {"e"}
+    assert models.remove(ids(["e"])) == {"e"}
     assert "m" in models
+
+
+# -- namespaces
+
+TWO = {
+    "one::m": [],
+    "two::m": [],
+    "two::only": [],
+    "one::e": ["m", "only"],
+    "two::e": ["m"],
+    "three::e": ["m"],
+}
+
+
+def test_an_ensemble_means_models_of_its_own_namespace_first():
+    models = graph(TWO)
+    assert models.meant(*ids(["one::e"])) == {"m": "one::m", "only": "two::only"}
+    assert models.meant(*ids(["two::e"])) == {"m": "two::m"}
+    assert models.meant(*ids(["three::e"])) == {}
+
+
+def test_a_name_that_others_have_several_times_is_ambiguous():
+    (error,) = graph(TWO).errors(ids(TWO)).values()
+    assert error.message == (
+        "ensemble three::e contains models that are not available or ambiguous: m"
+    )
+
+
+def test_a_change_touches_who_means_the_model_and_who_would_mean_it():
+    models = graph(TWO)
+    assert models.users(ids(["two::m"])) == {"two::e", "three::e"}
+    models.remove(ids(["two::m"]))
+    assert models.users(ids(["two::m"])) == {"two::e", "three::e"}
+    assert models.meant(*ids(["two::e"])) == {"m": "one::m"}
+    assert models.meant(*ids(["three::e"])) == {"m": "one::m"}

@@ -13,6 +13,7 @@ from reference_server.core.health import Health
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.model_folders import ModelFolder
+from reference_server.repository.model_ids import ModelId
 from reference_server.scheduling.ensemble import EnsembleScheduler
 from reference_server.scheduling.instance_scheduler import InstanceScheduler
 
@@ -34,7 +35,7 @@ def load():
 
     def load_one(path, version=1):
         loader = ModelLoader(ManualClock(), MetricRegistry(), auto_complete_config=True)
-        folder = ModelFolder(path.name, path)
+        folder = ModelFolder(ModelId(path.name), path)
         served = loader.load(folder, loader.read_config(folder), version, unlabelled)
         loaded.append(served)
         return served

@@ -11,6 +11,7 @@ from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.options import DEFAULT_QUANTILES
 from reference_server.repository.loader import ModelLoader
 from reference_server.repository.model_folders import ModelFolder
+from reference_server.repository.model_ids import ModelId
 from reference_server.scheduling.response_cache import ResponseCache
 
 CACHED = VECTOR + "response_cache { enable: true }"
@@ -33,7 +34,7 @@ def load():
             cache=None if cache_bytes is None else ResponseCache(cache_bytes, clock),
             quantiles=quantiles,
         )
-        folder = ModelFolder(path.name, path)
+        folder = ModelFolder(ModelId(path.name), path)
         served = loader.load(folder, loader.read_config(folder), 1, None)
         loaded.append(served)
         return served

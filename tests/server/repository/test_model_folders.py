@@ -14,12 +14,12 @@ from reference_server.core.errors import Code, ServerError
 from reference_server.repository.model_folders import (
     FileDirectory,
     ModelFolder,
-    find_folder,
+    Repositories,
     folder_stamp,
-    model_directories,
     parse_config_override,
     wanted_versions,
 )
+from reference_server.repository.model_ids import ModelId
 
 
 def folders(root, *names):
@@ -31,12 +31,12 @@ def folders(root, *names):
 def test_folders_are_listed_by_name(tmp_path):
     folders(tmp_path, "b", "a", ".git")
     (tmp_path / "README.md").touch()
-    assert list(model_directories([tmp_path])) == [".git", "a", "b"]
+    assert list(Repositories([tmp_path]).directories()) == [".git", "a", "b"]
 
 
 def test_repositories_are_joined(tmp_path):
     one, two = folders(tmp_path / "one", "b", "c"), folders(tmp_path / "two", "a", "c")
-    assert model_directories([one, two]) == {
+    assert Repositories([one, two]).directories() == {
         "a": [two / "a"],
         "b": [one / "b"],
         "c": [one / "c", two / "c"],
@@ -45,14 +45,14 @@ def test_repositories_are_joined(tmp_path):
 
 def test_a_missing_repository_is_an_error(tmp_path):
     with pytest.raises(ServerError) as caught:
-        model_directories([tmp_path, tmp_path / "no"])
+        Repositories([tmp_path, tmp_path / "no"]).directories()
     assert caught.value.code is Code.INTERNAL
     assert caught.value.message == f"failed to stat file {tmp_path / 'no'}"
 
 
 def test_a_model_is_located_in_any_repository(tmp_path):
     one, two = folders(tmp_path / "one", "b"), folders(tmp_path / "two", "a")
-    assert find_folder([one, two], "a") == ModelFolder("a", two / "a")
+    assert Repositories([one, two]).find(ModelId("a")) == ModelFolder(ModelId("a"), two / "a")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,19 @@ def test_a_model_is_located_in_any_repository(tmp_path):
 def test_a_model_that_is_not_there_once_is_not_located(tmp_path, name, said):
     one, two = folders(tmp_path / "one", "m"), folders(tmp_path / "two", "m")
     with pytest.raises(ServerError, match=said):
-        find_folder([one, two], name)
+        Repositories([one, two]).find(ModelId(name))
+
+
+def test_with_namespaces_a_name_may_be_there_several_times(tmp_path):
+    one, two = folders(tmp_path / "one", "m", "n"), folders(tmp_path / "two", "m")
+    repositories = Repositories([two, one], namespaced=True)
+    assert list(repositories.directories()) == [f"{one}::m", f"{one}::n", f"{two}::m"]
+    assert repositories.ids("m") == [f"{two}::m", f"{one}::m"]
+    assert [repositories.find(model).path for model in repositories.ids("m")] == [
+        two / "m",
+        one / "m",
+    ]
+    assert repositories.ids("nobody") == ["nobody"]
 
 
 def write_at(path, text, at_s):
@@ -128,13 +140,13 @@ def test_a_stamp_tells_changed_files(folder, change, adds):
     ],
 )
 def test_versions_are_folders_that_begin_with_a_number(tmp_path, names, versions):
-    assert ModelFolder("m", folders(tmp_path, *names)).versions() == versions
+    assert ModelFolder(ModelId("m"), folders(tmp_path, *names)).versions() == versions
 
 
 def test_folders_that_are_no_versions_are_told(tmp_path, caplog):
     for name in ("1", "003", "00", "abc", ".git"):
         (tmp_path / name).mkdir()
-    assert ModelFolder("m", tmp_path).versions() == (1,)
+    assert ModelFolder(ModelId("m"), tmp_path).versions() == (1,)
     assert caplog.messages == [
         "ignore version directory '.git' which fails to convert to integral number",
         "ignore version directory '00' which contains leading zeros in its directory name",
@@ -145,7 +157,7 @@ def test_folders_that_are_no_versions_are_told(tmp_path, caplog):
 
 def test_a_file_is_no_version(tmp_path):
     (tmp_path / "1").touch()
-    assert ModelFolder("m", tmp_path).versions() == ()
+    assert ModelFolder(ModelId("m"), tmp_path).versions() == ()
 
 
 @pytest.mark.parametrize(
