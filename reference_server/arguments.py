@@ -25,6 +25,7 @@ from reference_server.config_options import (
 from reference_server.core.profiles import NEWEST, PROFILES
 from reference_server.option_values import (
     boolean,
+    duration,
     leading,
     milliseconds,
     number,
@@ -34,7 +35,13 @@ from reference_server.option_values import (
     switched_off,
     within,
 )
-from reference_server.options import BACKEND_DIRECTORY, Compression, ControlMode, GrpcOptions
+from reference_server.options import (
+    BACKEND_DIRECTORY,
+    Compression,
+    ControlMode,
+    GrpcOptions,
+    TimeLimits,
+)
 
 _Add = Callable[..., object]
 
@@ -64,6 +71,7 @@ def parser() -> CommandParser:
         ("start and end", _add_start_and_end),
         ("HTTP", _add_http),
         ("gRPC", _add_grpc),
+        ("time limits of all ports", _add_time_limits),
         ("metrics", _add_metrics),
         ("shared memory", _add_shared_memory),
         ("log and trace", _add_log_and_trace),
@@ -203,6 +211,18 @@ def _add_grpc(add: _Add) -> None:
         ("root-cert", "what vouches for clients' certificates, in PEM"),
     ):
         add(f"--grpc-{name}", default="", metavar="FILE", help=meaning)
+
+
+def _add_time_limits(add: _Add) -> None:
+    defaults = TimeLimits()
+    for name, default, meaning in (
+        ("idle", defaults.idle_s, "a client may ask for nothing"),
+        ("head", defaults.head_s, "TLS, the beginning of HTTP/2 and a request's head may take"),
+        ("body", defaults.body_s, "a body may come with less than 1 KiB in a second"),
+        ("unread", defaults.unread_s, "a client may read nothing of what waits for it"),
+    ):
+        add(f"--connection-{name}-secs", type=duration, default=default, metavar="SECONDS",
+            help=f"how long {meaning}; 0 is for ever ({default:g})")
 
 
 def _add_metrics(add: _Add) -> None:

@@ -29,6 +29,7 @@ from reference_server.options import (
     MetricsOptions,
     RateLimit,
     ServerOptions,
+    TimeLimits,
     TlsOptions,
     parse_resources,
     parse_restrictions,
@@ -138,6 +139,12 @@ def parse(arguments: Sequence[str]) -> tuple[ServerOptions, list[str]]:
     options = ServerOptions(
         model_repositories=tuple(given.model_repository or ()),
         model_namespacing=given.model_namespacing,
+        time_limits=TimeLimits(
+            given.connection_idle_secs,
+            given.connection_head_secs,
+            given.connection_body_secs,
+            given.connection_unread_secs,
+        ),
         server_id=given.id,
         http=http if given.allow_http else None,
         grpc=grpc if given.allow_grpc else None,

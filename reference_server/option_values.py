@@ -46,6 +46,14 @@ def seconds(text: str) -> float:
         raise _invalid(text, "a number of seconds") from None
 
 
+def duration(text: str) -> float:
+    """A number of seconds that is not negative."""
+    value = seconds(text)
+    if not 0 <= value < 2**31:
+        raise _invalid(text, "a number of seconds, 0 or more")
+    return value
+
+
 def milliseconds(text: str) -> int:
     """A number of milliseconds, without its fraction."""
     try:

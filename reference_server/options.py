@@ -99,6 +99,21 @@ def parse_restrictions(option: str, what: str, values: Sequence[str]) -> dict[st
 
 
 @dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """How long a client of any port may take, in seconds; 0 is for ever.
+
+    `idle_s` without asking for anything; `head_s` for TLS, the beginning of HTTP/2, or a request's
+    head; `body_s` without a kilobyte of a body for each second; `unread_s` without reading anything
+    of what waits for it.
+    """
+
+    idle_s: float = 3600.0
+    head_s: float = 120.0
+    body_s: float = 120.0
+    unread_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class HttpOptions:
     """The HTTP frontend: where it listens, whether the port may be shared (SO_REUSEPORT).
 
@@ -267,6 +282,7 @@ class ServerOptions:
     http: HttpOptions | None = field(default_factory=HttpOptions)
     grpc: GrpcOptions | None = field(default_factory=GrpcOptions)
     metrics: MetricsOptions | None = field(default_factory=MetricsOptions)
+    time_limits: TimeLimits = field(default_factory=TimeLimits)
     log: LogOptions = field(default_factory=LogOptions)
     trace: TraceOptions = field(default_factory=TraceOptions)
     exit_on_error: bool = True

@@ -227,6 +227,7 @@ class Server:
             self.http_handlers(options, loop).handle,
             reuse_port=options.reuse_port,
             max_input=options.max_input_bytes,
+            limits=self._options.time_limits,
         )
 
     def grpc_methods(
@@ -245,7 +246,8 @@ class Server:
         )
 
     def _grpc_listener(self, options: GrpcOptions, loop: asyncio.AbstractEventLoop) -> GrpcListener:
-        return GrpcListener(options, self.grpc_methods(options, loop))
+        methods = self.grpc_methods(options, loop)
+        return GrpcListener(options, methods, self._options.time_limits)
 
     def metrics_handlers(self, options: MetricsOptions) -> MetricsHandlers:
         """What answers requests at the metrics port, on the loop's thread."""
@@ -262,7 +264,13 @@ class Server:
 
     def _metrics_listener(self, options: MetricsOptions) -> HttpListener:
         handlers = self.metrics_handlers(options)
-        return HttpListener("Metrics Service", options.address, options.port, handlers.handle)
+        return HttpListener(
+            "Metrics Service",
+            options.address,
+            options.port,
+            handlers.handle,
+            limits=self._options.time_limits,
+        )
 
     def _rows(self) -> list[tuple[str, str, str]]:
         rows: list[tuple[str, str, str]] = []

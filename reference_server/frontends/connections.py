@@ -1,4 +1,4 @@
-"""What ports of HTTP and gRPC share: open connections, and each connection's share of the loop.
+"""What ports of HTTP and gRPC share: open connections, each one's share of the loop, its patience.
 
 And the error of a port that cannot listen.
 """
@@ -6,13 +6,16 @@ And the error of a port that cannot listen.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import enum
 import errno
 import time
-from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from reference_server.core.errors import ServerError, unavailable
 from reference_server.frontends.event_loop import SHARE_S
+from reference_server.options import TimeLimits
 
 #: Connections that wait to be accepted.
 BACKLOG = 1024
@@ -21,6 +24,11 @@ SCRATCH_BYTES = 1 << 18
 #: Bytes that are handled without a look at the clock: of the dearest kind some milliseconds' work.
 PORTION_BYTES = 1 << 12
 _NOTHING = memoryview(b"")
+#: The bytes of a body that are to come in a second.
+_BODY_BYTES_PER_S = 1 << 10
+#: How often connections are looked at: four times within the least limit, but not all the time.
+_LOOKS = 4
+_SHORTEST_SWEEP_S, _LONGEST_SWEEP_S = 0.05, 15.0
 
 C = TypeVar("C")
 
@@ -66,6 +74,113 @@ class OpenConnections(Generic[C]):
     async def gone(self) -> None:
         """Return when no connection is left."""
         await self._none.wait()
+
+
+# -- time limits: nothing is noted while requests are handled; a sweep compares what it finds
+
+
+class Phase(enum.Enum):
+    """What a connection waits for from its client."""
+
+    REQUEST = "it asked for nothing"
+    HEAD = "a head was not whole"
+    BODY = "a body was not whole"
+    READING = "it read nothing of what waits for it"
+
+
+class Wait(NamedTuple):
+    """Something that a client is to do: the `subject`-th of its kind, such as the body of a stream.
+
+    `done` are the bytes of it that have come, or another number that changes when it goes on.
+    """
+
+    phase: Phase
+    subject: int
+    done: int = 0
+
+
+class Patience:
+    """Decides which waits of one connection have lasted too long; times are of one clock.
+
+    A wait is as old as the first look at it, so it lasts at least as long as its limit.
+    """
+
+    def __init__(self, limits: TimeLimits) -> None:
+        self._limits = {
+            Phase.REQUEST: limits.idle_s,
+            Phase.HEAD: limits.head_s,
+            Phase.BODY: limits.body_s,
+            Phase.READING: limits.unread_s,
+        }
+        self._enough = limits.body_s * _BODY_BYTES_PER_S
+        #: When each wait was first seen, or went on, and how far it was.
+        self._seen: dict[tuple[Phase, int], tuple[float, int]] = {}
+
+    def over(self, waits: Iterable[Wait], now_s: float) -> list[Wait]:
+        """Those of the waits of now that are over."""
+        over: list[Wait] = []
+        seen: dict[tuple[Phase, int], tuple[float, int]] = {}
+        for wait in waits:
+            key, limit_s = wait[:2], self._limits[wait.phase]
+            since_s, before = self._seen.get(key, (now_s, wait.done))
+            if self._went_on(wait, before):
+                since_s, before = now_s, wait.done
+            if limit_s and now_s - since_s >= limit_s:
+                over.append(wait)
+            seen[key] = since_s, before
+        self._seen = seen
+        return over
+
+    def _went_on(self, wait: Wait, before: int) -> bool:
+        if wait.phase is Phase.BODY:
+            return wait.done - before >= self._enough
+        return wait.done != before
+
+
+class Sweep(Generic[C]):
+    """Has all connections of a port look at their clients, again and again, in shares of time.
+
+    `look` is given a connection and the clock's time. `start` and `stop` on the loop's thread.
+    """
+
+    def __init__(
+        self,
+        connections: OpenConnections[C],
+        look: Callable[[C, float], None],
+        limits: TimeLimits,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._connections = connections
+        self._look = look
+        self._loop = loop
+        set_s = [limit_s for limit_s in dataclasses.astuple(limits) if limit_s]
+        every_s = min(set_s, default=0) / _LOOKS
+        self._every_s = max(_SHORTEST_SWEEP_S, min(_LONGEST_SWEEP_S, every_s))
+        self._is_needed = bool(set_s)
+        self._handle: asyncio.Handle | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        if self._is_needed:
+            self._handle = self._loop.call_later(self._every_s, self._go)
+
+    def stop(self) -> None:
+        """Look at nothing more."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _go(self) -> None:
+        self._go_on(iter(self._connections))
+
+    def _go_on(self, left: Iterator[C]) -> None:
+        over_s = self._loop.time() + SHARE_S
+        for connection in left:
+            now_s = self._loop.time()
+            self._look(connection, now_s)
+            if now_s >= over_s:
+                self._handle = self._loop.call_soon(self._go_on, left)
+                return
+        self.start()
 
 
 class Pausable(Protocol):

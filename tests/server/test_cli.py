@@ -20,6 +20,7 @@ from reference_server.options import (
     RateLimit,
     Restriction,
     ServerOptions,
+    TimeLimits,
     TlsOptions,
     TraceOptions,
 )
@@ -97,6 +98,10 @@ OPTIONS = {
     "--model-control-mode=POLL": ("control_mode", ControlMode.POLL),
     "--repository-poll-secs=3": ("poll_s", 3),
     "--exit-timeout-secs=5": ("exit_timeout_s", 5),
+    "--connection-idle-secs=9": ("time_limits", TimeLimits(idle_s=9)),
+    "--connection-head-secs=0": ("time_limits", TimeLimits(head_s=0)),
+    "--connection-body-secs=1.5": ("time_limits", TimeLimits(body_s=1.5)),
+    "--connection-unread-secs=9": ("time_limits", TimeLimits(unread_s=9)),
     "--log-verbose=2": ("log", LogOptions(verbose_level=2)),
     "--log-info=off": ("log", LogOptions(info=False)),
     "--log-warning=false": ("log", LogOptions(warning=False)),
@@ -290,6 +295,11 @@ def test_an_option_may_be_abbreviated_as_in_triton():
         (["--metrics-interval-ms=-1"], "--metrics-interval-ms: Invalid option value. Got -1"),
         (["--metrics-interval-ms=nan"], "--metrics-interval-ms: Invalid option value. Got nan"),
         (["--metrics-interval-ms=soon"], "--metrics-interval-ms: Invalid option value. Got soon"),
+        (
+            ["--connection-idle-secs=-1"],
+            "--connection-idle-secs: Invalid option value. Got -1, expected a number of seconds, "
+            "0 or more",
+        ),
         (["--exit-timeout-secs=soon"], "--exit-timeout-secs: Invalid option value. Got soon"),
         (["--allow-metrics=maybe"], "--allow-metrics: invalid value for bool option: maybe"),
         (["--metrics-config=x"], "--metrics-config option format is <setting>=<value>. Got x"),

@@ -85,14 +85,22 @@ class Packed(NamedTuple):
 class MessageReader:
     """The messages in the body of one request."""
 
-    __slots__ = ("_buffer", "_filled", "_inflate", "_is_packed", "_prefix")
+    __slots__ = ("_before", "_buffer", "_filled", "_inflate", "_is_packed", "_prefix")
 
     def __init__(self, inflate: Inflate | None) -> None:
         self._inflate = inflate
         self._prefix = b""  # of a prefix that is not whole
         self._buffer: memoryview | None = None  # of a message that is not whole
         self._filled = 0
+        self._before = 0  # the bytes of messages that came in pieces before this one
         self._is_packed = False
+
+    @property
+    def gathered(self) -> int | None:
+        """How many bytes have come of messages in pieces, if one is under way; else None."""
+        if self._buffer is None and not self._prefix:
+            return None
+        return self._before + self._filled
 
     @property
     def lacks(self) -> int:
@@ -153,6 +161,8 @@ class MessageReader:
         if filled < len(buffer):
             return None
         self._buffer = None
+        self._before += filled
+        self._filled = 0
         return self._packed(buffer) if self._is_packed else buffer
 
     def _packed(self, message: Data) -> Data | Packed:

@@ -21,6 +21,7 @@ from reference_server.frontends.grpc.headers import RequestHeaders
 from reference_server.frontends.grpc.messages import INFLATE, MessageReader, Packed
 
 _TOO_LATE = "Deadline Exceeded"
+_TOO_SLOW = "the request did not come within the time that its client has for it"
 #: Compressed bytes that are unpacked at once: what they become, at most a thousand times as much,
 #: takes about a millisecond. More is left to another thread.
 _UNPACKED_AT_ONCE = 1 << 10
@@ -160,6 +161,19 @@ class ServedCall:
     def lacks(self) -> int:
         """How many bytes are still to come of the message under way."""
         return self._reader.lacks
+
+    @property
+    def received(self) -> int | None:
+        """How many bytes have come of what the client owes: a message; None if it owes nothing."""
+        if self._has_ended:
+            return None
+        gathered = self._reader.gathered
+        owes = gathered is not None or not (self._streams or self._has_message)
+        return (gathered or 0) if owes else None
+
+    def give_up(self) -> None:
+        """End the call of a client that owes a message for too long."""
+        self._fail(Status.DEADLINE_EXCEEDED, _TOO_SLOW)
 
     def receive(self, data: memoryview) -> None:
         """Take a piece of the body."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import enum
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reference_server.codecs.proto_wire import Data
+from reference_server.frontends.connections import Patience, Phase, Wait
 from reference_server.frontends.grpc import headers, messages
 from reference_server.frontends.grpc.calls import CallFailed, Method, Run, Status
 from reference_server.frontends.grpc.headers import MalformedHeaders, RequestHeaders
@@ -29,7 +30,7 @@ from reference_server.frontends.grpc.http2.receiving import (
 )
 from reference_server.frontends.grpc.http2.streams import Part
 from reference_server.frontends.grpc.served_call import Clock, ServedCall
-from reference_server.options import GrpcOptions
+from reference_server.options import GrpcOptions, TimeLimits
 
 log = logging.getLogger(__name__)
 
@@ -144,8 +145,10 @@ class Session:
         run: Run,
         write: Callable[[Sequence[Part]], None],
         close: Callable[[], None],
+        limits: TimeLimits | None = None,
     ) -> None:
         self._table = table
+        self._patience = Patience(limits or TimeLimits())
         self._compression = options.compression
         self._clock = clock
         self._run = run
@@ -160,15 +163,11 @@ class Session:
         self._encoding = ""  # of the messages to who sends those headers
         self._has_told = False  # the client was sent something since pings were looked at
         self._is_receiving = False
+        self._is_retiring = False
         self._is_ending = False
 
     def __repr__(self) -> str:
         return f"<Session {len(self._calls)} calls, {self._http2}>"
-
-    @property
-    def is_greeted(self) -> bool:
-        """Whether the client speaks HTTP/2, as far as it has said anything."""
-        return self._http2.is_greeted
 
     # -- the transport's side
 
@@ -231,10 +230,46 @@ class Session:
             self.flush()
         return self._keepalive.next_s(now_s) - now_s
 
+    def look(self, unread: int, now_s: float) -> bool:
+        """Give up calls whose clients take too long, or retire a connection without any.
+
+        `unread` bytes wait in the transport. True if all of the connection is to be given up.
+        """
+        for phase, stream_id, _ in self._patience.over(self._waits(unread), now_s):
+            call = self._calls.get(stream_id)
+            if phase is Phase.READING and stream_id:
+                self._http2.reset(stream_id, ErrorCode.CANCEL)
+                self._on_gone(StreamGone(stream_id))
+            elif phase is Phase.BODY and call is not None:
+                call.give_up()
+            elif phase is Phase.REQUEST and not self._is_retiring:
+                self.retire()
+            else:
+                log.info("gRPC connection ended: %s for too long", phase.value)
+                return True
+        self.flush()
+        return False
+
+    def _waits(self, unread: int) -> Iterator[Wait]:
+        http2 = self._http2
+        if unread:
+            yield Wait(Phase.READING, 0, unread)
+        if not http2.is_greeted or http2.unfinished_block:
+            yield Wait(Phase.HEAD, http2.unfinished_block)
+        elif not http2.open_streams:
+            yield Wait(Phase.REQUEST, http2.opened)
+        for stream_id, waiting in http2.unread():
+            yield Wait(Phase.READING, stream_id, waiting)
+        for stream_id, call in self._calls.items():
+            received = call.received
+            if received is not None:
+                yield Wait(Phase.BODY, stream_id, received)
+
     # -- the end
 
     def retire(self) -> None:
         """End the connection when its calls have ended; what the client sends meanwhile counts."""
+        self._is_retiring = True
         # Twice, as RFC 9113, section 6.8 has it: requests that were on their way are served.
         self._http2.announce_end()
         self._http2.ping(_LAST_PING)  # its answer comes after all that the client sent before

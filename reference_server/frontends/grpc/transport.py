@@ -17,20 +17,21 @@ from reference_server.frontends.connections import (
     SCRATCH_BYTES,
     Incoming,
     OpenConnections,
+    Sweep,
     cannot_listen,
 )
 from reference_server.frontends.event_loop import CODECS, Background
 from reference_server.frontends.grpc.calls import Method, Run
 from reference_server.frontends.grpc.http2.streams import Part
 from reference_server.frontends.grpc.session import Session
-from reference_server.options import GrpcOptions, TlsOptions
+from reference_server.options import GrpcOptions, TimeLimits, TlsOptions
 
 log = logging.getLogger(__name__)
 
 #: How long the last bytes to a client may take.
 _LINGER_S = 20.0
-#: How long a client may take to say that it speaks HTTP/2, as in gRPC's own servers.
-_GREETING_S = 120.0
+#: What stands for no limit of a TLS handshake; asyncio's default would be a minute.
+_FOR_EVER_S = 1e6
 #: Connections of one age do not all end at once: as in gRPC, a tenth more or less.
 _AGE_JITTER = 0.1
 
@@ -41,9 +42,16 @@ class GrpcListener:
     `open`, then `stop_accepting` and `drained`, then `close`.
     """
 
-    def __init__(self, options: GrpcOptions, table: Mapping[str, Method]) -> None:
+    def __init__(
+        self,
+        options: GrpcOptions,
+        table: Mapping[str, Method],
+        limits: TimeLimits | None = None,
+    ) -> None:
         self._options = options
         self._table = table
+        self._limits = limits or TimeLimits()
+        self._sweep: Sweep[_Connection] | None = None
         self._connections: OpenConnections[_Connection] = OpenConnections(_Connection.stop)
         self._server: asyncio.Server | None = None
 
@@ -55,19 +63,25 @@ class GrpcListener:
         ours = self._connections
         scratch = memoryview(bytearray(SCRATCH_BYTES))
         run = Background(loop, CODECS).run
+        context = None if options.tls is None else server_context(options.tls)
+        # Without TLS there is no handshake, and asyncio refuses a limit for it.
+        handshake_s = None if context is None else self._limits.head_s or _FOR_EVER_S
         try:
             self._server = await loop.create_server(
                 lambda: _Connection(
-                    self._table, options, loop, run, scratch, ours.opened, ours.closed
+                    self._table, options, self._limits, loop, run, scratch, ours.opened, ours.closed
                 ),
                 options.address,
                 options.port,
                 backlog=BACKLOG,
                 reuse_port=options.reuse_port or None,
-                ssl=None if options.tls is None else server_context(options.tls),
+                ssl=context,
+                ssl_handshake_timeout=handshake_s,
             )
         except OSError as error:
             raise cannot_listen(address, error) from error
+        self._sweep = Sweep(ours, _Connection.look, self._limits, loop)
+        self._sweep.start()
         log.info("Started GRPCInferenceService at %s", address)
 
     def stop_accepting(self) -> None:
@@ -87,6 +101,8 @@ class GrpcListener:
 
     def close(self) -> None:
         """Cancel what is still in flight."""
+        if self._sweep is not None:
+            self._sweep.stop()
         for connection in self._connections:
             connection.abort()
 
@@ -102,6 +118,7 @@ class _Connection(asyncio.BufferedProtocol):
         self,
         table: Mapping[str, Method],
         options: GrpcOptions,
+        limits: TimeLimits,
         loop: asyncio.AbstractEventLoop,
         run: Run,
         scratch: memoryview,
@@ -113,12 +130,11 @@ class _Connection(asyncio.BufferedProtocol):
         self._scratch = scratch
         self._opened = opened
         self._closed = closed
-        self._session = Session(table, options, loop, run, self._write, self._close)
+        self._session = Session(table, options, loop, run, self._write, self._close, limits)
         self._incoming = Incoming(self._session.receive, self._session.plain, loop.call_soon)
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._age: asyncio.TimerHandle | None = None
-        self._greeting: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -127,6 +143,13 @@ class _Connection(asyncio.BufferedProtocol):
     def stop(self) -> None:
         """Take no new calls, and close after the last one."""
         self._session.stop()
+
+    def look(self, now_s: float) -> None:
+        """Give up what the client takes too long for."""
+        if self._transport is not None:
+            unread = self._transport.get_write_buffer_size()
+            if self._session.look(unread, now_s):
+                self.abort()
 
     def abort(self) -> None:
         """Close at once."""
@@ -140,7 +163,6 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._incoming.begin(self._transport)
         self._look_after()
-        self._greeting = self._loop.call_later(_GREETING_S, self._check_greeting)
         if self._options.max_connection_age_ms:
             share = 1 + random.uniform(-_AGE_JITTER, _AGE_JITTER)
             delay_s = share * self._options.max_connection_age_ms / 1000
@@ -152,7 +174,7 @@ class _Connection(asyncio.BufferedProtocol):
         """Tell whom it concerns."""
         self._transport = None
         self._incoming.end()
-        for timer in (self._watch, self._age, self._greeting, self._linger):
+        for timer in (self._watch, self._age, self._linger):
             if timer is not None:
                 timer.cancel()
         self._session.lost()
@@ -195,11 +217,6 @@ class _Connection(asyncio.BufferedProtocol):
             self.abort()
         elif math.isfinite(delay_s):
             self._watch = self._loop.call_later(delay_s, self._look_after)
-
-    def _check_greeting(self) -> None:
-        """Give up a connection on which nobody speaks HTTP/2."""
-        if not self._session.is_greeted:
-            self.abort()
 
     def _retire(self) -> None:
         """The connection is old: let it end, and see that it does."""

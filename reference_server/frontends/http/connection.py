@@ -7,13 +7,14 @@ pipelines wait.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from reference_server.frontends.connections import Incoming
+from reference_server.frontends.connections import Incoming, Patience, Phase, Wait
 from reference_server.frontends.event_loop import SHARE_S
 from reference_server.frontends.http import status_codes
 from reference_server.frontends.http.reading import RequestReader
@@ -24,6 +25,9 @@ from reference_server.frontends.http.request import (
     chunked_reply_headers,
     reply_headers,
 )
+from reference_server.options import TimeLimits
+
+log = logging.getLogger(__name__)
 
 #: Requests of one connection that may wait before reading pauses.
 _MAX_PIPELINED = 32
@@ -49,7 +53,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         closed: Callable[[HttpConnection], None],
         max_input: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        limits: TimeLimits | None = None,
     ) -> None:
+        self._patience = Patience(limits or TimeLimits())
         self._handle = handle
         self._clock = clock
         self._call_soon = call_soon
@@ -77,6 +83,23 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._closing = True
         if self.is_idle:
             self._end()
+
+    def look(self, now_s: float) -> None:
+        """End the connection if its client has taken too long for what it is to do."""
+        over = self._patience.over(self._waits(), now_s)
+        if over and self._transport is not None:
+            log.info("HTTP connection ended: %s for too long", over[0].phase.value)
+            self._transport.abort()
+
+    def _waits(self) -> Sequence[Wait]:
+        if self._transport is None:
+            return ()
+        unread = self._transport.get_write_buffer_size()
+        if unread:
+            return (Wait(Phase.READING, 0, unread),)
+        if not self.is_idle:
+            return ()  # it waits for its answer
+        return (self._reader.lacks,)
 
     def _end(self) -> None:
         """Close once all is sent; what else the client says does not matter."""

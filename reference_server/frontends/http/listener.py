@@ -10,10 +10,12 @@ from reference_server.frontends.connections import (
     BACKLOG,
     SCRATCH_BYTES,
     OpenConnections,
+    Sweep,
     cannot_listen,
 )
 from reference_server.frontends.http.connection import HttpConnection
 from reference_server.frontends.http.request import Request
+from reference_server.options import TimeLimits
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,9 @@ class HttpListener:
         *,
         reuse_port: bool = False,
         max_input: int | None = None,
+        limits: TimeLimits | None = None,
     ) -> None:
+        self._limits = limits or TimeLimits()
         self._max_input = max_input
         self._service = service
         self._address = address
@@ -43,6 +47,7 @@ class HttpListener:
         self._reuse_port = reuse_port
         self._connections: OpenConnections[HttpConnection] = OpenConnections(HttpConnection.close)
         self._server: asyncio.Server | None = None
+        self._sweep: Sweep[HttpConnection] | None = None
 
     async def open(self) -> None:
         """Listen. Raises ServerError UNAVAILABLE if the port is taken."""
@@ -52,7 +57,13 @@ class HttpListener:
         try:
             self._server = await loop.create_server(
                 lambda: HttpConnection(
-                    self._handle, loop.call_soon, scratch, ours.opened, ours.closed, self._max_input
+                    self._handle,
+                    loop.call_soon,
+                    scratch,
+                    ours.opened,
+                    ours.closed,
+                    self._max_input,
+                    limits=self._limits,
                 ),
                 self._address,
                 self._port,
@@ -61,6 +72,8 @@ class HttpListener:
             )
         except OSError as error:
             raise cannot_listen(f"{self._address}:{self._port}", error) from error
+        self._sweep = Sweep(ours, HttpConnection.look, self._limits, loop)
+        self._sweep.start()
         log.info("Started %s at %s:%d", self._service, self._address, self._port)
 
     def stop_accepting(self) -> None:
@@ -78,5 +91,7 @@ class HttpListener:
 
     def close(self) -> None:
         """Give up the port."""
+        if self._sweep is not None:
+            self._sweep.stop()
         if self._server is not None:
             self._server.close()

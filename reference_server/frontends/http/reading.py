@@ -12,6 +12,7 @@ import httptools
 import numpy as np
 
 from reference_server.core.numerals import leading_integer
+from reference_server.frontends.connections import Phase, Wait
 from reference_server.frontends.http.request import Request
 
 #: Bytes of a body still to come from which it is received in place.
@@ -94,10 +95,21 @@ class RequestReader:
         self._in_new_chunk = False
         self._head_bytes = 0  # since anything but a header or a chunk's size has come
         self._headers_done = False
-        self._whole = False
+        self._whole = True  # nothing of a request has come that is not complete
+        self._begun = 0  # requests
         self._completed = 0  # messages that ended within the bytes being read
         self._body_buffer: memoryview | None = None  # its body, when it is received in place
         self._filled = 0
+
+    @property
+    def lacks(self) -> Wait:
+        """What the client is to send next."""
+        if self._whole:
+            return Wait(Phase.REQUEST, self._begun)
+        if not self._headers_done:
+            return Wait(Phase.HEAD, self._begun)
+        received = self._received if self._body_buffer is None else self._filled
+        return Wait(Phase.BODY, self._begun, received)
 
     @property
     def body_buffer(self) -> memoryview | None:
@@ -151,6 +163,7 @@ class RequestReader:
     # -- llhttp's calls
 
     def on_message_begin(self) -> None:
+        self._begun += 1
         self._incoming = self._receiver.begin()
         self._chunks = []
         self._received = 0
@@ -255,6 +268,7 @@ class RequestReader:
         if self._body_buffer is not None and self._filled == len(self._body_buffer):
             self._incoming.body = self._body_buffer
             self._body_buffer = None
+            self._whole = True
             self._parser = self._new_parser()
             self._receiver.complete(self._incoming)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from reference_server.frontends.http.connection import HttpConnection
 from reference_server.frontends.http.request import Request
+from reference_server.options import TimeLimits
 
 #: Of one read; small, so that bodies need several.
 SCRATCH_BYTES = 1 << 12
@@ -23,11 +24,15 @@ class MemoryTransport(asyncio.Transport):
         self.sent = bytearray()
         self.is_reading = True
         self.is_aborted = False
+        self.unread = 0  # bytes that were written and have not left, as far as it is asked
         self._closing = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self._closing, "written to after it was closed"
         self.sent += data
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
 
     def pause_reading(self) -> None:
         self.is_reading = False
@@ -57,12 +62,13 @@ class Client:
         scratch_bytes: int = SCRATCH_BYTES,
         max_input: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        limits: TimeLimits | None = None,
     ) -> None:
         self.transport = MemoryTransport()
         scratch = memoryview(bytearray(scratch_bytes))
         self.turns: list[Callable[[], None]] = []
         self.connection = HttpConnection(
-            handle, self.turns.append, scratch, opened, closed, max_input, clock
+            handle, self.turns.append, scratch, opened, closed, max_input, clock, limits
         )
         self.connection.connection_made(self.transport)
 

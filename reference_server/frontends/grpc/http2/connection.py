@@ -10,7 +10,7 @@ RFC 9113 says, and told as events.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from reference_server.frontends.grpc.http2 import frames
 from reference_server.frontends.grpc.http2.frames import ErrorCode, Limits
@@ -44,6 +44,22 @@ class Http2Connection:
     def is_greeted(self) -> bool:
         """Whether the client has begun as HTTP/2 begins: with its preface and its settings."""
         return self._receiver.is_greeted
+
+    @property
+    def opened(self) -> int:
+        """The number of the last stream that the client opened."""
+        return self._table.opened
+
+    @property
+    def unfinished_block(self) -> int:
+        """The stream of the header block of which a part has come; 0 if there is none."""
+        return self._receiver.unfinished_block
+
+    def unread(self) -> Iterator[tuple[int, int]]:
+        """The streams on which something waits for the client, and how many bytes."""
+        for stream in self._streams.values():
+            if stream.queue:
+                yield stream.id, stream.queued_bytes
 
     # -- bytes
 

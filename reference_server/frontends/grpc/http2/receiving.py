@@ -150,6 +150,11 @@ class Receiver:
         """The stream of the DATA frame of which a part has come, and how many bytes it lacks."""
         return self._frames.data_under_way
 
+    @property
+    def unfinished_block(self) -> int:
+        """The stream of the header block of which a part has come; 0 if there is none."""
+        return self._blocks.stream_id
+
     def receive(self, data: memoryview, now_s: float) -> list[Event]:
         """What the client did, in order. `data` may end anywhere."""
         if self.has_failed:

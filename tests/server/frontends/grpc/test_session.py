@@ -66,7 +66,7 @@ class _Timer:
 class Client(Peer):
     """A client of a session with a unary method /t.T/u and a stream /t.T/s, which keep quiet."""
 
-    def __init__(self, **options):
+    def __init__(self, limits=None, **options):
         self.clock = ManualTimers()
         self.calls, self.told, self.written = [], [], []
         self.is_closed = False
@@ -77,7 +77,7 @@ class Client(Peer):
         self.apart = []  # what another thread is to do
         self.session = Session(
             *(table, GrpcOptions(**options), self.clock),
-            *(self._run, self.written.extend, self._close),
+            *(self._run, self.written.extend, self._close, limits),
         )
         super().__init__(greeting=b"")
         self.say(GREETING)

@@ -12,10 +12,9 @@ from support.http2 import ACK, DATA, PING, PREFACE, SETTINGS, frame, message
 from support.servers import free_ports
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.frontends.grpc import transport
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
-from reference_server.options import Compression, GrpcOptions
+from reference_server.options import Compression, GrpcOptions, TimeLimits
 
 
 class Scripted:
@@ -46,7 +45,7 @@ class Scripted:
             pass
 
 
-def talk(scenario, **options):
+def talk(scenario, limits=None, **options):
     """Run `scenario(script, channel, listener)` over a unary method /u and a stream /s."""
 
     async def run():
@@ -56,7 +55,7 @@ def talk(scenario, **options):
             "/t.T/s": Method(script.start, streams=True),
         }
         (port,) = free_ports(1)
-        listener = GrpcListener(GrpcOptions("127.0.0.1", port, **options), table)
+        listener = GrpcListener(GrpcOptions("127.0.0.1", port, **options), table, limits)
         await listener.open()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -282,13 +281,12 @@ def test_a_connection_that_is_closed_leaves_nothing():
     talk(scenario)
 
 
-def test_a_connection_on_which_nobody_speaks_http2_is_given_up(monkeypatch):
+def test_a_connection_on_which_nobody_speaks_http2_is_given_up():
     async def scenario(script, channel, listener):
         port = listener._options.port
         greeted, said = await asyncio.open_connection("127.0.0.1", port)
         said.write(GREETING)
         opening = await asyncio.wait_for(greeted.readuntil(frame(SETTINGS, ACK)), PATIENCE_S)
-        monkeypatch.setattr(transport, "_GREETING_S", 0.01)
         for start in (b"", PREFACE[:10], PREFACE):
             silent, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(start)
@@ -299,4 +297,4 @@ def test_a_connection_on_which_nobody_speaks_http2_is_given_up(monkeypatch):
         assert await asyncio.wait_for(greeted.readexactly(len(answer)), PATIENCE_S) == answer
         said.close()
 
-    talk(scenario)
+    talk(scenario, TimeLimits(head_s=0.01))
