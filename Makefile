@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # Prerequisites are steps in this order, and two installations must not meet in one environment.
 .NOTPARALLEL:
-.PHONY: help serve models graphs oracle perf train test lint types layers quick unit contract tables wheel \
+.PHONY: help serve models graphs clients oracle perf train test lint types layers quick unit contract tables wheel \
         stack matrix clean torch-models
 
 help:
@@ -48,6 +48,9 @@ models: $(VENV)/serving  ## build the models' artifacts that are missing or out 
 graphs: $(VENV)/serving  ## fetch the graphs of others that tests load, 52 MB
 	$(PY) -m model_factory fetch
 
+clients: $(VENV)/serving  ## fetch the oldest client library that is supported, 0.1 MB
+	$(PY) -m tools.versions fetch
+
 ## Compare with NVIDIA's tritonserver
 
 oracle:  ## install tritonserver and perf_analyzer into .oracle/
@@ -59,7 +62,7 @@ perf: models oracle  ## measure both servers with perf_analyzer, seven minutes
 ## Check
 
 # What is quick to fail comes first, torch and the oracle only after it.
-test: lint types layers $(VENV)/train torch-models graphs oracle  ## all checks and all tests: what CI runs
+test: lint types layers $(VENV)/train torch-models graphs clients oracle  ## all checks and all tests: what CI runs
 	$(PYTEST)
 
 lint: $(VENV)/dev  ## style and format

@@ -1,0 +1,82 @@
+"""`python -m tools.versions compare`: what it prints of two versions of the interface."""
+
+import zipfile
+
+import pytest
+
+from tools import triton_schema, versions
+
+USAGE = """Usage: tritonserver [options]
+  --help
+\tPrint usage
+
+HTTP:
+  --http-port <integer>
+\tThe port for the server to listen on for HTTP
+\trequests. Default is 8000.
+  --grpc-keepalive-time <integer>
+\tThe period. Default is 7200000 (2 hours).
+  --log-format <string>
+\tSet the logging format. The default is "default". For "default", more.
+"""
+
+
+def test_flags_are_read_with_their_kinds_and_defaults():
+    assert versions.flags(USAGE) == {
+        "--help": {"takes": "nothing"},
+        "--http-port": {"takes": "integer", "default": "8000"},
+        "--grpc-keepalive-time": {"takes": "integer", "default": "7200000"},
+        "--log-format": {"takes": "string", "default": "default"},
+    }
+
+
+def test_the_table_has_what_came_went_and_changed(tmp_path, capsys):
+    (tmp_path / "old.txt").write_text(USAGE)
+    changed = USAGE.replace("8000", "9000").replace("--log-format", "--log-shape")
+    (tmp_path / "new.txt").write_text(changed)
+    versions.main(["compare", f"{tmp_path}/old.txt", f"{tmp_path}/new.txt"])
+    assert capsys.readouterr().out == (
+        "flags: 3 of 5 differ\n"
+        "  --http-port   default 8000                   default 9000\n"
+        "  --log-format  takes string, default default  -\n"
+        "  --log-shape   -                              takes string, default default\n"
+    )
+
+
+def test_what_one_side_alone_tells_is_not_compared():
+    before = {"flags": {"--a": {"takes": "integer", "default": "1"}}, "metrics": {}}
+    after = {"flags": {"--a": {"default": "1"}}, "schema": {}}
+    assert versions.table(before, after) == (
+        "flags: 0 of 1 differ\nmetrics: told by one alone\nschema: told by one alone"
+    )
+
+
+def test_each_field_of_a_profile_is_a_row():
+    before, after = ({"profile": versions.profile(name)} for name in ("2.51", "newest"))
+    rows = {row.name: (row.before, row.after) for row in versions.differences(before, after)}
+    assert rows["http_max_input_size"] == ("None", "67108864")
+    assert rows["name"] == ("2.51", "newest")
+
+
+def test_the_schema_has_fields_values_of_enums_and_calls():
+    schema = triton_schema.installed()
+    assert schema["ModelConfig.max_batch_size"] == {"": "int32", "number": "4"}
+    assert schema["ModelConfig.input"] == {"": "repeated ModelInput", "number": "5"}
+    assert schema["ModelConfig.dynamic_batching"]["oneof"] == "scheduling_choice"
+    assert schema["DataType.TYPE_BF16"] == {"number": "14"}
+    assert schema["GRPCInferenceService/ModelStreamInfer"] == {
+        "takes": "stream ModelInferRequest",
+        "gives": "stream ModelStreamInferResponse",
+    }
+
+
+def test_a_source_that_cannot_be_read_says_why(tmp_path):
+    with zipfile.ZipFile(tmp_path / "other.whl", "w"):
+        pass
+    for source, told in {
+        "tritonserver": "not a source; the sources are",
+        f"{tmp_path}/none.whl": "there is no such file",
+        f"{tmp_path}/other.whl": "no tritonclient/grpc/model_config_pb2.py in it",
+    }.items():
+        with pytest.raises(SystemExit, match=told):
+            versions.main(["snapshot", source])
