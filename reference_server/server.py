@@ -17,6 +17,7 @@ from reference_server.codecs.input_limit import InputLimit
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.ports import Clock, SystemClock
+from reference_server.frontends.event_loop import LoopTurns
 from reference_server.frontends.grpc import methods as grpc_methods
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
@@ -63,9 +64,11 @@ class Server:
         cache_bytes = options.response_cache_bytes
         self._cache = None if cache_bytes is None else ResponseCache(cache_bytes, self._clock)
         latencies = LatencyMetrics() if options.metrics is None else options.metrics.latencies
+        self._turns = LoopTurns()
         loader = ModelLoader(
             self._clock,
             self._registry,
+            self._turns,
             auto_complete_config=options.auto_complete_config,
             cache=self._cache,
             quantiles=latencies.quantiles if latencies.summaries else (),
@@ -159,6 +162,7 @@ class Server:
         `loop` is the one on whose thread requests come, and which this thread must not hold up.
         """
         self._loop = loop
+        self._turns.begin(loop)
         loaded = self._load()
         self.model_calls.connect(
             self.repository,

@@ -27,6 +27,13 @@ class SystemClock:
     wall_ns = staticmethod(time.time_ns)
 
 
+class Turns(Protocol):
+    """The turns of the event loop, in each of which many requests may come."""
+
+    def at_end(self, call: Callable[[], None]) -> bool:
+        """Have `call` called when this turn ends, once; False, and nothing, on any other thread."""
+
+
 class OpenInstance(Protocol):
     """One copy of a model that runs one batch at a time."""
 

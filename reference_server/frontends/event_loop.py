@@ -22,6 +22,39 @@ CODECS = 2
 T = TypeVar("T")
 
 
+class LoopTurns:
+    """The turns of one event loop, once it is known. Any thread."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: dict[Callable[[], None], None] = {}  # in order, each once
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on `loop` is the one."""
+        self._loop = loop
+
+    def at_end(self, call: Callable[[], None]) -> bool:
+        """Have `call` called once all that is readable now has been read; False on other threads.
+
+        Who asks several times in a turn is called once.
+        """
+        loop = self._loop
+        if loop is None or asyncio._get_running_loop() is not loop:
+            return False
+        if not self._calls:
+            loop.call_soon(self._end)
+        self._calls[call] = None
+        return True
+
+    def _end(self) -> None:
+        calls, self._calls = self._calls, {}
+        for call in calls:
+            try:
+                call()
+            except Exception:  # the others' requests must not wait for ever
+                log.exception("at the end of a turn")
+
+
 class Mailbox(Generic[T]):
     """Items posted by any thread are given to `receive` on the loop's thread, in order.
 

@@ -18,7 +18,7 @@ from reference_server.config.scheduler_settings import ControlKind
 from reference_server.config.schema import ModelConfig
 from reference_server.core.errors import internal, not_found
 from reference_server.core.health import Health
-from reference_server.core.ports import Clock, Metrics, Scheduler
+from reference_server.core.ports import Clock, Metrics, Scheduler, Turns
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.rules import Correlation, RequestRules
 from reference_server.observability.first_responses import FIRST_RESPONSES, FirstResponses
@@ -49,7 +49,8 @@ Find = Callable[[str, int], ServedModel]
 class ModelLoader:
     """Turns a model's folder into a ServedModel.
 
-    `metrics` is where models get families of their own, `cache` what those use that ask for it.
+    `metrics` is where models get families of their own, `turns` are those of the loop on which
+    requests come, `cache` what those use that ask for it.
     With `quantiles` there are summaries of latencies, with `histograms` those of first responses.
     In `backend_directory` are the Python-based backends; `python_backend` are the settings of the
     one that runs them all. `max_batch_sizes` are the defaults that models of a backend complete
@@ -62,6 +63,7 @@ class ModelLoader:
         self,
         clock: Clock,
         metrics: Metrics,
+        turns: Turns | None = None,
         *,
         auto_complete_config: bool,
         cache: ResponseCache | None = None,
@@ -78,6 +80,7 @@ class ModelLoader:
         self._histograms = histograms and profile.tells_loads_and_first_responses
         self._profile = profile
         self._limiter = limiter
+        self._turns = turns
         self._clock = clock
         self._hosts = PythonHosts(python_backend, clock, metrics)
         self._auto_completes = auto_complete_config
@@ -286,7 +289,8 @@ class ModelLoader:
                 config, version, folder, statistics, group, health, config.instances
             )
             running = instance_scheduler(
-                config, version, folder, instances, statistics, self._clock, self._limiter
+                *(config, version, folder, instances, statistics, self._clock),
+                *(self._limiter, self._turns),
             )
             running.open()
             scheduler = running

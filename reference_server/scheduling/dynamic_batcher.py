@@ -124,6 +124,8 @@ class DynamicBatcher:
     is refused if it has not joined a batch yet.
     """
 
+    takes_all = True
+
     def __init__(
         self, max_rows: int, preferred_rows: tuple[int, ...], delay_ns: int, instances: int = 1
     ) -> None:

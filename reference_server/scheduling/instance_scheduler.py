@@ -1,7 +1,8 @@
 """The scheduler of a model's instances: one thread for each, which runs what a WorkQueue decides.
 
-A request is handed to an idle instance by the thread that submits it; a busy instance takes its
-next batch itself. Nothing polls: a timer fires at the time that the queue names.
+A request is handed to an idle instance by the thread that submits it, and those that the event loop
+submits in one of its turns are handed over together; a busy instance takes its next batch itself.
+Nothing polls: a timer fires at the time that the queue names.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from functools import partial
 from typing import NamedTuple
 
 from reference_server.config.scheduler_settings import InstanceConfig
-from reference_server.core.ports import Clock, ModelInstance, Recorder
+from reference_server.core.ports import Clock, ModelInstance, Recorder, Turns
 from reference_server.core.request import InferRequest
 from reference_server.observability import printing
 from reference_server.scheduling.execution import BatchExecutor
 from reference_server.scheduling.rate_limiter import RateLimitedInstance, RateLimiter
+from reference_server.scheduling.timer import Timer
 from reference_server.scheduling.work_queue import Batch, Fifo, Refusal, WorkQueue, stopped
 
 
@@ -39,7 +41,7 @@ class InstanceScheduler:
     `open` before anything else; `submit` from any thread; `close` once, from a thread that may
     wait. Never reopened. With a `limiter` an instance takes a batch only when it is its turn;
     `rate_limited` are the instances there. Instances are known by their numbers, from 0; `change`
-    lets some come and others leave while requests go on.
+    lets some come and others leave while requests go on. `turns` are those of the loop.
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class InstanceScheduler:
         clock: Clock,
         limiter: RateLimiter | None = None,
         rate_limited: Sequence[RateLimitedInstance] = (),
+        turns: Turns | None = None,
     ) -> None:
         self._model = model_name, model_version
         self._work = work
         self._executor = BatchExecutor(model_name, model_version, recorder, clock)
         self._clock = clock
         self._lock = threading.Lock()
+        self._turns = turns if work.takes_all else None
         self._refusing = self._closing = False
         self._workers = {
             number: _Worker(self, number, instance) for number, instance in enumerate(instances)
@@ -66,7 +70,7 @@ class InstanceScheduler:
         self._left: Callable[[str, bool], None] = lambda name, was_last: None
         self._idle: list[_Worker] = []
         self._busy = 0  # instances that are open and not idle
-        self._timer = Timer(f"{model_name} timer", clock, self._on_timer)
+        self._timer = Timer(f"{model_name} timer", clock, self._ask_again)
         self._limiter = limiter
         self._rate_limited = dict(enumerate(rate_limited))
         self._asking: set[int] = set()
@@ -139,13 +143,16 @@ class InstanceScheduler:
         return list(comers)
 
     def submit(self, request: InferRequest) -> None:
-        """Queue `request`, or hand it over at once if an instance is idle."""
+        """Queue `request`; if an instance is idle, hand it over, with others of the loop's turn."""
         now = self._clock.monotonic_ns()
         request.queued_ns = now
         with self._lock:
             if self._refusing:
                 raise stopped(request)
             self._work.offer(request, now)
+            # One hand-over for each turn: the threads share one interpreter lock.
+            if self._turns is not None and self._idle and self._turns.at_end(self._ask_again):
+                return
             decision = self._decide(now)
         if decision is not None:
             self._carry_out(decision)
@@ -170,7 +177,7 @@ class InstanceScheduler:
             self._limiter.end(self._rate_limited[worker.number])
         return own
 
-    def _on_timer(self) -> None:
+    def _ask_again(self) -> None:
         """Ask the queue again though nothing has happened but time."""
         with self._lock:
             decision = self._decide(self._clock.monotonic_ns())
@@ -337,58 +344,3 @@ def _opened(workers: Collection[_Worker]) -> list[_Worker]:
             worker.join()
         raise failures[0]
     return list(workers)
-
-
-class Timer:
-    """Calls `fire` when a time has come, on a thread of its own.
-
-    The thread begins with the first time that is set, so who never sets one has none. Any thread.
-    """
-
-    def __init__(self, name: str, clock: Clock, fire: Callable[[], None]) -> None:
-        self._name = name
-        self._clock = clock
-        self._fire = fire
-        self._changed = threading.Condition()
-        self._at: int | None = None
-        self._thread: threading.Thread | None = None
-        self._closed = False
-
-    def set(self, at_ns: int) -> None:
-        """Fire at `at_ns` of the monotonic clock; of several times set, the earliest counts.
-
-        It then is forgotten: whoever still waits for a later one sets it again when it fires.
-        """
-        with self._changed:
-            if self._closed or (self._at is not None and self._at <= at_ns):
-                return
-            self._at = at_ns
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            self._changed.notify()
-
-    def close(self) -> None:
-        """Fire no more; waits for the end of a fire that has begun."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while self._wait():
-            self._fire()
-
-    def _wait(self) -> bool:
-        """Return at the time that is set, whichever that is by then; False at the end."""
-        with self._changed:
-            while not self._closed:
-                if self._at is None:
-                    self._changed.wait()
-                elif (left_ns := self._at - self._clock.monotonic_ns()) > 0:
-                    self._changed.wait(left_ns / 1e9)
-                else:
-                    self._at = None
-                    return True
-        return False

@@ -144,6 +144,8 @@ class PolicyBatcher:
     Sizes, the delay and `max_rows` are those of DynamicBatcher; nothing is prepared ahead.
     """
 
+    takes_all = False
+
     def __init__(self, max_rows: int, settings: DynamicBatching) -> None:
         self._sizes = BatchSizes(max_rows, settings.preferred_batch_sizes)
         self._delay_ns = settings.max_queue_delay_us * 1000

@@ -72,6 +72,7 @@ class OrderedQueue:
     def __init__(self, work: WorkQueue) -> None:
         self._work = work
         self._order = ResponseOrder()
+        self.takes_all = work.takes_all
 
     def __len__(self) -> int:
         return len(self._work)

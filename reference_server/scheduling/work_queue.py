@@ -40,7 +40,12 @@ class WorkQueue(Protocol):
     Instances are known by their number, from 0. The scheduler asks again (`take`) for each idle
     instance whenever something has changed: after `offer`, after `finished`, and at
     `next_deadline_ns`; and it answers what `refused` gives after each of these.
+
+    `takes_all`: `offer` never refuses. Then several requests may be offered before it asks.
     """
+
+    @property
+    def takes_all(self) -> bool: ...
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Take a request. Raises ServerError if it is refused at once."""
@@ -79,6 +84,8 @@ class WorkQueue(Protocol):
 
 class Fifo:
     """One request at a time, in order: what a model without a batcher does."""
+
+    takes_all = True
 
     def __init__(self) -> None:
         self._waiting: deque[InferRequest] = deque()

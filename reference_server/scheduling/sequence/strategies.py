@@ -24,6 +24,8 @@ class DirectSequences:
     below has none, or one of other shapes than the first.
     """
 
+    takes_all = False
+
     def __init__(self, slots: SequenceSlots, settings: Direct, inputs: AddedInputs) -> None:
         self._slots = slots
         self._inputs = inputs
@@ -121,6 +123,8 @@ class OldestSequences:
 
     Which instance executes a sequence is decided when it gets its slot.
     """
+
+    takes_all = False
 
     def __init__(
         self, slots: SequenceSlots, inputs: AddedInputs, make_batcher: Callable[[], WorkQueue]

@@ -84,6 +84,44 @@ def test_an_idle_instance_takes_a_request_at_once(bench):
     assert answers.wait().id == "a"
 
 
+class OneTurn:
+    """A turn of the loop that ends when a test says so."""
+
+    def __init__(self):
+        self.calls = []
+
+    def at_end(self, call):
+        self.calls.append(call)
+        return True
+
+    def end(self):
+        for call in self.calls:
+            call()
+
+
+def test_what_comes_in_one_turn_of_the_loop_is_one_batch(bench):
+    turn = OneTurn()
+    one = bench(DynamicBatcher(8, (), 0), turns=turn)
+    for id in "abc":
+        one.submit(id)
+    assert one.scheduler.pending == 3
+    turn.end()
+    assert one.started() == ["a", "b", "c"]
+    one.finish_all()
+
+
+def test_a_queue_that_may_be_full_is_asked_for_each_request(bench):
+    settings = DynamicBatching((), 0, default_policy=QueuePolicy(max_size=1))
+    one = bench(PolicyBatcher(8, settings), turns=OneTurn())
+    one.submit("a")
+    assert one.started() == ["a"]
+    one.submit("b")
+    with pytest.raises(ServerError, match="Exceeds maximum queue size"):
+        one.submit("c")
+    one.finish_all()
+    one.finish_all()
+
+
 def test_an_instance_lives_on_one_thread_of_its_name(bench):
     one = bench()
     (instance,) = one.instances
@@ -373,6 +411,8 @@ def test_a_sink_that_fails_stops_nobody(bench):
 
 class Handover:
     """A WorkQueue in which each instance but the first has work only once another has finished."""
+
+    takes_all = False
 
     def __init__(self):
         self.waiting = []
