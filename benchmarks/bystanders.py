@@ -53,6 +53,32 @@ PAUSE_S = 0.004
 PATIENCE_S = 15  # after which a bystander gives up, and asks again
 SERVICE = "/inference.GRPCInferenceService/"
 
+#: A decoupled model that sends until its client has left.
+FLOOD = """\
+import threading
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            threading.Thread(target=self.send, args=(request.get_response_sender(),)).start()
+
+    def send(self, sender):
+        numbers = pb_utils.Tensor("OUTPUT", np.zeros(25_000, np.float32))
+        while not sender.is_cancelled():
+            sender.send(pb_utils.InferenceResponse([numbers]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+FLOOD_CONFIG = """\
+backend: "python"
+input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] } ]
+model_transaction_policy { decoupled: true }
+"""
+
 
 # -- attacks: each talks to a server until it is killed, and begins again when it is sent away
 
@@ -117,6 +143,27 @@ def statistics_unread(http: str, grpc: str) -> None:
     with RawConnection(grpc, opening=PREFACE + settings(_4=2**31 - 1)) as connection:
         for stream in itertools.count(1, 2):
             connection.request(stream, SERVICE + "ModelStatistics", message(b""))
+
+
+def responses_unread(http: str, grpc: str) -> None:
+    """Responses without end of a decoupled model over gRPC, never read."""
+    asked = service_pb2.ModelInferRequest(model_name="flood")
+    asked.inputs.add(name="INPUT", datatype="FP32", shape=[4])
+    asked.raw_input_contents.append(bytes(16))
+    with RawConnection(grpc, opening=PREFACE + frame(SETTINGS) + settings(_4=0)) as connection:
+        connection.request(1, SERVICE + "ModelStreamInfer", message(asked.SerializeToString()))
+        time.sleep(3600)
+
+
+def events_unread(http: str, grpc: str) -> None:
+    """The same as events over HTTP."""
+    body = b'{"INPUT":[1,2,3,4]}'
+    with connected(http) as client:
+        client.sendall(
+            b"POST /v2/models/flood/generate_stream HTTP/1.1\r\nHost: x\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        time.sleep(3600)
 
 
 def gets_unread(http: str, grpc: str) -> None:
@@ -244,7 +291,15 @@ ATTACKS: dict[str, Callable[[str, str], None]] = {
     attack.__name__: attack
     for attack in (
         *(nothing, stream_requests, tiny_data, table_resizes, window_by_one, statistics_unread),
-        *(gets_unread, endless_header, endless_headers, endless_url, tiny_chunks),
+        *(
+            responses_unread,
+            events_unread,
+            gets_unread,
+            endless_header,
+            endless_headers,
+            endless_url,
+            tiny_chunks,
+        ),
         *(gzip_bomb, packed_messages, many_strings, long_json, long_json_answer),
     )
 }
@@ -361,6 +416,10 @@ def repository() -> Iterator[Path]:
             config = shutil.copytree(IDENTITY, folder / name) / "config.pbtxt"
             text = config.read_text().replace("dims: [ 4 ]", "dims: [ -1 ]")
             config.write_text(text.replace("TYPE_FP32", f"TYPE_{type_}"))
+        flood = folder / "flood"
+        (flood / "1").mkdir(parents=True)
+        (flood / "config.pbtxt").write_text(FLOOD_CONFIG)
+        (flood / "1" / "model.py").write_text(FLOOD)
         yield folder
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from reference_server.core.backlog import Backlog
 from reference_server.core.errors import Contained, ServerError, unsupported
 from reference_server.core.tensor import Tensor
 
@@ -74,12 +75,16 @@ class RequestTrace(Protocol):
 
 
 class Cancellation:
-    """Set once, never reset. Any thread."""
+    """Set once, never reset. Any thread.
 
-    __slots__ = ("_watchers", "is_cancelled")
+    Whoever sends responses one by one waits for room in the `backlog` of who asked, if it has one.
+    """
+
+    __slots__ = ("_watchers", "backlog", "is_cancelled")
 
     def __init__(self) -> None:
         self.is_cancelled = False
+        self.backlog: Backlog | None = None
         self._watchers: list[Callable[[], None]] | None = None
 
     def cancel(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
+from reference_server.core.backlog import Backlogs
 from reference_server.core.errors import invalid_arg, unavailable
 from reference_server.core.health import Probe
 from reference_server.core.metadata import ModelMetadata, ServerMetadata
@@ -72,7 +73,8 @@ class ServerState(enum.Enum):
 class Gateway:
     """What a client can ask of the server.
 
-    `logging` and `tracing` are the settings that it can change. Reading what is told of models
+    `logging` and `tracing` are the settings that it can change, `backlogs` what waits for clients.
+    Reading what is told of models
     raises ServerError UNAVAILABLE while the server is not ready.
     """
 
@@ -84,6 +86,7 @@ class Gateway:
         self._state = ServerState.READY
         self._options = options
         self._metadata = ServerMetadata(options.server_id, options.profile.version, EXTENSIONS)
+        self.backlogs = Backlogs()
         self.logging = LogSettings(options.log, logs.apply)
         self.tracing = TraceSettings(options.trace, clock, self._is_loaded)
 
@@ -95,6 +98,7 @@ class Gateway:
     def stopping(self) -> None:
         """The server takes no new requests, which the models themselves refuse."""
         self._state = ServerState.STOPPING
+        self.backlogs.lift()  # or a model would wait for a client that does not read
 
     def _refuse(self, name: str, version: int = LATEST) -> ServedModel:
         self.check_ready()

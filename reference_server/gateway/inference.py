@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError, internal, invalid_arg, unsupported
 from reference_server.core.ports import Clock, OutputBuffer
 from reference_server.core.request import (
@@ -78,6 +79,9 @@ class InferenceCall(Protocol[BodyT]):
 
     def fail(self, error: ServerError, *, final: bool) -> None:
         """Send the error that the model answered with, or that `encode` raised."""
+
+    def backlog(self, backlogs: Backlogs) -> Backlog | None:
+        """Where responses wait for the client, of a model that sends any number; None: nowhere."""
 
     @property
     def end(self) -> Callable[[], None] | None:
@@ -236,7 +240,7 @@ class Inferences:
     def _send(self, inference: Inference, request: InferRequest) -> None:
         """Send to its model what was read of a request. Raises ServerError if it is refused."""
         try:
-            inference.sent(request, self._forwarding)
+            inference.sent(request, self._forwarding, self._gateway.backlogs)
         except BaseException:
             inference.refused()
             raise
@@ -259,6 +263,7 @@ class Inference:
         "_served",
         "_shared_memory",
         "_trace",
+        "backlog",
         "cancellation",
     )
 
@@ -276,6 +281,7 @@ class Inference:
         apart: Apart,
     ) -> None:
         self._apart = apart
+        self.backlog: Backlog | None = None
         self._served = served
         self._call = call
         self._received_ns = received_ns
@@ -298,9 +304,13 @@ class Inference:
         return self._lease
 
     def send(self, response: InferResponse) -> None:
+        if self.backlog is not None:
+            self.backlog.add(response.outputs)
         self._post((self, response))
 
-    def sent(self, request: InferRequest, forwarding: HeaderForwarding | None) -> None:
+    def sent(
+        self, request: InferRequest, forwarding: HeaderForwarding | None, backlogs: Backlogs
+    ) -> None:
         """Send the request to its model, with the headers that it is to have."""
         served = self._served
         request.received_ns = self._received_ns
@@ -309,6 +319,8 @@ class Inference:
         if forwarding is not None:
             request.parameters = forwarding.added(request.parameters, self._call.fields())
         self.cancellation = request.cancellation
+        if served.config.decoupled:
+            request.cancellation.backlog = self.backlog = self._call.backlog(backlogs)
         served.infer(request)
 
     def refused(self) -> None:
@@ -375,4 +387,8 @@ class Inference:
 def deliver(posted: tuple[Inference, InferResponse]) -> None:
     """Take what an `Inference` has posted; on the loop's thread."""
     inference, response = posted
-    inference.deliver(response)
+    try:
+        inference.deliver(response)
+    finally:
+        if inference.backlog is not None:
+            inference.backlog.handled()

@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from tritonclient.grpc import service_pb2
 
+from reference_server.core.backlog import Backlog
 from reference_server.core.errors import ServerError
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.http.connection import HttpConnection
@@ -186,6 +187,12 @@ class _Call:
 
     def send(self, message: bytes) -> None:
         self._messages.append(message)
+
+    def watch(self, backlog: Backlog) -> None:
+        """All that is sent is taken at once."""
+
+    def hold(self, *, held: bool) -> None:
+        """All messages are here already."""
 
     def end(self, error: ServerError | None = None) -> None:
         if self.ended.done():

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from reference_server.backends.process_host import messages
@@ -188,6 +189,15 @@ class _Entry:
     request: InferRequest
     child: ChildProcess
     cancel: Callable[[], None] | None = None
+    tell_full: Callable[[bool], None] | None = None
+
+    def unwatch(self) -> None:
+        """Tell the process nothing more."""
+        cancellation = self.request.cancellation
+        if self.cancel is not None:
+            cancellation.unwatch(self.cancel)
+        if self.tell_full is not None and cancellation.backlog is not None:
+            cancellation.backlog.unwatch(self.tell_full)
 
 
 class InFlightRequests:
@@ -216,15 +226,22 @@ class InFlightRequests:
             return numbers
 
     def watch(self, numbers: range) -> None:
-        """From now on tell the process, which has these requests, if they are cancelled."""
+        """From now on tell the process, which has these requests, if they are cancelled.
+
+        And whether their clients have enough to read.
+        """
         for number in numbers:
             # Not under the lock: of a request that is cancelled already `watch` calls at once.
             entry = self._entries.get(number)
             if entry is not None:
                 entry.cancel = _cancel(entry.child, number)
                 entry.request.cancellation.watch(entry.cancel)
+                backlog = entry.request.cancellation.backlog
+                if backlog is not None:
+                    entry.tell_full = partial(entry.child.connection.send, "full", number)
+                    backlog.watch(entry.tell_full)
                 if number not in self._entries:  # answered meanwhile
-                    entry.request.cancellation.unwatch(entry.cancel)
+                    entry.unwatch()
 
     def get(self, number: int) -> InferRequest | None:
         """The request, unless it has had its last response."""
@@ -236,8 +253,7 @@ class InFlightRequests:
         with self._lock:
             found = {n: entry for n in numbers if (entry := self._entries.pop(n, None))}
         for entry in found.values():
-            if entry.cancel is not None:
-                entry.request.cancellation.unwatch(entry.cancel)
+            entry.unwatch()
         return {number: entry.request for number, entry in found.items()}
 
     def executed(self, child: ChildProcess) -> None:

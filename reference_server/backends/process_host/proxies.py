@@ -10,6 +10,7 @@ from typing import Any
 from reference_server.backends.process_host import messages
 from reference_server.backends.process_host.connection import Connection, Handler
 from reference_server.core import forks
+from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import Code, ServerError, unavailable
 from reference_server.core.request import Cancellation, InferRequest, InferResponse
 from reference_server.core.telemetry import MetricKind
@@ -174,7 +175,8 @@ class ReceivedRequests:
         self._connection = connection
         # Not the requests: what a model keeps of them is its own affair, the rest is let go.
         self._in_flight: dict[int, Cancellation] = {}
-        self.handlers: Mapping[str, Handler] = {"cancel": self._cancel}
+        self._backlogs = Backlogs()
+        self.handlers: Mapping[str, Handler] = {"cancel": self._cancel, "full": self._become}
 
     def receive(self, first: int, packed: Sequence[messages.Packed]) -> list[InferRequest]:
         """The requests of a batch, numbered from `first`. On the thread that receives.
@@ -203,6 +205,14 @@ class ReceivedRequests:
         cancellation = self._in_flight.get(number)
         if cancellation is not None:
             cancellation.cancel()
+
+    def _become(self, number: int, full: bool) -> None:
+        """The client of a request has enough to read, or no longer."""
+        cancellation = self._in_flight.get(number)
+        if cancellation is not None:
+            if cancellation.backlog is None:
+                cancellation.backlog = Backlog(self._backlogs)
+            cancellation.backlog.become(full=full)
 
 
 class TraceProxy:

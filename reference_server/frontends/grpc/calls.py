@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from reference_server.codecs.proto_wire import UNREADABLE, Data
+from reference_server.core.backlog import Backlog
 from reference_server.core.errors import Code, ServerError, internal
 from reference_server.frontends.event_loop import Background
 
@@ -75,6 +76,12 @@ class Call(Protocol):
 
     def send(self, message: bytes) -> None:
         """Send one message. Does not wait for it."""
+
+    def watch(self, backlog: Backlog) -> None:
+        """Tell `backlog` what waits for the client of all that is sent; close it at the end."""
+
+    def hold(self, *, held: bool) -> None:
+        """Have the client send no more messages than it may already, or go on."""
 
     def end(self, error: ServerError | None = None) -> None:
         """End the call, after what was sent: well, or with `error`."""

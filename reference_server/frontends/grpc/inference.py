@@ -16,6 +16,7 @@ from reference_server.codecs import (
 from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.codecs.proto_wire import Data, ReceivedRequest
 from reference_server.codecs.response_forms import ResponseForm
+from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest, InferResponse
@@ -34,6 +35,10 @@ TRACE_EVENTS = TraceEvents(
 _ERRORS_END_STREAM = "triton_grpc_error"
 #: What a call keeps of its message once that is sent to its model, or refused.
 _NOTHING = ReceivedRequest(ModelInferRequest(), [])
+#: Requests of one stream, and bytes of their messages, that may be in flight; who has asked for
+#: more asks for no more until half of them are answered.
+_MOST_ASKED = 1024
+_MOST_ASKED_BYTES = 1 << 26
 REFUSES_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
 
@@ -131,6 +136,9 @@ class _UnaryCall:
         )
         return b"".join(parts)
 
+    def backlog(self, backlogs: Backlogs) -> None:
+        """Its model sends one response."""
+
     def takes_long(self, response: InferResponse) -> bool:
         return False  # to join bytes
 
@@ -159,6 +167,9 @@ class _StreamCall:
         self._ordered: deque[_OrderedRequest] = deque()
         self._decoupled: set[_DecoupledRequest] = set()
         self._is_closed = False
+        self._backlog: Backlog | None = None
+        self._asked_bytes = 0
+        self._is_held = False
 
     def receive(self, message: Data) -> None:
         if self._is_closed:
@@ -172,6 +183,8 @@ class _StreamCall:
         try:
             served = _find(self._inferences, received)
             asked = self._asked(received, decoupled=served.config.decoupled)
+            asked.size = len(message)
+            self._count(asked.size)
             asked.inference = self._inferences.start(served, asked)
         except ServerError as error:
             (asked or self._asked(received, decoupled=False)).refuse(error)
@@ -186,6 +199,23 @@ class _StreamCall:
         ordered = _OrderedRequest(self, received)
         self._ordered.append(ordered)
         return ordered
+
+    def backlog(self, backlogs: Backlogs) -> Backlog:
+        """What waits for the client, of all requests to decoupled models."""
+        if self._backlog is None:
+            self._backlog = Backlog(backlogs)
+            self.call.watch(self._backlog)
+        return self._backlog
+
+    def _count(self, size: int) -> None:
+        """So many bytes more, or less, are in flight: hold the client up while they are many."""
+        self._asked_bytes += size
+        count, held = len(self._ordered) + len(self._decoupled), self._is_held
+        part = 0.5 if held else 1
+        is_much = count >= _MOST_ASKED * part or self._asked_bytes >= _MOST_ASKED_BYTES * part
+        if is_much is not held:
+            self._is_held = is_much
+            self.call.hold(held=is_much)
 
     def half_close(self) -> None:
         self._is_closed = True
@@ -204,6 +234,7 @@ class _StreamCall:
         """Send the answers that nothing stands before any more."""
         while self._ordered and (answer := self._ordered[0].answer) is not None:
             first = self._ordered.popleft()
+            self._count(-first.size)
             self._send(answer, first.failure)
         self._end_if_done()
 
@@ -216,7 +247,9 @@ class _StreamCall:
 
     def leave(self, asked: _DecoupledRequest) -> None:
         """The last response of `asked` has been sent."""
-        self._decoupled.discard(asked)
+        if asked in self._decoupled:
+            self._decoupled.discard(asked)
+            self._count(-asked.size)
         self._end_if_done()
 
     def _send(self, message: bytes, failure: ServerError | None) -> None:
@@ -234,7 +267,7 @@ class _StreamCall:
 class _StreamedRequest:
     """One request of a stream; its kind decides when what it is answered with is sent."""
 
-    __slots__ = ("_form", "_received", "_stream", "inference")
+    __slots__ = ("_form", "_received", "_stream", "inference", "size")
 
     _form: ResponseForm
 
@@ -242,6 +275,7 @@ class _StreamedRequest:
         self._stream = stream
         self._received = received
         self.inference: Inference | None = None
+        self.size = 0  # of its message, if it got to its model
 
     def refuse(self, error: ServerError) -> None:
         """Answer what was refused before it was scheduled. This never ends the stream."""
@@ -264,6 +298,9 @@ class _StreamedRequest:
             response, self._form, served.config.signature, served.labels, final=response.final
         )
         return b"".join(proto_wire.streamed(parts))
+
+    def backlog(self, backlogs: Backlogs) -> Backlog:
+        return self._stream.backlog(backlogs)
 
     def takes_long(self, response: InferResponse) -> bool:
         return False  # to join bytes

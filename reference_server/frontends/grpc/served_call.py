@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from reference_server.codecs.proto_wire import UNREADABLE, Data
+from reference_server.core.backlog import Backlog
 from reference_server.core.errors import ServerError
 from reference_server.frontends.grpc.calls import (
     IGNORING,
@@ -53,8 +54,11 @@ class Responder(Protocol):
     def open(self, stream_id: int, encoding: str) -> None:
         """Begin the response of a call that has several messages."""
 
-    def send(self, stream_id: int, encoding: str, message: Data) -> None:
-        """Send one of them."""
+    def send(self, stream_id: int, encoding: str, message: Data) -> int:
+        """Send one of them; how many bytes of them wait for the client now."""
+
+    def hold(self, stream_id: int, *, held: bool) -> None:
+        """Have its client send no more than it may already, or go on."""
 
     def finish(self, stream_id: int) -> None:
         """End such a call well."""
@@ -68,6 +72,7 @@ class ServedCall:
 
     __slots__ = (
         "_answer",
+        "_backlog",
         "_encoding",
         "_handler",
         "_has_ended",
@@ -108,6 +113,7 @@ class ServedCall:
         #: The message that is being unpacked, and those behind it.
         self._waiting: deque[Data | Packed] = deque()
         self._timer: Timer | None = None
+        self._backlog: Backlog | None = None
 
     # -- the method's side
 
@@ -127,7 +133,18 @@ class ServedCall:
             self._answer = message
             return
         self._open()
-        self._responder.send(self._stream_id, self._encoding, message)
+        unsent = self._responder.send(self._stream_id, self._encoding, message)
+        if self._backlog is not None:
+            self._backlog.keep(unsent)
+
+    def watch(self, backlog: Backlog) -> None:
+        """Tell `backlog` what waits for the client of all that is sent; close it at the end."""
+        self._backlog = backlog
+
+    def hold(self, *, held: bool) -> None:
+        """Have the client send no more than it may already, or go on."""
+        if not self._has_ended:
+            self._responder.hold(self._stream_id, held=held)
 
     def end(self, error: ServerError | None = None) -> None:
         """End the call."""
@@ -232,6 +249,11 @@ class ServedCall:
         else:
             self._fail(Status.INTERNAL, UNREADABLE)
 
+    def moved(self, unsent: int) -> None:
+        """The client took something: so many bytes wait for it still."""
+        if self._backlog is not None:
+            self._backlog.keep(unsent)
+
     def cancel(self) -> None:
         """The client is gone, or has given up the call."""
         if not self._has_ended:
@@ -266,3 +288,5 @@ class ServedCall:
         self._handler = IGNORING  # which knows this call, and would keep it and its messages
         if self._timer is not None:
             self._timer.cancel()
+        if self._backlog is not None:
+            self._backlog.close()

@@ -212,6 +212,10 @@ class Session:
         output = self._http2.take_output()
         if output:
             self._write(output)
+        for stream_id, unsent in self._http2.take_moved():
+            call = self._calls.get(stream_id)
+            if call is not None:
+                call.moved(unsent)
         if self._is_ending and not self._http2.open_streams:
             self._close()
 
@@ -358,10 +362,16 @@ class Session:
         """Begin the response of a call that has several messages."""
         self._http2.headers(stream_id, headers.OPENING[encoding])
 
-    def send(self, stream_id: int, encoding: str, message: Data) -> None:
-        """Send one of them."""
+    def send(self, stream_id: int, encoding: str, message: Data) -> int:
+        """Send one of them; how many bytes of them wait for the client now."""
         self._has_told = True
-        self._http2.data(stream_id, *messages.framed(message, encoding))
+        unsent = self._http2.data(stream_id, *messages.framed(message, encoding))
+        self.flush()
+        return unsent
+
+    def hold(self, stream_id: int, *, held: bool) -> None:
+        """Have its client send no more than it may already, or go on."""
+        self._http2.hold(stream_id, held=held)
         self.flush()
 
     def finish(self, stream_id: int) -> None:

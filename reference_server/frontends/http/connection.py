@@ -143,9 +143,11 @@ class HttpConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._is_unread = True
         self._incoming.hold()
+        self._tell_backlog()
 
     def resume_writing(self) -> None:
         self._is_unread = False
+        self._tell_backlog()
         self._incoming.release()
         self._advance()
 
@@ -158,8 +160,17 @@ class HttpConnection(asyncio.BufferedProtocol):
         return not self.is_idle
 
     def _cancel_current(self) -> None:
-        if self._current is not None and self._current.cancellation is not None:
-            self._current.cancellation.cancel()
+        current = self._current
+        if current is not None and current.cancellation is not None:
+            current.cancellation.cancel()
+            if current.backlog is not None:
+                current.backlog.close()
+
+    def _tell_backlog(self) -> None:
+        current = self._current
+        if current is not None and current.backlog is not None and self._transport is not None:
+            unread = self._transport.get_write_buffer_size() if self._is_unread else 0
+            current.backlog.keep(unread)
 
     # -- the reader's calls
 
@@ -225,11 +236,15 @@ class HttpConnection(asyncio.BufferedProtocol):
     def send_chunk(self, data: bytes) -> None:
         """Write one chunk of the body."""
         self._write([b"%x\r\n%b\r\n" % (len(data), data)])
+        if self._is_unread:
+            self._tell_backlog()
 
     def end_chunks(self, request: Request) -> None:
         """Write the end of the body, then go on with the next request."""
         self._current = None
         self._is_chunked = False
+        if request.backlog is not None:
+            request.backlog.close()
         if self._transport is not None:
             self._write([b"0\r\n\r\n"])
             self._replied(request)

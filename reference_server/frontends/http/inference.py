@@ -11,6 +11,7 @@ from reference_server.codecs import compression, generate, infer_json, infer_jso
 from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.codecs.input_limit import InputLimit
 from reference_server.codecs.response_forms import ResponseForm
+from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.numerals import leading_integer
@@ -208,6 +209,9 @@ class _InferCall:
             headers.append((b"Content-Encoding", coding.encode()))
         return _Reply(parts, headers, _JSON if encoded.json_length is None else _BINARY)
 
+    def backlog(self, backlogs: Backlogs) -> None:
+        """Its model sends one response."""
+
     def takes_long(self, response: InferResponse) -> bool:
         outputs = response.outputs
         if sum(math.prod(tensor.shape) for tensor in outputs) <= _ELEMENTS_AT_ONCE:
@@ -271,6 +275,11 @@ class _GenerateCall:
 
     def encode(self, served: ServedModel, response: InferResponse) -> bytes:
         return generate.encode(response)
+
+    def backlog(self, backlogs: Backlogs) -> Backlog | None:
+        if self._streams:
+            self.request.backlog = Backlog(backlogs)
+        return self.request.backlog
 
     def takes_long(self, response: InferResponse) -> bool:
         # Its responses may be many, and are texts.

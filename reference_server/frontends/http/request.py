@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from reference_server.core.backlog import Backlog
 from reference_server.core.request import Cancellation
 from reference_server.frontends.http import status_codes
 
@@ -42,11 +43,13 @@ class Request:
     """One HTTP request, and the way to answer it, on the loop's thread.
 
     Either `reply` exactly once, or `begin_chunks`, any number of `send_chunk`, and `end_chunks`.
-    `cancellation` belongs to what is done for it: it is set when the client is gone.
+    `cancellation` belongs to what is done for it: it is set when the client is gone. `backlog`, if
+    there is one, is told how much of the chunks the client has not taken.
     """
 
     __slots__ = (
         "_connection",
+        "backlog",
         "body",
         "cancellation",
         "dropped",
@@ -69,6 +72,7 @@ class Request:
         self.body: memoryview = memoryview(b"")
         self.dropped = 0  # bytes of a body that was too large to be kept
         self.cancellation: Cancellation | None = None
+        self.backlog: Backlog | None = None
 
     @property
     def size(self) -> int:

@@ -180,6 +180,21 @@ def test_cancellation_shows_and_hinders_nothing(opened):
     assert arrived(asked) == ([1], True)
 
 
+def test_sending_waits_first_for_who_does_not_read(opened):
+    sender, asked = opened()
+    had_come = []
+
+    class Full:
+        def wait(self):
+            had_come.append(not asked.sink.is_empty)
+
+    asked.cancellation.backlog = Full()
+    sender.send(out(1))
+    sender.send(out(2), FINAL)
+    assert had_come == [False, True]
+    assert arrived(asked) == ([1], False)
+
+
 def test_a_sink_that_breaks_is_not_the_models_affair(opened, caplog):
     crew = senders(is_decoupled=True)
     asked = request()

@@ -24,7 +24,16 @@ class MadeUpCall:
         self.sent: list[bytes] = []
         self.error: ServerError | None = None
         self.has_ended = False
+        self.backlog = None
+        self.is_held = False
         self._metadata = metadata
+
+    def watch(self, backlog) -> None:
+        self.backlog = backlog
+
+    def hold(self, *, held: bool) -> None:
+        assert self.is_held is not held
+        self.is_held = held
 
     def metadata(self, name: str) -> str | None:
         return self._metadata.get(name)

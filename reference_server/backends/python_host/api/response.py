@@ -235,6 +235,9 @@ class InferenceResponseSender(NotConstructible):
         if self._responder.generation != forks.generation:  # nothing would get out of this copy
             raise TritonModelException(forks.NO_SERVER)
         is_final = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        backlog = self._request.cancellation.backlog
+        if backlog is not None:
+            backlog.wait()  # not under the lock, which a failure of the batch takes, too
         with self._lock:
             self._check(response)
             self._count += 1

@@ -76,6 +76,15 @@ class Http2Connection:
         """The bytes to send now."""
         return self._sender.take()
 
+    def take_moved(self) -> Sequence[tuple[int, int]]:
+        """The streams of which waiting bytes have been sent since, and how many wait still."""
+        moved = self._sender.moved
+        if not moved:
+            return ()
+        found = [(stream.id, stream.queued_bytes) for stream in moved.values()]
+        moved.clear()
+        return found
+
     # -- what the server says
 
     def headers(self, stream_id: int, block: bytes) -> None:
@@ -84,11 +93,23 @@ class Http2Connection:
         if stream is not None:
             self._sender.headers(stream, block)
 
-    def data(self, stream_id: int, *parts: Part) -> None:
-        """Send a piece of the response's body; `parts` must not change any more."""
+    def data(self, stream_id: int, *parts: Part) -> int:
+        """Send a piece of the response's body; `parts` must not change any more.
+
+        Returns how many bytes of the body wait for the client.
+        """
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return 0
+        self._sender.data(stream, parts)
+        return stream.queued_bytes
+
+    def hold(self, stream_id: int, *, held: bool) -> None:
+        """Let the client send no more on a stream than it may already, or let it go on."""
         stream = self._streams.get(stream_id)
         if stream is not None:
-            self._sender.data(stream, parts)
+            stream.is_held = held
+            self._table.reconcile()
 
     def finish(self, stream_id: int, block: bytes) -> None:
         """End the response with this block, which may be all of it."""

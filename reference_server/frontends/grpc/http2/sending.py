@@ -36,12 +36,14 @@ _JOINED_BYTES = 32_768
 class Sender:
     """Writes the frames of one connection.
 
-    `output` is what is to be sent, in order; `ended` are the streams whose responses are all in it.
+    `output` is what is to be sent, in order; `ended` are the streams whose responses are all in it,
+    `moved` those, by number, of which it has what had waited.
     `unread_bytes` were sent all the same since the transport had enough.
     """
 
     def __init__(self) -> None:
         self.output: list[Part] = []
+        self.moved: dict[int, Stream] = {}
         self.ended: list[Stream] = []
         self.unread_bytes = 0
         self.initial_window = INITIAL_WINDOW
@@ -109,6 +111,7 @@ class Sender:
     def drop(self, stream: Stream) -> None:
         """Forget what waits on a stream that is gone."""
         self._waiting.pop(stream.id, None)
+        self.moved.pop(stream.id, None)
         stream.queue.clear()
         stream.queued_bytes = 0
         stream.trailers = None
@@ -225,6 +228,7 @@ class Sender:
         self._window -= size
         stream.send_window -= size
         stream.queued_bytes -= size
+        self.moved[stream.id] = stream
         start = frames.frame_header(DATA, 0, stream.id, size)
         if size <= _JOINED_BYTES:
             self.output.append(b"".join((start, *parts)))

@@ -61,7 +61,7 @@ class StreamTable:
 
     def refill(self, stream: Stream) -> None:
         """Let the client send more on this stream, if it takes what it is sent."""
-        if stream.queued_bytes > _BACKLOG_BYTES:
+        if stream.is_held or stream.queued_bytes > _BACKLOG_BYTES:
             self._withheld[stream.id] = stream
         elif increment := stream.receive_window.refill():
             self._sender.output.append(frames.window_update(stream.id, increment))

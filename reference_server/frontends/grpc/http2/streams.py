@@ -14,10 +14,12 @@ class Stream:
 
     `send_window` may be below zero, after a change of settings. `queue` has what flow control
     holds back, in order; `trailers` is the block that ends the stream after it, once it is known.
+    With `is_held` its client may send no more than it was allowed already.
     """
 
     __slots__ = (
         "id",
+        "is_held",
         "opened_s",
         "queue",
         "queued_bytes",
@@ -38,6 +40,7 @@ class Stream:
         self.queued_bytes = 0
         self.trailers: bytes | None = None
         self.remote_ended = False
+        self.is_held = False
 
     def __repr__(self) -> str:
         state = "client done" if self.remote_ended else "open"

@@ -9,6 +9,7 @@ from server.backends import kit
 from server.support.requests import PATIENCE_S, Answers
 
 from reference_server.backends.process_host.instance import ProcessInstance
+from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import Code, ServerError, unavailable
 from reference_server.core.request import InferRequest, InferResponse
 from reference_server.core.tensor import Tensor
@@ -121,6 +122,60 @@ def test_a_model_sees_that_its_request_is_cancelled(start: Start):
     request.cancellation.cancel()
     assert kit.outputs(request.sink.wait()) == {"TEXT": [b"seen"]}
     thread.join()
+
+
+def test_a_model_waits_for_a_client_that_does_not_read(start: Start, asked: Asked):
+    told = threading.Event()
+
+    class Watched(Backlog):
+        def watch(self, watcher: Callable[[bool], None]) -> None:
+            super().watch(watcher)
+            told.set()
+
+    backlog = Watched(Backlogs(most=10))
+    backlog.keep(11)
+    happened: list[str] = []
+
+    def is_ready(name: str, version: int) -> bool:
+        """Answer after the process was told that the client has enough to read."""
+        assert told.wait(PATIENCE_S)
+        happened.append(name)
+        if name == "9":
+            backlog.close()
+        return True
+
+    asked.is_ready = is_ready
+    instance = start(
+        kit.executing(
+            "import threading",
+            "sender = requests[0].get_response_sender()",
+            "pb_utils.is_model_ready('0')",
+            "sending = threading.Thread(target=sender.send, args=(",
+            "    pb_utils.InferenceResponse([]), 1))",
+            "sending.start()",
+            "for number in range(1, 10): pb_utils.is_model_ready(str(number))",
+            "sending.join()",
+        ),
+        calls=asked,
+        is_decoupled=True,
+    )
+    request = kit.request()
+    request.cancellation.backlog = backlog
+    request.sink = Noting(happened)
+    thread = threading.Thread(target=lambda: instance.execute([request]))
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert happened == [*map(str, range(10)), "a response"]
+
+
+class Noting:
+    """A sink that notes that something came."""
+
+    def __init__(self, happened: list[str]) -> None:
+        self.happened = happened
+
+    def send(self, response: InferResponse) -> None:
+        self.happened.append("a response")
 
 
 def test_a_request_that_was_cancelled_before_arrives_cancelled(start: Start):

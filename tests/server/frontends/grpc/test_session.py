@@ -18,11 +18,13 @@ from support.http2 import (
     HEADERS,
     PING,
     RST_STREAM,
+    WINDOW_UPDATE,
     frame,
     message,
     settings,
 )
 
+from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import Code, ServerError
 from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.session import Session
@@ -441,3 +443,40 @@ def test_a_method_that_fails_a_stream_hears_of_nothing_that_follows():
     client.say(client.headers(1, STREAM), frame(DATA, 0, 1, message(b"a") + message(b"b")))
     client.say(frame(DATA, END_STREAM, 1, message(b"c")))
     assert client.told == [b"a"]
+
+
+def test_what_waits_for_a_client_is_told_until_its_call_ends():
+    client = Client()
+    client.say(settings(_4=10), client.headers(1, STREAM))
+    (call,) = client.calls
+    backlog = Backlog(Backlogs())
+    call.watch(backlog)
+    call.send(b"x" * 95)
+    assert backlog.size == 90
+    client.say(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 30)))
+    assert backlog.size == 60
+    client.session.pause()
+    client.say(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 10)))
+    assert backlog.size == 60
+    client.session.resume()
+    assert backlog.size == 50
+    client.say(frame(RST_STREAM, 0, 1, bytes(4)))
+    assert backlog.size == 0
+
+
+def test_a_client_that_is_held_gets_no_window_until_it_may_go_on():
+    client = Client()
+    client.say(client.headers(1, STREAM), frame(DATA, 0, 1, struct.pack(">BI", 0, 2**30)))
+    (call,) = client.calls
+
+    def allowed():
+        return [one.stream for one in client.take() if one.kind == WINDOW_UPDATE and one.stream]
+
+    half = [frame(DATA, 0, 1, bytes(1 << 14))] * 128
+    call.hold(held=True)
+    client.say(*half)
+    assert allowed() == []
+    call.hold(held=False)
+    assert allowed() == [1]
+    client.say(*half)
+    assert allowed() == [1]

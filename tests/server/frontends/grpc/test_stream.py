@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from server.support.frontend import answering, served
 from server.support.grpc import GrpcFrontend, WaitingScheduler, streamed
+from server.support.requests import array_tensor
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.core.errors import Code, invalid_arg, not_found
@@ -29,8 +30,8 @@ def frontend(scheduler):
     return GrpcFrontend(waiting, served(MODEL, "fast", answer=answering()), speaking)
 
 
-def request(model="slow", request_id="", raw=bytes(4), **parameters):
-    x = pb.ModelInferRequest.InferInputTensor(name="X", datatype="FP32", shape=[1])
+def request(model="slow", request_id="", raw=bytes(4), shape=(1,), **parameters):
+    x = pb.ModelInferRequest.InferInputTensor(name="X", datatype="FP32", shape=shape)
     message = pb.ModelInferRequest(
         model_name=model, id=request_id, inputs=[x], raw_input_contents=[raw]
     )
@@ -324,3 +325,47 @@ def test_a_request_that_is_over_is_not_left_to_the_collector(frontend, scheduler
         assert is_kept() is None
     finally:
         gc.enable()
+
+
+def test_requests_to_decoupled_models_share_what_waits(frontend, scheduler):
+    call, running = frontend.start(METHOD)
+    for _ in range(2):
+        running.receive(request("many"))
+    running.receive(request("slow"))
+    first, second, ordered = (each.cancellation.backlog for each in scheduler.requests)
+    assert first is second is call.backlog
+    assert ordered is None
+    scheduler.answer(0, outputs=[array_tensor("Y", np.zeros(1000, np.uint8))], final=False)
+    assert first.size > 1000
+    frontend.turn()
+    assert first.size == 0
+
+
+@pytest.mark.parametrize("model", ["slow", "many"])
+def test_a_stream_that_asks_for_much_is_held_until_half_is_answered(frontend, scheduler, model):
+    call, running = frontend.start(METHOD)
+    for count in range(1024):
+        assert not call.is_held, count
+        running.receive(request(model))
+    assert call.is_held
+    for count in range(512):
+        assert call.is_held, count
+        scheduler.answer(count)
+        frontend.turn()
+    running.receive(request(model))  # it was on its way
+    scheduler.answer(512)
+    scheduler.answer(513)
+    frontend.turn()
+    assert not call.is_held
+
+
+def test_long_messages_are_few(frontend, scheduler):
+    call, running = frontend.start(METHOD)
+    for _ in range(4):
+        assert not call.is_held
+        running.receive(request(raw=bytes(1 << 24), shape=[1 << 22]))
+    assert call.is_held
+    for count in range(3):
+        scheduler.answer(count)
+        frontend.turn()
+    assert not call.is_held

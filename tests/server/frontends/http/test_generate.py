@@ -260,3 +260,27 @@ def test_what_is_answered_is_not_cancelled():
     speaking.say(LAST)
     speaking.client.leave()
     assert not speaking.is_cancelled
+
+
+def test_events_that_wait_are_told_to_the_models_side():
+    speaking = Speaking(STREAM)
+    backlog = speaking.scheduler.requests[-1].cancellation.backlog
+    connection, transport = speaking.client.connection, speaking.client.transport
+    speaking.say(GOOD)
+    assert backlog.size == 0
+    transport.unread = 70_000
+    connection.pause_writing()
+    assert backlog.size == 70_000
+    transport.unread = 80_000
+    speaking.say(GOOD)
+    assert backlog.size == 80_000
+    connection.resume_writing()
+    assert backlog.size == 0
+    connection.pause_writing()
+    speaking.client.leave()
+    assert backlog.size == 0
+
+
+def test_one_answer_waits_for_nobody():
+    (request,) = Speaking(GENERATE).scheduler.requests
+    assert request.cancellation.backlog is None

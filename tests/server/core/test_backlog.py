@@ -1,0 +1,109 @@
+"""What waits for clients: how much it is, when it is too much, and who is told."""
+
+import threading
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from server.support.requests import PATIENCE_S, array_tensor, raw_tensor
+
+from reference_server.core.backlog import Backlog, Backlogs
+from reference_server.core.dtypes import DataType
+
+MOST, MOST_OF_ALL, FEW = 10_000, 25_000, 1_000
+COST = 512  # of a response without tensors
+
+
+def tensor_of(size):
+    return raw_tensor("Y", DataType.UINT8, (size,), bytes(size))
+
+
+def of_size(size):
+    return [tensor_of(size - COST)]
+
+
+moves = st.tuples(
+    st.integers(0, 3),
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(COST, 12_000)),
+        st.tuples(st.just("keep"), st.integers(0, 12_000)),
+        st.tuples(st.sampled_from(("handled", "close")), st.just(0)),
+    ),
+)
+
+
+@given(st.lists(moves, max_size=60))
+def test_who_is_full_and_who_is_told(done):
+    backlogs = Backlogs(MOST, MOST_OF_ALL, FEW)
+    each = [Backlog(backlogs) for _ in range(4)]
+    posted, kept, closed = [[] for _ in each], [0] * 4, [False] * 4
+    told = [[] for _ in each]
+    for backlog, heard in zip(each, told, strict=True):
+        backlog.watch(heard.append)
+    for number, (what, size) in done:
+        backlog = each[number]
+        if what == "add":
+            backlog.add(of_size(size))
+            if not closed[number]:
+                posted[number].append(size)
+        elif what == "keep":
+            backlog.keep(size)
+            if not closed[number]:
+                kept[number] = size
+        elif what == "handled":
+            backlog.handled()
+            del posted[number][:1]
+        else:
+            backlog.close()
+            closed[number], posted[number], kept[number] = True, [], 0
+        sizes = [sum(p) + k for p, k in zip(posted, kept, strict=True)]
+        full = [s > MOST or (s > FEW and sum(sizes) > MOST_OF_ALL) for s in sizes]
+        assert [one.size for one in each] == sizes
+        for one, heard, is_full, own in zip(each, told, full, sizes, strict=True):
+            # Another's growth is noticed with one's own next response, before that is waited for.
+            assert one.is_full is is_full or (is_full and own <= MOST)
+            assert heard[-1:] in ([one.is_full], [])
+            assert all(a is not b for a, b in pairwise(heard))
+
+
+@pytest.mark.parametrize("end", ["keep", "close", "lift"])
+def test_a_model_waits_until_there_is_room(end):
+    backlogs = Backlogs(MOST)
+    backlog = Backlog(backlogs)
+    backlog.wait()
+    backlog.keep(MOST + 1)
+    waits = threading.Thread(target=backlog.wait, daemon=True)
+    waits.start()
+    assert backlog.is_full
+    {"keep": lambda: backlog.keep(MOST), "close": backlog.close, "lift": backlogs.lift}[end]()
+    waits.join(PATIENCE_S)
+    assert not waits.is_alive()
+
+
+def test_who_comes_late_is_told_and_who_leaves_is_not():
+    backlog, heard = Backlog(Backlogs(MOST)), []
+    backlog.keep(MOST + 1)
+    backlog.watch(heard.append)
+    assert heard == [True]
+    backlog.unwatch(heard.append)
+    backlog.keep(0)
+    assert heard == [True]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "size"),
+    [
+        (array_tensor("Y", np.zeros(100, np.float32)), 400),
+        (tensor_of(100), 100),
+        (array_tensor("Y", np.array([b"abcd", "efghij"], object)), 2 * (64 + 5)),
+        (array_tensor("Y", np.array([b"x"] * 16 + [b"long"] * 84, object)), 100 * (64 + 1)),
+        (array_tensor("Y", np.array([], object)), 0),
+    ],
+    ids=["array", "bytes", "strings", "many strings", "none"],
+)
+def test_what_a_response_counts(tensor, size):
+    backlog = Backlog(Backlogs())
+    backlog.add([tensor])
+    assert backlog.size == COST + size
