@@ -17,11 +17,12 @@ from typing import cast
 from reference_server.frontends.connections import Incoming, Patience, Phase, Wait
 from reference_server.frontends.event_loop import SHARE_S
 from reference_server.frontends.http import status_codes
-from reference_server.frontends.http.reading import RequestReader
+from reference_server.frontends.http.reading import KnownHeads, RequestReader
 from reference_server.frontends.http.request import (
     Header,
     Part,
     Request,
+    RequestHead,
     chunked_reply_headers,
     reply_headers,
 )
@@ -38,7 +39,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     `handle` is called with each complete request; `call_soon` has the loop's next turn; `scratch`
     is a buffer that all connections of a loop share, since what is in it is consumed before the
-    next read; `opened` and `closed` report the connection's life. Of JSON that has more than
+    next read; `opened` and `closed` report the connection's life; `heads` are those that the port
+    has read so far. Of JSON that has more than
     `max_input` bytes nothing is kept.
 
     A client that does not read what it is answered is not listened to, until it does.
@@ -54,6 +56,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         max_input: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         limits: TimeLimits | None = None,
+        heads: KnownHeads | None = None,
     ) -> None:
         self._patience = Patience(limits or TimeLimits())
         self._handle = handle
@@ -70,7 +73,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._advancing = False
         self._is_unread = False  # enough of what was written waits for the client
         self._closing = False
-        self._reader = RequestReader(self, max_input)
+        self._reader = RequestReader(self, max_input, heads or KnownHeads())
         self._incoming = Incoming(self._take, self._reader.plain, call_soon, clock)
 
     @property
@@ -178,8 +181,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def is_closing(self) -> bool:
         return self._closing or self._refused is not None
 
-    def begin(self) -> Request:
-        return Request(self)
+    def begin(self, head: RequestHead | None = None) -> Request:
+        return Request(self, head)
 
     def invite_body(self) -> None:
         self._write([b"HTTP/1.1 100 Continue\r\n\r\n"])

@@ -14,6 +14,7 @@ from reference_server.frontends.connections import (
     cannot_listen,
 )
 from reference_server.frontends.http.connection import HttpConnection
+from reference_server.frontends.http.reading import KnownHeads
 from reference_server.frontends.http.request import Request
 from reference_server.options import TimeLimits
 
@@ -54,6 +55,7 @@ class HttpListener:
         loop = asyncio.get_running_loop()
         ours = self._connections
         scratch = memoryview(bytearray(SCRATCH_BYTES))
+        heads = KnownHeads()
         try:
             self._server = await loop.create_server(
                 lambda: HttpConnection(
@@ -64,6 +66,7 @@ class HttpListener:
                     ours.closed,
                     self._max_input,
                     limits=self._limits,
+                    heads=heads,
                 ),
                 self._address,
                 self._port,

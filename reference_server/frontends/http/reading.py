@@ -1,6 +1,7 @@
 """Reads the requests of one HTTP/1.1 connection. The grammar is llhttp's.
 
 Bodies that do not fit the first read are received straight into the memory that tensors will view.
+A head that was read before, byte for byte, is not read again.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Protocol
 import httptools
 import numpy as np
 
+from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo
 from reference_server.core.numerals import leading_integer
 from reference_server.frontends.connections import Phase, Wait
-from reference_server.frontends.http.request import Request
+from reference_server.frontends.http.request import Request, RequestHead
 
 #: Bytes of a body still to come from which it is received in place.
 _IN_PLACE_BYTES = 8192
@@ -38,6 +40,11 @@ _AMBIGUOUS = {
     "Invalid header value char",
     "Invalid `Transfer-Encoding` header value",
 }
+_END_OF_HEAD = b"\r\n\r\n"
+#: Headers of requests that are not told by their head alone: where they end, or what is answered.
+_READ_ANEW = (b"transfer-encoding", b"expect", b"upgrade")
+#: Heads that a port has read, with the sizes of the bodies that they announce.
+KnownHeads = RequestMemo[tuple[RequestHead, int]]
 #: Any method that llhttp knows and no operation answers to.
 _REFUSED_METHOD = b"TRACE"
 
@@ -49,8 +56,8 @@ class Receiver(Protocol):
     def is_closing(self) -> bool:
         """Whether what else has come is of no use."""
 
-    def begin(self) -> Request:
-        """A request of which something has come."""
+    def begin(self, head: RequestHead | None = None) -> Request:
+        """A request of which something has come, or its whole head."""
 
     def invite_body(self) -> None:
         """The client waits to be told to send its body."""
@@ -81,11 +88,12 @@ class RequestReader:
     """Reads for one connection, on the loop's thread.
 
     max_input: bytes of JSON or of a raw tensor; a body that has more is read to its end, and only
-    counted.
+    counted. heads: those that the port has read so far.
     """
 
-    def __init__(self, receiver: Receiver, max_input: int | None) -> None:
+    def __init__(self, receiver: Receiver, max_input: int | None, heads: KnownHeads) -> None:
         self._receiver = receiver
+        self._heads = heads
         self._max_input = _UNLIMITED if max_input is None else max_input
         self._parser = self._new_parser()
         self._incoming = receiver.begin()  # the request being read
@@ -134,6 +142,9 @@ class RequestReader:
             self._body_buffer[self._filled : self._filled + len(piece)] = piece
             data = data[len(piece) :]
             self.filled(len(piece))
+        is_first = self._whole and self._incoming.keep_alive and len(data) <= LONGEST_KEY
+        if is_first and self._take_known(data):
+            return
         unread: bytes | memoryview = data
         while unread and not self._receiver.is_closing:
             self._completed = 0
@@ -150,8 +161,37 @@ class RequestReader:
                 self._count_head(len(unread))
                 if self._headers_done and not self._whole:
                     self._receive_in_place()
+                elif is_first and self._completed == 1:
+                    self._remember(bytes(unread))
                 return
             self._parser = self._new_parser()
+            is_first = False
+
+    def _take_known(self, data: memoryview) -> bool:
+        """Take a request whose head is known, if that is what has come, whole and alone."""
+        plain = bytes(data)
+        begin = plain.find(_END_OF_HEAD) + len(_END_OF_HEAD)
+        known = self._heads.recall(plain[:begin])
+        if known is None or known[1] != len(plain) - begin or self._receiver.is_closing:
+            return False
+        self._begun += 1
+        request = self._incoming = self._receiver.begin(known[0])
+        request.body = memoryview(plain)[begin:]
+        self._receiver.complete(request)
+        return True
+
+    def _remember(self, plain: bytes) -> None:
+        """Keep the head of the one request that has come, if that tells all but the body."""
+        request = self._incoming
+        size = len(request.body)
+        head = plain[: len(plain) - size]
+        if (
+            request.keep_alive
+            and not request.dropped
+            and plain.find(_END_OF_HEAD) + len(_END_OF_HEAD) == len(head)
+            and not any(name in request.headers for name in _READ_ANEW)
+        ):
+            self._heads.keep(head, (request.head, size))
 
     def _count_head(self, size: int) -> None:
         """Refuse a request whose head, or what stands between its chunks, does not end."""

@@ -6,7 +6,7 @@ The lines of headers, and their order, are those of Triton's HTTP library.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from reference_server.core.backlog import Backlog
 from reference_server.core.request import Cancellation
@@ -39,6 +39,21 @@ class Replies(Protocol):
         """Write the end of the body."""
 
 
+class RequestHead(NamedTuple):
+    """What a request says before its body, and `notes`: what handlers have derived from that.
+
+    All requests share it that begin alike, byte for byte; see `Request` for its fields.
+    """
+
+    url: bytes
+    method: str
+    version: str
+    keep_alive: bool
+    headers: dict[bytes, bytes]
+    fields: list[Header]
+    notes: dict[object, Any]
+
+
 class Request:
     """One HTTP request, and the way to answer it, on the loop's thread.
 
@@ -57,22 +72,41 @@ class Request:
         "headers",
         "keep_alive",
         "method",
+        "notes",
         "url",
         "version",
     )
 
-    def __init__(self, connection: Replies) -> None:
+    def __init__(self, connection: Replies, head: RequestHead | None = None) -> None:
         self._connection = connection
-        self.url = b""
-        self.method = ""
-        self.version = "1.1"
-        self.keep_alive = True
-        self.headers: dict[bytes, bytes] = {}  # by lower-case name, the first of each
-        self.fields: list[Header] = []  # all of them, as they were sent
+        self.url: bytes
+        self.method: str
+        self.version: str
+        self.keep_alive: bool
+        self.headers: dict[bytes, bytes]  # by lower-case name, the first of each
+        self.fields: list[Header]  # all of them, as they were sent
+        self.notes: dict[object, Any]
+        (
+            self.url,
+            self.method,
+            self.version,
+            self.keep_alive,
+            self.headers,
+            self.fields,
+            self.notes,
+        ) = head or RequestHead(b"", "", "1.1", True, {}, [], {})
         self.body: memoryview = memoryview(b"")
         self.dropped = 0  # bytes of a body that was too large to be kept
         self.cancellation: Cancellation | None = None
         self.backlog: Backlog | None = None
+
+    @property
+    def head(self) -> RequestHead:
+        """What it says before its body."""
+        return RequestHead(
+            *(self.url, self.method, self.version, self.keep_alive),
+            *(self.headers, self.fields, self.notes),
+        )
 
     @property
     def size(self) -> int:
