@@ -20,6 +20,8 @@ from reference_server.core.tensor import Tensor
 
 #: JSON up to this length is joined: longer parts are dearer to copy than to send by themselves.
 _JOINED_BYTES = 1 << 16
+#: What is remembered of responses: no more outputs of one, and no more of them.
+_MOST_OUTPUTS, _MOST_KNOWN = 16, 1024
 
 
 class EncodedResponse(NamedTuple):
@@ -32,6 +34,46 @@ class EncodedResponse(NamedTuple):
     json_length: int | None
 
 
+class InferResponseEncoder:
+    """Encodes responses. JSON that says what was said before, of other data, is made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], bytes] = {}  # without the id
+
+    def encode(
+        self, response: InferResponse, form: ResponseForm, signature: Signature, labels: Labels
+    ) -> EncodedResponse:
+        """As the function `encode`. Any thread."""
+        outputs = response.outputs
+        if response.parameters or len(outputs) > _MOST_OUTPUTS:
+            return encode(response, form, signature, labels)
+        said: list[object] = [response.model_name, response.model_version]
+        binary: list[bytes | memoryview] = []
+        for tensor in outputs:
+            own = form.of(tensor.name)
+            if not own.binary or own.classes or own.buffer is not None:
+                return encode(response, form, signature, labels)
+            raw = tensor.raw()
+            size = len(raw)
+            if size:
+                binary.append(raw)
+            said += (tensor.name, tensor.datatype, tensor.shape, size)
+        key = tuple(said)
+        text = self._known.get(key)
+        if text is None:
+            (whole, *_), _ = encode(response, form, signature, labels)
+            text = bytes(whole[len(_opening(response)) :])
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = text
+        text = _opening(response) + text
+        return EncodedResponse([text, *binary], len(text) if binary else None)
+
+
+def _opening(response: InferResponse) -> bytes:
+    return b'{"id":%b,' % encode_string(response.id) if response.id else b"{"
+
+
 def encode(
     response: InferResponse, form: ResponseForm, signature: Signature, labels: Labels
 ) -> EncodedResponse:
@@ -40,9 +82,9 @@ def encode(
     Raises ServerError if an output has no such form, or does not fit its buffer.
     """
     text = [
-        b'{%b"model_name":%b,"model_version":"%d"%b,"outputs":['
+        b'%b"model_name":%b,"model_version":"%d"%b,"outputs":['
         % (
-            b'"id":%b,' % encode_string(response.id) if response.id else b"",
+            _opening(response),
             encode_string(response.model_name),
             response.model_version,
             _parameters(response),

@@ -39,9 +39,12 @@ class RequestMemo(Generic[V]):
         self._values[key] = value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RequestTemplate:
-    """A request without its data, and the form of its response."""
+    """A request without its data, and the form of its response. It is the pattern of its requests.
+
+    Without `eq`: templates are told apart by what they are, not by what they say.
+    """
 
     model_name: str
     id: str
@@ -83,6 +86,7 @@ class RequestTemplate:
             flags=self.flags,
             priority=self.priority,
             timeout_us=self.timeout_us,
+            pattern=self,
         )
 
 

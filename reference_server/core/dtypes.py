@@ -11,6 +11,9 @@ import numpy.typing as npt
 class DataType(enum.Enum):
     """One data type; the value is its name on the wire (`FP32`, `BYTES`, ...)."""
 
+    # Enum's own hash is a call into Python, and the request path asks for many.
+    __hash__ = object.__hash__
+
     BOOL = "BOOL"
     UINT8 = "UINT8"
     UINT16 = "UINT16"

@@ -124,7 +124,9 @@ class InferRequest:
     no client, which fills the place of a sequence that has none.
     `*_ns` are readings of the monotonic clock in nanoseconds; 0 means not reached yet.
     `cancellation` is shared with what is done on behalf of this request (an ensemble's steps).
-    `trace` is None unless this request is recorded. `is_begun`: an instance has been given it.
+    `pattern`, if there is one, is the same object for all requests that differ in the bytes of
+    their tensors alone. `trace` is None unless this request is recorded. `is_begun`: an instance
+    has been given it.
     `timed`, if anybody wants to know, is told of an execution that has not given its response.
     """
 
@@ -144,6 +146,7 @@ class InferRequest:
     received_ns: int = 0
     queued_ns: int = 0
     cancellation: Cancellation = field(default_factory=Cancellation)
+    pattern: Hashable = None
     trace: RequestTrace | None = None
     is_begun: bool = False
     timed: Callable[[Timing], None] | None = None

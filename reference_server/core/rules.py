@@ -6,7 +6,7 @@ A request that fails here has moved no counter and reached no model. Where a con
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -35,6 +35,19 @@ class Correlation(NamedTuple):
 
     name: str
     datatype: DataType
+
+
+class _Admission(NamedTuple):
+    """What became of a request when it was admitted; `order` and `sizes` are of its inputs."""
+
+    batch_size: int
+    batch_key: Hashable
+    order: tuple[str, ...]
+    sizes: list[int]
+
+
+#: Patterns of requests that a model remembers.
+_MOST_PATTERNS = 256
 
 
 class RequestRules:
@@ -66,6 +79,8 @@ class RequestRules:
             tensor.name for tensor in signature.inputs if tensor.has_free_dims and not tensor.ragged
         )
         self._compares_names = len(self._required) < len(self._inputs)
+        self._reshapes = any(tensor.reshape is not None for tensor in signature.inputs)
+        self._admitted: dict[Hashable, _Admission] = {}  # by pattern
 
     def admit(self, request: InferRequest) -> None:
         """Check `request`, then fill in its batch size and batch key and reshape its inputs.
@@ -73,6 +88,28 @@ class RequestRules:
         Raises ServerError INVALID_ARG at the fault that Triton finds first; a BackendError, which
         is for the sink, if a string is cut. Inputs are in Triton's order then.
         """
+        pattern = request.pattern
+        if pattern is None:
+            self._check(request)
+            return
+        sizes = [tensor.byte_size for tensor in request.inputs.values()]
+        known = self._admitted.get(pattern)
+        if known is None or known.sizes != sizes:
+            if self._check(request):
+                if len(self._admitted) >= _MOST_PATTERNS:
+                    self._admitted.clear()
+                order = tuple(request.inputs)
+                self._admitted[pattern] = _Admission(
+                    request.batch_size, request.batch_key, order, sizes
+                )
+            return
+        request.batch_size = known.batch_size
+        request.batch_key = known.batch_key
+        if len(sizes) > 2:
+            request.inputs = _listed(request.inputs, known.order)
+
+    def _check(self, request: InferRequest) -> bool:
+        """`admit`; whether the like of it would be admitted with the same result."""
         unknown = [name for name in request.requested_outputs if name not in self._outputs]
         if unknown:  # Triton has them in a sorted set
             raise invalid_arg(
@@ -99,6 +136,8 @@ class RequestRules:
         self._reshape(request, first)
         if self._correlation is not None:
             self._check_correlation(request, self._correlation)
+        # Strings are looked at one by one, and new layouts are new tensors.
+        return not (self._reshapes or rows == 0 or any(map(_has_strings, request.inputs.values())))
 
     def _check_correlation(self, request: InferRequest, correlation: Correlation) -> None:
         given = DataType.BYTES if isinstance(request.correlation_id, str) else DataType.UINT64
@@ -280,6 +319,10 @@ def reshaped(shape: Shape, dims: Dims, other: Dims) -> Shape:
     """
     free = iter(size for size, dim in zip(shape, dims, strict=True) if dim == -1)
     return tuple(next(free) if dim == -1 else dim for dim in other)
+
+
+def _has_strings(tensor: Tensor) -> bool:
+    return tensor.datatype is DataType.BYTES
 
 
 def _listed(inputs: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 #: Requests of one connection that may wait before reading pauses.
 _MAX_PIPELINED = 32
+#: Bytes of a reply up to which its parts are joined: several are dearer to send than to copy.
+_JOINED_BYTES = 1 << 14
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -224,9 +226,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         length = sum(map(len, parts))
         written = reply_headers(
-            request.version, request.keep_alive, status, content_type, headers, length
+            request.version, request.keep_alive, status, content_type, tuple(headers), length
         )
-        self._write([written, *parts])
+        if length <= _JOINED_BYTES:
+            self._transport.write(b"".join((written, *parts)))
+        else:
+            self._transport.writelines((written, *parts))
         self._replied(request)
 
     def begin_chunks(self, request: Request, status: bytes, content_type: bytes) -> None:

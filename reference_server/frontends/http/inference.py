@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from reference_server.codecs import compression, generate, infer_json, infer_json_response
+from reference_server.codecs import compression, generate, infer_json
 from reference_server.codecs.infer_json import InferRequestDecoder
+from reference_server.codecs.infer_json_response import EncodedResponse, InferResponseEncoder
 from reference_server.codecs.input_limit import InputLimit
-from reference_server.codecs.response_forms import ResponseForm
+from reference_server.codecs.response_forms import Labels, ResponseForm
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.metadata import Signature
@@ -61,18 +62,15 @@ class InferenceHandlers:
         self._decoder = InferRequestDecoder(profile, limit)
         self._profile = profile
         self._limit = limit
-        self._strict_lengths = profile.strict_header_lengths
+        self._terms = _Terms(limit, profile.strict_header_lengths, InferResponseEncoder().encode)
 
     def infer(self, request: Request, route: Route) -> None:
         """Answer `request` when its model has answered. Raises ServerError."""
-        reads_long = _reads_long(request)
+        head = _InferHead.of(request)
+        reads_long = head.reads_long(len(request.body))
         decoder = self._decoder
-        call = _InferCall(
-            request,
-            decoder.decode_alone if reads_long else decoder.decode,
-            self._limit,
-            strict_lengths=self._strict_lengths,
-        )
+        decode = decoder.decode_alone if reads_long else decoder.decode
+        call = _InferCall(request, head, decode, self._terms)
         try:
             served = self._inferences.find(
                 route.model, route.version, refuses_decoupled=_REFUSES_DECOUPLED
@@ -119,14 +117,43 @@ class InferenceHandlers:
         )
 
 
-def _reads_long(request: Request) -> bool:
-    """Whether reading the request would hold up the loop: it has long JSON, or is compressed."""
-    if b"content-encoding" in request.headers:
-        return request.headers[b"content-encoding"] != b"identity"
-    if len(request.body) <= AT_ONCE:
-        return False
-    length = request.header(b"inference-header-content-length")
-    return length is None or (leading_integer(length) or 0) > AT_ONCE
+class _InferHead:
+    """What the head of a request of `infer` says; read once for all requests that share it."""
+
+    __slots__ = ("_json", "_length", "accepts", "coding", "is_packed", "names_coding")
+
+    def __init__(self, request: Request) -> None:
+        self.coding = request.header(b"content-encoding")
+        self.is_packed = self.coding not in (None, "identity")
+        self._length = request.header(b"inference-header-content-length")
+        self._json: tuple[int, int] | None = None  # the last body's size, and its JSON's
+        accepted = request.header(b"accept-encoding")
+        # Most clients say `identity`, or nothing.
+        self.accepts = compression.accepted(accepted) if accepted not in (None, "identity") else ""
+        self.names_coding = accepted is not None
+
+    @classmethod
+    def of(cls, request: Request) -> _InferHead:
+        known: _InferHead | None = request.notes.get(cls)
+        if known is None:
+            known = request.notes[cls] = cls(request)
+        return known
+
+    def reads_long(self, body: int) -> bool:
+        """Whether reading `body` bytes would hold up the loop: it has long JSON, or is packed."""
+        if self.is_packed or body <= AT_ONCE:
+            return self.is_packed
+        return self._length is None or (leading_integer(self._length) or 0) > AT_ONCE
+
+    def json_length(self, size: int, *, strictly: bool) -> int:
+        """How many of the body's `size` bytes, once unpacked, are JSON. Raises ServerError."""
+        if self._json is None or self._json[0] != size:
+            self._json = size, infer_json.json_length(self._length, size, strictly=strictly)
+        return self._json[1]
+
+
+#: Of a request that is not read yet.
+_NO_FORM = ResponseForm()
 
 
 class _Reply(NamedTuple):
@@ -143,39 +170,41 @@ _Decode = Callable[
 ]
 
 
+class _Terms(NamedTuple):
+    """What all calls of `infer` have in common."""
+
+    limit: InputLimit
+    strict_lengths: bool
+    encode: Callable[[InferResponse, ResponseForm, Signature, Labels], EncodedResponse]
+
+
 class _InferCall:
     """A request of `infer`."""
 
-    __slots__ = ("_decode", "_form", "_limit", "_reached_json", "_strict_lengths", "request")
+    __slots__ = ("_decode", "_form", "_head", "_reached_json", "_terms", "request")
 
     end = None
 
-    def __init__(
-        self, request: Request, decode: _Decode, limit: InputLimit, *, strict_lengths: bool
-    ) -> None:
+    def __init__(self, request: Request, head: _InferHead, decode: _Decode, terms: _Terms) -> None:
         self.request = request
+        self._head = head
         self._decode = decode
-        self._limit = limit
-        self._strict_lengths = strict_lengths
-        self._form = ResponseForm()
+        self._terms = terms
+        self._form = _NO_FORM
         self._reached_json = False  # which decides how a refusal is typed
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
         request = self.request
         body = request.body
         size = request.dropped or len(body)
-        coding = request.header(b"content-encoding")
-        if coding is not None:
-            body = compression.decompress(coding, body, self._limit)
+        if self._head.is_packed:
+            body = compression.decompress(self._head.coding, body, self._terms.limit)
             size = len(body)
-        length = infer_json.json_length(
-            request.header(b"inference-header-content-length"),
-            size,
-            strictly=self._strict_lengths,
-        )
+        length = self._head.json_length(size, strictly=self._terms.strict_lengths)
         self._reached_json = True
         if request.dropped:
-            check = self._limit.check_json if length else self._limit.check_raw
+            limit = self._terms.limit
+            check = limit.check_json if length else limit.check_raw
             check(length or size)
         inferred, self._form = self._decode(
             served.config.signature, body, length, inference, inference
@@ -194,16 +223,12 @@ class _InferCall:
         return self.request.fields
 
     def encode(self, served: ServedModel, response: InferResponse) -> _Reply:
-        encoded = infer_json_response.encode(
-            response, self._form, served.config.signature, served.labels
-        )
+        encoded = self._terms.encode(response, self._form, served.config.signature, served.labels)
         headers: list[Header] = []
         if encoded.json_length is not None:
             headers.append((b"Inference-Header-Content-Length", b"%d" % encoded.json_length))
         parts: Sequence[Part] = encoded.parts
-        accepted = self.request.header(b"accept-encoding")
-        # Most clients say `identity`, or nothing.
-        coding = compression.accepted(accepted) if accepted not in (None, "identity") else ""
+        coding = self._head.accepts
         if coding:
             parts = [compression.compress(coding, parts)]
             headers.append((b"Content-Encoding", coding.encode()))
@@ -214,9 +239,12 @@ class _InferCall:
 
     def takes_long(self, response: InferResponse) -> bool:
         outputs = response.outputs
-        if sum(math.prod(tensor.shape) for tensor in outputs) <= _ELEMENTS_AT_ONCE:
+        elements = 0
+        for tensor in outputs:
+            elements += math.prod(tensor.shape)
+        if elements <= _ELEMENTS_AT_ONCE:
             return False
-        if b"accept-encoding" in self.request.headers:
+        if self._head.names_coding:
             return True
         forms = (self._form.of(tensor.name) for tensor in outputs)
         return not all(form.binary or form.buffer is not None for form in forms)

@@ -5,6 +5,7 @@ The lines of headers, and their order, are those of Triton's HTTP library.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -153,12 +154,14 @@ class Request:
         )
 
 
+# Most replies are told by one of few heads.
+@functools.lru_cache(maxsize=1024)
 def reply_headers(
     version: str,
     keep_alive: bool,
     status: bytes,
     content_type: bytes | None,
-    headers: Sequence[Header],
+    headers: tuple[Header, ...],
     length: int,
 ) -> bytes:
     """The status line and headers of a reply with `length` bytes.

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from server.support.regions import MadeUpRegions
 from server.support.requests import array_tensor, signature
 
-from reference_server.codecs.infer_json_response import encode
+from reference_server.codecs.infer_json_response import InferResponseEncoder, encode
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
@@ -30,6 +32,35 @@ def text(*tensors, **more):
     assert result.json_length is None
     (part,) = result.parts
     return part
+
+
+# ----------------------------------------------------------------------------- one after the other
+
+FORMS = [BINARY, OutputForm(), OutputForm(binary=True, classes=1)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["", "id", 'i"d']),
+            st.lists(
+                st.tuples(st.sampled_from("YZ"), st.integers(0, 3), st.sampled_from(FORMS)),
+                max_size=2,
+                unique_by=lambda output: output[0],
+            ),
+            st.sampled_from([(), (("key", 1),)]),
+        ),
+        max_size=6,
+    )
+)
+def test_an_encoder_says_what_a_new_one_would(responses):
+    encoder = InferResponseEncoder()
+    for id, outputs, parameters in [*responses, *responses]:
+        tensors = [array_tensor(name, list(range(count)), np.int32) for name, count, _ in outputs]
+        form = ResponseForm(outputs={name: form for name, _, form in outputs})
+        response = InferResponse("m", 1, id, tensors, parameters)
+        asked = response, form, signature(), {}
+        assert encoder.encode(*asked) == encode(*asked)
 
 
 # ------------------------------------------------------------------------------------------ JSON

@@ -48,6 +48,58 @@ def wire(*elements):
     return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
 
 
+# ---------------------------------------------------------------------------------------- patterns
+
+TRIPLE = signature(
+    {"A": (FP32, [-1]), "B": (FP32, [-1], {"optional": True}), "C": (FP32, [-1])}, max_batch_size=4
+)
+MOVED = signature({"X": (FP32, [4], {"reshape": [2, 2]})}, max_batch_size=4)
+
+
+def outcome(rules, inputs, pattern):
+    """What becomes of a request when it is admitted."""
+    request = a_request(*inputs, pattern=pattern)
+    try:
+        rules.admit(request)
+    except ServerError as error:
+        return error.message
+    tensors = [(name, each.shape, bytes(each.raw())) for name, each in request.inputs.items()]
+    return request.batch_size, request.batch_key, tensors
+
+
+@given(
+    st.sampled_from([TRIPLE, BATCHED, MOVED, WORD_ROWS]),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=3),
+    st.lists(st.sampled_from([0, 4, 16, 32]), min_size=2, max_size=3),
+    st.permutations("ABC"),
+)
+def test_requests_of_one_pattern_are_admitted_as_each_by_itself(model, shapes, sizes, order):
+    names = [name for name in order if name in "AC"] + ["B"]
+    if model is not TRIPLE:
+        names = ["X" if model is not WORD_ROWS else "T"]
+    rules, pattern = RequestRules(model), object()
+    datatype = BYTES if model is WORD_ROWS else FP32
+    for size in (*sizes, *sizes):
+        inputs = [
+            raw_tensor(name, datatype, shape, bytes([size]) * size)
+            for name, shape in zip(names, shapes, strict=False)
+        ]
+        alone = outcome(RequestRules(model), inputs, None)
+        assert outcome(rules, inputs, pattern) == alone
+
+
+def test_a_pattern_is_checked_once():
+    rules, pattern = RequestRules(PAIR), object()
+    rules.admit(a_request(fp32("A", 2, 4), int32("B", 2, 1, 2), pattern=pattern))
+    again = a_request(fp32("A", 2, 4), int32("B", 2, 1, 2), pattern=pattern)
+    again.inputs["A"].shape = ()  # nobody looks
+    rules.admit(again)
+    assert again.batch_size == 2
+
+
+# ----------------------------------------------------------------------------------- single checks
+
+
 def admitted(signature, request):
     RequestRules(signature).admit(request)
     return request

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reference_server.frontends.http.connection import HttpConnection
+from reference_server.frontends.http.reading import KnownHeads
 from reference_server.frontends.http.request import Request
 from reference_server.options import TimeLimits
 
@@ -63,12 +64,14 @@ class Client:
         max_input: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         limits: TimeLimits | None = None,
+        heads: KnownHeads | None = None,
     ) -> None:
         self.transport = MemoryTransport()
         scratch = memoryview(bytearray(scratch_bytes))
         self.turns: list[Callable[[], None]] = []
         self.connection = HttpConnection(
-            handle, self.turns.append, scratch, opened, closed, max_input, clock, limits
+            *(handle, self.turns.append, scratch, opened, closed, max_input, clock, limits),
+            heads=heads,
         )
         self.connection.connection_made(self.transport)
 

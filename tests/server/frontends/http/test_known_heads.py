@@ -1,0 +1,95 @@
+"""Heads that a port has read before: what follows one is read as if it were new."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from server.support.http import Client, get, post
+
+from reference_server.frontends.http.connection import HttpConnection
+from reference_server.frontends.http.reading import KnownHeads
+
+
+def noted(request):
+    """All that a handler can know of a request."""
+    return (
+        *(request.url, request.method, request.version, request.keep_alive),
+        *(request.headers, request.fields, bytes(request.body), request.dropped),
+    )
+
+
+def seen_by(heads, pieces, *, max_input=None):
+    """The requests that a new connection's handler is given of these bytes, and what it answers."""
+    seen = []
+
+    def handle(request):
+        seen.append(noted(request))
+        request.reply(b"200 OK", [b"ok"])
+
+    client = Client(handle, max_input=max_input, heads=heads)
+    client.send(*pieces)
+    return seen, client.received()
+
+
+CHUNKED = get("/c", "Transfer-Encoding: chunked", method="POST") + b"3\r\nabc\r\n0\r\n\r\n"
+REQUESTS = (
+    get("/a"),
+    get("/a", "X-Id: 1"),
+    post("/b", b"one"),
+    post("/b", b"two"),
+    post("/b", b"\r\n\r\n"),
+    post("/b", b"longer"),
+    post("/b", b"x" * 300, "Inference-Header-Content-Length: 7"),
+    post("/b", b"y" * 5000),
+    post("/b", b"one", "Expect: 100-continue"),
+    post("/b", b"one", "Upgrade: h2c", "Connection: Upgrade"),
+    post("/b", b"one", "Connection: close"),
+    get("/a", "Upgrade: h2c", "Connection: Upgrade"),
+    get("/a").replace(b"1.1", b"1.0", 1),
+    get("/a", method="FETCH"),
+    b"\r\n" + get("/a"),
+    b"GET /\n\n",
+    CHUNKED,
+)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(REQUESTS), min_size=1, max_size=4), min_size=1, max_size=6),
+    st.lists(st.integers(0, 400), max_size=4),
+    st.sampled_from([None, 4]),
+)
+def test_requests_are_read_alike_whatever_was_read_before(connections, cuts, max_input):
+    heads = KnownHeads()
+    for requests in connections:
+        pieces = list(requests)
+        for cut in cuts:  # as a network may cut what comes
+            pieces[-1:] = [pieces[-1][:cut], pieces[-1][cut:]]
+        pieces = [piece for piece in pieces if piece]
+        anew = seen_by(KnownHeads(), pieces, max_input=max_input)
+        assert seen_by(heads, pieces, max_input=max_input) == anew
+
+
+def test_what_handlers_derive_from_a_head_is_there_for_the_next_request_with_it():
+    notes = []
+    client = Client(lambda request: (notes.append(request.notes), request.reply(b"200 OK")))
+    client.send(post("/b", b"one"), post("/b", b"two"), post("/other", b"two"))
+    assert notes[0] is notes[1]
+    assert notes[2] is not notes[0]
+
+
+def test_connections_of_a_port_know_what_others_have_read(monkeypatch):
+    heads = KnownHeads()
+    seen_by(heads, [post("/b", b"one")])
+    monkeypatch.setattr(HttpConnection, "begin", only_known(HttpConnection.begin))
+    ((url, *_),), _ = seen_by(heads, [post("/b", b"two")])
+    assert url == b"/b"
+
+
+def only_known(begin):
+    """Fails for a request that is read anew; a reader begins one before anything has come."""
+    begun = []
+
+    def checked(connection, head=None):
+        begun.append(head)
+        assert head is not None or len(begun) == 1
+        return begin(connection, head)
+
+    return checked
