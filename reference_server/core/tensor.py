@@ -90,10 +90,10 @@ class Tensor:
             if self.datatype is DataType.BYTES:
                 self._array = byte_strings.as_array(self._strings(), self.shape)
             else:
-                flat = np.frombuffer(self._raw, dtype=self.datatype.numpy)
-                if not (flat.flags.writeable and flat.flags.aligned):
-                    flat = flat.copy()
-                self._array = flat.reshape(self.shape)
+                array: Array = np.ndarray(self.shape, self.datatype.numpy, self._raw)
+                if self._raw.readonly or not array.flags.aligned:
+                    array = array.copy()
+                self._array = array
         elif self._array.shape != self.shape:
             # Strings from JSON come flat: they are counted before they get their shape.
             self._array = self._array.reshape(self.shape)

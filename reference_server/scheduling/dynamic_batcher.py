@@ -121,7 +121,8 @@ class DynamicBatcher:
 
     `max_rows`: the largest batch. `preferred_rows`: sizes worth sending early; empty means
     `max_rows`. `delay_ns`: how long the oldest request may wait for others. A cancelled request
-    is refused if it has not joined a batch yet.
+    is refused if it has not joined a batch yet; without a delay and preferred sizes batches are
+    made when an instance asks for one.
     """
 
     takes_all = True
@@ -131,6 +132,8 @@ class DynamicBatcher:
     ) -> None:
         self._sizes = BatchSizes(max_rows, preferred_rows)
         self._delay_ns = delay_ns
+        # Without a delay, and sizes to wait for, batches are the same whenever they are made.
+        self._packs = not delay_ns and self._sizes.preferred == {self._sizes.largest}
         self._ahead = _AHEAD * instances
         self._waiting: deque[InferRequest] = deque()
         self._prepared: deque[_PreparedBatch] = deque()
@@ -145,9 +148,12 @@ class DynamicBatcher:
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Take a request at the end of the queue."""
+        self._size += 1
+        if self._packs:
+            self._waiting.append(request)
+            return
         self._prepare(now_ns)  # what has become overdue since does not wait for this one
         self._waiting.append(request)
-        self._size += 1
         self._prepare(now_ns)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:

@@ -43,7 +43,7 @@ PLAIN = (
 #: Those that have a form of their own in a message.
 CONVERTED = ("inputs", "parameters", "flags", "cancellation", "trace")
 #: Those that mean something in the server alone.
-LEFT_OUT = ("sink", "batch_key", "timed")
+LEFT_OUT = ("sink", "batch_key", "pattern", "timed")
 
 
 def pack_tensors(connection: Connection, tensors: Iterable[Tensor]) -> list[Packed]:

@@ -3,7 +3,7 @@
 import heapq
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from server.support.clock import SECOND_NS
@@ -186,8 +186,45 @@ def test_what_is_ready_and_late_goes_together_only_with_its_kind():
     assert found == [["0", "1", "2"], ["3"], ["4"]]
 
 
-def test_a_request_that_was_cancelled_before_it_could_join_is_refused():
-    work = DynamicBatcher(2, (), 0)
+class Eager(DynamicBatcher):
+    """Makes batches whenever a request comes."""
+
+    def offer(self, request, now_ns):
+        super().offer(request, now_ns)
+        self._prepare(now_ns)
+
+
+@given(
+    st.integers(1, 8),
+    st.lists(
+        st.one_of(st.none(), st.tuples(st.integers(1, 8), st.sampled_from("AB"))), max_size=30
+    ),
+)
+def test_without_a_delay_batches_are_the_same_whenever_they_are_made(largest, steps):
+    lazy, eager = DynamicBatcher(largest, (), 0), Eager(largest, (), 0)
+    for now, step in enumerate(steps):
+        if step is None:
+            assert lazy.take(0, now) == eager.take(0, now)
+        else:
+            rows, key = step
+            request = a_request(batch_size=min(rows, largest), batch_key=key, queued_ns=now)
+            lazy.offer(request, now)
+            eager.offer(request, now)
+        assert len(lazy) == len(eager)
+
+
+def test_a_request_that_is_cancelled_before_an_instance_takes_it_is_refused():
+    work = DynamicBatcher(4, (), 0)
+    first, second, third = (a_request(id=str(index)) for index in range(3))
+    for request in (first, second, third):
+        work.offer(request, 0)
+    second.cancellation.cancel()
+    assert work.take(0, 0) == [first, third]
+    assert [refusal.request for refusal in work.refused(0)] == [second]
+
+
+def test_with_a_preferred_size_one_that_was_cancelled_before_it_could_join_is_refused():
+    work = DynamicBatcher(3, (2,), 0)
     requests = [a_request(id=str(index)) for index in range(6)]
     for request in requests:
         work.offer(request, 0)

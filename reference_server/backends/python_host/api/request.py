@@ -168,9 +168,12 @@ class InferenceRequest(Native):
 
         Optional inputs that the client left out are absent.
         """
+        return self._given().copy()
+
+    def _given(self) -> list[Tensor]:
         if self._inputs is None:
             self._inputs = [Tensor._received(tensor) for tensor in self._request.inputs.values()]
-        return self._inputs.copy()
+        return self._inputs
 
     def request_id(self) -> str:
         """The client's identifier, empty if it gave none."""
@@ -321,4 +324,4 @@ def bound_request(server: ServerAccess) -> type[InferenceRequest]:
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
     """The first input of that name; None if there is none."""
-    return first_named(inference_request.inputs(), name)
+    return first_named(inference_request._given(), name)

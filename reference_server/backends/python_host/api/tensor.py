@@ -274,6 +274,6 @@ _GpuTensor.__name__ = _GpuTensor.__qualname__ = Tensor.__name__
 def first_named(tensors: Iterable[Tensor], name: str) -> Tensor | None:
     """The first of `tensors` that has this name."""
     for tensor in tensors:
-        if tensor.name() == name:
+        if tensor._core.name == name:
             return tensor
     return None
