@@ -27,7 +27,8 @@ class InstanceSpec:
     `config_json` is the completed configuration as the model reads it, `output_names` the outputs
     that it declares. `kind` is `CPU`, `GPU` or `MODEL`. A request to a decoupled model has any
     number of responses; an iterative one may ask to be given a request again. `state_names` are
-    outputs that the server keeps for the next request of a sequence.
+    outputs that the server keeps for the next request of a sequence. `has_newer_api` as in
+    TritonProfile.
     """
 
     name: str
@@ -43,6 +44,7 @@ class InstanceSpec:
     is_decoupled: bool = False
     is_iterative: bool = False
     state_names: frozenset[str] = frozenset()
+    has_newer_api: bool = True
 
     @property
     def model_file(self) -> Path:

@@ -31,7 +31,7 @@ def decode(
     limit: InputLimit = UNLIMITED,
 ) -> InferRequest:
     """The request in `body`; `limit` is for what its inputs become together. Raises ServerError."""
-    document = rapid_json.loads(body)
+    document = rapid_json.loads(body, profile)
     request = InferRequest(signature.name, {}, sink)
     if isinstance(document, dict) and "id" in document:
         request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)

@@ -128,7 +128,7 @@ class InferRequestDecoder:
         spans: Spans,
     ) -> tuple[InferRequest, ResponseForm]:
         """The request and its response's form; `spans` is told what they have in shared memory."""
-        document = rapid_json.loads(body[:length])
+        document = rapid_json.loads(body[:length], self._profile)
         reader = _Reader(signature, body, length, regions, spans, self._profile, self._limit)
         request = InferRequest(signature.name, {}, sink)
         if "id" in rapid_json.fields(document):

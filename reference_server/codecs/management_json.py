@@ -22,7 +22,7 @@ from reference_server.core.metadata import (
     TensorConfig,
 )
 from reference_server.core.numerals import leading_integer
-from reference_server.core.profiles import TritonProfile
+from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.telemetry import Duration, Snapshot
 
 JsonObject = dict[str, object]
@@ -121,7 +121,7 @@ def index_request(body: Buffer, profile: TritonProfile) -> bool:
     """Whether only ready versions are asked for. Raises ServerError."""
     if not len(body):
         return False
-    document = rapid_json.loads(body)
+    document = rapid_json.loads(body, profile)
     if type(document) is not dict or "ready" not in document:
         return False
     ready = document["ready"]
@@ -146,13 +146,13 @@ def _row(name: str, version: int | None, state: str | None, reason: str) -> byte
     return b"{%b}" % b",".join(members)
 
 
-def load_parameters(body: Buffer) -> dict[str, str | bytes]:
+def load_parameters(body: Buffer, profile: TritonProfile = V2_51) -> dict[str, str | bytes]:
     """The parameters of a load request: `config` as text, `file:...` as bytes.
 
     Raises ServerError for what is neither, and for values that are no strings.
     """
     parameters: dict[str, str | bytes] = {}
-    document = rapid_json.loads(body) if len(body) else None
+    document = rapid_json.loads(body, profile) if len(body) else None
     if type(document) is not dict or "parameters" not in document:
         return parameters
     for key, value in rapid_json.members(document["parameters"]).items():
@@ -184,7 +184,7 @@ def unload_dependents(body: Buffer, profile: TritonProfile) -> bool:
     if not len(body):
         return False
     try:
-        document = rapid_json.loads(body)
+        document = rapid_json.loads(body, profile)
     except ServerError:
         if profile.checks_unload_body:
             raise
@@ -205,12 +205,14 @@ def encode_log_settings(settings: Mapping[str, LogValue]) -> bytes:
     return orjson.dumps(settings)
 
 
-def read_log_settings(body: memoryview) -> Iterator[tuple[str, LogValue]]:
+def read_log_settings(
+    body: memoryview, profile: TritonProfile = V2_51
+) -> Iterator[tuple[str, LogValue]]:
     """The changes in a request's body, in the order in which Triton looks for them.
 
     Raises ServerError; what is none of the settings, or null, is left out.
     """
-    fields = _fields(rapid_json.loads(body))
+    fields = _fields(rapid_json.loads(body, profile))
     for name, read in _LOG_READERS.items():
         value = fields.get(name)
         if value is not None:
@@ -245,12 +247,14 @@ def encode_trace_settings(settings: Mapping[str, Sequence[str]]) -> bytes:
     )
 
 
-def read_trace_settings(body: memoryview) -> Iterator[tuple[str, TraceChange]]:
+def read_trace_settings(
+    body: memoryview, profile: TritonProfile = V2_51
+) -> Iterator[tuple[str, TraceChange]]:
     """The changes in a request's body, in the order in which Triton looks for them.
 
     Raises ServerError; what is none of the settings is left out.
     """
-    fields = _fields(rapid_json.loads(body))
+    fields = _fields(rapid_json.loads(body, profile))
     for name, read in _TRACE_READERS.items():
         if name in fields:
             value = fields[name]
@@ -307,9 +311,9 @@ class CudaRegistration(NamedTuple):
     byte_size: int
 
 
-def system_registration(body: memoryview) -> SystemRegistration:
+def system_registration(body: memoryview, profile: TritonProfile = V2_51) -> SystemRegistration:
     """The body of a registration. Raises ServerError, in the real server's order of faults."""
-    document = rapid_json.loads(body)
+    document = rapid_json.loads(body, profile)
     key = rapid_json.c_string(rapid_json.as_string(_field(document, "key")))
     offset = 0
     if isinstance(document, dict) and "offset" in document:
@@ -318,9 +322,9 @@ def system_registration(body: memoryview) -> SystemRegistration:
     return SystemRegistration(key, byte_size, offset)
 
 
-def cuda_registration(body: memoryview) -> CudaRegistration:
+def cuda_registration(body: memoryview, profile: TritonProfile = V2_51) -> CudaRegistration:
     """The body of a registration. Raises ServerError, in the real server's order of faults."""
-    document = rapid_json.loads(body)
+    document = rapid_json.loads(body, profile)
     encoded = rapid_json.as_string(rapid_json.member(_field(document, "raw_handle"), "b64"))
     byte_size = rapid_json.as_uint64(rapid_json.member(document, "byte_size"))
     device_id = rapid_json.as_uint64(rapid_json.member(document, "device_id"))

@@ -24,11 +24,12 @@ import orjson
 from reference_server.codecs import rapid_json_reader
 from reference_server.codecs.rapid_json_reader import DEEPEST, JsonValue, integer
 from reference_server.core.errors import ServerError, internal
+from reference_server.core.profiles import V2_51, TritonProfile
 
 _T = TypeVar("_T")
 
 
-def loads(data: bytes | bytearray | memoryview) -> JsonValue:
+def loads(data: bytes | bytearray | memoryview, profile: TritonProfile = V2_51) -> JsonValue:
     """The value of the JSON document `data`.
 
     Of equal names in an object the first wins. Integers within int64 or uint64 stay `int`, larger
@@ -47,7 +48,7 @@ def loads(data: bytes | bytearray | memoryview) -> JsonValue:
         if _is_shallow(document):
             return value
         break
-    return rapid_json_reader.read(document)
+    return rapid_json_reader.read(document, iteratively=profile.reads_json_iteratively)
 
 
 # ------------------------------------------------------------------------------- the fast readers

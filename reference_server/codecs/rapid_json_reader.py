@@ -17,9 +17,9 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 DEEPEST = 100
 
 
-def read(document: bytes) -> JsonValue:
+def read(document: bytes, *, iteratively: bool = False) -> JsonValue:
     """The value of `document`. Raises ServerError as `rapid_json.loads` says."""
-    return _Reader(document).read()
+    return _Reader(document, iteratively=iteratively).read()
 
 
 def repeated_names(document: bytes) -> frozenset[tuple[int, str]]:
@@ -52,7 +52,8 @@ _ESCAPES |= {itself: itself for itself in (b'"', b"\\", b"/")}
 class _Reader:
     """Reads one document in RapidJSON's order, so that it stops at the same byte."""
 
-    def __init__(self, document: bytes) -> None:
+    def __init__(self, document: bytes, *, iteratively: bool = False) -> None:
+        self._iteratively = iteratively
         # For RapidJSON a NUL is the end.
         self._text = document.partition(b"\0")[0]
         self._at = 0
@@ -63,7 +64,8 @@ class _Reader:
         # RapidJSON skips each byte of a byte order mark on its own.
         for mark in (b"\xef", b"\xbb", b"\xbf"):
             self._at += self._text.startswith(mark, self._at)
-        if not self._next():
+        first = self._next()
+        if not first or (self._iteratively and first in b"}],:"):
             raise self._refusal("The document is empty.")
         value = self._value(0)
         if self._next():

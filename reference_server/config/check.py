@@ -7,6 +7,7 @@ the model, before the model's own auto-completion (`check_given`) and after it (
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from math import prod
 
 from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import (
@@ -27,11 +28,12 @@ from reference_server.config.check_scheduling import (
 )
 from reference_server.config.complete import check_platform
 from reference_server.config.pbtxt import datatype
-from reference_server.core.errors import internal, invalid_arg, unsupported
+from reference_server.core.errors import ServerError, internal, invalid_arg, unsupported
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.telemetry import is_label_name
 
 _IMAGES = (ModelInput.FORMAT_NHWC, ModelInput.FORMAT_NCHW)
+_MAX_INT64 = 2**63 - 1
 _OTHER_ENVIRONMENT = "EXECUTION_ENV_PATH"
 _INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
@@ -49,12 +51,11 @@ def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> None:
             f"Invalid model name: Could not determine backend for model '{name}' with no backend "
             "in model configuration. Expected model name of the form 'model.<backend_name>'."
         )
-    if profile.reads_model_metrics:
-        _check_metrics(config)
-    elif config.HasField("model_metrics"):
-        raise invalid_arg(
-            f"model_metrics of model {name} is not served: it is of a newer release of Triton"
-        )
+    if config.HasField("model_metrics") and not profile.reads_model_metrics:
+        raise _newer("model_metrics", config)
+    _check_metrics(config)
+    if config.ensemble_scheduling.max_inflight_requests and not profile.has_max_inflight:
+        raise _newer("ensemble_scheduling.max_inflight_requests", config)
     if config.max_batch_size < 0:
         raise invalid_arg(f"'max_batch_size' must be non-negative value for {name}")
     _check_enums(config.sequence_batching, f"sequence_batching of model {name}")
@@ -69,6 +70,13 @@ def check_polled(config: ConfigProto, profile: TritonProfile = V2_51) -> None:
         check_platform(config)
     check_response_cache(config)
     check_sequence_batching(config)
+
+
+def _newer(field: str, config: ConfigProto) -> ServerError:
+    return invalid_arg(
+        f"{field} of model {config.name} is not served: it is of a newer release of Triton, for "
+        "which --triton-version=newest stands"
+    )
 
 
 def _check_metrics(config: ConfigProto) -> None:
@@ -96,12 +104,12 @@ def check_directory(config: ConfigProto, directory_name: str) -> None:
         )
 
 
-def check_tensors(config: ConfigProto) -> None:
+def check_tensors(config: ConfigProto, profile: TritonProfile = V2_51) -> None:
     """Raise ServerError if what is said of a tensor is not whole, or is wrong."""
     for given in config.input:
-        _check_tensor("input", given, config)
+        _check_tensor("input", given, config, profile)
     for wanted in config.output:
-        _check_tensor("output", wanted, config)
+        _check_tensor("output", wanted, config, profile)
     _check_batch_tensors(config)
 
 
@@ -125,9 +133,9 @@ def check_given(config: ConfigProto) -> None:
         )
 
 
-def check_loaded(config: ConfigProto) -> None:
+def check_loaded(config: ConfigProto, profile: TritonProfile = V2_51) -> None:
     """Raise ServerError if the configuration, as the model completed it, cannot be served."""
-    check_tensors(config)
+    check_tensors(config, profile)
     for tag in config.metric_tags:
         # Triton's metrics show it with this underscore, and take no other names; it ends there.
         if not is_label_name(f"_{tag}"):
@@ -139,7 +147,9 @@ def check_loaded(config: ConfigProto) -> None:
         check_sequence_inputs(config)
 
 
-def _check_tensor(kind: str, entry: ModelInput | ModelOutput, config: ConfigProto) -> None:
+def _check_tensor(
+    kind: str, entry: ModelInput | ModelOutput, config: ConfigProto, profile: TritonProfile
+) -> None:
     model = config.name
     if not entry.name:
         raise invalid_arg(f"model {kind} must specify 'name' for {model}")
@@ -155,6 +165,9 @@ def _check_tensor(kind: str, entry: ModelInput | ModelOutput, config: ConfigProt
     _check_dims(f"model {kind} '{entry.name}' dimension", entry.dims, model)
     if entry.HasField("reshape"):
         _check_reshape(f"model {kind} '{entry.name}'", entry, config)
+    if profile.checks_configured_sizes:
+        _check_count(f"{entry.name} dims", entry.dims)
+        _check_count(f"{entry.name} reshape", entry.reshape.shape)
     # A number that no format has, as JSON may give it, is taken and means nothing, as in Triton.
     is_image = isinstance(entry, ModelInput) and entry.format in _IMAGES
     if is_image and len(entry.dims) != 3:
@@ -174,6 +187,12 @@ def _check_dims(what: str, dims: Iterable[int], model: str) -> None:
                 f"{what} must be integer >= 1, or -1 to indicate a variable-size dimension "
                 f"for {model}"
             )
+
+
+def _check_count(what: str, dims: Sequence[int]) -> None:
+    """Raise ServerError for more elements than 64 bits count; a free size leaves it open."""
+    if -1 not in dims and prod(dims) > _MAX_INT64:
+        raise invalid_arg(f"element count for tensor '{what}' exceeds maximum size of {_MAX_INT64}")
 
 
 def _check_reshape(what: str, entry: ModelInput | ModelOutput, config: ConfigProto) -> None:

@@ -58,14 +58,20 @@ class TritonProfile:
     server_asks_models: bool
     #: Whether it is an error to ask whether an unknown model is ready. After 2.70.
     unknown_is_an_error: bool
+    #: Whether `model.py` may give responses parameters, and cancel an iterator of them. 2.55, 2.57.
+    has_newer_model_api: bool
     #: Whether models are told the codes of the errors that others answer with. 2.57.
     tells_error_codes: bool
     #: Whether the metrics tell how long loading took, and first responses. 2.52, 2.65.
     tells_loads_and_first_responses: bool
     #: Whether config.pbtxt may give metrics their buckets, by model_metrics. 2.52.
     reads_model_metrics: bool
-    #: Whether an ensemble's configuration always names max_inflight_requests. 2.63.
-    names_max_inflight: bool
+    #: Whether ensembles have max_inflight_requests, which their configuration then names. 2.63.
+    has_max_inflight: bool
+    #: Whether the sizes of a configuration's tensors must fit 64 bits. 2.67.
+    checks_configured_sizes: bool
+    #: Whether JSON is read without recursion, which calls some broken documents empty. 2.69.
+    reads_json_iteratively: bool
     #: Whether a model's process refuses names with characters of shells. 2.60.
     refuses_shell_names: bool
 
@@ -93,10 +99,13 @@ V2_51 = TritonProfile(
     asks_models=False,
     server_asks_models=False,
     unknown_is_an_error=False,
+    has_newer_model_api=False,
     tells_error_codes=False,
     tells_loads_and_first_responses=False,
     reads_model_metrics=False,
-    names_max_inflight=False,
+    has_max_inflight=False,
+    checks_configured_sizes=False,
+    reads_json_iteratively=False,
     refuses_shell_names=False,
 )
 """Proven by difference: the contract tests compare this profile with tritonserver 2.51.0."""
@@ -124,10 +133,13 @@ NEWEST = TritonProfile(
     asks_models=True,
     server_asks_models=True,
     unknown_is_an_error=True,
+    has_newer_model_api=True,
     tells_error_codes=True,
     tells_loads_and_first_responses=True,
     reads_model_metrics=True,
-    names_max_inflight=True,
+    has_max_inflight=True,
+    checks_configured_sizes=True,
+    reads_json_iteratively=True,
     refuses_shell_names=True,
 )
 """Read from the sources of the releases up to 2.73, none of which could be run."""

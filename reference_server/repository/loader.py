@@ -78,7 +78,7 @@ class ModelLoader:
         histograms: bool = False,
     ) -> None:
         self._histograms = histograms and profile.tells_loads_and_first_responses
-        self._profile = profile
+        self.profile = profile
         self._limiter = limiter
         self._turns = turns
         self._clock = clock
@@ -109,9 +109,9 @@ class ModelLoader:
         """`config`, completed and checked, as if it had stood in the folder. Raises ServerError."""
         config.name = config.name or folder.name
         complete.complete(config, folder.path)
-        check.check_polled(config, self._profile)
+        check.check_polled(config, self.profile)
         if not self._auto_completes:
-            check.check_tensors(config)
+            check.check_tensors(config, self.profile)
         check.check_directory(config, folder.name)
         return config
 
@@ -139,7 +139,7 @@ class ModelLoader:
                 model.config.decoupled for model in steps
             )
         check.check_response_cache(proto)
-        config = ModelConfig.from_proto(proto, names_all=self._profile.names_max_inflight)
+        config = ModelConfig.from_proto(proto, names_all=self.profile.has_max_inflight)
         if model_file is not None and not config.is_python:
             config = replace(config, model_filename=str(model_file.absolute()))
         labels = labels_of(config, folder.path, steps)
@@ -189,7 +189,7 @@ class ModelLoader:
         return RequestRules(
             config.signature,
             reads_strings=not config.is_ensemble,
-            profile=self._profile,
+            profile=self.profile,
             correlation=None if control is None else Correlation(control.name, control.datatype),
         )
 
@@ -206,7 +206,7 @@ class ModelLoader:
         del proto.instance_group[:]
         proto.instance_group.extend(source.instance_group)
         check.check_given(proto)
-        check.check_loaded(proto)
+        check.check_loaded(proto, self.profile)
         config = replace(ModelConfig.from_proto(proto), model_filename=served.config.model_filename)
         stay, wanted = stay_or_go(served.running, config.instances)
         scheduler = served.scheduler
@@ -251,8 +251,8 @@ class ModelLoader:
             adopted = complete.adopt_auto_completed(proto, completed)
             if not adopted and not pbtxt.locate(folder.path, self._config_name).exists():
                 raise not_found(f"model configuration is not provided for model '{folder.name}'")
-            check.check_polled(proto, self._profile)
-        check.check_loaded(proto)
+            check.check_polled(proto, self.profile)
+        check.check_loaded(proto, self.profile)
         return model_file
 
     def _add_settings(self, given: dict[str, Any]) -> None:

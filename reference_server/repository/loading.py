@@ -42,7 +42,7 @@ class Rollout:
 
     def check_ensemble(self, source: ModelSource, meant: Meant) -> None:
         """Raise ServerError if an ensemble does not fit the models that are loaded."""
-        check.check_loaded(source.config)
+        check.check_loaded(source.config, self._loader.profile)
         find = self._finder(meant)
         check_composing_models(
             ModelConfig.from_proto(source.config), lambda name, version: find(name, version).config

@@ -67,7 +67,13 @@ class InstanceMaker:
         instances = [
             with_reshaped_outputs(
                 self._hosts.instance(
-                    _spec(config, version, folder, instance),
+                    _spec(
+                        config,
+                        version,
+                        folder,
+                        instance,
+                        has_newer_api=self._profile.has_newer_model_api,
+                    ),
                     self._calls.of(Member(group, instance.name)),
                     config.execution_host,
                     health,
@@ -83,7 +89,12 @@ class InstanceMaker:
 
 
 def _spec(
-    config: ModelConfig, version: int, folder: Path, instance: InstanceConfig
+    config: ModelConfig,
+    version: int,
+    folder: Path,
+    instance: InstanceConfig,
+    *,
+    has_newer_api: bool,
 ) -> InstanceSpec:
     sequences = config.sequence_batching
     return InstanceSpec(
@@ -101,6 +112,7 @@ def _spec(
         if sequences is not None
         else frozenset(),
         is_decoupled=config.decoupled,
+        has_newer_api=has_newer_api,
     )
 
 

@@ -20,7 +20,14 @@ from reference_server.core.request import InferRequest, InferResponse, Timing, a
 from reference_server.core.rules import OutputLayouts, ShowingSink
 from reference_server.core.telemetry import FailureReason
 from reference_server.core.tensor import Tensor
-from reference_server.scheduling.ensemble_plan import BatchDimAdapter, EnsembleGraph, EnsemblePlan
+from reference_server.scheduling.ensemble_plan import (
+    BatchDimAdapter,
+    EnsembleGraph,
+    EnsemblePlan,
+    SequencePlace,
+    place_of,
+    placed_by,
+)
 from reference_server.scheduling.execution import COUNTING
 from reference_server.scheduling.step_limits import StepLimits
 from reference_server.scheduling.work_queue import CANCELLED, stopped
@@ -111,13 +118,17 @@ class EnsembleScheduler:
 
 
 class _Branch:
-    """The tensors that belong together: of the request, or of one answer of a decoupled step."""
+    """The tensors that belong together: of the request, or of one answer of a decoupled step.
 
-    __slots__ = ("finished", "stage", "started", "tensors")
+    `places` are those that a step has put elsewhere in a sequence, or into another one.
+    """
+
+    __slots__ = ("finished", "places", "stage", "started", "tensors")
 
     def __init__(self, stage: int, tensors: dict[str, Tensor]) -> None:
         self.stage = stage
         self.tensors = tensors
+        self.places: dict[str, SequencePlace] = {}
         self.started: set[int] = set()
         self.finished: set[int] = set()
 
@@ -185,6 +196,11 @@ class EnsembleRun:
         if response.error is not None:
             self._fail(response.error, ended=int(response.final))
             return
+        try:
+            place = self._place(branch, index, response)
+        except ServerError as error:
+            self._fail(error, ended=int(response.final))
+            return
         with self._lock:
             if self._is_over:
                 return
@@ -192,7 +208,7 @@ class EnsembleRun:
                 self._timings.append(response.timing)
             if response.final:
                 self._running -= 1
-            reached = None if response.empty else self._arrived(branch, index, response)
+            reached = None if response.empty else self._arrived(branch, index, response, place)
             starts = self._advance(reached)
         self._act(starts)
 
@@ -208,7 +224,17 @@ class EnsembleRun:
         if self._request.timed is not None:
             self._request.timed(timing)
 
-    def _arrived(self, branch: _Branch, index: int, response: InferResponse) -> _Branch:
+    def _place(self, branch: _Branch, index: int, response: InferResponse) -> SequencePlace | None:
+        """Where an answer's tensors are in which sequence; None if as the request."""
+        if not response.parameters and not branch.places:
+            return None
+        own = self._plan.place_of_step(self._request, index, branch.places)
+        place = placed_by(response.parameters, own)
+        return None if place == place_of(self._request) else place
+
+    def _arrived(
+        self, branch: _Branch, index: int, response: InferResponse, place: SequencePlace | None
+    ) -> _Branch:
         """Put the tensors of an answer where they belong."""
         graph = self._plan.graph
         if index in graph.decoupled:
@@ -218,6 +244,8 @@ class EnsembleRun:
             name = outputs.get(tensor.name)
             if name is not None:
                 branch.tensors[name] = tensor.renamed(name)
+                if place is not None:
+                    branch.places[name] = place
         branch.finished.add(index)
         return branch
 
@@ -234,7 +262,9 @@ class EnsembleRun:
         self._is_over = not self._running
         if branch is not None and is_complete:
             self._has_answered = True
-            self._outbox.append(plan.answer(self._request, branch.tensors, final=self._is_over))
+            self._outbox.append(
+                plan.answer(self._request, branch.tensors, branch.places, final=self._is_over)
+            )
         elif self._is_over:
             ending = plan.ending(self._request, has_answered=self._has_answered)
             self._has_failed = ending.error is not None
@@ -262,7 +292,11 @@ class EnsembleRun:
                 return
             sink = _StepSink(self, branch, index)
             try:
-                self._dispatch(self._plan.step_request(self._request, index, branch.tensors, sink))
+                self._dispatch(
+                    self._plan.step_request(
+                        self._request, index, branch.tensors, sink, branch.places
+                    )
+                )
             except ServerError as error:
                 self._fail(error, not_sent)
                 self._not_sent(starts[number:])

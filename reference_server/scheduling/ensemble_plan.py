@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
+from typing import NamedTuple
 
 from reference_server.config.schema import EnsembleStep
 from reference_server.core.errors import ServerError, invalid_arg
@@ -33,6 +35,17 @@ from reference_server.core.tensor import Shape, Tensor
 #: Where tensors come from that no decoupled step has answered with: the request itself.
 _REQUEST = -1
 Tensors = Mapping[str, Tensor]
+
+
+class SequencePlace(NamedTuple):
+    """Which sequence something belongs to, and whether it begins or ends it."""
+
+    correlation_id: int | str
+    flags: SequenceFlag
+
+
+#: For tensors by name, where it is not that of the ensemble's request.
+Places = Mapping[str, SequencePlace]
 
 
 class EnsembleGraph:
@@ -216,10 +229,16 @@ class EnsemblePlan:
     clock: Clock
 
     def step_request(
-        self, request: InferRequest, step_index: int, tensors: Tensors, sink: ResponseSink
+        self,
+        request: InferRequest,
+        step_index: int,
+        tensors: Tensors,
+        sink: ResponseSink,
+        places: Places = MappingProxyType({}),
     ) -> InferRequest:
         """What a step is asked on behalf of `request`, with those of its `tensors` there are."""
         step = self.graph.steps[step_index]
+        place = self.place_of_step(request, step_index, places) if places else place_of(request)
         return InferRequest(
             step.model_name,
             {
@@ -232,19 +251,33 @@ class EnsemblePlan:
             id=request.id,
             requested_outputs=tuple(step.outputs),
             parameters=request.parameters,
-            correlation_id=request.correlation_id,
-            flags=request.flags,
+            correlation_id=place.correlation_id,
+            flags=place.flags,
             priority=request.priority,
             timeout_us=request.timeout_us,
             cancellation=request.cancellation,
         )
+
+    def place_of_step(
+        self, request: InferRequest, step_index: int, places: Places
+    ) -> SequencePlace:
+        """Where a step is in which sequence: as one of its inputs says, else as the request."""
+        read = self.graph.steps[step_index].inputs.values()
+        return next((places[name] for name in read if name in places), place_of(request))
 
     def _handed_over(self, step_index: int, name: str, tensor: Tensor) -> Tensor:
         """By reference; models may change what they are given, so not if others hold it too."""
         given = tensor.renamed(name, self.fitting.for_step(step_index, name, tensor.shape))
         return given.protected() if self.graph.is_shared(tensor.name) else given
 
-    def answer(self, request: InferRequest, tensors: Tensors, *, final: bool) -> InferResponse:
+    def answer(
+        self,
+        request: InferRequest,
+        tensors: Tensors,
+        places: Places = MappingProxyType({}),
+        *,
+        final: bool,
+    ) -> InferResponse:
         """An answer with those of the wanted outputs that were made."""
         wanted = request.requested_outputs or self.outputs
         outputs = [
@@ -253,8 +286,13 @@ class EnsemblePlan:
             if name in wanted and name in tensors
         ]
         # Triton repeats them for each output; one without elements counts as not given.
-        given = sum(0 not in tensor.shape for tensor in outputs)
-        parameters = _sequence_parameters(request) * given
+        own = place_of(request)
+        parameters = [
+            parameter
+            for tensor in outputs
+            if 0 not in tensor.shape
+            for parameter in _sequence_parameters(places.get(tensor.name, own))
+        ]
         return InferResponse(self.name, self.version, request.id, outputs, parameters, final=final)
 
     def _returned(self, tensor: Tensor) -> Tensor:
@@ -279,10 +317,36 @@ class EnsemblePlan:
         )
 
 
-def _sequence_parameters(request: InferRequest) -> list[tuple[str, Parameter]]:
+def place_of(request: InferRequest) -> SequencePlace:
+    """Where a request is in which sequence."""
+    return SequencePlace(request.correlation_id, request.flags)
+
+
+_FLAGS = {"sequence_start": SequenceFlag.START, "sequence_end": SequenceFlag.END}
+
+
+def placed_by(parameters: Iterable[tuple[str, Parameter]], place: SequencePlace) -> SequencePlace:
+    """`place` as the parameters of a step's response change it. Raises ServerError."""
+    correlation_id, flags = place
+    for name, value in parameters:
+        if name == "sequence_id":
+            if isinstance(value, (bool, float)):
+                raise invalid_arg(
+                    "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or "
+                    "TRITONSERVER_PARAMETER_STRING"
+                )
+            correlation_id = value % 2**64 if isinstance(value, int) else value
+        elif (flag := _FLAGS.get(name)) is not None:
+            if not isinstance(value, bool):
+                raise invalid_arg(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
+            flags = flags | flag if value else flags & ~flag
+    return SequencePlace(correlation_id, flags)
+
+
+def _sequence_parameters(place: SequencePlace) -> list[tuple[str, Parameter]]:
     # Triton's ensembles report these three on every reply.
     return [
-        ("sequence_id", request.correlation_id),
-        ("sequence_start", bool(request.flags & SequenceFlag.START)),
-        ("sequence_end", bool(request.flags & SequenceFlag.END)),
+        ("sequence_id", place.correlation_id),
+        ("sequence_start", bool(place.flags & SequenceFlag.START)),
+        ("sequence_end", bool(place.flags & SequenceFlag.END)),
     ]

@@ -75,10 +75,6 @@ DIFFERENCES = (
         lambda cell: cell.kind == "bytes, no UTF-8" and "UnicodeDecodeError" in cell.real,
     ),
     Difference(
-        "a response has a third argument, `parameters`, as of release 25.02",
-        lambda cell: (cell.call, cell.argument) == ("InferenceResponse", NUMBER),
-    ),
-    Difference(
         "`triton_dtype()` gives the type's number; Triton's always raises",
         lambda cell: cell.call == "Tensor.triton_dtype",
     ),

@@ -17,10 +17,14 @@ from typing import Any
 
 from reference_server.backends.instances import READINESS_LIMIT_S, InstanceSpec, Readiness
 from reference_server.backends.python_host import outcome
+from reference_server.backends.python_host.api.bls import BareIterator
 from reference_server.backends.python_host.api.metrics import InstanceMetrics, bound_family
 from reference_server.backends.python_host.api.model_config import ModelConfig
 from reference_server.backends.python_host.api.request import InferenceRequest, bound_request
-from reference_server.backends.python_host.api.response import InferenceResponseSender
+from reference_server.backends.python_host.api.response import (
+    BareResponse,
+    InferenceResponseSender,
+)
 from reference_server.backends.python_host.api.server_access import (
     NO_CALLS,
     ServerAccess,
@@ -59,7 +63,12 @@ class InlineInstance:
         advise: Callable[[BaseException], str] = no_advice,
     ) -> None:
         self._spec = spec
-        self._server = ServerAccess(calls, spec.name, is_decoupled=spec.is_decoupled)
+        self._server = ServerAccess(
+            calls,
+            spec.name,
+            is_decoupled=spec.is_decoupled,
+            has_newer_api=spec.has_newer_api,
+        )
         self._request_class = bound_request(self._server)
         self._clock = clock
         self._registry = metrics
@@ -114,6 +123,8 @@ class InlineInstance:
             **bound_functions(self._server),
             "get_model_dir": telling_directory(spec.version_directory),
         }
+        if not spec.has_newer_api:
+            own_names |= {"InferenceResponse": BareResponse, "ResponseIterator": BareIterator}
         self._loop.begin()
         try:
             self._open(own_names)

@@ -32,7 +32,7 @@ def load(
 ) -> tuple[ModelModules, ModuleType]:
     """A new module table, and in it the model's module.
 
-    `own_names` are those of `triton_python_backend_utils` that the instance has for itself.
+    `own_names` are those of Triton's modules that the instance has for itself.
     `advise` gives what is to be added to the text of an exception.
 
     `model_file` is `<model>/<version>/<stem>.py`; both directories are searched by the model's
@@ -50,7 +50,7 @@ def load(
     utils = _utils(directory, own_names)
     modules = ModelModules(
         directory,
-        {UTILS: utils, MODULE: _native_module(vars(utils))},
+        {UTILS: utils, MODULE: _native_module({**vars(utils), **own_names})},
         directory.parent if is_versioned else directory,
     )
     # `1.model`, as in Triton, where tracebacks and pickles show it and `from . import` works by it.
@@ -73,7 +73,7 @@ def _utils(version_directory: Path, own_names: Mapping[str, object]) -> ModuleTy
         __file__=utils.__file__,
         get_model_dir=telling_directory(version_directory),
     )
-    vars(module).update(own_names)
+    vars(module).update({name: own_names[name] for name in own_names if name in utils.__all__})
     return module
 
 
@@ -85,21 +85,21 @@ _SHARED = (
 )
 
 
-def _native_module(utils: Mapping[str, object]) -> ModuleType:
-    """`c_python_backend_utils` of the instance that sees `utils` in `triton_python_backend_utils`.
+def _native_module(names: Mapping[str, object]) -> ModuleType:
+    """`c_python_backend_utils` of the instance that has `names` for itself.
 
     Models seldom import what Triton writes in C++: there are the classes that the other module does
     not show, such as that of an iterator.
     """
     module = ModuleType(MODULE)
     vars(module).update(
-        {name: utils[name] for name in _SHARED},
+        {name: names[name] for name in _SHARED},
         InferenceResponseSender=InferenceResponseSender,
         InferenceTrace=InferenceTrace,
         MemoryType=MemoryType,
         Metric=Metric,
         MetricKind=MetricKind,
-        ResponseIterator=ResponseIterator,
+        ResponseIterator=names.get("ResponseIterator", ResponseIterator),
         **MetricKind.__members__,
     )
     return module

@@ -13,7 +13,7 @@ from reference_server.backends.python_host.api.request import (
     InferenceRequest,
 )
 from reference_server.backends.python_host.api.response import (
-    InferenceResponse,
+    BareResponse,
     InferenceResponseSender,
 )
 from reference_server.core import forks
@@ -94,7 +94,7 @@ class ResponseSenders:
     def blank(self, request: InferRequest) -> InferResponse:
         return InferResponse(*self._model, request.id)
 
-    def respond(self, request: InferRequest, answer: InferenceResponse) -> InferResponse:
+    def respond(self, request: InferRequest, answer: BareResponse) -> InferResponse:
         response = InferResponse(*self._model, request.id)
         if answer._error is not None:
             response.error = answer._error._as_server_error()
@@ -137,7 +137,7 @@ _SENT_AND_RETURNED = (
 
 def returned_responses(
     returned: object, received: Sequence[InferenceRequest], senders: ResponseSenders
-) -> Sequence[InferenceResponse | None]:
+) -> Sequence[BareResponse | None]:
     """What `execute` returned: one response per request, or None. Raises ServerError if not."""
     count = len(received)
     if senders.is_decoupled:
@@ -162,7 +162,7 @@ def returned_responses(
     for request, answer in zip(received, returned, strict=True):
         if answer is None:
             continue
-        if not isinstance(answer, InferenceResponse):
+        if not isinstance(answer, BareResponse):
             raise senders.failure(
                 "Expected an 'InferenceResponse' object in the execute function return list, "
                 f"found type '{type(answer)}'."
@@ -177,7 +177,7 @@ def returned_responses(
 
 def server_responses(
     received: Sequence[InferenceRequest],
-    returned: Sequence[InferenceResponse | None],
+    returned: Sequence[BareResponse | None],
     senders: ResponseSenders,
 ) -> Sequence[InferResponse | None]:
     """The server's responses for those that `execute` returned; None where a sender has the rest.

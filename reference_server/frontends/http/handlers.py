@@ -199,7 +199,7 @@ class HttpHandlers:
         log_settings = self._gateway.logging
 
         def changed(body: memoryview) -> bytes:
-            settings = log_settings.update(management_json.read_log_settings(body))
+            settings = log_settings.update(management_json.read_log_settings(body, self._profile))
             return management_json.encode_log_settings(settings)
 
         if request.method == "GET":
@@ -212,7 +212,7 @@ class HttpHandlers:
         tracing = self._gateway.tracing
 
         def changed(body: memoryview) -> bytes:
-            changes = management_json.read_trace_settings(body)
+            changes = management_json.read_trace_settings(body, self._profile)
             return management_json.encode_trace_settings(tracing.update(changes, route.model))
 
         if request.method == "GET":
@@ -232,7 +232,7 @@ class HttpHandlers:
         _check_name(route, "system")
 
         def registered(body: memoryview) -> bytes:
-            given = management_json.system_registration(body)
+            given = management_json.system_registration(body, self._profile)
             self._shared_memory.register_system(
                 route.name, given.key, given.byte_size, given.offset
             )
@@ -253,7 +253,7 @@ class HttpHandlers:
         _check_name(route, "cuda")
 
         def registered(body: memoryview) -> bytes:
-            given = management_json.cuda_registration(body)
+            given = management_json.cuda_registration(body, self._profile)
             self._shared_memory.register_cuda(
                 route.name, given.raw_handle, given.device_id, given.byte_size
             )
@@ -284,7 +284,7 @@ class HttpHandlers:
         body = self._json(request)
 
         def loaded() -> bytes:
-            parameters = management_json.load_parameters(body)
+            parameters = management_json.load_parameters(body, self._profile)
             self._control.load(route.model, parameters, repository=route.name)
             return b""
 

@@ -1,17 +1,15 @@
 """Decoupled: the numbers from 0 below the first of IN, one by one.
 
 The second of IN says how: 0 ends with a mark alone, 1 marks the last number, 2 sends an error
-first, 3 an error last, 4 that the request was cancelled, once it is.
+first, 3 an error last.
 """
-
-import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
-def fault(text, *code):
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, *code))
+def fault(text):
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
 
 
 class TritonPythonModel:
@@ -27,9 +25,5 @@ class TritonPythonModel:
                 sender.send(pb_utils.InferenceResponse([tensor]), flags=int(last))
             if how == 3:
                 sender.send(fault("a bad end"), flags=1)
-            elif how == 4:
-                while not sender.is_cancelled():
-                    time.sleep(0.01)
-                sender.send(fault("given up", pb_utils.TritonError.CANCELLED), flags=1)
             elif how != 1 or count == 0:
                 sender.send(flags=1)

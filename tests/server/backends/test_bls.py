@@ -9,6 +9,7 @@ from server.backends.kit import answer, executing, request
 from server.support.requests import array_tensor
 
 from reference_server.backends.python_host.api.bls import BlsResponses, ResponseIterator
+from reference_server.backends.python_host.api.server_access import NO_CALLS, ServerAccess
 from reference_server.core.errors import not_found
 from reference_server.core.request import Cancellation, InferResponse
 
@@ -61,7 +62,9 @@ def test_an_error_that_is_not_the_first_response_is_given_too():
 def test_who_wants_one_response_gets_the_error_that_follows_it():
     _, responses, _ = iterator(response(1), response(final=True, error=not_found("gone")))
     asking = pb_utils.InferenceRequest(inputs=[], requested_output_names=[], model_name="m")
-    only = asking._bls._result(asking._request, responses, None, decoupled=False)
+    only = asking._bls._result(
+        ServerAccess(NO_CALLS, "m_0"), asking._request, responses, None, decoupled=False
+    )
     assert only.error().message() == "gone"
 
 

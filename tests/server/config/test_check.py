@@ -33,7 +33,8 @@ POLLED = {
     ),
     "metrics of a newer release": (
         "model_metrics { }",
-        "model_metrics of model m is not served: it is of a newer release of Triton",
+        "model_metrics of model m is not served: it is of a newer release of Triton, "
+        "for which --triton-version=newest stands",
     ),
     "negative batch": (
         "max_batch_size: -1",

@@ -208,6 +208,53 @@ def test_sequence_values_are_repeated_for_each_output(requested, times):
     assert list(answers.wait().parameters) == SEQUENCE_VALUES * times
 
 
+def test_a_step_puts_what_follows_elsewhere_in_a_sequence_or_into_another():
+    bench = Bench(
+        ensemble(
+            step("a", {"X": "I"}, {"Y": "mid"}),
+            step("b", {"X": "mid"}, {"Y": "O"}),
+            step("c", {"X": "I"}, {"Y": "P"}),
+            outputs="OP",
+        )
+    )
+    answers = bench.submit(correlation_id=7, flags=SequenceFlag.START)
+    given = (("sequence_id", "other"), ("sequence_start", False), ("sequence_end", True), ("k", 1))
+    bench.answer("a", ("Y", 1), parameters=given)
+    follows = bench.answer("b", ("Y", 2))
+    beside = bench.answer("c", ("Y", 3))
+    assert (follows.correlation_id, follows.flags) == ("other", SequenceFlag.END)
+    assert (beside.correlation_id, beside.flags) == (7, SequenceFlag.START)
+    own = [("sequence_id", 7), ("sequence_start", True), ("sequence_end", False)]
+    put = [("sequence_id", "other"), ("sequence_start", False), ("sequence_end", True)]
+    assert list(answers.wait().parameters) == [*own, *put]  # of P, then of O
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            ("sequence_id", True),
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or "
+            "TRITONSERVER_PARAMETER_STRING",
+        ),
+        (
+            ("sequence_start", 1),
+            "expect parameter 'sequence_start' to be TRITONSERVER_PARAMETER_BOOL",
+        ),
+        (
+            ("sequence_end", "x"),
+            "expect parameter 'sequence_end' to be TRITONSERVER_PARAMETER_BOOL",
+        ),
+    ],
+)
+def test_values_of_a_sequence_have_their_types(given, told):
+    bench = Bench(CHAIN)
+    answers = bench.submit()
+    bench.answer("a", ("Y", 1), parameters=(given,))
+    assert failure(answers) == (Code.INVALID_ARG, f"in ensemble 'e', {told}")
+    assert bench.running() == []
+
+
 def test_not_for_an_output_without_elements():
     bench = Bench(FORK)
     answers = bench.submit()

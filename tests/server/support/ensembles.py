@@ -73,12 +73,12 @@ class Bench:
         """The models of the steps that were sent and not answered, in order."""
         return [request.model_name for request in self.steps]
 
-    def answer(self, model, *outputs, error=None, timing=None):
+    def answer(self, model, *outputs, **fields):
         """Answer the running step of `model` with outputs by name and value."""
         (request,) = [request for request in self.steps if request.model_name == model]
         self.steps.remove(request)
         tensors = [array_tensor(name, [value], np.float32) for name, value in outputs]
-        request.sink.send(InferResponse(model, 1, request.id, tensors, error=error, timing=timing))
+        request.sink.send(InferResponse(model, 1, request.id, tensors, **fields))
         return request
 
 

@@ -135,6 +135,26 @@ def test_by_default_the_newest_takes_64_mib_and_2_51_any_size(newest, proven):
 # ---------------------------------------------------------------------- header lengths
 
 
+@pytest.mark.parametrize("document", ["}", " ],", ",{}", "\n: 1"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        INFER,
+        "/v2/models/vector/generate",
+        "/v2/repository/index",
+        "/v2/repository/models/vector/load",
+        "/v2/trace/setting",
+        "/v2/logging",
+    ],
+)
+def test_what_begins_no_value_is_called_empty(newest, proven, path, document):
+    at = len(document) - len(document.lstrip())
+    for server, why in {newest: "The document is empty.", proven: "Invalid value."}.items():
+        reply = server.http("POST", path, document.encode())
+        told = f"failed to parse the request JSON buffer: {why} at {at}"
+        assert (reply.status, reply.json()) == (500, {"error": told})
+
+
 @pytest.mark.parametrize(
     ("value", "told"),
     [

@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from server.support.model_folders import VECTOR, write_model
+from server.support.model_folders import VECTOR, write_ensemble, write_model
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.testing import Code, ServerError, open_repository
@@ -85,6 +85,55 @@ def test_names_of_models_are_no_commands(tmp_path, name):
         assert caught.value.message.endswith(told)
     with open_repository(tmp_path, models=[name], options=["--triton-version=2.51"]):
         pass
+
+
+MOST = 2**63 - 1
+LARGE = "dims: [4611686018427387904, 2]"
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (
+            VECTOR.replace("dims: [-1]", LARGE, 1),
+            f"element count for tensor 'X dims' exceeds maximum size of {MOST}",
+        ),
+        (
+            VECTOR.replace("dims: [-1]", f"{LARGE} reshape {{ shape: [2, 4611686018427387904] }}"),
+            f"element count for tensor 'X dims' exceeds maximum size of {MOST}",
+        ),
+    ],
+)
+def test_sizes_of_a_configuration_fit_64_bits(tmp_path, config, told):
+    write_model(tmp_path, "m", config)
+    write_model(tmp_path, "free", VECTOR.replace("[-1]", "[4611686018427387904, 2, -1]"))
+    with open_repository(tmp_path, models=["free"]) as repository:
+        with pytest.raises(ServerError) as caught:
+            repository.load("m")
+        assert told in caught.value.message
+    with open_repository(tmp_path, models=["m"], options=["--triton-version=2.51"]):
+        pass
+
+
+INFLIGHT = """
+    platform: "ensemble"
+    input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+    output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
+    ensemble_scheduling { max_inflight_requests: 2 step { model_name: "vector" model_version: -1
+        input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" } } }
+"""
+
+
+def test_2_51_has_no_limit_of_requests_in_flight(tmp_path, caplog):
+    write_model(tmp_path, "vector")
+    write_ensemble(tmp_path, "chain", INFLIGHT)
+    options = ["--triton-version=2.51"]
+    with open_repository(tmp_path, models=["vector"], options=options) as repository:
+        with pytest.raises(ServerError, match="failed to poll from model repository"):
+            repository.load("chain")
+        assert (
+            "ensemble_scheduling.max_inflight_requests of model chain is not served" in caplog.text
+        )
 
 
 # ---------------------------------------------------------------------- readiness
@@ -197,12 +246,96 @@ def test_a_call_that_is_cancelled_reports_it(tmp_path, host):
     write_model(tmp_path, "asks", VECTOR, ASKS_ON)
     decoupled = VECTOR + "model_transaction_policy { decoupled: true }"
     write_model(tmp_path, "gives_up", decoupled, GIVES_UP)
-    codes = {}
-    for version in ("newest", "2.51"):
-        options = [f"--triton-version={version}", f"--backend-config=python,host={host}"]
-        with open_repository(tmp_path, options=options) as repository:
-            repository.load("gives_up")
-            with pytest.raises(ServerError, match="given up") as error:
-                repository.load("asks").infer({"X": np.zeros(1, np.float32)})
-            codes[version] = error.value.code
-    assert codes == {"newest": Code.CANCELLED, "2.51": Code.INTERNAL}
+    with open_repository(tmp_path, options=[f"--backend-config=python,host={host}"]) as repository:
+        repository.load("gives_up")
+        with pytest.raises(ServerError, match="given up") as error:
+            repository.load("asks").infer({"X": np.zeros(1, np.float32)})
+        assert error.value.code is Code.CANCELLED
+
+
+# ------------------------------------------------------------- what the model API of 2.51 lacks
+
+NEWER_CALLS = """
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+    import c_python_backend_utils as native
+
+    def told(call):
+        try:
+            return str(call())
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            answers = pb_utils.InferenceRequest(
+                model_name="answers", inputs=requests[0].inputs(), requested_output_names=[]
+            ).exec(decoupled=True)
+            answer = next(answers)
+            made = pb_utils.InferenceResponse([])
+            calls = {
+                "given": lambda: pb_utils.InferenceResponse([], parameters={"a": 1}).parameters(),
+                "third": lambda: pb_utils.InferenceResponse([], None, {"a": 1}).parameters(),
+                "made": lambda: made.parameters(),
+                "received": lambda: answer.parameters(),
+                "cancel": lambda: answers.cancel(),
+                "classes": lambda: [
+                    isinstance(answer, pb_utils.InferenceResponse),
+                    isinstance(answers, native.ResponseIterator),
+                    pb_utils.InferenceResponse is native.InferenceResponse,
+                    type(made).__name__, type(answers).__name__,
+                ],
+            }
+            told_by = {name: told(call) for name, call in calls.items()}
+            rows = np.array([f"{name}={text}" for name, text in told_by.items()], object)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("U", rows)]) for _ in requests]
+"""
+ANSWERS = """
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            for request in requests:
+                request.get_response_sender().send(pb_utils.InferenceResponse([]), flags=1)
+"""
+CLASSES = "[True, True, True, 'InferenceResponse', 'ResponseIterator']"
+#: As the real 2.51 says it.
+REFUSED = (
+    "TypeError: __init__(): incompatible constructor arguments. The following argument types are "
+    "supported:\n    1. c_python_backend_utils.InferenceResponse(output_tensors: "
+    "List[c_python_backend_utils.Tensor] = [], error: c_python_backend_utils.TritonError = None)"
+    "\n\nInvoked with: []"
+)
+LACKING = "AttributeError: 'c_python_backend_utils.{}' object has no attribute '{}'"
+NEWER = {
+    "newest": {
+        "given": '{"a": 1}',
+        "third": '{"a": 1}',
+        "made": "{}",
+        "received": "{}",
+        "cancel": "None",
+        "classes": CLASSES,
+    },
+    "2.51": {
+        "given": f"{REFUSED}; kwargs: parameters={{'a': 1}}",
+        "third": f"{REFUSED}, None, {{'a': 1}}",
+        "made": LACKING.format("InferenceResponse", "parameters"),
+        "received": LACKING.format("InferenceResponse", "parameters"),
+        "cancel": LACKING.format("ResponseIterator", "cancel"),
+        "classes": CLASSES,
+    },
+}
+
+
+@pytest.mark.parametrize("host", ["inline", "process"])
+@pytest.mark.parametrize("version", NEWER)
+def test_models_see_the_api_of_their_release(tmp_path, host, version):
+    text = VECTOR.replace("TYPE_FP32 dims", "TYPE_STRING dims", 2).replace('"Y"', '"U"')
+    write_model(tmp_path, "asks", text, NEWER_CALLS)
+    decoupled = text + "model_transaction_policy { decoupled: true }"
+    write_model(tmp_path, "answers", decoupled, ANSWERS)
+    options = [f"--triton-version={version}", f"--backend-config=python,host={host}"]
+    with open_repository(tmp_path, options=options) as repository:
+        repository.load("answers")
+        told = repository.load("asks").infer({"X": np.array([b"x"], object)}).outputs["U"]
+        assert dict(row.decode().split("=", 1) for row in told) == NEWER[version]

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
 from reference_server.backends.python_host.api import pybind
 from reference_server.backends.python_host.api.native import (
@@ -19,6 +20,7 @@ from reference_server.backends.python_host.api.native import (
 )
 from reference_server.backends.python_host.api.pybind import MODULE
 from reference_server.backends.python_host.api.response import (
+    BareResponse,
     InferenceResponse,
     all_sendable,
 )
@@ -99,23 +101,28 @@ class BlsResponses:
             return self._responses[index] if index < len(self._responses) else None
 
 
-class ResponseIterator(NotConstructible):
-    """Gives the responses as they come. A mark that nothing follows is a response without outputs.
+_Iterator = TypeVar("_Iterator", bound="BareIterator")
 
-    After its end it can be iterated again, from the first response. One thread at a time.
+
+class BareIterator(NotConstructible):
+    """Gives the responses as they come: all that 2.51 has of it.
+
+    A mark that nothing follows is a response without outputs. After its end it can be iterated
+    again, from the first response. One thread at a time.
     """
 
     __slots__ = ("_cancellation", "_given", "_is_finished", "_next", "_responses")
     __module__ = MODULE
 
+    _of_responses: ClassVar[type[BareResponse]] = BareResponse
     _responses: BlsResponses
     _cancellation: Cancellation
-    _given: list[InferenceResponse]
+    _given: list[BareResponse]
     _next: int
     _is_finished: bool
 
     @classmethod
-    def _of(cls, responses: BlsResponses, cancellation: Cancellation) -> ResponseIterator:
+    def _of(cls: type[_Iterator], responses: BlsResponses, cancellation: Cancellation) -> _Iterator:
         self = object.__new__(cls)
         self._responses = responses
         self._cancellation = cancellation
@@ -124,23 +131,31 @@ class ResponseIterator(NotConstructible):
         self._is_finished = False
         return self
 
-    def __iter__(self) -> ResponseIterator:
+    def __iter__(self: _Iterator) -> _Iterator:
         if self._is_finished:
             self._next = 0
             self._is_finished = False
         return self
 
-    def __next__(self) -> InferenceResponse:
+    def __next__(self) -> BareResponse:
         """The next response. Blocks until it is there; raises StopIteration after the last."""
         if self._next == len(self._given):
             response = self._responses.get(self._next)
             if response is None:
                 self._is_finished = True
                 raise StopIteration("Iteration is done for the responses.")
-            self._given.append(InferenceResponse._received(response))
+            self._given.append(self._of_responses._received(response))
         given = self._given[self._next]
         self._next += 1
         return given
+
+
+class ResponseIterator(BareIterator):
+    """The same, which can be cancelled."""
+
+    __slots__ = ()
+    __module__ = MODULE
+    _of_responses = InferenceResponse
 
     def cancel(self) -> None:
         """Tell the model that nobody waits any more; nothing once its last response is there."""
@@ -149,7 +164,10 @@ class ResponseIterator(NotConstructible):
 
 
 #: What `exec` gives: a response, or with `decoupled` an iterator of them.
-BlsResult = InferenceResponse | ResponseIterator
+BlsResult = BareResponse | BareIterator
+
+# Models see one class of that name, and so do texts.
+BareIterator.__name__ = BareIterator.__qualname__ = ResponseIterator.__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +196,7 @@ class BlsRequest:
         responses = BlsResponses()
         request = self.request(responses)
         refusal = self._send(server, request, decoupled=decoupled, halts=True)
-        return self._result(request, responses, refusal, decoupled=decoupled)
+        return self._result(server, request, responses, refusal, decoupled=decoupled)
 
     def async_exec(self, server: ServerAccess, *, decoupled: bool) -> asyncio.Future[BlsResult]:
         """The same, without waiting, on the running event loop. Raises RuntimeError without one."""
@@ -188,7 +206,9 @@ class BlsRequest:
 
         def finish() -> None:
             if not future.done():
-                future.set_result(self._result(request, responses, None, decoupled=decoupled))
+                future.set_result(
+                    self._result(server, request, responses, None, decoupled=decoupled)
+                )
 
         def came() -> None:
             # Further responses come, too, and the model may have ended its loop meanwhile.
@@ -199,7 +219,9 @@ class BlsRequest:
         request = self.request(responses)
         refusal = self._send(server, request, decoupled=decoupled, halts=False)
         if refusal is not None:
-            future.set_result(self._result(request, responses, refusal, decoupled=decoupled))
+            future.set_result(
+                self._result(server, request, responses, refusal, decoupled=decoupled)
+            )
         return future
 
     def request(self, responses: BlsResponses) -> InferRequest:
@@ -254,6 +276,7 @@ class BlsRequest:
 
     def _result(
         self,
+        server: ServerAccess,
         request: InferRequest,
         responses: BlsResponses,
         refusal: ServerError | None,
@@ -262,6 +285,7 @@ class BlsRequest:
     ) -> BlsResult:
         if refusal is not None:
             responses = _refused(request, refusal)
+        iterator = ResponseIterator if server.has_newer_api else BareIterator
         first = responses.get(0)
         assert first is not None
         if not decoupled and not first.final:
@@ -269,12 +293,12 @@ class BlsRequest:
             error = responses.get(1)
             assert error is not None
             assert error.error is not None
-            return InferenceResponse._received(error)
+            return iterator._of_responses._received(error)
         # Only now, as in Triton, which allocates the outputs when the called model gives them.
         if self.memory == MemoryType.TRITONSERVER_MEMORY_GPU and first.error is None:
             responses = _refused(request, internal(_NO_DEVICE))
-        iterator = ResponseIterator._of(responses, request.cancellation)
-        return iterator if decoupled else next(iterator)
+        given = iterator._of(responses, request.cancellation)
+        return given if decoupled else next(given)
 
 
 def _refused(request: InferRequest, error: ServerError) -> BlsResponses:

@@ -7,7 +7,7 @@ Their module's name is in texts that clients see:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, ClassVar, NoReturn, SupportsIndex
 
 from reference_server.backends.python_host.api import pybind
 from reference_server.backends.python_host.api.pybind import MODULE, as_text
@@ -28,6 +28,11 @@ class Native:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:  # `copy` comes here, too
         raise TypeError(f"cannot pickle '{_qualified(self)}' object")
+
+    if not TYPE_CHECKING:  # which is to tell of what is not there itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"'{_qualified(self)}' object has no attribute {name!r}")
 
 
 class NativeEnum:

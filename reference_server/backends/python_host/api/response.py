@@ -1,11 +1,14 @@
-"""`InferenceResponse`, which `execute` returns, and the sender of responses that it does not."""
+"""`InferenceResponse`, which `execute` returns, and the sender of responses that it does not.
+
+There are two classes of that name: a model sees the one that its release has.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from reference_server.backends.python_host.api import pybind
 from reference_server.backends.python_host.api.native import (
@@ -76,18 +79,20 @@ def _made_of(
 
 
 def _made_in_2_51(
-    self: InferenceResponse,
+    self: BareResponse,
     output_tensors: Sequence[Tensor] = [],
     error: TritonError | None = None,
 ) -> None:
     """The same without what newer releases have, of which refusals do not tell."""
 
 
-class InferenceResponse(Native):
-    """The output tensors, or with `error` set why there are none.
+_Response = TypeVar("_Response", bound="BareResponse")
 
-    `parameters` go with the outputs to whoever asked. Raises TritonModelException if an output is
-    None or a parameter is no bool, int or text, TypeError for other foreign values.
+
+class BareResponse(Native):
+    """The output tensors, or with `error` set why there are none: all that 2.51 has of a response.
+
+    Raises TritonModelException if an output is None, TypeError for other foreign values.
     """
 
     __slots__ = ("_error", "_output_tensors", "_parameters")
@@ -97,23 +102,18 @@ class InferenceResponse(Native):
     _error: TritonError | None
     _parameters: Mapping[str, Parameter]
 
-    # Called for each answer, so it reads the usual arguments itself.
-    @pybind.called_like(_made_of)
+    @pybind.called_like(_made_in_2_51)
     def __init__(self, *given: Any, **named: object) -> None:  # noqa: ANN401
-        tensors: Any = None
-        error: Any = None
-        parameters: object = None
-        if not named:
-            tensors = given[0] if len(given) == 1 else None
-        elif not given and len(named) == 1:
-            error = named.get("error")
-            tensors = [] if type(error) is TritonError else named.get("output_tensors")
-        if type(tensors) is not list:
-            if len(given) == 3:
-                *given, parameters = given  # type: ignore[assignment]
-            elif "parameters" in named:
-                parameters = named.pop("parameters")
-            tensors, error = _MADE_OF.read(given, named)
+        tensors, error = _MADE_OF.read(given, named)
+        self._fill(tensors, error, given, named)
+
+    def _fill(
+        self,
+        tensors: list[Tensor],
+        error: TritonError | None,
+        given: Sequence[object],
+        named: Mapping[str, object],
+    ) -> None:
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
                 if tensor is not None:
@@ -123,10 +123,10 @@ class InferenceResponse(Native):
                 )
         self._output_tensors = tensors.copy()
         self._error = error
-        self._parameters = {} if parameters is None else checked_parameters(parameters)
+        self._parameters = {}
 
     @classmethod
-    def _received(cls, response: InferResponse) -> InferenceResponse:
+    def _received(cls: type[_Response], response: InferResponse) -> _Response:
         self = object.__new__(cls)
         self._output_tensors = [Tensor._received(tensor) for tensor in response.outputs]
         self._error = TritonError._of(response.error) if response.error else None
@@ -145,11 +145,44 @@ class InferenceResponse(Native):
         """Why there are no outputs; None if there are."""
         return self._error
 
+
+class InferenceResponse(BareResponse):
+    """The same with `parameters`, which go with the outputs to whoever asked.
+
+    Raises TritonModelException if a parameter is no bool, int or text.
+    """
+
+    __slots__ = ()
+    __module__ = MODULE
+
+    # Called for each answer, so it reads the usual arguments itself.
+    @pybind.called_like(_made_of)
+    def __init__(self, *given: Any, **named: object) -> None:  # noqa: ANN401
+        tensors: Any = None
+        error: Any = None
+        parameters: object = None
+        if not named:
+            tensors = given[0] if len(given) == 1 else None
+        elif not given and len(named) == 1:
+            error = named.get("error")
+            tensors = [] if type(error) is TritonError else named.get("output_tensors")
+        if type(tensors) is not list:
+            if len(given) == 3:
+                *given, parameters = given  # type: ignore[assignment]
+            elif "parameters" in named:
+                parameters = named.pop("parameters")
+            tensors, error = _MADE_OF.read(given, named)
+        self._fill(tensors, error, given, named)
+        if parameters is not None:
+            self._parameters = checked_parameters(parameters)
+
     def parameters(self) -> str:
         """The parameters as a JSON object."""
         return parameters_json(self._parameters)
 
 
+# Models see one class of that name, and so do texts.
+BareResponse.__name__ = BareResponse.__qualname__ = InferenceResponse.__name__
 _made_in_2_51.__qualname__ = "InferenceResponse.__init__"
 _MADE_OF = pybind.Signature(
     _made_in_2_51,
@@ -158,7 +191,7 @@ _MADE_OF = pybind.Signature(
 )
 
 
-def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
+def get_output_tensor_by_name(inference_response: BareResponse, name: str) -> Tensor | None:
     """The first output of that name; None if there is none."""
     return first_named(inference_response.output_tensors(), name)
 
@@ -177,7 +210,7 @@ class Responder(Protocol):
     def blank(self, request: InferRequest) -> InferResponse:
         """A response without anything in it."""
 
-    def respond(self, request: InferRequest, answer: InferenceResponse) -> InferResponse:
+    def respond(self, request: InferRequest, answer: BareResponse) -> InferResponse:
         """The server's response for a model's, without tensors that nobody wants."""
 
     def finished(self) -> None:
@@ -218,10 +251,10 @@ class InferenceResponseSender(NotConstructible):
         return self
 
     @pybind.method(
-        pybind.instance(InferenceResponse, f"{MODULE}.InferenceResponse", or_none=True),
+        pybind.instance(BareResponse, f"{MODULE}.InferenceResponse", or_none=True),
         pybind.UINT32,
     )
-    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+    def send(self, response: BareResponse | None = None, flags: int = 0) -> None:
         """Send `response`; with the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL it is the last.
 
         The flag may also come by itself. Raises TritonModelException for what cannot be sent.
@@ -250,7 +283,7 @@ class InferenceResponseSender(NotConstructible):
         """Whether the client has given up."""
         return self._request.cancellation.is_cancelled
 
-    def _check(self, response: InferenceResponse | None) -> None:
+    def _check(self, response: BareResponse | None) -> None:
         # In Triton's order: a second response is told as such though the sender is closed by then.
         if not self._responder.is_decoupled:
             if response is not None and self._count:
@@ -266,7 +299,7 @@ class InferenceResponseSender(NotConstructible):
         if self._is_closed:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
 
-    def _pass_on(self, answer: InferenceResponse | None, *, is_final: bool) -> None:
+    def _pass_on(self, answer: BareResponse | None, *, is_final: bool) -> None:
         """Under the lock, which keeps the order: a sink never blocks."""
         if answer is not None:
             response = self._responder.respond(self._request, answer)

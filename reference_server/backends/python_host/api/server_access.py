@@ -66,12 +66,13 @@ class ServerAccess:
 
     `serves` between the end of `initialize` and the beginning of `finalize`. `thread` is the one
     that runs `execute`, `received` what it is given now, `loop_thread` tells the one that runs what
-    `execute` awaits.
+    `execute` awaits. `has_newer_api` as in TritonProfile.
     """
 
     calls: ModelCalls
     instance_name: str
     is_decoupled: bool = False
+    has_newer_api: bool = True
     serves: bool = False
     thread: int = 0
     loop_thread: Callable[[], int | None] = lambda: None
