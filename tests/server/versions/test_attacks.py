@@ -4,7 +4,9 @@ docs/versions.md has them as a table. Each attack runs beside another client's r
 """
 
 import base64
+import io
 import json
+import tarfile
 import zlib
 
 import pytest
@@ -64,6 +66,25 @@ def load(**parameters):
     return http("/v2/repository/models/vector/load", body.encode())
 
 
+def archive(member):
+    """A tar file, as text of base64."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo(member), io.BytesIO())
+    return base64.b64encode(content.getvalue()).decode()
+
+
+#: Of a model that brings an environment of its own.
+PACKED = json.dumps(
+    {
+        "backend": "python",
+        "parameters": {
+            "EXECUTION_ENV_PATH": {"string_value": "$$TRITON_MODEL_DIRECTORY/env.tar.gz"}
+        },
+        "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "output": [{"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]}],
+    }
+)
 CONFIG = json.dumps({"backend": "python", "max_batch_size": 0})
 FILE = base64.b64encode(b"stolen").decode()
 BOMB = zlib.compress(bytes(200 << 20), 9)
@@ -77,6 +98,14 @@ ATTACKS = {
         load(config=CONFIG, **{"file__/../etc/x": FILE}),
         500,
         "failed to poll from model repository",
+    ),
+    "an archive that leaves its folder": (
+        load(
+            config=PACKED,
+            **{"file__1/model.py": FILE, "file__env.tar.gz": archive("../../../stolen")},
+        ),
+        400,
+        "parameter EXECUTION_ENV_PATH of model vector is not served",
     ),
     "a model called ..": (
         http("/v2/repository/models/../load"),
