@@ -27,8 +27,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # Prerequisites are steps in this order, and two installations must not meet in one environment.
 .NOTPARALLEL:
-.PHONY: help serve models graphs clients oracle perf train test lint types layers quick unit contract tables wheel \
-        stack matrix clean torch-models
+.PHONY: help serve models graphs clients oracle perf train test lint types layers quick unit contract \
+        tables wheel stack matrix campaign fuzz clean torch-models
 
 help:
 	@awk -F ':.*## ' '/^## / { print "\n" substr($$0, 4) } \
@@ -114,6 +114,11 @@ matrix:  ## unit and wheel with each Python from 3.10 to 3.13, 3.10 and 3.11 wit
 	done; \
 	test -z "$$failed" || { echo "matrix: failed with$$failed"; exit 1; }
 
+# An input that fails is reduced, and kept in tests/campaign/reduced, which the tests replay.
+SECONDS ?= 60
+fuzz: $(VENV)/fuzz  ## bytes into all decoders, guided by coverage, SECONDS=60 each
+	$(PY) -m campaign.fuzz --seconds $(SECONDS)
+
 ## Maintain
 
 train: $(VENV)/train  ## train ge_classifier again and replace the parameters that ship
@@ -140,6 +145,10 @@ $(VENV)/serving: pyproject.toml plugin/pyproject.toml simulator/pyproject.toml |
 
 $(VENV)/dev: $(VENV)/serving
 	$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/fuzz: $(VENV)/dev
+	$(INSTALL) --editable '.[fuzz]'
 	@touch $@
 
 $(VENV)/train: $(VENV)/serving
