@@ -183,8 +183,10 @@ echo: Final = _shape(
 )
 """`(first argument, ret)`. The function inside returns None."""
 
-dictionary: Final = _shape(lambda _, got: (got, ACL_SUCCESS), lambda _, code, __: ({}, code))
-"""`(dict, ret)`; `({}, ret)` after a refusal."""
+dictionary: Final = _shape(
+    lambda _, got: (got, ACL_SUCCESS), lambda _, code, failed: (failed or {}, code)
+)
+"""`(dict, ret)`; `({}, ret)` after a refusal, or `(failed, ret)`."""
 
 listing: Final = _shape(lambda _, got: (got, ACL_SUCCESS), lambda _, code, __: (None, code))
 """`(list, ret)`; `(None, ret)` after a refusal."""

@@ -118,14 +118,14 @@ class Process:
         else:
             self.contexts.current.error = text
 
-    def take_error(self) -> str:
-        """The last text, once; then ''."""
+    def take_error(self) -> str | None:
+        """The last text, once; then None."""
         if self.error_per_process:
             text, self._error = self._error, ""
         else:
             current = self.contexts.current
             text, current.error = current.error, ""
-        return text
+        return text or None
 
     # -- contexts and streams ----------------------------------------------------------------
 

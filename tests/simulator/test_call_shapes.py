@@ -83,7 +83,7 @@ ANSWERS = [
     ("data_type_size", (27,), 2),
     ("data_type_size", (99,), 0),
     ("get_soc_name", (), "AscendSimulator"),
-    ("get_recent_err_msg", (), ""),
+    ("get_recent_err_msg", (), None),
     # refusal
     ("rt.free", (0,), 100000),
     ("rt.malloc", (0, 0), (0, 100000)),
@@ -172,6 +172,6 @@ def test_a_size_of_minus_one_is_the_largest_size(acl):
 def test_the_text_of_the_last_refusal_is_read_once(acl):
     assert acl.rt.free(0) == 100000
     assert acl.get_recent_err_msg() == "free: found a null pointer"
-    assert acl.get_recent_err_msg() == ""
+    assert acl.get_recent_err_msg() is None
     ok(acl.rt.malloc(64, 0))
-    assert acl.get_recent_err_msg() == ""
+    assert acl.get_recent_err_msg() is None

@@ -127,15 +127,20 @@ def test_the_reserved_index_is_minus_one(acl, tmp_path):
         (lambda mdl, desc: mdl.get_input_dims_v2(desc, 2), ({}, INVALID)),
         (lambda mdl, desc: mdl.get_output_dims(desc, 1), ({}, INVALID)),
         (lambda mdl, desc: mdl.get_cur_output_dims(desc, 1), ({}, INVALID)),
-        (lambda mdl, desc: mdl.get_input_dims_range(desc, 2), ({}, INVALID)),
+        (
+            lambda mdl, desc: mdl.get_input_dims_range(desc, 2),
+            ({"rangeCount": 0, "range": []}, INVALID),
+        ),
+        (lambda mdl, desc: mdl.get_input_format(desc, 2), -1),
+        (lambda mdl, desc: mdl.get_output_data_type(desc, 1), -1),
         (lambda mdl, desc: mdl.get_input_size_by_index(desc, 2), 0),
         (lambda mdl, desc: mdl.get_output_size_by_index(desc, 1), 0),
         (lambda mdl, desc: mdl.get_input_name_by_index(desc, 2), ""),
         (lambda mdl, desc: mdl.get_output_name_by_index(desc, -1), ""),
         (lambda mdl, desc: mdl.get_input_index_by_name(desc, "z"), (0, INVALID)),
         (lambda mdl, desc: mdl.get_output_index_by_name(desc, "y"), (0, INVALID)),
-        (lambda mdl, desc: mdl.get_tensor_real_name(desc, "z"), ""),
-        (lambda mdl, desc: mdl.get_op_attr(desc, "product", "kind"), ""),
+        (lambda mdl, desc: mdl.get_tensor_real_name(desc, "z"), None),
+        (lambda mdl, desc: mdl.get_op_attr(desc, "product", "kind"), None),
         (lambda mdl, desc: mdl.get_desc(desc, 77), Code.GE_EXEC_MODEL_ID_INVALID),
         (lambda mdl, desc: mdl.get_desc(0, 77), INVALID),
         (lambda mdl, desc: mdl.get_dynamic_batch(0), ({}, INVALID)),
@@ -216,7 +221,7 @@ def test_a_replaced_name_has_the_number_of_its_model(acl, tmp_path):
     ok(acl.mdl.load_from_file(path))
     desc = acl.mdl.create_desc()
     ok(acl.mdl.get_desc(desc, ok(acl.mdl.load_from_file(path))))
-    assert acl.mdl.get_output_name_by_index(desc, 0) == "acl_modelId_1_output_0"
+    assert acl.mdl.get_output_name_by_index(desc, 0) == "acl_modelId_2_output_0"
 
 
 def test_more_than_128_gears_are_over_a_limit(machine, tmp_path):

@@ -141,10 +141,10 @@ def test_the_whole_workspace_is_overwritten(acl, tmp_path):
     path = static_om(tmp_path)
     work_bytes, _ = ok(acl.mdl.query_size(path))
     work = ok(acl.rt.malloc(work_bytes + 4096, 0))
-    ok(acl.mdl.load_from_file_with_mem(path, work, work_bytes + 1024, 0, 0))
+    mid = ok(acl.mdl.load_from_file_with_mem(path, work, work_bytes + 1024, 0, 0))
     other = Loaded(acl, path)
     fill(work, bytes(work_bytes + 4096))
-    ok(acl.mdl.execute(0, *datasets(other)))
+    ok(acl.mdl.execute(mid, *datasets(other)))
     assert content(work, work_bytes + 1024) == bytes([PATTERN]) * (work_bytes + 1024)
     assert content(work + work_bytes + 1024, 3072) == bytes(3072)
 

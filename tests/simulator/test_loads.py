@@ -44,9 +44,13 @@ def load(acl, path, work=NONE, weights=NONE):
 # -- where it lies -------------------------------------------------------------------------------
 
 
-def test_the_first_model_has_id_0(acl, tmp_path):
+def test_ids_of_models_begin_at_1_and_are_not_used_again(acl, tmp_path):
     path = static_om(tmp_path)
-    assert [acl.mdl.load_from_file(path) for _ in range(3)] == [(0, 0), (1, 0), (2, 0)]
+    assert [acl.mdl.load_from_file(path) for _ in range(3)] == [(1, 0), (2, 0), (3, 0)]
+    ok(acl.mdl.unload(2))
+    assert acl.mdl.load_from_file(path) == (4, 0)
+    free = compile_to(tmp_path, rows(), input_shape="x:-1,4")
+    assert acl.mdl.load_from_file(free) == (1 << 31, 0)
 
 
 def test_the_system_gives_memory_and_takes_it_back(acl, tmp_path):
@@ -94,7 +98,7 @@ def test_memory_that_is_short_by_one_byte_is_refused(acl, tmp_path, place):
 def test_more_memory_than_needed_is_taken(acl, tmp_path):
     path = static_om(tmp_path)
     parts = [(ok(acl.rt.malloc(4 * MIB, 0)), 4 * MIB) for _ in range(2)]
-    assert load(acl, path, *parts) == (0, 0)
+    assert load(acl, path, *parts) == (1, 0)
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -286,7 +290,7 @@ def test_a_model_belongs_to_the_context_of_its_load(acl, tmp_path):
 def test_a_context_goes_after_its_models(acl, tmp_path):
     context = ok(acl.rt.create_context(0))
     ok(acl.mdl.load_from_file(static_om(tmp_path)))
-    with pytest.raises(SimulatorViolation, match=r"context.destroyed-in-use.*model 0"):
+    with pytest.raises(SimulatorViolation, match=r"context.destroyed-in-use.*model 1"):
         acl.rt.destroy_context(context)
 
 
@@ -351,7 +355,7 @@ def test_a_configuration_loads_a_model_with_free_shapes_into_memory_of_the_syste
     path = compile_to(tmp_path, rows(), input_shape="x:-1,4")
     ok(acl.mdl.set_config_opt(config, ConfigAttr.ACL_MDL_LOAD_TYPE_SIZET, 1))
     ok(acl.mdl.set_config_opt(config, ConfigAttr.ACL_MDL_PATH_PTR, path))
-    assert acl.mdl.load_with_config(config) == (0, 0)
+    assert acl.mdl.load_with_config(config) == (1 << 31, 0)
 
 
 def test_a_load_may_cost_time(machine, tmp_path):
@@ -390,9 +394,9 @@ def test_models_are_loaded_from_memory(acl, tmp_path):
     ptr = acl.util.bytes_to_ptr(data)
     sizes = acl.mdl.query_size(path)
     assert acl.mdl.query_size_from_mem(ptr, len(data)) == sizes
-    assert acl.mdl.load_from_mem(ptr, len(data)) == (0, 0)
+    assert acl.mdl.load_from_mem(ptr, len(data)) == (1, 0)
     work, weights = memory(acl, path)
-    assert acl.mdl.load_from_mem_with_mem(ptr, len(data), *work, *weights) == (1, 0)
+    assert acl.mdl.load_from_mem_with_mem(ptr, len(data), *work, *weights) == (2, 0)
     assert acl.mdl.load_from_mem_with_mem(ptr, len(data), *work, weights[0], 1) == (
         0,
         Code.GE_PARAM_INVALID,
@@ -437,9 +441,9 @@ def test_a_configuration_loads_from_a_file(acl, tmp_path):
         acl,
         {ConfigAttr.ACL_MDL_LOAD_TYPE_SIZET: LoadType.ACL_MDL_LOAD_FROM_FILE, 2: path},
     )
-    assert acl.mdl.load_with_config(handle) == (0, 0)
+    assert acl.mdl.load_with_config(handle) == (1, 0)
     assert acl.mdl.destroy_config_handle(handle) == 0
-    assert acl.mdl.unload(0) == 0
+    assert acl.mdl.unload(1) == 0
 
 
 def test_a_configuration_loads_into_memory_of_the_caller(acl, tmp_path):
@@ -447,7 +451,7 @@ def test_a_configuration_loads_into_memory_of_the_caller(acl, tmp_path):
     (work, work_size), (weights, weight_size) = memory(acl, path)
     options = {1: 2, 2: path, 5: weights, 6: weight_size, 7: work, 8: work_size}
     before = current().memory.used(0)
-    assert acl.mdl.load_with_config(configured(acl, options)) == (0, 0)
+    assert acl.mdl.load_with_config(configured(acl, options)) == (1, 0)
     assert current().memory.used(0) == before
 
 
@@ -465,8 +469,8 @@ def test_the_workspace_may_lack_the_share_of_inputs_and_outputs(acl, tmp_path):
 def test_a_configuration_loads_from_memory(acl, tmp_path):
     data = Path(static_om(tmp_path)).read_bytes()
     options = {1: 3, 3: acl.util.bytes_to_ptr(data), 4: len(data), 0: 7, 25: 2}
-    assert acl.mdl.load_with_config(configured(acl, options)) == (0, 0)
-    assert acl.mdl.load_with_config(configured(acl, {**options, 1: 4})) == (1, 0)
+    assert acl.mdl.load_with_config(configured(acl, options)) == (1, 0)
+    assert acl.mdl.load_with_config(configured(acl, {**options, 1: 4})) == (2, 0)
 
 
 @pytest.mark.parametrize(

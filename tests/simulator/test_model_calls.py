@@ -58,10 +58,6 @@ NUMBER = {
     "mdl.get_num_outputs": (0,),
     "mdl.get_input_size_by_index": (0, 0),
     "mdl.get_output_size_by_index": (0, 0),
-    "mdl.get_input_format": (0, 0),
-    "mdl.get_output_format": (0, 0),
-    "mdl.get_input_data_type": (0, 0),
-    "mdl.get_output_data_type": (0, 0),
     "mdl.get_dataset_num_buffers": (0,),
     "mdl.get_dataset_buffer": (0, 0),
     "mdl.get_dataset_tensor_desc": (0, 0),
@@ -73,9 +69,17 @@ NUMBER = {
     "get_tensor_desc_type": (0,),
     "get_tensor_desc_format": (0,),
 }
+UNDEFINED = {
+    "mdl.get_input_format": (0, 0),
+    "mdl.get_output_format": (0, 0),
+    "mdl.get_input_data_type": (0, 0),
+    "mdl.get_output_data_type": (0, 0),
+}
 TEXT = {
     "mdl.get_input_name_by_index": (0, 0),
     "mdl.get_output_name_by_index": (0, 0),
+}
+NONE = {
     "mdl.get_tensor_real_name": (0, "x"),
     "mdl.get_op_attr": (0, "x", "y"),
 }
@@ -87,7 +91,8 @@ CREATORS = {
     "create_data_buffer": (0, 0),
     "create_tensor_desc": (0, [1], 2),
 }
-ALL = STATUS | VALUE | PAIR | ECHO | DICTIONARY | LISTING | NUMBER | TEXT | CREATORS
+ALL = STATUS | VALUE | PAIR | ECHO | DICTIONARY | LISTING
+ALL |= NUMBER | UNDEFINED | TEXT | NONE | CREATORS
 
 
 def call(acl, name):
@@ -111,14 +116,18 @@ def test_a_call_that_fails_has_the_shape_of_its_group(acl, name):
         assert values == [0, 0]
         assert code != 0
     elif name in DICTIONARY:
-        assert values == [{}]
+        assert values == [{"rangeCount": 0, "range": []} if name.endswith("range") else {}]
         assert code == INVALID
     elif name in LISTING:
         assert answer == (None, INVALID)
     elif name in NUMBER:
         assert answer == 0
+    elif name in UNDEFINED:
+        assert answer == -1
     elif name in TEXT:
         assert answer == ""
+    elif name in NONE:
+        assert answer is None
     else:
         assert isinstance(answer, int)
         assert answer > 0

@@ -27,6 +27,9 @@ EXECUTION_TIMEOUT_S: Final = 60.0
 _SHORTAGE_S: Final = 0.1
 """After which a wait that failed for want of something is tried once more."""
 
+_OF_A_TASK: Final = (FailureKind.RELOAD, FailureKind.OVERFLOW)
+"""What a wait tells of a task; any other failure is its own."""
+
 _CURRENT: Final = threading.local()
 
 
@@ -248,9 +251,9 @@ class AscendDevice:
         except DriverFault as again:
             if again.kind is FailureKind.LOST:
                 raise
-            if fault.kind is FailureKind.RELOAD:
+            if fault.kind in _OF_A_TASK:
                 return
-            if again.kind is FailureKind.RELOAD:  # of a task
+            if again.kind in _OF_A_TASK:
                 raise
             text = f"{self.name}: what is queued cannot be waited for: {again}"
             raise self.lose(text) from again

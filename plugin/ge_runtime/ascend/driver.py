@@ -1,8 +1,8 @@
 """The port to an Ascend device's driver: the calls that are used, and a model's description.
 
-Handles are opaque integers, and 0 may be a model: only an error says that there is none. Calls
-raise DriverFault. A context is current in one thread: who calls has made the right one current,
-see `set_context`. Calls that return before their work is done say so.
+Handles are opaque integers: only an error says that there is none. Calls raise DriverFault. A
+context is current in one thread: who calls has made the right one current, see `set_context`. Calls
+that return before their work is done say so.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from enum import Enum
 from typing import Final, NewType, Protocol
 
 from ge_runtime.specs import DType
+
+UNKNOWN_CHIP: Final = "unknown"
+"""Stands for the name of a chip where the driver does not tell it."""
 
 GEAR_INPUT: Final = "ascend_mbatch_shape_data"
 """The last input of a model with gears: ACL_DYNAMIC_TENSOR_NAME."""

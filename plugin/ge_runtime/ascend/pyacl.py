@@ -1,7 +1,7 @@
 """The driver by the module `acl`, CANN's pyACL: no other file knows the shapes of its answers.
 
 pyACL raises for arguments of wrong types or counts alone: all else is a return code, the last of
-what comes back. Some functions have none, and fail with 0 or nothing.
+what comes back. Some functions have none, and fail with 0, -1, "" or None.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Final, TypeAlias
 
 from ge_runtime.ascend.driver import (
+    UNKNOWN_CHIP,
     Address,
     Context,
     Copy,
@@ -100,8 +101,8 @@ class PyAclDriver:
             self._value("acl.finalize_reference", answer, REPEAT_FINALIZE)
 
     def soc_name(self) -> str:
-        """Where the function fails it answers None, or ""."""
-        return str(self._acl.get_soc_name() or "unknown")
+        """Where the function fails it answers None."""
+        return str(self._acl.get_soc_name() or UNKNOWN_CHIP)
 
     def set_device(self, device: int) -> None:
         self._status("acl.rt.set_device", self._rt.set_device(device))
@@ -313,7 +314,7 @@ class PyAclDriver:
     def _real_name(self, desc: int, name: str) -> str:
         """The name, or the one that it stands for: long ones are told as acl_modelId_..."""
         if name.startswith(_STAND_IN):
-            return str(self._mdl.get_tensor_real_name(desc, name)) or name
+            return str(self._mdl.get_tensor_real_name(desc, name) or name)
         return name
 
     def _dims(self, function: str, answer: tuple[Any, int]) -> tuple[int, ...]:

@@ -40,6 +40,8 @@ class FailureKind(Enum):
     RELOAD = "a failed execution"
     """The stream and its context are not to be trusted; a new one, with the models loaded again,
     is."""
+    OVERFLOW = "numbers that overflowed"
+    """The execution has ended, and its results are doubtful; nothing else is."""
     LOST = "the device is lost"
     """Nothing can be executed by this process any more, and nothing released: calls may hang."""
 
@@ -50,14 +52,19 @@ _KINDS: Final = {
         *(145002, 145006, 148049, 148050, 200001, 507008),
         *(545001, 545002, 545003, 545004, 545005),
     ),
-    # Events, streams and models beyond what a card has of them are a shortage as well.
-    FailureKind.MEMORY: (200000, 207001, 207007, 207008, 207010, 207018, 245000),
-    FailureKind.RETRY: (507002, 507004, 507006),
-    # Documented as a device that does not answer or must not be used. So are time limits that
-    # elapsed: what still runs may write its buffers at any time, and no call ends it.
+    # Events, streams, models and the like beyond what a card has of them are a shortage as well.
+    FailureKind.MEMORY: (
+        *(200000, 207001, 207005, 207007, 207008, 207009, 207010, 207011, 207012, 207018),
+        245000,
+    ),
+    FailureKind.RETRY: (207014, 507002, 507004, 507006),
+    FailureKind.OVERFLOW: (207003, 207016, 207017),
+    # Documented as a device that does not answer, or whose memory or channel (507901) is not to
+    # be trusted. So are time limits that elapsed: what still runs may write its buffers at any
+    # time, and no call ends it.
     FailureKind.LOST: (
-        *(107019, 107020, 500004, 507010, 507033, 507046, 507047, 507053, 507054, 507899),
-        545601,
+        *(107019, 107020, 207020, 500004, 507010, 507033, 507046, 507047, 507053, 507054),
+        *(507055, 507899, 507901, 545601),
     ),
 }
 _KIND_OF: Final = {code: kind for kind, codes in _KINDS.items() for code in codes}
@@ -87,11 +94,16 @@ _NAMES: Final = {
     200001: "ACL_ERROR_API_NOT_SUPPORT",
     207000: "ACL_ERROR_RT_FEATURE_NOT_SUPPORT",
     207001: "ACL_ERROR_RT_MEMORY_ALLOCATION",
+    207003: "ACL_ERROR_RT_AICORE_OVER_FLOW",
     207004: "ACL_ERROR_RT_NO_DEVICE",
+    207005: "ACL_ERROR_RT_RESOURCE_ALLOC_FAIL",
     207006: "ACL_ERROR_RT_NO_PERMISSION",
     207007: "ACL_ERROR_RT_NO_EVENT_RESOURCE",
     207008: "ACL_ERROR_RT_NO_STREAM_RESOURCE",
+    207016: "ACL_ERROR_RT_AIVEC_OVER_FLOW",
+    207017: "ACL_ERROR_RT_OVER_FLOW",
     207018: "ACL_ERROR_RT_DEVICE_OOM",
+    207020: "ACL_ERROR_RT_TIMEOUT",
     245000: "ACL_ERROR_GE_MEMORY_ALLOCATION",
     500002: "ACL_ERROR_GE_FAILURE",
     507002: "ACL_ERROR_RT_STREAM_TASK_FULL",
@@ -104,7 +116,9 @@ _NAMES: Final = {
     507046: "ACL_ERROR_RT_STREAM_SYNC_TIMEOUT",
     507047: "ACL_ERROR_RT_EVENT_SYNC_TIMEOUT",
     507053: "ACL_ERROR_RT_DEVICE_MEM_ERROR",
+    507055: "ACL_ERROR_RT_SUSPECT_DEVICE_MEM_ERROR",
     507899: "ACL_ERROR_RT_DRV_INTERNAL_ERROR",
+    507901: "ACL_ERROR_RT_SOCKET_CLOSE",
 }
 """Those that people meet."""
 
@@ -126,6 +140,11 @@ def code_name(code: int) -> str:
 
 Value = TypeVar("Value")
 
+_OVERFLOWED: Final = (
+    "an FP16 result was too large: compile with `--precision origin` where the chip has it, or "
+    "cube_fp16in_fp32out"
+)
+
 _CURES: Final = {
     100039: "LD_LIBRARY_PATH has CANN's `stub` folder before the driver's libraries: "
     "`source set_env.sh` of CANN anew",
@@ -135,6 +154,9 @@ _CURES: Final = {
     207006: "add the user to the group HwHiAiUser",
     507008: "the file is for another chip, or the driver and CANN do not fit together: `npu-smi "
     "info`, `cat $ASCEND_HOME_PATH/version.cfg`",
+    207003: _OVERFLOWED,
+    207016: _OVERFLOWED,
+    207017: _OVERFLOWED,
     507033: "the device is in use by another process, or its driver failed: `npu-smi info`",
     507899: "often a driver that CANN does not fit: `npu-smi info`, `cat "
     "$ASCEND_HOME_PATH/version.cfg`",
@@ -160,15 +182,14 @@ class DriverFault(RuntimeFault):
 class ReturnCodeChecker:
     """Checks what functions of one `acl` module answer. From any thread."""
 
-    def __init__(self, recent_message: Callable[[], str]) -> None:
-        """recent_message: acl.get_recent_err_msg, whose text is that of the calling thread."""
+    def __init__(self, recent_message: Callable[[], str | None]) -> None:
+        """recent_message: acl.get_recent_err_msg, which tells the calling thread's text or None."""
         self._recent_message = recent_message
 
     def status(self, function: str, code: int, *fine: int) -> int:
         """The code, if it is SUCCESS or one of `fine`; raises DriverFault otherwise."""
         if code != SUCCESS and code not in fine:
-            # Reading the message clears it: that of a later failure is its own.
-            raise DriverFault(function, code, " ".join(self._recent_message().split()))
+            raise DriverFault(function, code, self._message())
         return code
 
     def value(self, function: str, answer: tuple[Value, int], *fine: int) -> Value:
@@ -187,5 +208,10 @@ class ReturnCodeChecker:
 
     def _without_code(self, function: str, value: Value, code: int) -> Value:
         if not value:
-            raise DriverFault(function, code, " ".join(self._recent_message().split()))
+            raise DriverFault(function, code, self._message())
         return value
+
+    def _message(self) -> str:
+        """What the library says of the failure; "" where it says nothing, which is None."""
+        # Reading the message clears it: that of a later failure is its own.
+        return " ".join((self._recent_message() or "").split())

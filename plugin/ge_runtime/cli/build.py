@@ -15,6 +15,7 @@ from typing import Final
 
 from ge_runtime.ascend.atc import Atc, BuildRecord, sha256_of
 from ge_runtime.ascend.card import PROCESS_CARDS
+from ge_runtime.ascend.driver import UNKNOWN_CHIP
 from ge_runtime.batching.gears import Gear
 from ge_runtime.cli.command import Command, add_model
 from ge_runtime.cli.config_pbtxt import ensure_model, read_runtime_config
@@ -32,6 +33,8 @@ from ge_runtime.planning.ascend_gears import CompileTarget, ascend_options
 from ge_runtime.specs import ROWS, Dim, TensorSpec
 
 _PRECISION: Final = "ge.exec.precision_mode_v2"
+
+_NAME_IT: Final = "name the chip that it is to be made for, e.g. `--soc-version Ascend910B3`"
 
 _DESCRIPTION: Final = """\
 Compile a model for an Ascend card: model.om of model.onnx, in the same version folder; with
@@ -132,9 +135,10 @@ def _first_card() -> str:
     try:
         card = PROCESS_CARDS.acquire(0)
     except NoDevice as fault:
-        cure = "or name the chip that it is to be made for, e.g. `--soc-version Ascend910B3`"
-        raise NoDevice(f"{fault}; {cure}") from fault
+        raise NoDevice(f"{fault}; or {_NAME_IT}") from fault
     try:
+        if card.soc_name == UNKNOWN_CHIP:
+            raise NoDevice(f"{card.name} does not tell which chip it is: {_NAME_IT}")
         return card.soc_name
     finally:
         PROCESS_CARDS.release(card)

@@ -70,15 +70,15 @@ def finalize_reference() -> int:
         return now.init_count
 
 
-@bare("get_soc_name", failed="")
+@bare("get_soc_name", failed=None)
 def get_soc_name() -> str:
     """The name of the simulated chip: AscendSimulator, unless the settings say another."""
     return process.current().settings.soc
 
 
-@bare("get_recent_err_msg", failed="", anytime=True)
-def get_recent_err_msg() -> str:
-    """The text of the last refusal of this thread, once; then ''."""
+@bare("get_recent_err_msg", failed=None, anytime=True)
+def get_recent_err_msg() -> str | None:
+    """The text of the last refusal of this thread, once; then None."""
     return process.current().take_error()
 
 

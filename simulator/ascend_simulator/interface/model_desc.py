@@ -43,25 +43,25 @@ def get_output_size_by_index(handle: int, index: int) -> int:
     return at(described(handle, "get_output_size_by_index").outputs, index).nbytes
 
 
-@bare("mdl.get_input_data_type", U64, U64)
+@bare("mdl.get_input_data_type", U64, U64, failed=-1)
 def get_input_data_type(handle: int, index: int) -> int:
     """An aclDataType."""
     return at(described(handle, "get_input_data_type").inputs, index).dtype
 
 
-@bare("mdl.get_output_data_type", U64, U64)
+@bare("mdl.get_output_data_type", U64, U64, failed=-1)
 def get_output_data_type(handle: int, index: int) -> int:
     """An aclDataType."""
     return at(described(handle, "get_output_data_type").outputs, index).dtype
 
 
-@bare("mdl.get_input_format", U64, U64)
+@bare("mdl.get_input_format", U64, U64, failed=-1)
 def get_input_format(handle: int, index: int) -> int:
     """An aclFormat."""
     return at(described(handle, "get_input_format").inputs, index).format
 
 
-@bare("mdl.get_output_format", U64, U64)
+@bare("mdl.get_output_format", U64, U64, failed=-1)
 def get_output_format(handle: int, index: int) -> int:
     """An aclFormat."""
     return at(described(handle, "get_output_format").outputs, index).format
@@ -91,19 +91,18 @@ def get_output_index_by_name(handle: int, name: str) -> int:
     return _index(described(handle, "get_output_index_by_name").outputs, name)
 
 
-@bare("mdl.get_tensor_real_name", U64, STR, failed="")
+@bare("mdl.get_tensor_real_name", U64, STR, failed=None)
 def get_tensor_real_name(handle: int, name: str) -> str:
-    """The name that `name` stands in for, or itself; '' for an unknown one."""
+    """The name that `name` stands in for, or itself; None for an unknown one."""
     desc = described(handle, "get_tensor_real_name")
     tensors = (*desc.inputs, *desc.outputs)
     return tensors[_index(tensors, name)].real_name
 
 
-@bare("mdl.get_op_attr", U64, STR, STR, failed="")
-def get_op_attr(handle: int, operator: str, attribute: str) -> str:
-    """Nothing: a simulated model has no operators with attributes."""
+@bare("mdl.get_op_attr", U64, STR, STR, failed=None)
+def get_op_attr(handle: int, operator: str, attribute: str) -> None:
+    """None: a simulated model has no operators with attributes."""
     described(handle, "get_op_attr")
-    return ""
 
 
 # -- dims ----------------------------------------------------------------------------------------
@@ -149,7 +148,7 @@ def get_cur_output_dims(handle: int, index: int) -> DimsDict:
     return _dims(tensor.name, shapes.outputs[index])
 
 
-@dictionary("mdl.get_input_dims_range", U64, U64)
+@dictionary("mdl.get_input_dims_range", U64, U64, failed={"rangeCount": 0, "range": []})
 def get_input_dims_range(handle: int, index: int) -> DimsDict:
     """The least and largest value of each dim where shapes are free; none elsewhere."""
     ranges = at(described(handle, "get_input_dims_range").inputs, index).ranges

@@ -57,9 +57,9 @@ def reset_device_force(device: int) -> None:
     process.current().contexts.reset_device_force(device)
 
 
-@value("rt.get_run_mode")
+@value("rt.get_run_mode", anytime=True)
 def get_run_mode() -> int:
-    """The program runs on a host."""
+    """The program runs on a host. Legal before acl.init() and without a context."""
     return int(RunMode.ACL_HOST)
 
 

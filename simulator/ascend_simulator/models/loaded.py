@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Final
 
 from ascend_simulator import process
 from ascend_simulator.codes import Code, Refused
@@ -35,12 +36,16 @@ UNLOAD_BUSY = declare(
 )
 
 
+_FIRST_UNPLANNED: Final = 1 << 31
+"""The id of the first model that has no plan of memory."""
+
+
 @dataclass(eq=False)
 class Model:
     """One load of a file."""
 
     number: int
-    """What pyACL calls its id; the first is 0."""
+    """What pyACL calls its id; the first is 1."""
     context: Context
     manifest: Manifest
     graph: Graph
@@ -65,7 +70,8 @@ class Models:
     """The loaded models: a part of the process."""
 
     def __init__(self) -> None:
-        self._numbers = count()
+        # Never 0, and never used again. Those without a plan of memory are numbered apart.
+        self._numbers = {True: count(1), False: count(_FIRST_UNPLANNED)}
         self._models: dict[int, Model] = {}
 
     def get(self, number: int, what: str) -> Model:
@@ -111,7 +117,7 @@ class Models:
                 "Compile it with gears",
             )
         work_bytes = manifest.lean_work_bytes if lean else manifest.work_bytes
-        number = next(self._numbers)
+        number = next(self._numbers[planned])
         name = f"model {number}"
         image = WeightImage(om.graph, manifest.weight_bytes)
         asked = (

@@ -24,6 +24,7 @@ from ascend_simulator.faults import Faults
 from ge_runtime.ascend.atc import sha256_of
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.driver import AIPP_INPUT, GEAR_INPUT
+from ge_runtime.ascend.installation import import_cann_module
 from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.engines.artifact import Artifact
 from ge_runtime.engines.ascend_backend import AscendBackend
@@ -1027,3 +1028,60 @@ def test_a_driver_that_does_not_count_is_ended(place, monkeypatch):
 def test_a_card_that_is_not_there_is_told(place):
     with pytest.raises(NoDevice, match=r"npu:7 cannot be used: acl.rt.set_device: 107001"):
         place(7)
+
+
+def test_a_card_that_fails_without_a_text_is_told_and_goes_on(engine, machine, monkeypatch):
+    """get_recent_err_msg and get_soc_name answer None where they have nothing to tell."""
+    monkeypatch.setattr(process.Process, "take_error", lambda process: None)
+    machine.arm("execute@1=507011")
+    with pytest.raises(
+        EngineFault, match=r"507011 ACL_ERROR_RT_MODEL_EXECUTE, a failed execution$"
+    ):
+        right(engine, 4, 8)
+    assert right(engine, 4, 8)
+
+
+@pytest.mark.parametrize("again", ["", ";sync@2=207017"])
+def test_numbers_that_overflow_fail_their_execution_and_nothing_else(engine, machine, again):
+    loads = machine.report.calls["mdl.load_from_file_with_mem"]
+    machine.arm("execute@1=207003" + again)
+    with pytest.raises(EngineFault, match=r"207003 .*OVER_FLOW, numbers that overflowed: .*origin"):
+        right(engine, 4, 8)
+    assert right(engine, 4, 8)
+    assert machine.report.calls["mdl.load_from_file_with_mem"] == loads
+
+
+def test_a_chip_that_has_no_name_is_unknown(place, monkeypatch):
+    monkeypatch.setattr(sys.modules["acl"], "get_soc_name", lambda: None)
+    assert place().hardware == "unknown"
+
+
+@pytest.mark.parametrize("real", [None, "a" * 128])
+def test_a_name_that_stands_for_none_is_kept(place, tmp_path, monkeypatch, real):
+    write(copy_of(np.float32), "onnxruntime", tmp_path)
+    path = compile_om(tmp_path, "--input_shape=x:2,3")
+    there = place()
+    acl = sys.modules["acl"]
+    monkeypatch.setattr(acl.mdl, "get_input_name_by_index", lambda *_: "acl_modelId_1_input_0")
+    monkeypatch.setattr(acl.mdl, "get_tensor_real_name", lambda *_: real)
+    assert there.open_om(path).signature.inputs[0].name == (real or "acl_modelId_1_input_0")
+
+
+def test_cann_before_8_5_lacks_functions_and_serves_all_the_same(
+    encoder_dir, machine, monkeypatch, caplog
+):
+    """finalize_reference and host_register_v2 came with 8.5."""
+    acl = import_cann_module("acl")
+    monkeypatch.delattr(acl, "finalize_reference")
+    monkeypatch.delattr(acl.rt, "host_register_v2")
+    with closing(AscendBackend(0)) as place:
+        memory = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)
+        place.register(memory)
+        place.unregister(memory)
+        with closing(
+            place.open([Artifact(encoder_dir / "model.om", "om", "")], threads=1, outputs=())
+        ) as engine:
+            engine.bind([], place.memory)
+            assert right(engine, 4, 8)
+    assert "copies hold up other threads, as acl.rt.host_register_v2: 207000" in caplog.text
+    assert machine.report.calls["finalize"] == 1

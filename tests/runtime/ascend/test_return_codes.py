@@ -23,6 +23,11 @@ pytestmark = pytest.mark.brute_force
         (100013, FailureKind.FILE),
         (207001, FailureKind.MEMORY),
         (245000, FailureKind.MEMORY),
+        *((code, FailureKind.MEMORY) for code in (207005, 207009, 207011, 207012)),
+        (207014, FailureKind.RETRY),
+        *((code, FailureKind.OVERFLOW) for code in (207003, 207016, 207017)),
+        *((code, FailureKind.RELOAD) for code in (507015, 507017, 507034, 507035, 507056)),
+        *((code, FailureKind.LOST) for code in (207020, 507055, 507901)),
         (507002, FailureKind.RETRY),
         (107022, FailureKind.RELOAD),
         (500002, FailureKind.RELOAD),
@@ -54,7 +59,7 @@ def test_success_and_what_is_called_fine_pass(checker):
     assert checker.status("acl.rt.free", 0) == 0
     assert checker.status("acl.init", 100002, 100002) == 100002
     assert checker.value("acl.rt.malloc", (64, 0)) == 64
-    assert checker.value("acl.mdl.load_from_file", (0, 0)) == 0  # a model may have the id 0
+    assert checker.value("acl.rt.get_device", (0, 0)) == 0  # a value of 0 is none the less one
     assert checker.handle("acl.mdl.create_desc", 7) == 7
 
 
@@ -73,3 +78,18 @@ def test_a_failure_tells_function_code_kind_message_and_cure(checker):
 def test_a_handle_of_0_is_a_failure(checker):
     with pytest.raises(DriverFault, match=r"acl.mdl.create_dataset"):
         checker.handle("acl.mdl.create_dataset", 0)
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_a_failure_without_a_text_is_told_all_the_same(nothing):
+    """acl.get_recent_err_msg answers None where there is none."""
+    silent = ReturnCodeChecker(lambda: nothing)
+    with pytest.raises(DriverFault) as raised:
+        silent.status("acl.rt.malloc", 207001)
+    assert str(raised.value) == (
+        "acl.rt.malloc: 207001 ACL_ERROR_RT_MEMORY_ALLOCATION, too little memory"
+    )
+    with pytest.raises(DriverFault, match=r"acl.mdl.create_dataset: 200000"):
+        silent.handle("acl.mdl.create_dataset", 0)
+    with pytest.raises(DriverFault, match=r"acl.mdl.get_num_inputs: 100000"):
+        silent.getter("acl.mdl.get_num_inputs", 0)

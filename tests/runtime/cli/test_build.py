@@ -15,6 +15,8 @@ from runtime.support.pipelines import write_stages
 
 from ge_runtime import cli
 from ge_runtime.ascend.card import PROCESS_CARDS
+from ge_runtime.ascend.driver import UNKNOWN_CHIP
+from ge_runtime.ascend.pyacl import PyAclDriver
 from ge_runtime.cli.build import build
 
 pytestmark = pytest.mark.brute_force
@@ -152,6 +154,14 @@ def test_what_atc_refuses_is_told_in_its_words(folder, capsys):
     assert run("build", folder, "--soc-version", "Vulcan") == 2
     assert "atc failed with exit code 1" in (printed := capsys.readouterr().err)
     assert "E10001" in printed
+    assert sorted(entry.name for entry in (folder / "1").iterdir()) == ["model.onnx"]
+
+
+def test_a_card_that_does_not_tell_its_chip_is_no_chip_to_compile_for(folder, capsys, monkeypatch):
+    monkeypatch.setattr(PyAclDriver, "soc_name", lambda driver: UNKNOWN_CHIP)
+    assert run("build", folder) == 2
+    printed = capsys.readouterr().err
+    assert "npu:0 does not tell which chip it is: name the chip" in printed
     assert sorted(entry.name for entry in (folder / "1").iterdir()) == ["model.onnx"]
 
 

@@ -182,8 +182,11 @@ class ProbeSession:
         if not om.exists():
             source = om.with_suffix(".onnx")
             source.write_bytes(onnx_file(graph))
-            chip = f"--soc_version={self.raw('get_soc_name')}"
-            Atc.find().compile(source, om, [*graph.flags, chip, "--precision_mode_v2=origin"])
+            chip = self.raw("get_soc_name")
+            if not chip:  # None where the driver does not know
+                raise Unavailable("the driver names no chip to compile for")
+            flags = [f"--soc_version={chip}", "--precision_mode_v2=origin"]
+            Atc.find().compile(source, om, [*graph.flags, *flags])
         return om
 
     def load(
