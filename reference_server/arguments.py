@@ -197,6 +197,10 @@ def _add_grpc(add: _Add) -> None:
             help=f"{meaning} ({default})")
     _add_switch(add, "--grpc-keepalive-permit-without-calls", "ping connections without calls, too",
         default=False)
+    pool_size = "--grpc-max-response-pool-size"
+    add(pool_size, metavar="N", default=defaults.max_response_pool_size,
+        type=leading(1, 2**31 - 1, f"{pool_size} must be greater than 0.", bits=32),
+        help="responses of decoupled models that may wait for a stream's client (any number)")
     add("--grpc-header-forward-pattern", type=pattern, default="", metavar="PATTERN",
         help="metadata whose names match become parameters of infer requests")
     _add_restriction(add, "--grpc-restricted-protocol", "gRPC")
@@ -292,9 +296,6 @@ WITHOUT_EFFECT: Mapping[str, Callable[[str], object]] = {
         128,
         "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.",
         bits=32,
-    ),
-    "grpc-max-response-pool-size": leading(
-        1, 2**31 - 1, "--grpc-max-response-pool-size must be greater than 0.", bits=32
     ),
     "host-policy": str,
     "http-thread-count": number,

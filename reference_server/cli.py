@@ -72,6 +72,7 @@ def _grpc_options(given: argparse.Namespace) -> GrpcOptions:
         ),
         given.grpc_header_forward_pattern,
         _tls_options(given),
+        given.grpc_max_response_pool_size,
     )
 
 

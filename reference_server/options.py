@@ -158,7 +158,8 @@ class GrpcOptions:
     """The gRPC frontend: where it listens, and what the options of the same names tell gRPC.
 
     Ages of 0 are unlimited. Metadata whose names match `forwarded` become parameters of infer
-    requests; if it is empty, none do. Without `tls` bytes go as they are.
+    requests; if it is empty, none do. Without `tls` bytes go as they are. Of a stream's decoupled
+    models `max_response_pool_size` responses may wait for the client.
     """
 
     address: str = "0.0.0.0"
@@ -176,6 +177,7 @@ class GrpcOptions:
     restricted: Mapping[str, Restriction] = field(default_factory=dict)
     forwarded: str = ""
     tls: TlsOptions | None = None
+    max_response_pool_size: int = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)

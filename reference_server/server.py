@@ -247,6 +247,7 @@ class Server:
             restrictions=options.restricted,
             forwarding=self._forwarding(options.forwarded),
             profile=self._options.profile,
+            most_responses=options.max_response_pool_size,
         )
 
     def _grpc_listener(self, options: GrpcOptions, loop: asyncio.AbstractEventLoop) -> GrpcListener:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 
 from reference_server.core.tensor import Tensor
 
+#: Of responses: what no client reaches.
+ANY_NUMBER = 2**31 - 1
 #: Bytes that may wait for one client.
 _MOST = 1 << 24
 #: Bytes that may wait for all of them; beyond that few may wait for any.
@@ -44,10 +46,13 @@ class Backlogs:
             self._is_lifted = True
             self.settle()
 
-    def is_full(self, size: int) -> bool:
-        """Whether a backlog of this size is full; with `changed` held."""
+    def is_full(self, backlog: Backlog) -> bool:
+        """Whether a backlog is full; with `changed` held."""
         if self._is_lifted:
             return False
+        if backlog.responses >= backlog.most_responses:
+            return True
+        size = backlog.size
         return size > self.most or (size > self._few and self.size > self._most_of_all)
 
     @property
@@ -58,7 +63,7 @@ class Backlogs:
     def settle(self, *moved: Backlog) -> None:
         """Tell who waits, after sizes have changed; with `changed` held."""
         for backlog in (*moved, *self._full):
-            backlog.settle(is_full=self.is_full(backlog.size))
+            backlog.settle(is_full=self.is_full(backlog))
             if backlog.is_full:
                 self._full.add(backlog)
             else:
@@ -68,15 +73,28 @@ class Backlogs:
 class Backlog:
     """What waits for one client: posted to the loop, or kept by its connection.
 
-    Each method says whose it is; nothing counts any more once it is closed.
+    It is full at so many bytes, or at `most_responses`. Each method says whose it is; nothing
+    counts any more once it is closed.
     """
 
-    __slots__ = ("_all", "_is_closed", "_kept", "_posted", "_watchers", "is_full", "size")
+    __slots__ = (
+        "_all",
+        "_is_closed",
+        "_kept",
+        "_posted",
+        "_unsent",
+        "_watchers",
+        "is_full",
+        "most_responses",
+        "size",
+    )
 
-    def __init__(self, backlogs: Backlogs) -> None:
+    def __init__(self, backlogs: Backlogs, most_responses: int = ANY_NUMBER) -> None:
+        self.most_responses = most_responses
         self._all = backlogs
         self._posted: deque[int] = deque()
         self._kept = 0
+        self._unsent: deque[int] = deque()  # what is kept, by responses
         self._is_closed = False
         self._watchers: list[Callable[[bool], None]] = []
         self.size = 0
@@ -84,6 +102,11 @@ class Backlog:
 
     def __repr__(self) -> str:
         return f"<Backlog {self.size} bytes{', full' if self.is_full else ''}>"
+
+    @property
+    def responses(self) -> int:
+        """How many wait, in whole or in part."""
+        return len(self._posted) + len(self._unsent)
 
     # -- threads of models
 
@@ -133,6 +156,10 @@ class Backlog:
             with self._all.changed:
                 if not self._is_closed:
                     more, self._kept = size - self._kept, size
+                    if more > 0:
+                        self._unsent.append(more)
+                    else:
+                        self._taken(-more)
                     self._grow(more)
 
     def close(self) -> None:
@@ -141,14 +168,23 @@ class Backlog:
             if not self._is_closed:
                 self._is_closed = True
                 self._posted.clear()
+                self._unsent.clear()
                 self._grow(-self.size)
 
     # -- with the lock held
 
+    def _taken(self, size: int) -> None:
+        """The client took so many bytes, of the oldest responses."""
+        while size >= self._unsent[0]:
+            size -= self._unsent.popleft()
+            if not size:
+                return
+        self._unsent[0] -= size
+
     def _grow(self, size: int) -> None:
         self.size += size
         self._all.size += size
-        if self._all.any_full or self._all.is_full(self.size):
+        if self._all.any_full or self._all.is_full(self):
             self._all.settle(self)
 
     def settle(self, *, is_full: bool) -> None:

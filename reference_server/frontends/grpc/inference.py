@@ -42,13 +42,18 @@ _MOST_ASKED_BYTES = 1 << 26
 REFUSES_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
 
-def methods(inferences: Inferences, run: Apart, profile: TritonProfile) -> Mapping[str, Method]:
-    """The methods, by their names. `run` does what would hold up the loop."""
+def methods(
+    inferences: Inferences, run: Apart, profile: TritonProfile, most_responses: int
+) -> Mapping[str, Method]:
+    """The methods, by their names. `run` does what would hold up the loop.
+
+    Of a stream's decoupled models `most_responses` may wait for the client.
+    """
     decoder = InferMessageDecoder(profile)
     return {
         "ModelInfer": Method(lambda call: _UnaryCall(inferences, decoder, run, call)),
         "ModelStreamInfer": Method(
-            lambda call: _StreamCall(inferences, decoder, call), streams=True
+            lambda call: _StreamCall(inferences, decoder, call, most_responses), streams=True
         ),
     }
 
@@ -159,10 +164,17 @@ class _StreamCall:
     as they come.
     """
 
-    def __init__(self, inferences: Inferences, decoder: InferMessageDecoder, call: Call) -> None:
+    def __init__(
+        self,
+        inferences: Inferences,
+        decoder: InferMessageDecoder,
+        call: Call,
+        most_responses: int,
+    ) -> None:
         self.call = call
         self.decoder = decoder
         self._inferences = inferences
+        self._most_responses = most_responses
         self._errors_end = call.metadata(_ERRORS_END_STREAM) == "true"
         self._ordered: deque[_OrderedRequest] = deque()
         self._decoupled: set[_DecoupledRequest] = set()
@@ -203,7 +215,7 @@ class _StreamCall:
     def backlog(self, backlogs: Backlogs) -> Backlog:
         """What waits for the client, of all requests to decoupled models."""
         if self._backlog is None:
-            self._backlog = Backlog(backlogs)
+            self._backlog = Backlog(backlogs, self._most_responses)
             self.call.watch(self._backlog)
         return self._backlog
 

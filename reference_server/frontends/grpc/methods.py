@@ -9,6 +9,7 @@ from typing import TypeVar
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.codecs import management_proto
+from reference_server.core.backlog import ANY_NUMBER
 from reference_server.core.errors import unavailable
 from reference_server.core.health import Probe
 from reference_server.core.metadata import CudaRegion, SystemRegion
@@ -68,10 +69,12 @@ def table(
     restrictions: Mapping[str, Restriction] | None = None,
     forwarding: HeaderForwarding | None = None,
     profile: TritonProfile = V2_51,
+    most_responses: int = ANY_NUMBER,
 ) -> Mapping[str, Method]:
     """The methods, by their full names (`/package.Service/Method`).
 
     `restrictions` are by category; only who sends the right metadata may call its methods.
+    `most_responses` of a stream's decoupled models may wait for the client.
     """
     background = Background(loop)
     codecs = Background(loop, CODECS)
@@ -83,7 +86,7 @@ def table(
     methods: dict[str, Method] = {}
     for subject in (
         _CoreMethods(gateway, background).table(),
-        inference.methods(inferences, codecs.run, profile),
+        inference.methods(inferences, codecs.run, profile, most_responses),
         _shared_memory(shared_memory),
         _settings(gateway.logging, gateway.tracing),
         _repository(control, background),

@@ -107,3 +107,27 @@ def test_what_a_response_counts(tensor, size):
     backlog = Backlog(Backlogs())
     backlog.add([tensor])
     assert backlog.size == COST + size
+
+
+def test_responses_are_counted_until_the_client_has_taken_them():
+    backlog = Backlog(Backlogs(), most_responses=2)
+    assert (backlog.responses, backlog.is_full) == (0, False)
+    backlog.add([])
+    assert not backlog.is_full
+    backlog.add([])
+    assert backlog.is_full
+    backlog.keep(100)  # of the first, which the connection has now
+    backlog.handled()
+    assert (backlog.responses, backlog.is_full) == (2, True)
+    backlog.keep(40)
+    assert (backlog.responses, backlog.is_full) == (2, True)  # a part waits as the whole does
+    backlog.keep(0)
+    assert (backlog.responses, backlog.is_full) == (1, False)
+    backlog.keep(30)
+    backlog.handled()
+    backlog.keep(80)
+    assert (backlog.responses, backlog.is_full) == (2, True)
+    backlog.keep(20)  # all of the first, and some of the second
+    assert (backlog.responses, backlog.is_full) == (1, False)
+    backlog.close()
+    assert backlog.responses == 0

@@ -72,12 +72,12 @@ class WaitingScheduler:
 class GrpcFrontend:
     """One client of the gRPC frontend over these models."""
 
-    def __init__(self, *models: ServedModel, is_complete: bool = True) -> None:
+    def __init__(self, *models: ServedModel, is_complete: bool = True, **options: object) -> None:
         self._loop = HandCrankedLoop()
         self.shared_memory = SharedMemory()
         self.gateway = gateway(*models, is_complete=is_complete)
         self.table = methods.table(
-            self.gateway, self.shared_memory, None, self._loop, ManualClock()
+            self.gateway, self.shared_memory, None, self._loop, ManualClock(), **options
         )
 
     def start(self, method: str, **metadata: str) -> tuple[MadeUpCall, object]:

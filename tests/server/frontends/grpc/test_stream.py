@@ -341,6 +341,20 @@ def test_requests_to_decoupled_models_share_what_waits(frontend, scheduler):
     assert first.size == 0
 
 
+def test_so_many_responses_wait_as_the_server_is_told(scheduler):
+    speaking = served(MODEL + "model_transaction_policy { decoupled: true }", "many")
+    object.__setattr__(speaking, "scheduler", scheduler)
+    frontend = GrpcFrontend(speaking, most_responses=2)
+    _, running = frontend.start(METHOD)
+    running.receive(request("many"))
+    (asked,) = scheduler.requests
+    for is_full in (False, True):
+        scheduler.answer(0, final=False)
+        assert asked.cancellation.backlog.is_full is is_full
+    frontend.turn()
+    assert not asked.cancellation.backlog.is_full
+
+
 @pytest.mark.parametrize("model", ["slow", "many"])
 def test_a_stream_that_asks_for_much_is_held_until_half_is_answered(frontend, scheduler, model):
     call, running = frontend.start(METHOD)
