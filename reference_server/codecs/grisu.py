@@ -37,6 +37,11 @@ _LOW_HALF = np.uint64(2**32 - 1)
 _HIDDEN_BIT = np.uint64(2**52)
 
 
+def are_exact(largest: float) -> bool:
+    """Whether all whole doubles up to `largest` are printed alike by everybody."""
+    return largest < _EXACT_INTEGERS
+
+
 def text(value: float) -> str:
     """`value` as RapidJSON prints it: at least one decimal, exponents from 1e21 and below 1e-6."""
     if not math.isfinite(value):

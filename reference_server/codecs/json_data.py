@@ -248,9 +248,13 @@ def _integers_text(elements: _Array) -> bytes:
 def _doubles_text(elements: _Array) -> bytes:
     with np.errstate(invalid="ignore"):  # signalling NaNs
         values = elements.astype(np.float64, copy=False)
-        if values.size <= _FEW:
-            return ",".join(map(grisu.text, values.tolist())).encode()
-        return grisu.texts(values)
+        if values.size > _FEW:
+            return grisu.texts(values)
+        listed = values.tolist()
+        # NaN and the infinities are no integers.
+        if all(map(float.is_integer, listed)) and grisu.are_exact(max(map(abs, listed), default=0)):
+            return orjson.dumps(listed)[1:-1]
+        return ",".join(map(grisu.text, listed)).encode()
 
 
 def _strings_text(elements: _Array) -> bytes:
