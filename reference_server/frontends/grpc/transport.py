@@ -200,7 +200,10 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _write(self, parts: Sequence[Part]) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(parts)
+            if len(parts) == 1:
+                self._transport.write(parts[0])
+            else:
+                self._transport.writelines(parts)
 
     def _close(self) -> None:
         """Close when all is sent; a client that does not take it is not waited for."""

@@ -260,7 +260,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _replied(self, request: Request) -> None:
         if not request.keep_alive:
             self._drop()
-        elif not self._advancing:
+        elif not self._advancing and (self._waiting or self.is_closing):
             self._advance()
 
     def _advance(self) -> None:

@@ -102,32 +102,43 @@ class HttpHandlers:
         if log.isEnabledFor(logging.DEBUG):
             path = request.url.partition(b"?")[0].decode("latin-1")
             log.debug("HTTP request: %d %s", _METHODS.get(request.method, -1), path)
-        route = routes.match(request.url)
-        if route is None:
-            request.reply_error(status_codes.NOT_FOUND, "Not Found", as_json=False)
-            return
-        operation = route.operation
-        # Before the method is looked at, as in Triton: who is not let in learns nothing.
-        required = self._required_headers.get(operation)
-        if required is not None and request.header(required[0]) != required[1].value:
-            message = f"This API is restricted, expecting header '{required[1].key}'"
-            request.reply_error(status_codes.FORBIDDEN, message, as_json=False)
-            return
-        as_json = operation not in _PLAIN
-        if request.method not in operation.methods:
-            request.reply_error(status_codes.NOT_ALLOWED, "Method Not Allowed", as_json=as_json)
-            return
-        if route.fault:
-            request.reply_error(status_codes.BAD_REQUEST, route.fault, as_json=as_json)
-            return
+        known: tuple[_Handler, Route] | None = request.notes.get(self)
+        if known is None:
+            known = self._admitted(request)
+            if known is None:
+                return
+            request.notes[self] = known
+        handler, route = known
         try:
-            self._handlers[operation](request, route)
+            handler(request, route)
         except ServerError as error:
             request.reply_error(status_codes.STATUS[error.code], error.message, as_json=True)
         except Exception as error:  # a defect of ours must not leave the client waiting
             log.exception("%s %s", request.method, request.url.decode("latin-1"))
             message = f"{type(error).__name__}: {error}"
             request.reply_error(status_codes.STATUS[Code.INTERNAL], message, as_json=True)
+
+    def _admitted(self, request: Request) -> tuple[_Handler, Route] | None:
+        """What answers a request, by its head alone; None if that is answered with an error."""
+        route = routes.match(request.url)
+        if route is None:
+            request.reply_error(status_codes.NOT_FOUND, "Not Found", as_json=False)
+            return None
+        operation = route.operation
+        # Before the method is looked at, as in Triton: who is not let in learns nothing.
+        required = self._required_headers.get(operation)
+        if required is not None and request.header(required[0]) != required[1].value:
+            message = f"This API is restricted, expecting header '{required[1].key}'"
+            request.reply_error(status_codes.FORBIDDEN, message, as_json=False)
+            return None
+        as_json = operation not in _PLAIN
+        if request.method not in operation.methods:
+            request.reply_error(status_codes.NOT_ALLOWED, "Method Not Allowed", as_json=as_json)
+            return None
+        if route.fault:
+            request.reply_error(status_codes.BAD_REQUEST, route.fault, as_json=as_json)
+            return None
+        return self._handlers[operation], route
 
     # -- health, metadata, configuration, statistics
 
