@@ -65,6 +65,7 @@ def serve_connection(port: int) -> None:
     import uvloop
 
     from reference_server.frontends.http.connection import HttpConnection
+    from reference_server.frontends.http.reading import KnownHeads
     from reference_server.frontends.http.request import Request
 
     def handle(request: Request) -> None:
@@ -73,9 +74,12 @@ def serve_connection(port: int) -> None:
         request.reply(b"200 OK", [body], pairs, content_type=kind.encode())
 
     async def main() -> None:
-        scratch = memoryview(bytearray(1 << 18))
-        server = await asyncio.get_running_loop().create_server(
-            lambda: HttpConnection(handle, scratch, lambda _: None, lambda _: None),
+        scratch, heads = memoryview(bytearray(1 << 18)), KnownHeads()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: HttpConnection(
+                handle, loop.call_soon, scratch, lambda _: None, lambda _: None, heads=heads
+            ),
             "127.0.0.1",
             port,
         )
