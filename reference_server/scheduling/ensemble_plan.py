@@ -238,7 +238,7 @@ class EnsemblePlan:
     ) -> InferRequest:
         """What a step is asked on behalf of `request`, with those of its `tensors` there are."""
         step = self.graph.steps[step_index]
-        place = self.place_of_step(request, step_index, places) if places else place_of(request)
+        place = self.place_of_step(request, step_index, places) if places else request
         return InferRequest(
             step.model_name,
             {

@@ -324,4 +324,8 @@ def bound_request(server: ServerAccess) -> type[InferenceRequest]:
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
     """The first input of that name; None if there is none."""
-    return first_named(inference_request._given(), name)
+    try:
+        given = inference_request._given
+    except AttributeError:  # what is no request is told by the method that models know
+        given = inference_request.inputs
+    return first_named(given(), name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from reference_server.backends.python_host.api import pybind
 from reference_server.backends.python_host.api.native import (
@@ -98,22 +98,29 @@ class BareResponse(Native):
     __slots__ = ("_error", "_output_tensors", "_parameters")
     __module__ = MODULE
 
+    _takes_parameters: ClassVar[bool] = False
     _output_tensors: list[Tensor]
     _error: TritonError | None
     _parameters: Mapping[str, Parameter]
 
+    # Called for each answer, so it reads the usual arguments itself.
     @pybind.called_like(_made_in_2_51)
     def __init__(self, *given: Any, **named: object) -> None:  # noqa: ANN401
-        tensors, error = _MADE_OF.read(given, named)
-        self._fill(tensors, error, given, named)
-
-    def _fill(
-        self,
-        tensors: list[Tensor],
-        error: TritonError | None,
-        given: Sequence[object],
-        named: Mapping[str, object],
-    ) -> None:
+        tensors: Any = None
+        error: Any = None
+        parameters: object = None
+        if not named:
+            tensors = given[0] if len(given) == 1 else None
+        elif not given and len(named) == 1:
+            error = named.get("error")
+            tensors = [] if type(error) is TritonError else named.get("output_tensors")
+        if type(tensors) is not list:
+            if self._takes_parameters:
+                if len(given) == 3:
+                    *given, parameters = given  # type: ignore[assignment]
+                elif "parameters" in named:
+                    parameters = named.pop("parameters")
+            tensors, error = _MADE_OF.read(given, named)
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
                 if tensor is not None:
@@ -123,7 +130,7 @@ class BareResponse(Native):
                 )
         self._output_tensors = tensors.copy()
         self._error = error
-        self._parameters = {}
+        self._parameters = {} if parameters is None else checked_parameters(parameters)
 
     @classmethod
     def _received(cls: type[_Response], response: InferResponse) -> _Response:
@@ -155,26 +162,12 @@ class InferenceResponse(BareResponse):
     __slots__ = ()
     __module__ = MODULE
 
-    # Called for each answer, so it reads the usual arguments itself.
-    @pybind.called_like(_made_of)
-    def __init__(self, *given: Any, **named: object) -> None:  # noqa: ANN401
-        tensors: Any = None
-        error: Any = None
-        parameters: object = None
-        if not named:
-            tensors = given[0] if len(given) == 1 else None
-        elif not given and len(named) == 1:
-            error = named.get("error")
-            tensors = [] if type(error) is TritonError else named.get("output_tensors")
-        if type(tensors) is not list:
-            if len(given) == 3:
-                *given, parameters = given  # type: ignore[assignment]
-            elif "parameters" in named:
-                parameters = named.pop("parameters")
-            tensors, error = _MADE_OF.read(given, named)
-        self._fill(tensors, error, given, named)
-        if parameters is not None:
-            self._parameters = checked_parameters(parameters)
+    _takes_parameters = True
+
+    if TYPE_CHECKING:
+
+        @pybind.called_like(_made_of)
+        def __init__(self, *given: Any, **named: object) -> None: ...  # noqa: ANN401
 
     def parameters(self) -> str:
         """The parameters as a JSON object."""
