@@ -195,6 +195,11 @@ def has_hbm(soc: str) -> bool:
     return not soc.startswith("Ascend310")
 
 
+def has_fp16_matrices(soc: str) -> bool:
+    """Whether its matrix units compute FP16 and INT8 alone."""
+    return soc.startswith("Ascend310") and not soc.startswith("Ascend310B")
+
+
 def shares_memory(soc: str) -> bool:
     """Whether processes can share its memory."""
     return soc != "Ascend310" and not soc.startswith("Ascend310B")

@@ -191,8 +191,16 @@ def test_paths_may_be_chinese(tmp_path):
 
 @pytest.mark.parametrize("soc", ["Ascend910B3", "Ascend310P3", "Ascend910_9392"])
 def test_chips_of_the_documents_are_compiled_for(tmp_path, soc):
-    path = compile_to(tmp_path, rows(2), soc_version=soc)
+    path = compile_to(tmp_path, rows(2), soc_version=soc, precision_mode_v2="fp16")
     assert om.read(path).manifest.soc == soc
+
+
+@pytest.mark.parametrize("soc", ["Ascend310", "Ascend310P3"])
+def test_matrix_units_without_fp32_do_not_keep_it(tmp_path, soc):
+    with pytest.raises(CompileFault, match=f"MatMul of FP32: the matrix units of {soc} have FP16"):
+        compile_to(tmp_path, rows(2), soc_version=soc)
+    assert compile_to(tmp_path, texts(), "texts", soc_version=soc)  # none of FP32
+    assert compile_to(tmp_path, rows(2), soc_version="Ascend310B1")
 
 
 def test_a_chip_that_is_simulated_is_one(tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ class BuildRecord:
     def describes(self, om: Path) -> bool:
         """Whether the file at `om` was made of just this."""
         try:
-            there = json.loads(_record_path(om).read_text(encoding="utf-8"))
+            there = json.loads(record_path(om).read_text(encoding="utf-8"))
             return bool(there == self.as_json(om))
         except (OSError, ValueError):
             return False
@@ -52,7 +52,7 @@ class BuildRecord:
     def write(self, om: Path) -> None:
         """Put it beside the file."""
         text = json.dumps(self.as_json(om), indent=2) + "\n"
-        _record_path(om).write_text(text, encoding="utf-8")
+        record_path(om).write_text(text, encoding="utf-8")
 
 
 class Atc:
@@ -111,6 +111,16 @@ class Atc:
             made[0].replace(om)
 
 
+def own_precision(chip: str) -> str:
+    """The `--precision_mode_v2` that keeps most of a graph's own types on a chip.
+
+    The matrix units of 310 and 310P compute FP16 and INT8 alone: with `origin` an FP32 MatMul or
+    Conv goes to the AI CPU there, which is slow, or cannot be compiled.
+    """
+    halves = chip.startswith("Ascend310") and not chip.startswith("Ascend310B")
+    return "fp16" if halves else "origin"
+
+
 def sha256_of(path: Path) -> str:
     """Of a file's content, in hex. Raises OSError."""
     digest = hashlib.sha256()
@@ -129,8 +139,24 @@ def ensure_content(path: Path, digest: str) -> None:
         )
 
 
-def _record_path(om: Path) -> Path:
+def record_path(om: Path) -> Path:
+    """Where the record of a file lies."""
     return om.with_name(f"{om.name}.json")
+
+
+def recorded_flag(om: Path, digest: str, name: str) -> str | None:
+    """The value of a flag that a file was compiled with; None where no record of it tells.
+
+    digest: SHA-256 of the file. A record may be written by hand, of files that were made elsewhere.
+    """
+    try:
+        record = json.loads(record_path(om).read_text(encoding="utf-8"))
+        if record["om_sha256"] == digest:
+            values = (flag.partition("=") for flag in record["flags"])
+            return next((str(value) for flag, _, value in values if flag == name), None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None
 
 
 def _version(home: Path) -> str:

@@ -24,6 +24,10 @@ from ge_runtime.errors import EngineLost
 EXECUTION_TIMEOUT_S: Final = 60.0
 """An execution that takes longer is taken for one that never ends."""
 
+TURN_TIMEOUT_S: Final = 1800.0
+"""A thread that holds up the others for longer is taken for one that never goes on: loads of large
+models may take minutes, executions twice EXECUTION_TIMEOUT_S."""
+
 _SHORTAGE_S: Final = 0.1
 """After which a wait that failed for want of something is tried once more."""
 
@@ -209,16 +213,33 @@ class AscendDevice:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Nothing executes on the device, for the length of a `with`."""
+        """Nothing executes on the device, for the length of a `with`.
+
+        Raises EngineLost where it cannot be had within TURN_TIMEOUT_S.
+        """
         # One thread at a time collects turns: two with a part of them each would wait for ever.
-        with self._changing:
-            for turn in self._turns:
-                turn.acquire()
+        self.take(self._changing, "a change of what is loaded")
+        try:
+            with ExitStack() as undo:
+                for turn in self._turns:
+                    self.take(turn, "the turn of a lane")
+                    undo.callback(turn.release)
+                undo.pop_all()
             try:
                 yield
             finally:
                 for turn in self._turns:
                     turn.release()
+        finally:
+            self._changing.release()
+
+    def take(self, lock: Lock, what: str) -> None:
+        """Acquire it. what: it is, for people.
+
+        Raises EngineLost if it is not free within TURN_TIMEOUT_S: then nothing goes on here.
+        """
+        if not lock.acquire(timeout=TURN_TIMEOUT_S):
+            raise self.lose(f"{self.name}: {what}: found it taken for {TURN_TIMEOUT_S:g} s")
 
     def wait(self, stream: Stream) -> None:
         """Wait for all that is queued in a stream of this thread's context.

@@ -75,7 +75,8 @@ class ModelDescription:
     images: tuple[tuple[int, int], ...] = ()
     """Gears of `--dynamic_image_size`: height, width."""
     dims: tuple[tuple[int, ...], ...] = ()
-    """Gears of `--dynamic_dims`: the dims of all data inputs, one after another."""
+    """Gears of `--dynamic_dims`: the dims of the data inputs that ATC's --input_shape names, one
+    after another, in its order."""
 
     @property
     def data_inputs(self) -> tuple[ModelTensor, ...]:
@@ -99,21 +100,20 @@ class ModelDescription:
             return "image"
         return "dims" if self.dims else None
 
-    def shapes(self) -> dict[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    def shapes(self, order: Sequence[int]) -> dict[tuple[int, ...], tuple[tuple[int, ...], ...]]:
         """What sets a gear: the dims of the data inputs at it; sorted by their elements.
 
-        A model without gears has one, set by ().
+        A model without gears has one, set by (). order: of the inputs in gears of dims, by index;
+        others have one size.
         """
         inputs = self.data_inputs
         found: dict[tuple[int, ...], list[tuple[int, ...]]]
-        # Dims gears are told as all inputs' dims in a row, in the order of ATC's --input_shape,
-        # in which `ge-runtime build` names the inputs in the graph's order, and all of them.
         if self.batches:
             found = {(rows,): [_filled(t.dims, [rows]) for t in inputs] for rows in self.batches}
         elif self.images:
             found = {size: [_filled(t.dims, size) for t in inputs] for size in self.images}
         elif self.dims:
-            found = {dims: _cut(dims, [len(t.dims) for t in inputs]) for dims in self.dims}
+            found = {dims: _cut(dims, inputs, order) for dims in self.dims}
         else:
             found = {(): [t.dims for t in inputs]}
         # Sorted here: the driver keeps the order in which they were compiled.
@@ -127,12 +127,15 @@ def _filled(dims: tuple[int, ...], sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(next(rest) if dim == -1 else dim for dim in dims)
 
 
-def _cut(dims: tuple[int, ...], ranks: Sequence[int]) -> list[tuple[int, ...]]:
-    """Dims of all inputs one after another, cut into those of each."""
-    cut, start = [], 0
-    for rank in ranks:
-        cut.append(dims[start : start + rank])
-        start += rank
+def _cut(
+    dims: tuple[int, ...], inputs: Sequence[ModelTensor], order: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Dims of inputs in this order, one after another, cut into those of each input."""
+    cut, start = [tensor.dims for tensor in inputs], 0
+    for index in order:
+        end = start + len(cut[index])
+        cut[index] = dims[start:end]
+        start = end
     return cut
 
 
@@ -164,7 +167,7 @@ class GearSetting:
     family: str
     """"batch", "image" or "dims"."""
     values: tuple[int, ...]
-    """batch: the rows. image: height, width. dims: the dims of all inputs, one after another."""
+    """batch: the rows. image: height, width. dims: as the model lists them."""
 
 
 class Driver(Protocol):
@@ -230,13 +233,22 @@ class Driver(Protocol):
     def host_unregister(self, address: Address) -> None:
         """Undo `host_register`."""
 
-    def copy(self, target: Address, source: Address, nbytes: int, kind: Copy) -> None:
-        """Copy between host and device; returns when it is done, which stops all Python threads."""
+    def copy(self, target: Address, room: int, source: Address, nbytes: int, kind: Copy) -> None:
+        """Copy between host and device; returns when it is done, which stops all Python threads.
+
+        room: bytes at the target; more than that is refused.
+        """
 
     def copy_async(
-        self, target: Address, source: Address, nbytes: int, kind: Copy, stream: Stream
+        self,
+        target: Address,
+        room: int,
+        source: Address,
+        nbytes: int,
+        kind: Copy,
+        stream: Stream,
     ) -> None:
-        """Queue a copy between pinned memory and the device; addresses are multiples of 64."""
+        """Queue a `copy` between pinned memory and the device; addresses are multiples of 64."""
 
     def model_sizes(self, path: str) -> tuple[int, int]:
         """Bytes of workspace and of weights; workspace 0: they are allocated as it runs."""

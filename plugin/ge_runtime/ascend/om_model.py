@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from ge_runtime.ascend.atc import ensure_content, sha256_of
-from ge_runtime.ascend.driver import Address, Driver, GearSetting, ModelDescription, ModelId
+from ge_runtime.ascend.dims_order import dims_order
+from ge_runtime.ascend.driver import (
+    Address,
+    Dataset,
+    Driver,
+    GearSetting,
+    ModelDescription,
+    ModelId,
+)
 from ge_runtime.ascend.return_codes import DriverFault, FailureKind
 from ge_runtime.devices import Buffer, Device
 from ge_runtime.errors import ArtifactFault, EngineFault
@@ -61,6 +69,17 @@ class LoadedModel:
         self.description = ModelDescription((), ())
         self.gears: Mapping[tuple[Dims, ...], OmGear] = {}
         """Dims of the data inputs: the gear; by growing elements."""
+        self._gear_set: tuple[ModelId, Dataset, GearSetting] | None = None
+        """The last one; None where it cannot be told."""
+
+    def set_gear(self, driver: Driver, inputs: Dataset, setting: GearSetting) -> None:
+        """Have the next execution of these inputs be at this gear. Raises DriverFault."""
+        # Each call copies several times, with all Python threads held up. It is left out only where
+        # the last of the model was this one: a gear is both the model's and the dataset's.
+        last, self._gear_set = self._gear_set, None  # a call that fails may have changed it
+        if last is None or last[0] != self.id or last[1] is not inputs or last[2] != setting:
+            driver.set_gear(self.id, inputs, len(inputs.buffers) - 1, setting)
+        self._gear_set = (self.id, inputs, setting)
 
     def ensure_there(self) -> None:
         """Raises EngineFault if it is not loaded."""
@@ -81,10 +100,10 @@ class LoadedModel:
         """Ask for everything once: nothing of it is asked while serving.
 
         memory: for the gear's own buffer, for as long as this takes.
-        Raises DriverFault or OutOfMemory.
+        Raises DriverFault, OutOfMemory, or ArtifactFault where gears cannot be told apart.
         """
         self.description = description = driver.describe(self.id)
-        shapes = description.shapes()
+        shapes = description.shapes(dims_order(self.file.path, self.file.digest, description))
         family = description.family
         if family is None:
             outputs = tuple(tensor.dims for tensor in description.outputs)

@@ -172,14 +172,20 @@ class PyAclDriver:
     def host_unregister(self, address: Address) -> None:
         self._status("acl.rt.host_unregister", self._rt.host_unregister(address))
 
-    def copy(self, target: Address, source: Address, nbytes: int, kind: Copy) -> None:
-        code = self._rt.memcpy(target, nbytes, source, nbytes, kind.value)
+    def copy(self, target: Address, room: int, source: Address, nbytes: int, kind: Copy) -> None:
+        code = self._rt.memcpy(target, room, source, nbytes, kind.value)
         self._status("acl.rt.memcpy", code)
 
     def copy_async(
-        self, target: Address, source: Address, nbytes: int, kind: Copy, stream: Stream
+        self,
+        target: Address,
+        room: int,
+        source: Address,
+        nbytes: int,
+        kind: Copy,
+        stream: Stream,
     ) -> None:
-        code = self._rt.memcpy_async(target, nbytes, source, nbytes, kind.value, stream)
+        code = self._rt.memcpy_async(target, room, source, nbytes, kind.value, stream)
         self._status("acl.rt.memcpy_async", code)
 
     # -- models --

@@ -35,6 +35,8 @@ class Transfer(NamedTuple):
     host: Address
     device: Address
     nbytes: int
+    room: int
+    """Bytes at the end that is written."""
     queued: bool
     """Whether the host's end is pinned and a stream can do it; else it is done at once."""
 
@@ -55,16 +57,14 @@ def slot_layout(models: Sequence[LoadedModel], kept: Collection[str]) -> Packing
     malloc's blocks do. Tensors that no stage needs at the same time share bytes.
     kept: what stages take and is wanted in the end as well. What no stage takes is kept anyway.
     """
-    sizes: dict[str, int] = {}
+    sizes = tensor_bytes(models)
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for stage, model in enumerate(models):
-        for name, nbytes in _inputs(stage, model):
-            sizes[name] = max(nbytes, sizes.get(name, 0))
+        for name, _ in _inputs(stage, model):
             first.setdefault(name, 0)  # copied before any stage begins
             last[name] = stage
-        for name, nbytes in _outputs(model):
-            sizes[name] = nbytes
+        for name, _ in _outputs(model):
             first[name] = stage
     end = len(models) - 1
     return pack(
@@ -73,6 +73,18 @@ def slot_layout(models: Sequence[LoadedModel], kept: Collection[str]) -> Packing
         )
         for name, nbytes in sizes.items()
     )
+
+
+def tensor_bytes(models: Sequence[LoadedModel]) -> dict[str, int]:
+    """Bytes of device memory of each tensor of a chain, by name.
+
+    As the models say, which know of padding and of formats of images.
+    """
+    sizes: dict[str, int] = {}
+    for stage, model in enumerate(models):
+        for name, nbytes in (*_inputs(stage, model), *_outputs(model)):
+            sizes[name] = max(nbytes, sizes.get(name, 0))
+    return sizes
 
 
 class Slot:
@@ -124,34 +136,33 @@ class Slot:
         for number, _ in execution.steps:
             self._stages[number].model.ensure_there()
         driver = self._driver
-        for host, device, nbytes, queued in execution.copies_in:
+        for host, device, nbytes, room, queued in execution.copies_in:
             if queued:
-                driver.copy_async(device, host, nbytes, Copy.TO_DEVICE, stream)
+                driver.copy_async(device, room, host, nbytes, Copy.TO_DEVICE, stream)
             else:  # at once, ahead of the stream
-                driver.copy(device, host, nbytes, Copy.TO_DEVICE)
+                driver.copy(device, room, host, nbytes, Copy.TO_DEVICE)
         try:
             # All gears before the first execution: they are written at once, outside the stream's
             # order, each into its stage's own buffer, the model's last input.
             for number, gear in execution.steps:
                 if gear.setting is not None:
                     inputs, _ = self._datasets[number]
-                    model = self._stages[number].model
-                    driver.set_gear(model.id, inputs, len(inputs.buffers) - 1, gear.setting)
+                    self._stages[number].model.set_gear(driver, inputs, gear.setting)
             for number, _ in execution.steps:
                 model = self._stages[number].model
                 driver.execute_async(model.id, *self._datasets[number], stream)
         except DriverFault as fault:
             fault.path = self._stages[number].path
             raise
-        for host, device, nbytes, queued in execution.copies_out:
+        for host, device, nbytes, room, queued in execution.copies_out:
             if queued:
-                driver.copy_async(host, device, nbytes, Copy.TO_HOST, stream)
+                driver.copy_async(host, room, device, nbytes, Copy.TO_HOST, stream)
 
     def collect(self, execution: CardExecution) -> None:
         """The copies that could not be queued, once the stream is done. Raises DriverFault."""
-        for host, device, nbytes, queued in execution.copies_out:
+        for host, device, nbytes, room, queued in execution.copies_out:
             if not queued:
-                self._driver.copy(host, device, nbytes, Copy.TO_HOST)
+                self._driver.copy(host, room, device, nbytes, Copy.TO_HOST)
 
     def close(self) -> None:
         """Free all of it; nothing of it may be executing. Once."""
@@ -200,7 +211,8 @@ class StreamExecutor:
         is tried once more. After a failed execution the executor is reset before the next.
         """
         while True:
-            with self.turn:
+            self._device.take(self.turn, f"the turn of {self.models.name}")
+            try:
                 self._device.ensure_there()
                 if self._failure is None:
                     try:
@@ -208,6 +220,8 @@ class StreamExecutor:
                     except DriverFault as fault:
                         raise self._fault_of(fault, slot.files(execution)) from fault
                     return
+            finally:
+                self.turn.release()
             # Without the turn: `exclusive` takes those of all executors.
             self._recover()
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from ge_runtime.ascend.atc import Atc, BuildRecord, sha256_of
+from ge_runtime.ascend.atc import Atc, BuildRecord, own_precision, sha256_of
 from ge_runtime.ascend.card import PROCESS_CARDS
 from ge_runtime.ascend.driver import UNKNOWN_CHIP
 from ge_runtime.batching.gears import Gear
@@ -52,6 +52,7 @@ of it has changed, nothing is compiled.
 
 _EPILOG: Final = """\
 Precision: ATC alone would compute FP32 graphs in FP16. Here it is `origin`, the graph's own types,
+and `fp16` on 310 and 310P, whose matrix units have no FP32,
 unless --precision or the parameter graph.ge.exec.precision_mode_v2 says otherwise.
 
 examples:
@@ -66,7 +67,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add = parser.add_argument
     add("--soc-version", metavar="CHIP", help="e.g. Ascend910B3 (that of the first card here)")
-    add("--precision", metavar="MODE", help="atc's --precision_mode_v2 (origin)")
+    add(
+        "--precision",
+        metavar="MODE",
+        help="atc's --precision_mode_v2 (origin; fp16 on 310, 310P)",
+    )
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -92,21 +97,25 @@ def build(
 ) -> list[str]:
     """Make the .om files in `version_dir` that are not there as they would be made; what was done.
 
-    soc_version: None for the first card's. precision: None for what config.pbtxt says, or origin.
+    soc_version: None for the first card's. precision: None for what config.pbtxt says, or
+    what the chip can.
     Raises ConfigFault, ArtifactFault, NoDevice or OSError.
     """
     config = read_runtime_config(folder)
     shapes, notes = shape_flags(folder, version_dir, config)
     options = dict(config.ge_options)
-    options[_PRECISION] = precision or options.get(_PRECISION, "origin")
-    chip = f"--soc_version={soc_version or _first_card()}"
+    chip = soc_version or _first_card()
+    if precision or _PRECISION not in options:
+        options[_PRECISION] = precision or own_precision(chip)
+        if not precision and options[_PRECISION] != "origin":
+            notes = [*notes, f"{chip} has no FP32 in its matrix units, so FP32 became FP16"]
     others = [f"{ATC_FLAGS[option]}={value}" for option, value in sorted(options.items())]
     atc = Atc.find()
     lines: list[str] = []
     made = False
     for stage, own in shapes.items():
         source, om = version_dir / f"{stage}.onnx", version_dir / f"{stage}.om"
-        flags = (chip, *own, *others)
+        flags = (f"--soc_version={chip}", *own, *others)
         record = BuildRecord(_digest(source), flags, atc.identity)
         if record.describes(om):
             done = f"nothing to do, it was made of this {source.name} with these options"

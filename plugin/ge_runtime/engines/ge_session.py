@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ge_runtime.ascend.atc import own_precision
 from ge_runtime.ascend.card import Card
 from ge_runtime.ascend.driver import Address
 from ge_runtime.ascend.ge_py import GeProcess
@@ -34,8 +35,8 @@ from ge_runtime.errors import (
 from ge_runtime.memory.lifetimes import Intermediates, Lifetime
 from ge_runtime.specs import Array, Tensors
 
-_PRECISION: Final = {"ge.exec.precision_mode_v2": "origin"}
-"""Unless config.pbtxt says something else: GE by itself makes FP32 graphs FP16."""
+_PRECISION: Final = "ge.exec.precision_mode_v2"
+"""Our own unless config.pbtxt says something else: GE by itself makes FP32 graphs FP16."""
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +95,11 @@ class GeSessionEngine:
         """
         file = AirFile.open(path, ge, outputs)
         shapes = shapes_of(file.signature.inputs, options, shown(path))
-        own = {**_PRECISION, **options, **(NODE_TYPE if DYNAMIC_DIMS in options else {})}
+        own = {
+            _PRECISION: own_precision(card.soc_name),
+            **options,
+            **(NODE_TYPE if DYNAMIC_DIMS in options else {}),
+        }
         try:
             executor = GeSessionExecutor(
                 shown(path),

@@ -8,7 +8,8 @@ What one stage gives and another takes stays on the card.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from ge_runtime.ascend.stream_executor import (
     StreamExecutor,
     Transfer,
     slot_layout,
+    tensor_bytes,
 )
 from ge_runtime.devices import Device
 from ge_runtime.engines.base import GraphTensor, Shapes, Signature
@@ -79,6 +81,7 @@ class OmEngine:
         self._asked = frozenset(asked)
         self._usual = self._route(asked)  # of all executions, but those of tests
         self._packing = slot_layout([stage.model for stage in stages], asked)
+        self._rooms = tensor_bytes([stage.model for stage in stages])
 
     @classmethod
     def open(
@@ -154,13 +157,19 @@ class OmEngine:
         route = self._usual if outputs.keys() == self._asked else self._route(outputs)
         if not route.stages:  # nothing is wanted
             return results
-        addresses = slot.addresses
+        addresses, rooms = slot.addresses, self._rooms
         self._executor.execute(
             slot,
             CardExecution(
                 [(number, gear.stages[number]) for number in route.stages],
-                [self._transfer(inputs[name], addresses[name]) for name in route.inputs],
-                [self._transfer(array, addresses[name]) for name, array in results.items()],
+                [
+                    self._transfer(inputs[name], addresses[name], rooms[name])
+                    for name in route.inputs
+                ],
+                [
+                    self._transfer(array, addresses[name], array.nbytes)
+                    for name, array in results.items()
+                ],
             ),
         )
         return results
@@ -222,9 +231,9 @@ class OmEngine:
             )
         return target
 
-    def _transfer(self, array: Array, device: Address) -> Transfer:
+    def _transfer(self, array: Array, device: Address, room: int) -> Transfer:
         host = Address(array.ctypes.data)
-        return Transfer(host, device, array.nbytes, self._is_pinned(array))
+        return Transfer(host, device, array.nbytes, room, self._is_pinned(array))
 
 
 def read_files(paths: Sequence[Path], card: Card) -> list[ModelFile]:
@@ -281,12 +290,34 @@ def refuse_what_nobody_can_feed(path: Path, model: LoadedModel) -> None:
         elif tensor.format not in PLAIN_FORMATS:
             expected = "ND, NCHW or NHWC, whose elements lie in order: `atc --input_format`"
             faults.append(f"'{tensor.name}': found aclFormat {tensor.format}, expected {expected}")
+    faults += _too_large(model)
     # The driver writes a gear into the input of an index: `Slot.submit` takes the last.
     if description.family is not None and description.inputs[-1].name != GEAR_INPUT:
         names = ", ".join(tensor.name for tensor in description.inputs)
         faults.append(f"found the inputs {names}, expected {GEAR_INPUT} as the last of them")
     if faults:
         raise ArtifactFault("\n".join(f"{path}: {fault}" for fault in faults))
+
+
+def _too_large(model: LoadedModel) -> Iterator[str]:
+    """Tensors with more elements than the model has bytes for, as YUV images of static AIPP."""
+    description = model.description
+    for gear in model.gears.values():
+        for tensors, shapes in (
+            (description.data_inputs, gear.inputs),
+            (description.outputs, gear.outputs),
+        ):
+            for tensor, dims in zip(tensors, shapes, strict=True):
+                if tensor.dtype not in ACL_DTYPES:
+                    continue
+                nbytes = math.prod(dims) * ACL_DTYPES[tensor.dtype].numpy.itemsize
+                if nbytes > tensor.nbytes:
+                    yield (
+                        f"'{tensor.name}': found {list(dims)}, of {nbytes:,} bytes, expected "
+                        f"{tensor.nbytes:,} as the model tells: of AIPP's formats those with all "
+                        "values of each pixel, e.g. RGB888_U8"
+                    )
+                    return
 
 
 def signature_of(model: LoadedModel) -> Signature:

@@ -20,7 +20,9 @@ MIN_GEARS: Final = 2
 MAX_GEARS: Final = 100
 """Of one model; 256 on Ascend 950."""
 
-_IMAGE_RANK: Final = 4
+_IMAGE_RANK, _VOLUME_RANK = 4, 5
+_MOST_DIMS: Final = 128
+"""Of all inputs of a gear together: CANN's interface has room for no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +138,11 @@ def ascend_options(target: CompileTarget) -> AscendOptions:
     if target.gear_count < MIN_GEARS:
         shapes = _shapes(dims, next(target.gears()) | fixed)
         note = f"a single gear is a static shape; gears begin at {MIN_GEARS}"
-        return AscendOptions((f'--input_shape="{shapes}"',), note=note)
+        return AscendOptions((f'--input_shape="{shapes}"', *_layout(dims)), note=note)
     shapes = _shapes(dims, fixed)
+    if (count := sum(map(len, dims.values()))) > _MOST_DIMS:
+        found = f"found {count} dims of all inputs together, expected at most {_MOST_DIMS}"
+        return AscendOptions(note=found)
     changing = [dim for tensor in dims.values() for dim in tensor if dim in axes]
     values = ";".join(
         ",".join(str(gear[str(axis)]) for axis in changing) for gear in target.gears()
@@ -146,9 +151,9 @@ def ascend_options(target: CompileTarget) -> AscendOptions:
     ge = {"ge.inputShape": shapes, "ge.dynamicDims": values, "ge.dynamicNodeType": "1"}
     if axes == {ROWS}:
         rows = ",".join(str(gear[ROWS]) for gear in target.gears())
-        flags = [f'--dynamic_batch_size="{rows}"']
-    elif layout := _image_layout(list(dims.values()), axes):
-        flags = [f"--input_format={layout}", f'--dynamic_image_size="{values}"']
+        flags = [*_layout(dims), f'--dynamic_batch_size="{rows}"']
+    elif _is_image(list(dims.values()), axes):
+        flags = ["--input_format=NCHW", f'--dynamic_image_size="{values}"']
     else:
         # ATC takes --dynamic_dims with the format ND only.
         flags = ["--input_format=ND", f'--dynamic_dims="{values}"']
@@ -168,13 +173,22 @@ def _shapes(dims: Mapping[str, tuple[Dim, ...]], fixed: Mapping[str, int]) -> st
     )
 
 
-def _image_layout(tensors: list[tuple[Dim, ...]], axes: set[str]) -> str | None:
-    """NCHW or NHWC, if only the H and W of one such tensor have gears."""
-    # The option takes pairs of height and width, and nothing else that changes: rows neither.
+def _layout(dims: Mapping[str, tuple[Dim, ...]]) -> list[str]:
+    """The flag of the format that all inputs have: ATC takes one, by itself NCHW.
+
+    Of an ONNX file it may be NCHW, NCDHW or ND, which says nothing of what a dim is.
+    """
+    ranks = {len(tensor) for tensor in dims.values()}
+    if ranks == {_IMAGE_RANK}:
+        return []
+    return ["--input_format=NCDHW" if ranks == {_VOLUME_RANK} else "--input_format=ND"]
+
+
+def _is_image(tensors: list[tuple[Dim, ...]], axes: set[str]) -> bool:
+    """Whether only the H and W of one tensor in NCHW have gears."""
+    # The option takes pairs of height and width, and nothing else that changes: rows neither. Of an
+    # ONNX file ATC knows no NHWC, whose H and W are dims like others.
     changing = [dims for dims in tensors if axes & set(map(str, dims))]
     if len(changing) != 1 or len(changing[0]) != _IMAGE_RANK or len(axes) != 2:
-        return None
-    for layout, (height, width) in {"NCHW": (2, 3), "NHWC": (1, 2)}.items():
-        if {str(changing[0][height]), str(changing[0][width])} == axes:
-            return layout
-    return None
+        return False
+    return {str(dim) for dim in changing[0][2:]} == axes

@@ -24,6 +24,7 @@ from ascend_simulator.compiler.tensors import (
 )
 from ascend_simulator.models import om
 from ascend_simulator.models.graph import Graph
+from ascend_simulator.settings import has_fp16_matrices
 
 ModelProto: TypeAlias = Any
 NodeProto: TypeAlias = Any
@@ -32,6 +33,7 @@ OLDEST_OPSET: Final = 11
 NEWEST_OPSET: Final = 18
 
 _MOST_GRAPH_BYTES: Final = (1 << 31) - 1  # of a Protobuf message
+_MATRICES: Final = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 _NO_FREE_SHAPES: Final = "Ascend310B"
 _UNGEARED: Final = ("static", "dynamic")
 _INTEGER: Final = ("QLinear", "ConvInteger", "MatMulInteger")
@@ -81,6 +83,8 @@ class _Compilation:
         for node in self._model.graph.node:
             if node.domain not in ("", "ai.onnx"):
                 raise CompileFault("E10501", f"operator {node.domain}.{node.op_type} is not ONNX's")
+        if self._options.precision == "origin" and has_fp16_matrices(self._options.soc):
+            self._check_matrices()
         version = max(
             (each.version for each in self._model.opset_import if each.domain in ("", "ai.onnx")),
             default=0,
@@ -88,6 +92,14 @@ class _Compilation:
         if not OLDEST_OPSET <= version <= NEWEST_OPSET:
             text = f"found opset {version}, expected {OLDEST_OPSET} to {NEWEST_OPSET}"
             raise CompileFault("E10501", text)
+
+    def _check_matrices(self) -> None:
+        """FP32 matrix products are for the AI CPU, or nothing, where matrix units have no FP32."""
+        values = self._at(None)
+        for node in self._model.graph.node:
+            if node.op_type in _MATRICES and values[node.output[0]].kind == TensorProto.FLOAT:
+                text = f"{node.op_type} of FP32: the matrix units of {self._options.soc} have FP16"
+                raise CompileFault("E10501", f"{text}; expected --precision_mode_v2=fp16")
 
     def _at(self, gear: shapes.Gear | None) -> dict[str, Value]:
         """All values when the inputs have the shapes of `gear`, None being those declared."""
@@ -178,6 +190,7 @@ class _Compilation:
             inputs=inputs,
             outputs=outputs,
             shapes=planned,
+            order=asked.order,
             largest=largest,
             work_bytes=max(work, default=0),
             lean_work_bytes=max(lean, default=0),

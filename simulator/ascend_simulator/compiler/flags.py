@@ -43,7 +43,7 @@ _FOLLOWED: Final[Mapping[str, str]] = {
     "framework": "5, ONNX",
     "mode": "0, an offline model (default)",
     "soc_version": "the chip: what acl.get_soc_name() answers there",
-    "input_format": "ND, NCHW (default) or NHWC",
+    "input_format": "ND, NCHW (default) or NCDHW",
     "input_shape": '"name:d,d,d;name2:d,d"; -1 where it changes, "1~8" a range',
     "dynamic_batch_size": '"1,2,4": gears of the first dim',
     "dynamic_image_size": '"h,w;h,w": gears of height and width',
@@ -100,7 +100,8 @@ _PRECISIONS: Final[Mapping[tuple[str, str], str]] = {
     ("precision_mode", "force_fp16"): "fp16",
     ("precision_mode", "must_keep_origin_dtype"): "origin",
 }
-_FORMATS: Final = ("NCHW", "NHWC", "ND")
+_FORMATS: Final = ("NCHW", "ND", "NCDHW")
+"""Of an ONNX file; NHWC is for TensorFlow's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ _FLAGS: Final[Mapping[Family, str]] = {
     "image": "--dynamic_image_size",
     "dims": "--dynamic_dims",
 }
-_IMAGE_AXES: Final[Mapping[str, tuple[int, int]]] = {"NCHW": (2, 3), "NHWC": (1, 2)}
+_IMAGE_AXES: Final[Mapping[str, tuple[int, int]]] = {"NCHW": (2, 3)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,8 @@ class InputShapes:
     """Of every dim of every input."""
     gears: tuple[Gear, ...]
     """One without values of a static model; none of a dynamic one."""
+    order: tuple[int, ...] = ()
+    """The inputs that --input_shape names, by index, in its order."""
 
     def dims(self, index: int) -> Dims:
         """Of input `index`, -1 where they change."""
@@ -98,7 +100,9 @@ def input_shapes(options: Options, inputs: Sequence[GraphInput]) -> InputShapes:
         shapes = {name: _fixed(ranges[name], spread) for name in order}
         fixed = {name: _fixed(ranges[name], iter(())) for name in names if name not in shapes}
         gears.append(Gear(gear, tuple((shapes | fixed)[name] for name in names)))
-    return InputShapes(family, tuple(ranges.values()), tuple(gears))
+    return InputShapes(
+        family, tuple(ranges.values()), tuple(gears), tuple(map(names.index, listed))
+    )
 
 
 def _listed(text: str) -> dict[str, tuple[Range, ...]]:
@@ -173,7 +177,7 @@ def family_of(options: Options) -> tuple[Family, str | None]:
         found = f"found --input_format={options.input_format}, expected ND"
         raise CompileFault("E10001", f"--dynamic_dims: {found}")
     if family == "image" and options.input_format not in _IMAGE_AXES:
-        found = f"found --input_format={options.input_format}, expected NCHW or NHWC"
+        found = f"found --input_format={options.input_format}, expected NCHW"
         raise CompileFault("E10001", f"--dynamic_image_size: {found}")
     return family, text
 

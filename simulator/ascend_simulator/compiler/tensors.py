@@ -35,10 +35,9 @@ _DATA_TYPES: Final[Mapping[int, DataType]] = {
 }
 _FORMATS: Final[Mapping[str, Format]] = {
     "NCHW": Format.ACL_FORMAT_NCHW,
-    "NHWC": Format.ACL_FORMAT_NHWC,
+    "NCDHW": Format.ACL_FORMAT_NCDHW,
     "ND": Format.ACL_FORMAT_ND,
 }
-_IMAGE_RANK: Final = 4
 
 
 def input_tensors(
@@ -103,9 +102,9 @@ def _tensor(
     dtype = _DATA_TYPES.get(kind)
     if dtype is None:
         raise CompileFault("E10501", f"'{name}' is {kind_name(kind)}, which no device takes")
-    # --input_format is about images, which have four dims; all else is ND.
-    image = len(dims) == _IMAGE_RANK
-    layout = _FORMATS[options.input_format] if image else Format.ACL_FORMAT_ND
+    # --input_format is about images and volumes, of four and five dims; all else is ND.
+    fits = len(dims) == len(options.input_format)
+    layout = _FORMATS[options.input_format] if fits else Format.ACL_FORMAT_ND
     nbytes = DATA_TYPE_BYTES[dtype]
     return om.OmTensor(name, graph_name, int(dtype), nbytes, int(layout), dims, ranges)
 

@@ -62,7 +62,7 @@ def dims_dict(given: object) -> Dims:
 
 @status("mdl.set_input_dynamic_dims", U32, U64, U64, dims_dict)
 def set_input_dynamic_dims(model: int, handle: int, index: int, dims: Dims) -> None:
-    """The gear with these dims of all inputs, one after another, fixed ones included."""
+    """The gear with these dims of inputs in the order of --input_shape, fixed ones included."""
     what = "set_input_dynamic_dims"
     found = dataset(handle, what)
     if not 0 < len(dims) <= _MOST_DIMS:
@@ -128,14 +128,14 @@ def _with_dims(model: Model, dims: Dims) -> int | None:
     manifest = model.manifest
     if manifest.family != "dims":
         return None
-    declared = [dim for tensor in manifest.inputs for dim in tensor.dims]
+    declared = manifest.listed([tensor.dims for tensor in manifest.inputs])
     fits = len(dims) == len(declared) and all(
         dim == fixed for dim, fixed in zip(dims, declared, strict=True) if fixed != -1
     )
     if not fits:
         raise _length("set_input_dynamic_dims", model, f"dims {dims}", f"{tuple(declared)}")
     for index, shapes in enumerate(manifest.shapes):
-        if dims == tuple(dim for tensor in shapes.inputs for dim in tensor):
+        if dims == manifest.listed(shapes.inputs):
             return index
     return None
 

@@ -184,7 +184,9 @@ def get_input_dynamic_gear_count(handle: int, index: int) -> int:
 
 @listing("mdl.get_input_dynamic_dims", U64, I32, U64)
 def get_input_dynamic_dims(handle: int, index: int, count: int) -> list[DimsDict]:
-    """For each gear the dims of all inputs, one after another. `index` is reserved and -1.
+    """For each gear the dims of inputs in the order of --input_shape, one after another.
+
+    `index` is reserved and -1.
 
     count: what get_input_dynamic_gear_count tells. Refused: INVALID_PARAM for less (an inference).
     """
@@ -198,7 +200,10 @@ def get_input_dynamic_dims(handle: int, index: int, count: int) -> list[DimsDict
         )
     assert desc.manifest is not None or not gears
     shapes = desc.manifest.shapes if desc.manifest and gears else ()
-    return [_dims("", tuple(dim for dims in each.inputs for dim in dims)) for each in shapes]
+    rows = [desc.manifest.listed(each.inputs) for each in shapes] if desc.manifest else []
+    if any(len(row) > MOST_DIMS for row in rows):
+        raise Refused(Code.FAILURE, f"found {len(rows[0])} dims in a gear, over {MOST_DIMS}")
+    return [_dims("", row) for row in rows]
 
 
 # -- inside --------------------------------------------------------------------------------------
@@ -223,7 +228,7 @@ def _gears(desc: Desc, family: Family) -> list[Dims]:
     if desc.manifest is None or desc.manifest.family != family:
         return []
     gears = [shapes.gear for shapes in desc.manifest.shapes]
-    if family != "dims" and len(gears) > MOST_GEARS:
+    if len(gears) > MOST_GEARS:
         raise Refused(Code.STORAGE_OVER_LIMIT, f"found {len(gears)} gears, over {MOST_GEARS}")
     return gears
 

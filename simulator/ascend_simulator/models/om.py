@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 from ascend_simulator.codes import Code, Refused
 
 MAGIC: Final = b"ASIM_OM\n"
-VERSION: Final = 1
+VERSION: Final = 2
 GEAR_INPUT: Final = "ascend_mbatch_shape_data"
 """ACL_DYNAMIC_TENSOR_NAME: the last input of a model with gears."""
 
@@ -85,6 +85,8 @@ class Manifest:
     outputs: tuple[OmTensor, ...]
     shapes: tuple[Shapes, ...]
     """One of a static model, one for each gear in the order of the flag, none of a dynamic one."""
+    order: tuple[int, ...]
+    """The inputs that --input_shape names, in its order: gears of dims are listed so."""
     largest: int
     """Index in `shapes` of the gear that is executed where none was set."""
     work_bytes: int
@@ -94,6 +96,10 @@ class Manifest:
     weight_bytes: int
     source_sha256: str
     """Of the .onnx file that it was made of."""
+
+    def listed(self, dims: Sequence[Dims]) -> Dims:
+        """Dims of the inputs as one gear lists them, one after another."""
+        return tuple(dim for index in self.order for dim in dims[index])
 
     @property
     def gear_values(self) -> int:
@@ -189,6 +195,7 @@ def _manifest(fields: Mapping[str, Any]) -> Manifest:
             **fields,
             "inputs": tuple(_tensor(entry) for entry in fields["inputs"]),
             "outputs": tuple(_tensor(entry) for entry in fields["outputs"]),
+            "order": tuple(fields["order"]),
             "shapes": tuple(
                 Shapes(tuple(entry["gear"]), _nested(entry["inputs"]), _nested(entry["outputs"]))
                 for entry in fields["shapes"]

@@ -762,7 +762,7 @@ def test_a_device_that_is_lost_while_work_is_queued_is_not_waited_for(engine, ma
     waits = machine.report.calls["rt.synchronize_stream_with_timeout"]
     machine.arm("call@4=507010")
     with pytest.raises(EngineLost, match=r"acl\.mdl\.set_input_dynamic_dims: 507010"):
-        right(engine, 4, 8)
+        right(engine, 8, 32)
     assert machine.report.calls["rt.synchronize_stream_with_timeout"] == waits
 
 
@@ -1085,3 +1085,90 @@ def test_cann_before_8_5_lacks_functions_and_serves_all_the_same(
             assert right(engine, 4, 8)
     assert "copies hold up other threads, as acl.rt.host_register_v2: 207000" in caplog.text
     assert machine.report.calls["finalize"] == 1
+
+
+# -- how a gear is set, and how much is copied ----------------------------------------------------
+
+SETTER = "mdl.set_input_dynamic_dims"
+
+
+def test_a_gear_is_set_only_where_it_changes(engine, machine):
+    right(engine, *GEARS[1])
+    before = machine.report.calls[SETTER]
+    for _ in range(3):
+        right(engine, *GEARS[1])
+    assert machine.report.calls[SETTER] == before
+    right(engine, *GEARS[2])
+    right(engine, *GEARS[1])
+    assert machine.report.calls[SETTER] == before + 2
+
+
+def test_engines_of_one_model_set_their_gears_in_turn(place, engine, encoder_dir, machine):
+    there = place()
+    other = there.open_om(encoder_dir / "model.om")
+    other.bind([], there.memory)
+    before = machine.report.calls[SETTER]
+    for _ in range(2):
+        assert right(engine, *GEARS[1])
+        assert right(other, *GEARS[2])
+    assert machine.report.calls[SETTER] == before + 4
+
+
+@pytest.mark.parametrize("plan", ["execute@1=507011", "call@2=145013"])
+def test_a_gear_is_set_again_after_a_failure(engine, machine, plan):
+    right(engine, *GEARS[1])
+    calls = [*machine.report.calls]
+    if plan.startswith("call"):  # the copies come first
+        machine.arm(f"call@{calls and 4}=145013")
+        with pytest.raises(EngineFault, match="145013"):
+            right(engine, *GEARS[2])
+    else:
+        machine.arm(plan)
+        with pytest.raises(EngineFault, match="507011"):
+            right(engine, *GEARS[1])
+    before = machine.report.calls[SETTER]
+    assert right(engine, *GEARS[1])
+    assert machine.report.calls[SETTER] > before
+
+
+def test_tensors_with_more_elements_than_bytes_are_refused(place, tmp_path, monkeypatch):
+    """As images in YUV420SP are by static AIPP, of 1.5 bytes for each pixel."""
+    write(copy_of(np.float32), "onnxruntime", tmp_path)
+    path = compile_om(tmp_path, "--input_shape=x:2,3")
+    acl = import_cann_module("acl")
+    monkeypatch.setattr(acl.mdl, "get_input_size_by_index", lambda *_: 12)
+    with pytest.raises(ArtifactFault, match=r"'x': found \[2, 3\], of 24 bytes, expected 12 as"):
+        place().open_om(path)
+
+
+def test_copies_are_bounded_by_what_they_write_to(engine, machine, monkeypatch):
+    acl = import_cann_module("acl")
+    bounds, copy = [], acl.rt.memcpy
+    monkeypatch.setattr(acl.rt, "memcpy", lambda *given: bounds.append(given) or copy(*given))
+    right(engine, 1, 8)
+    tensors = [max(rows * tokens for rows, tokens in GEARS) * 8] * 2
+    assert [(room, nbytes) for _, room, _, nbytes, _ in bounds] == [
+        *((nbytes, 64) for nbytes in tensors),
+        (16, 16),
+    ]
+
+
+def test_a_turn_that_is_never_free_is_a_lost_card(engine, monkeypatch):
+    monkeypatch.setattr(ascend_device, "TURN_TIMEOUT_S", 0.01)
+    executor = engine._executor
+    with (
+        executor.turn,
+        pytest.raises(EngineLost, match=r"the turn of lane 0 of npu:0: found"),
+    ):
+        right(engine, 1, 8)
+
+
+@pytest.mark.parametrize("held", ["a change of what is loaded", "the turn of a lane"])
+def test_a_change_that_cannot_begin_is_a_lost_card(engine, monkeypatch, held):
+    monkeypatch.setattr(ascend_device, "TURN_TIMEOUT_S", 0.01)
+    card = engine._card
+    lock = card._changing if held.startswith("a change") else engine._executor.turn
+    with lock, pytest.raises(EngineLost, match=held), card.exclusive():
+        pass
+    assert not card._changing.locked()
+    assert not engine._executor.turn.locked()

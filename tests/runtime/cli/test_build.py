@@ -157,6 +157,23 @@ def test_what_atc_refuses_is_told_in_its_words(folder, capsys):
     assert sorted(entry.name for entry in (folder / "1").iterdir()) == ["model.onnx"]
 
 
+@pytest.mark.parametrize(
+    ("chip", "asked", "made"),
+    [
+        ("Ascend310P3", (), "fp16"),
+        ("Ascend310", (), "fp16"),
+        ("Ascend310B1", (), "origin"),
+        ("Ascend910B3", (), "origin"),
+        ("Ascend910B3", ("--precision", "fp16"), "fp16"),
+    ],
+)
+def test_the_precision_is_one_that_the_chip_has(folder, capsys, chip, asked, made):
+    assert run("build", folder, "--soc-version", chip, *asked) == 0
+    printed = capsys.readouterr().out
+    assert f"--precision_mode_v2={made}" in printed
+    assert ("has no FP32 in its matrix units" in printed) == (made == "fp16" and not asked)
+
+
 def test_a_card_that_does_not_tell_its_chip_is_no_chip_to_compile_for(folder, capsys, monkeypatch):
     monkeypatch.setattr(PyAclDriver, "soc_name", lambda driver: UNKNOWN_CHIP)
     assert run("build", folder) == 2
@@ -219,8 +236,9 @@ def test_every_stage_is_compiled_for_what_the_gears_of_the_model_make_of_it(pipe
         tokens,
     ]
     for stage, shape in {"head": "pooled:-1,1", "scale": "logits:-1,3"}.items():
-        assert flags_of(pipeline, stage)[1:3] == [
+        assert flags_of(pipeline, stage)[1:4] == [
             f"--input_shape={shape}",
+            "--input_format=ND",
             "--dynamic_batch_size=1,8",
         ]
     assert run("conformance", pipeline, "--range", "input_ids=0:16", "--rounds", "2") == 0

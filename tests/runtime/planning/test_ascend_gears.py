@@ -51,22 +51,19 @@ def test_values_are_in_the_order_of_the_dims():
 
 def test_gears_of_rows_alone_are_dynamic_batch_sizes():
     options = options_of((IDS, MASK), {("batch",): ((1,), (4,), (8,))})
-    assert options.atc == ('--input_shape="ids:-1,128;mask:-1,128"', '--dynamic_batch_size="1,4,8"')
+    assert options.atc == (
+        '--input_shape="ids:-1,128;mask:-1,128"',
+        "--input_format=ND",
+        '--dynamic_batch_size="1,4,8"',
+    )
     assert options.ge["ge.dynamicDims"] == "1,1;4,4;8,8"
 
 
-@pytest.mark.parametrize(
-    ("dims", "layout", "shape"),
-    [
-        ((3, "height", "width"), "NCHW", "image:8,3,-1,-1"),
-        (("height", "width", 3), "NHWC", "image:8,-1,-1,3"),
-    ],
-)
-def test_gears_of_one_image_are_dynamic_image_sizes(dims, layout, shape):
-    options = options_of((TensorSpec("image", DType.FP32, dims), MASK), SIDES)
+def test_gears_of_one_image_are_dynamic_image_sizes():
+    options = options_of((IMAGE, MASK), SIDES)
     assert options.atc == (
-        f'--input_shape="{shape};mask:8,128"',
-        f"--input_format={layout}",
+        '--input_shape="image:8,3,-1,-1;mask:8,128"',
+        "--input_format=NCHW",
         '--dynamic_image_size="256,320;512,640"',
     )
 
@@ -75,6 +72,7 @@ def test_gears_of_one_image_are_dynamic_image_sizes(dims, layout, shape):
     ("inputs", "tables"),
     [
         ((IMAGE, TensorSpec("mask", DType.INT64, ("height", "width"))), SIDES),
+        ((TensorSpec("image", DType.FP32, ("height", "width", 3)),), SIDES),
         ((TensorSpec("frames", DType.FP32, ("height", 3, "width")),), SIDES),
         ((TensorSpec("image", DType.FP32, ("height", "width")),), SIDES),
         ((IMAGE,), {("height",): ((256,), (512,))}),
@@ -94,9 +92,29 @@ def test_without_a_batch_dimension_shapes_begin_with_the_dims():
 
 def test_a_single_gear_is_a_static_shape():
     options = options_of((IDS,), {("tokens",): ((128,),)})
-    assert options.atc == ('--input_shape="ids:8,128"',)
+    assert options.atc == ('--input_shape="ids:8,128"', "--input_format=ND")
     assert options.ge == {}
     assert "a single gear is a static shape" in options.note
+
+
+@pytest.mark.parametrize(
+    ("ranks", "format_"),
+    [((4, 4), []), ((5,), ["NCDHW"]), ((2,), ["ND"]), ((4, 2), ["ND"]), ((5, 4), ["ND"])],
+)
+@pytest.mark.parametrize("sizes", [(8,), (1, 8)])
+def test_the_format_goes_by_the_ranks_of_the_inputs(ranks, format_, sizes):
+    specs = [TensorSpec(f"x{i}", DType.FP32, (2,) * (rank - 1)) for i, rank in enumerate(ranks)]
+    options = options_of((*specs,), {("batch",): tuple((size,) for size in sizes)})
+    flags = [flag for flag in options.atc if flag.startswith("--input_format")]
+    assert flags == [f"--input_format={each}" for each in format_]
+
+
+def test_more_dims_than_the_interface_has_room_for_are_refused():
+    many = tuple(TensorSpec(f"x{i}", DType.INT64, ("tokens",)) for i in range(65))
+    assert options_of(many[:64], TOKENS).atc
+    assert options_of(many, TOKENS).note == (
+        "found 130 dims of all inputs together, expected at most 128"
+    )
 
 
 def test_more_gears_than_a_model_takes_are_refused():

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ge_runtime.ascend.atc import Atc
+from ge_runtime.ascend.atc import Atc, own_precision
 from ge_runtime.ascend.return_codes import ReturnCodeChecker
 from ge_runtime.cli.doctor.trials import Program
 from ge_runtime.cli.probe_device.exact_graphs import (
@@ -185,7 +185,7 @@ class ProbeSession:
             chip = self.raw("get_soc_name")
             if not chip:  # None where the driver does not know
                 raise Unavailable("the driver names no chip to compile for")
-            flags = [f"--soc_version={chip}", "--precision_mode_v2=origin"]
+            flags = [f"--soc_version={chip}", f"--precision_mode_v2={own_precision(chip)}"]
             Atc.find().compile(source, om, [*graph.flags, *flags])
         return om
 
