@@ -115,6 +115,10 @@ matrix:  ## unit and wheel with each Python from 3.10 to 3.13, 3.10 and 3.11 wit
 	done; \
 	test -z "$$failed" || { echo "matrix: failed with$$failed"; exit 1; }
 
+HOURS ?= 0
+campaign: $(VENV)/dev oracle  ## attack both servers, bystanders beside it, ten minutes; HOURS=8 for more
+	$(PY) -m campaign --hours $(HOURS)
+
 # An input that fails is reduced, and kept in tests/campaign/reduced, which the tests replay.
 SECONDS ?= 60
 fuzz: $(VENV)/fuzz  ## bytes into all decoders, guided by coverage, SECONDS=60 each

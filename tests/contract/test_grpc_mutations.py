@@ -5,21 +5,14 @@ The seed is fixed, so that every run sends the same bytes.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-
 import grpc
 import pytest
-from contract.grpc_casebook import GrpcCall, call, floats, infer, tensor
-from contract.grpc_cases import CASES, regions, settings
-from support.mutations import mutated
+from contract.grpc_casebook import call, floats, infer, tensor
+from contract.grpc_cases import regions, settings
+from contract.mutations import calls
 from support.servers import Server
 
 ALONE, BOTH = 5_000, 2_000
-# A longer message is mostly data, whose bytes may be any.
-LONGEST = 2_000
-# Names that the models of these answers stand for: one may be ended by a shape, one never answers.
-UNTOUCHED = (b"matrix", b"held", b"faults", b"faulty_chain", b"labelled", b"counted")
 GOOD = infer("vector", tensor("X", "FP32", [2]), raw=[floats(1, 2)], id="bystander")
 
 # What one server refuses and the other does not, for the reasons in grpc_differences.py; and a
@@ -30,22 +23,6 @@ OTHERWISE = (
     "unexpected shape for input 'X' for model 'batched'. Expected [-1,4], got [4]",
     "invalid value type for '",
 )
-
-
-def calls(count: int, *methods: str, seed: int) -> Iterator[GrpcCall]:
-    """The calls of good cases, mutated; of these methods, or of all."""
-    dice = random.Random(seed)
-    pool = [
-        case.calls[-1]
-        for case in CASES
-        if case.code == "OK"
-        and (not methods or case.calls[-1].method in methods)
-        and 0 < sum(map(len, case.calls[-1].requests)) < LONGEST
-        and not any(name in b"".join(case.calls[-1].requests) for name in UNTOUCHED)
-    ]
-    for _ in range(count):
-        good = dice.choice(pool)
-        yield call(good.method, *(mutated(request, dice) for request in good.requests))
 
 
 def test_no_message_harms_the_server_or_a_bystander(probed_reference: Server):

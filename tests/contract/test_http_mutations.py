@@ -14,56 +14,15 @@ from typing import BinaryIO
 
 import pytest
 from contract.casebook import infer, tensor
-from contract.cases import CASES
+from contract.mutations import reframed, requests
 from contract.wire import ConnectionEnded, Reply, connect, read_reply
 from support.mutations import mutated
 from support.servers import Server
 
 FRAMED, RAW, BOTH = 15_000, 5_000, 2_000
-# A longer request is mostly data, whose bytes may be any.
-LONGEST = 2_000
-# Models whose answers a mutation may change for the cases that come later, or that never answer;
-# and settings of the whole server.
-UNTOUCHED = (b"held", b"faults", b"faulty_chain", b"counted", b"unasked", b"decoupled")
-ELSEWHERE = (b"/v2/logging", b"trace/setting", b"sharedmemory", b"/v2/repository")
 GOOD = infer("vector", tensor("X", "FP32", [2], [1, 2]), id="bystander")
-FRAMING = b"content-length"
-# How requests are written that a change of their body leaves without an end, or an answer.
-OTHER_FRAMING = (b"transfer-encoding:", b"expect:")
 # What the reference server alone refuses, for the reasons in differences.py.
 REFUSED = (b"is out of range for", b"failed to decompress")
-
-
-def requests(*, within: bytes = b"") -> list[bytes]:
-    """The requests of good cases, those that say `within`."""
-    return [
-        case.request
-        for case in CASES
-        if isinstance(case.request, bytes)
-        and case.status == 200
-        and case.replies == 1
-        and len(case.request) < LONGEST
-        and within in case.request
-        and FRAMING in case.request.lower()
-        and not any(word in case.request.lower() for word in OTHER_FRAMING)
-        and not any(word in case.request for word in (*UNTOUCHED, *ELSEWHERE))
-    ]
-
-
-def reframed(request: bytes, dice: random.Random) -> bytes:
-    """Change the body, at times the target, and tell its true length."""
-    head, _, body = request.partition(b"\r\n\r\n")
-    first, *lines = head.split(b"\r\n")
-    method, target, version = first.split(b" ")
-    if dice.randrange(8) == 0:
-        # A space, a letter beyond ASCII or a first letter other than this end the connection.
-        target = b"/" + bytes(byte for byte in mutated(target[1:], dice) if 0x20 < byte < 0x7F)
-    else:
-        body = mutated(body, dice)
-    kept = [line for line in lines if not line.lower().startswith(FRAMING)]
-    return b"\r\n".join(
-        [b" ".join((method, target, version)), *kept, b"Content-Length: %d" % len(body), b"", body]
-    )
 
 
 @dataclass
