@@ -85,11 +85,11 @@ class Bystander:
         self._numbers = itertools.count(1)
         self.noticed = Noticed()
 
-    def stand_by(self, stop: Connection) -> None:
-        """Ask until something comes over `stop`."""
+    def stand_by(self, pipe: Connection) -> None:
+        """Ask until something comes over `pipe`; over it is told when the first round is over."""
         rounds = (self._ask_http, self._ask_grpc)
         clients: list[Iterator[None]] = [one() for one in rounds]
-        while not stop.poll(PAUSE_S):
+        while not pipe.poll(PAUSE_S):
             started = time.perf_counter()
             for index, client in enumerate(clients):
                 try:
@@ -97,6 +97,8 @@ class Bystander:
                 except (OSError, HttpEnded, ConnectionEnded):
                     self.noticed.lost += 1
                     clients[index] = rounds[index]()
+            if not self.noticed.seconds:
+                pipe.send("begun")
             self.noticed.seconds.append(time.perf_counter() - started)
 
     def _note(self, holds: bool, said: object) -> None:
@@ -159,7 +161,6 @@ def _over_http(number: int) -> bytes:
 def _standing_by(http: str, grpc: str, pipe: Connection) -> None:
     """A bystander in a process of its own; says what it noticed when it is told to stop."""
     one = Bystander(http, grpc)
-    pipe.send("begun")
     one.stand_by(pipe)
     pipe.send(one.noticed)
 
