@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from reference_server.core.errors import unavailable
+
 log = logging.getLogger(__name__)
 
 #: How long one connection, or the answers that wait, may keep the loop from all else.
@@ -120,6 +122,7 @@ class Background:
     ) -> None:
         """Do `work`, then call `done` with its result or `failed`, on the loop's thread.
 
+        `failed` is given UNAVAILABLE where the machine has no thread, or no memory for one, left.
         With `most`, to be called on the loop's thread, too.
         """
 
@@ -133,24 +136,29 @@ class Background:
             if self._most is not None:
                 self._post(self._ended, None)
 
+        def start() -> None:
+            thread = threading.Thread(target=in_background, name="background", daemon=True)
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:
+                self._post(failed, unavailable(f"failed to start a thread: {error}"))
+                if self._most is not None:
+                    self._post(self._ended, None)
+
         if self._most is None:
-            _on_a_thread(in_background)
+            start()
         elif self._running < self._most:
             self._running += 1
-            _on_a_thread(in_background)
+            start()
         else:
-            self._waiting.append(in_background)
+            self._waiting.append(start)
 
     def _ended(self, _: None) -> None:
         if self._waiting:
-            _on_a_thread(self._waiting.popleft())
+            self._waiting.popleft()()
         else:
             self._running -= 1
 
     def _post(self, call: Callable[[R], None], argument: R) -> None:
         with contextlib.suppress(RuntimeError):  # too late: the loop is gone
             self._loop.call_soon_threadsafe(call, argument)
-
-
-def _on_a_thread(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="background", daemon=True).start()

@@ -66,6 +66,21 @@ class TritonFormatter(logging.Formatter):
         return f"{head} {record.process} {file}:{record.lineno}]{text}"
 
 
+class _LogFile(logging.FileHandler):
+    """The log's file. That it takes no line is said once, on stderr, and not with each line."""
+
+    _has_told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._has_told:
+            self._has_told = True
+            text = f"log lines are lost: --log-file={self.baseFilename}: {error.strerror}"
+            print(text, file=sys.stderr, flush=True)
+
+
 def configure(options: LogOptions) -> None:
     """Send the server's records to stderr, or to the file that `options` names.
 
@@ -73,7 +88,7 @@ def configure(options: LogOptions) -> None:
     """
     handler: logging.Handler
     if options.file:
-        handler = logging.FileHandler(Path(options.file), encoding="utf-8")
+        handler = _LogFile(Path(options.file), encoding="utf-8")
     else:
         handler = logging.StreamHandler(sys.stderr)
     # What a model's child prints goes the same way: it must not find a line half written.

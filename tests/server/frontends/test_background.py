@@ -3,6 +3,9 @@
 import asyncio
 import threading
 
+import pytest
+
+from reference_server.core.errors import Code
 from reference_server.frontends.event_loop import Background
 
 
@@ -56,3 +59,26 @@ def test_an_answer_that_comes_too_late_is_lost():
         if thread.name == "background":
             thread.join()
     assert threading.active_count() <= threads
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_who_finds_no_thread_left_is_told_and_so_is_who_waits(monkeypatch, most):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    async def scene():
+        loop = asyncio.get_running_loop()
+        background = Background(loop, most)
+        ends = [loop.create_future() for _ in range(3)]
+        monkeypatch.setattr(threading.Thread, "start", start)
+        for end in ends:
+            background.run(int, end.set_result, end.set_result)
+        found = await asyncio.gather(*ends)
+        monkeypatch.undo()
+        later = loop.create_future()
+        background.run(int, later.set_result, later.set_result)
+        return found, await later
+
+    found, later = asyncio.run(scene())
+    assert [error.code for error in found] == [Code.UNAVAILABLE] * 3
+    assert later == 0

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -157,3 +158,12 @@ def test_what_is_shown_changes_while_the_server_runs(shown, tmp_path):
     lines = file.read_text(encoding="utf-8").splitlines()
     assert [line.rsplit('"', 2)[1] for line in lines] == ["DEBUG", "WARNING"]
     assert all(line[4] == "-" for line in lines)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's full device")
+def test_a_full_disk_is_told_once(capfd):
+    logs.configure(LogOptions(file="/dev/full"))
+    for _ in range(3):
+        logging.getLogger("reference_server").error("lost")
+    text = "log lines are lost: --log-file=/dev/full: No space left on device\n"
+    assert capfd.readouterr().err == text
