@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Prerequisites are steps in this order, and two installations must not meet in one environment.
 .NOTPARALLEL:
 .PHONY: help serve models graphs clients oracle perf train test lint types layers quick unit contract \
-        tables wheel stack matrix fuzz clean torch-models
+        tables wheel stack matrix campaign fuzz clean torch-models
 
 help:
 	@awk -F ':.*## ' '/^## / { print "\n" substr($$0, 4) } \
