@@ -252,7 +252,16 @@ def many_strings(http: str, grpc: str) -> None:
 
 def long_json(http: str, grpc: str) -> None:
     """A tensor of 20 MB as JSON, in."""
-    numbers = json.dumps([1.5] * 5_000_000).encode()
+    post_json(http, json.dumps([1.5] * 5_000_000).encode())
+
+
+def nested_json(http: str, grpc: str) -> None:
+    """The same in rows of four."""
+    post_json(http, json.dumps([[1.5] * 4] * 1_250_000).encode())
+
+
+def post_json(http: str, numbers: bytes) -> None:
+    """Five million numbers, again and again."""
     tensor = (
         b'{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[5000000],"data":%b}]}' % numbers
     )
@@ -300,7 +309,7 @@ ATTACKS: dict[str, Callable[[str, str], None]] = {
             endless_url,
             tiny_chunks,
         ),
-        *(gzip_bomb, packed_messages, many_strings, long_json, long_json_answer),
+        *(gzip_bomb, packed_messages, many_strings, long_json, nested_json, long_json_answer),
     )
 }
 

@@ -13,6 +13,7 @@ from reference_server.codecs.infer_json_response import encode_parameter
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
 from reference_server.codecs.json_data import encode_string
 from reference_server.codecs.rapid_json_reader import JsonValue
+from reference_server.core import turns
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature, TensorConfig
@@ -31,7 +32,25 @@ def decode(
     limit: InputLimit = UNLIMITED,
 ) -> InferRequest:
     """The request in `body`; `limit` is for what its inputs become together. Raises ServerError."""
-    document = rapid_json.loads(body, profile)
+    if len(body) <= rapid_json.LONG:
+        return _decode(rapid_json.loads(body, profile), signature, body, sink, profile, limit)
+    document = None
+    with turns.uncollected():
+        try:
+            document = rapid_json.loads(body, profile)
+            return _decode(document, signature, body, sink, profile, limit)
+        finally:
+            turns.let_go(document)
+
+
+def _decode(
+    document: JsonValue,
+    signature: Signature,
+    body: memoryview,
+    sink: ResponseSink,
+    profile: TritonProfile,
+    limit: InputLimit,
+) -> InferRequest:
     request = InferRequest(signature.name, {}, sink)
     if isinstance(document, dict) and "id" in document:
         request.id = rapid_json.parse_member(document, "id", rapid_json.as_string)

@@ -21,7 +21,7 @@ from reference_server.codecs.request_memo import (
     Spans,
 )
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core import dtypes, request
+from reference_server.core import dtypes, request, turns
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
@@ -128,7 +128,27 @@ class InferRequestDecoder:
         spans: Spans,
     ) -> tuple[InferRequest, ResponseForm]:
         """The request and its response's form; `spans` is told what they have in shared memory."""
-        document = rapid_json.loads(body[:length], self._profile)
+        if length <= rapid_json.LONG:
+            document = rapid_json.loads(body[:length], self._profile)
+            return self._read(document, signature, body, length, sink, regions, spans)
+        document = None
+        with turns.uncollected():
+            try:
+                document = rapid_json.loads(body[:length], self._profile)
+                return self._read(document, signature, body, length, sink, regions, spans)
+            finally:
+                turns.let_go(document)
+
+    def _read(
+        self,
+        document: JsonValue,
+        signature: Signature,
+        body: memoryview,
+        length: int,
+        sink: ResponseSink,
+        regions: Regions,
+        spans: Spans,
+    ) -> tuple[InferRequest, ResponseForm]:
         reader = _Reader(signature, body, length, regions, spans, self._profile, self._limit)
         request = InferRequest(signature.name, {}, sink)
         if "id" in rapid_json.fields(document):
@@ -211,7 +231,8 @@ class _Reader:
             entry["data"], datatype, shape, tells_missing=self._profile.tells_missing_elements
         )
         if datatype.is_bytes and self._limit.most is not None:
-            self._limit.check_tensor(name, 4 * array.size + sum(map(len, array.tolist())))
+            characters = sum(sum(map(len, some)) for some in turns.slices(array.tolist()))
+            self._limit.check_tensor(name, 4 * array.size + characters)
         return array
 
     def read_outputs(self, document: JsonValue, request: InferRequest) -> dict[str, OutputForm]:

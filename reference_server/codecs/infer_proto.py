@@ -22,7 +22,7 @@ from reference_server.codecs import proto_wire
 from reference_server.codecs.proto_wire import Data, ReceivedRequest
 from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo, RequestTemplate
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
-from reference_server.core import byte_strings, dtypes, request
+from reference_server.core import byte_strings, dtypes, request, turns
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, invalid_arg
 from reference_server.core.metadata import Signature
@@ -59,8 +59,11 @@ class _KnownMessage:
     template: RequestTemplate | None = None
 
 
-#: Bytes of a message without its raw tensors from which on it takes long to read.
+#: Bytes of a message, its raw tensors apart, from which on it takes long to read; and its fields.
 _LONG_HEAD = 1 << 17
+_MANY_FIELDS = 1 << 10
+#: Bytes that are read at once whatever they are.
+_SHORT = 1 << 12
 
 
 class InferMessageDecoder:
@@ -74,8 +77,11 @@ class InferMessageDecoder:
         self._memo: RequestMemo[_KnownMessage] = RequestMemo()
 
     def takes_long(self, data: Data) -> bool:
-        """Whether to read `data` takes more than some milliseconds: it has long typed contents."""
-        return len(data) > _LONG_HEAD and len(proto_wire.split(data)[0]) > _LONG_HEAD
+        """Whether to read `data` takes more than some milliseconds: it has long typed contents.
+
+        Or very many fields.
+        """
+        return len(data) > _SHORT and proto_wire.takes_long(data, _LONG_HEAD, _MANY_FIELDS)
 
     def read(self, data: Data) -> ReceivedRequest:
         """The request in `data`. Raises ServerError INTERNAL if it is none."""
@@ -297,9 +303,13 @@ def _typed(model: str, tensor: Tensor, contents: InferTensorContents) -> Tensor:
     assert datatype is not None
     if datatype.is_bytes:
         # Flat: the elements are counted before they get their shape.
-        array = byte_strings.as_array(list(values), (len(values),))
+        array = byte_strings.as_array(values, (len(values),))
         return Tensor(tensor.name, datatype, tensor.shape, array=array)
-    numbers: npt.NDArray[Any] = np.array(values, dtypes.BY_NAME[named].numpy)
+    numbers: npt.NDArray[Any] = np.empty(len(values), dtypes.BY_NAME[named].numpy)
+    start = 0
+    for some in turns.slices(values):
+        numbers[start : start + len(some)] = some
+        start += len(some)
     _check_range(numbers, datatype, where)
     raw = numbers.astype(datatype.numpy, copy=False).data.cast("B")
     return _with_data(tensor, raw)

@@ -8,7 +8,6 @@ only a list with a fault is walked element by element, to find the first.
 from __future__ import annotations
 
 import array
-import itertools
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from reference_server.codecs.rapid_json import (
     prefixed,
 )
 from reference_server.codecs.rapid_json_reader import JsonValue
-from reference_server.core import byte_strings
+from reference_server.core import byte_strings, turns
 from reference_server.core.byte_strings import element_bytes
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, internal, invalid_arg
@@ -122,11 +121,18 @@ def read(
 def _flatten(data: list[JsonValue]) -> tuple[list[JsonValue], set[type]]:
     """The elements, depth first, and the types among them."""
     elements = data
-    while (types := set(map(type, elements))) == {list}:
-        elements = list(itertools.chain.from_iterable(cast("list[list[JsonValue]]", elements)))
+    while (types := _types(elements)) == {list}:
+        elements = turns.joined(cast("list[list[JsonValue]]", elements))
     if list in types:
         return _flatten(list(_depth_first(elements)))
     return elements, types
+
+
+def _types(elements: list[JsonValue]) -> set[type]:
+    found: set[type] = set()
+    for some in turns.slices(elements):
+        found.update(map(type, some))
+    return found
 
 
 def _depth_first(data: list[JsonValue]) -> Iterator[JsonValue]:
@@ -154,25 +160,36 @@ def _numbers(elements: list[JsonValue], types: set[type], datatype: DataType, co
     element = _ELEMENTS[dtype.kind]
     if len(elements) != count or not types <= element.types:
         raise _first_fault("Unable to parse 'data'", element.access, elements, count)
-    try:
-        items = array.array(element.typecode, cast("list[int]", elements))
-    except OverflowError:
-        raise _first_fault("Unable to parse 'data'", element.access, elements, count) from None
-    numbers = np.frombuffer(items, element.dtype)
-    if dtype.kind in "iu":
-        _check_range(numbers, datatype)
+    numbers = np.empty(count, dtype)
+    outside: ServerError | None = None
+    start = 0
     with np.errstate(over="ignore"):  # A double beyond FP32 becomes an infinity.
-        return numbers.astype(dtype, copy=False)
+        for some in turns.slices(elements):
+            try:
+                items = array.array(element.typecode, cast("list[int]", some))
+            except OverflowError:
+                context = "Unable to parse 'data'"
+                raise _first_fault(context, element.access, elements, count) from None
+            part = np.frombuffer(items, element.dtype)
+            if dtype.kind in "iu":
+                outside = outside or _outside(part, datatype)
+            numbers[start : start + len(some)] = part
+            start += len(some)
+    if outside is not None:
+        raise outside
+    return numbers
 
 
-def _check_range(numbers: npt.NDArray[np.integer[Any]], datatype: DataType) -> None:
+def _outside(numbers: npt.NDArray[np.integer[Any]], datatype: DataType) -> ServerError | None:
+    """The refusal of the first number that does not fit the type."""
     limits = np.iinfo(np.dtype(datatype.numpy))
     outside = np.flatnonzero((numbers < limits.min) | (numbers > limits.max))
-    if outside.size:
-        raise invalid_arg(
-            f"Unable to parse 'data': value {numbers[outside[0]]} is out of range for datatype "
-            f"{datatype.value}"
-        )
+    if not outside.size:
+        return None
+    return invalid_arg(
+        f"Unable to parse 'data': value {numbers[outside[0]]} is out of range for datatype "
+        f"{datatype.value}"
+    )
 
 
 def _first_fault(

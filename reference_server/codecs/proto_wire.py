@@ -77,6 +77,29 @@ def split(data: Data) -> tuple[bytes, list[memoryview]]:
     return b"".join(head), raw
 
 
+def takes_long(data: Data, most_head: int, most_fields: int) -> bool:
+    """Whether a request has so many fields, or bytes in others than `raw_input_contents`.
+
+    Also if it is none, or has what is no field of today's schema.
+    """
+    position, head, end = 0, 0, len(data)
+    try:
+        for _ in range(most_fields):
+            if position >= end:
+                return head > most_head
+            start = position
+            tag = data[position]
+            if tag & 0b1000_0111 != _LENGTH_DELIMITED:
+                return True
+            length, position = _read_varint(data, position + 1)
+            position += length
+            if tag != _RAW_INPUT_CONTENTS:
+                head += position - start
+    except IndexError:
+        pass
+    return True
+
+
 def _split_whole(data: Data) -> tuple[bytes, list[memoryview]]:
     message = parse(bytes(data))
     raw = [memoryview(content) for content in message.raw_input_contents]

@@ -2,8 +2,9 @@
 
 Triton parses requests with RapidJSON and its `kParseNanAndInfFlag`. The dialect is a little wider
 than JSON, and the texts and byte offsets of its refusals reach the client. Three readers share the
-work: orjson reads the ordinary document; the standard library one with a NaN, a name given twice,
-or bytes that are not UTF-8; and rapid_json_reader any other, byte by byte.
+work: orjson reads the ordinary document, a long one in pieces (long_json); the standard library one
+with a NaN, a name given twice, or bytes that are not UTF-8; and rapid_json_reader any other, byte
+by byte.
 
 Two differences are meant. A number that fits a double is the double nearest to it, where RapidJSON
 misses by one or two units in the last place for every tenth number of 17 digits, and refuses a few
@@ -21,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 import orjson
 
-from reference_server.codecs import rapid_json_reader
+from reference_server.codecs import long_json, rapid_json_reader
 from reference_server.codecs.rapid_json_reader import DEEPEST, JsonValue, integer
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.profiles import V2_51, TritonProfile
@@ -39,8 +40,13 @@ def loads(data: bytes | bytearray | memoryview, profile: TritonProfile = V2_51) 
     Raises ServerError INTERNAL `failed to parse the request JSON buffer: <why> at <offset>` for
     what RapidJSON refuses, and INVALID_ARG for nesting deeper than 100.
     """
+    if len(data) > LONG:
+        try:
+            return long_json.loads(memoryview(data), DEEPEST)
+        except ValueError:
+            pass
     document = bytes(data)
-    for read in (_read_ordinary, _read_unusual):
+    for read in (_read_ordinary, _read_unusual) if len(document) <= LONG else (_read_unusual,):
         try:
             value = read(document)
         except (ValueError, RecursionError):
@@ -53,6 +59,8 @@ def loads(data: bytes | bytearray | memoryview, profile: TritonProfile = V2_51) 
 
 # ------------------------------------------------------------------------------- the fast readers
 
+#: Bytes from which a document is read in pieces.
+LONG = 2 * long_json.PIECE
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
@@ -81,7 +89,12 @@ def _names_are_unique(document: bytes, value: JsonValue) -> bool:
             pending.extend(part.values())
         elif type(part) is list and part and type(part[0]) is dict:
             pending.extend(part)
-    return document.count(b":") == names or _STRING.sub(b"", document).count(b":") == names
+    if document.count(b":") == names:
+        return True
+    if len(document) > LONG:  # string by string, which others may interrupt
+        quoted = sum(found[0].count(b":") for found in _STRING.finditer(document))
+        return document.count(b":") - quoted == names
+    return _STRING.sub(b"", document).count(b":") == names
 
 
 def _read_unusual(document: bytes) -> JsonValue:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+from reference_server.core import turns
 
 Objects = npt.NDArray[np.object_]
 
@@ -69,9 +72,12 @@ def split(raw: memoryview) -> list[bytes]:
     return elements
 
 
-def as_array(elements: list[bytes], shape: tuple[int, ...]) -> Objects:
+def as_array(elements: Sequence[bytes], shape: tuple[int, ...]) -> Objects:
     """The elements as an object array of `shape`; their number must fit it."""
     # Not np.array(elements): that makes fixed-width strings, which lose zeros at their end.
     array = np.empty(len(elements), dtype=np.object_)
-    array[:] = elements
+    start = 0
+    for some in turns.slices(elements):
+        array[start : start + len(some)] = some
+        start += len(some)
     return array.reshape(shape)

@@ -70,6 +70,10 @@ class ServerState(enum.Enum):
             raise unavailable("Server not ready")
 
 
+#: Models of which all is told at once: a millisecond's work.
+_MANY = 16
+
+
 class Gateway:
     """What a client can ask of the server.
 
@@ -172,6 +176,10 @@ class Gateway:
     def model_config(self, name: str, version: int = LATEST) -> str:
         """The completed configuration as JSON. Raises ServerError NOT_FOUND."""
         return self.find(name, version).config.json
+
+    def has_many(self) -> bool:
+        """Whether what is told of all models takes long."""
+        return len(self._repository.all()) > _MANY
 
     def statistics(self, name: str = "", version: int = LATEST) -> Sequence[Snapshot]:
         """The counters of a version, of all versions of a model, or of all models.

@@ -85,11 +85,11 @@ def table(
     )
     methods: dict[str, Method] = {}
     for subject in (
-        _CoreMethods(gateway, background).table(),
+        _CoreMethods(gateway, background, codecs).table(),
         inference.methods(inferences, codecs.run, profile, most_responses),
         _shared_memory(shared_memory),
         _settings(gateway.logging, gateway.tracing),
-        _repository(control, background),
+        _repository(control, background, Background(loop, CODECS)),
     ):
         methods.update((_SERVICE + name, method) for name, method in subject.items())
     # A health request is one string, the name of a service, which Triton does not look at.
@@ -113,9 +113,10 @@ def _asked(
 class _CoreMethods:
     """Health, metadata, configuration and statistics."""
 
-    def __init__(self, gateway: Gateway, background: Background) -> None:
+    def __init__(self, gateway: Gateway, background: Background, codecs: Background) -> None:
         self._gateway = gateway
         self._background = background
+        self._codecs = codecs
 
     def table(self) -> Mapping[str, Method]:
         """The methods, by their names."""
@@ -126,7 +127,9 @@ class _CoreMethods:
             "ServerMetadata": immediate(pb.ServerMetadataRequest, self._server_metadata),
             "ModelMetadata": immediate(pb.ModelMetadataRequest, self._model_metadata),
             "ModelConfig": immediate(pb.ModelConfigRequest, self._model_config),
-            "ModelStatistics": immediate(pb.ModelStatisticsRequest, self._statistics),
+            "ModelStatistics": maybe_blocking(
+                pb.ModelStatisticsRequest, self._statistics, self._codecs
+            ),
         }
 
     def _live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
@@ -155,9 +158,15 @@ class _CoreMethods:
         version = management_proto.model_version(request.version)
         return management_proto.model_config(self._gateway.find(request.name, version).config.proto)
 
-    def _statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
+    def _statistics(
+        self, request: pb.ModelStatisticsRequest
+    ) -> pb.ModelStatisticsResponse | Callable[[], pb.ModelStatisticsResponse]:
         version = management_proto.model_version(request.version)
-        return management_proto.statistics(self._gateway.statistics(request.name, version))
+
+        def told() -> pb.ModelStatisticsResponse:
+            return management_proto.statistics(self._gateway.statistics(request.name, version))
+
+        return told if not request.name and self._gateway.has_many() else told()
 
 
 def _shared_memory(shared_memory: SharedMemory) -> Mapping[str, Method]:
@@ -231,8 +240,13 @@ def _settings(log: LogSettings, trace: TraceSettings) -> Mapping[str, Method]:
     }
 
 
-def _repository(control: RepositoryControl, background: Background) -> Mapping[str, Method]:
-    """The RPCs of repository control. They block, so the work is done in the background."""
+def _repository(
+    control: RepositoryControl, background: Background, reading: Background
+) -> Mapping[str, Method]:
+    """The RPCs of repository control. They block, so the work is done in the background.
+
+    `reading` is for the index, which many may ask for at once.
+    """
 
     def index(request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
         return management_proto.repository_index(
@@ -259,7 +273,7 @@ def _repository(control: RepositoryControl, background: Background) -> Mapping[s
         return pb.RepositoryModelUnloadResponse()
 
     return {
-        "RepositoryIndex": blocking(pb.RepositoryIndexRequest, index, background),
+        "RepositoryIndex": blocking(pb.RepositoryIndexRequest, index, reading),
         "RepositoryModelLoad": blocking(pb.RepositoryModelLoadRequest, load, background),
         "RepositoryModelUnload": blocking(pb.RepositoryModelUnloadRequest, unload, background),
     }

@@ -62,8 +62,9 @@ class HttpHandlers:
         self._control = control
         self._background = background or Background(loop)
         self._required_headers = _required_headers(restrictions or {})
+        self._reading = background or Background(loop, CODECS)
         answers = Mailbox(loop, deliver)
-        codecs = Background(loop, CODECS) if background is None else background
+        self._codecs = codecs = Background(loop, CODECS) if background is None else background
         self._inference = inference.InferenceHandlers(
             Inferences(
                 *(gateway, shared_memory, clock, inference.TRACE_EVENTS),
@@ -202,7 +203,13 @@ class HttpHandlers:
         request.reply(status_codes.OK, [management_json.statistics(snapshots)])
 
     def _all_statistics(self, request: Request, route: Route) -> None:
-        request.reply(status_codes.OK, [management_json.statistics(self._gateway.statistics())])
+        def told() -> bytes:
+            return management_json.statistics(self._gateway.statistics())
+
+        if self._gateway.has_many():
+            self._reply_later(request, told, self._codecs)
+        else:
+            request.reply(status_codes.OK, [told()])
 
     # -- settings: GET reads, POST changes and reads
 
@@ -289,7 +296,7 @@ class HttpHandlers:
                 for row in self._control.index(ready_only=ready_only)
             )
 
-        self._reply_later(request, encoded)
+        self._reply_later(request, encoded, self._reading)
 
     def _repository_load(self, request: Request, route: Route) -> None:
         body = self._json(request)
@@ -325,7 +332,9 @@ class HttpHandlers:
             answer = work(body)
             request.reply(status_codes.OK, [answer] if answer else ())
 
-    def _reply_later(self, request: Request, work: Callable[[], bytes]) -> None:
+    def _reply_later(
+        self, request: Request, work: Callable[[], bytes], background: Background | None = None
+    ) -> None:
         """Reply with what `work` gives, or with its error."""
 
         def done(body: bytes) -> None:
@@ -337,7 +346,7 @@ class HttpHandlers:
                 error = internal(f"{type(error).__name__}: {error}")
             request.reply_error(status_codes.STATUS[error.code], error.message, as_json=True)
 
-        self._background.run(work, done, failed)
+        (background or self._background).run(work, done, failed)
 
 
 def _required_headers(

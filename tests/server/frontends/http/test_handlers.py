@@ -460,3 +460,11 @@ def test_a_client_that_leaves_cancels_nothing_that_is_answered():
 def test_requests_of_one_client_are_answered_in_order(frontend):
     replies = frontend.ask_all(post(INFER, BODY) + get("/v2") + post(INFER, b"{"))
     assert [reply.status for reply in replies] == [200, 200, 500]
+
+
+def test_the_statistics_of_many_models_are_told_apart_from_the_loop():
+    few = Frontend(*(served(VECTOR, f"m{number}") for number in range(16)))
+    many = Frontend(*(served(VECTOR, f"m{number}") for number in range(17)))
+    told = [json.loads(one.ask(get("/v2/models/stats")).body)["model_stats"] for one in (few, many)]
+    assert [len(models) for models in told] == [16, 17]
+    assert (few.background.count, many.background.count) == (0, 1)
