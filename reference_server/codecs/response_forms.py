@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -17,6 +18,8 @@ from reference_server.core.tensor import Tensor
 
 #: The lines of the label files, by output.
 Labels: TypeAlias = Mapping[str, tuple[str, ...]]
+#: Elements that are made something else of at once: some milliseconds' work.
+MANY_ELEMENTS = 1 << 13
 #: What has no order, or, as in Triton, no text.
 _UNCLASSIFIED = frozenset({DataType.BYTES, DataType.FP16, DataType.BF16, DataType.BOOL})
 
@@ -45,6 +48,16 @@ class ResponseForm:
     def of(self, name: str) -> OutputForm:
         """The form of output `name`."""
         return self.outputs.get(name, self.default)
+
+    def takes_long(self, outputs: Sequence[Tensor]) -> bool:
+        """Whether there are many values to be classified, or strings to be joined."""
+        for tensor in outputs:
+            if math.prod(tensor.shape) > MANY_ELEMENTS and (
+                (tensor.datatype is DataType.BYTES and not tensor.is_raw)
+                or self.of(tensor.name).classes
+            ):
+                return True
+        return False
 
 
 def formed(

@@ -126,7 +126,7 @@ class _UnaryCall:
         """Its model sends one response."""
 
     def takes_long(self, response: InferResponse) -> bool:
-        return False  # to join bytes
+        return self._form.takes_long(response.outputs)
 
     def reply(self, body: bytes, *, final: bool) -> None:
         self._inference = None  # which holds this call: together they would wait for a collection

@@ -260,7 +260,7 @@ class _StreamedRequest:
         return self._stream.backlog(backlogs)
 
     def takes_long(self, response: InferResponse) -> bool:
-        return False  # to join bytes
+        return self._form.takes_long(response.outputs)
 
     def reply(self, body: bytes, *, final: bool) -> None:
         self._answered(body, None, final=final)
@@ -302,6 +302,9 @@ class _DecoupledRequest(_StreamedRequest):
     """A request to a decoupled model: its responses wait for no other request's."""
 
     __slots__ = ()
+
+    def takes_long(self, response: InferResponse) -> bool:
+        return False  # of several responses the order would be lost
 
     def end(self) -> None:
         if infer_proto.wants_empty_final(self._received.message):

@@ -11,7 +11,7 @@ from reference_server.codecs import compression, generate, infer_json
 from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.codecs.infer_json_response import EncodedResponse, InferResponseEncoder
 from reference_server.codecs.input_limit import InputLimit
-from reference_server.codecs.response_forms import Labels, ResponseForm
+from reference_server.codecs.response_forms import MANY_ELEMENTS, Labels, ResponseForm
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.metadata import Signature
@@ -42,8 +42,6 @@ _NOT_ONE = status_codes.body(
 
 #: Bytes of JSON that are read at once; more would hold up the loop, and other clients.
 AT_ONCE = 1 << 17
-#: Elements that are written as JSON, or compressed, at once: some milliseconds' work.
-_ELEMENTS_AT_ONCE = 1 << 13
 
 
 class InferenceHandlers:
@@ -242,9 +240,9 @@ class _InferCall:
         elements = 0
         for tensor in outputs:
             elements += math.prod(tensor.shape)
-        if elements <= _ELEMENTS_AT_ONCE:
+        if elements <= MANY_ELEMENTS:
             return False
-        if self._head.names_coding:
+        if self._head.names_coding or self._form.takes_long(outputs):
             return True
         forms = (self._form.of(tensor.name) for tensor in outputs)
         return not all(form.binary or form.buffer is not None for form in forms)

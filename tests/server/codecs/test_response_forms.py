@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server.support.requests import array_tensor
+from server.support.requests import array_tensor, raw_tensor
 
-from reference_server.codecs.response_forms import classify
+from reference_server.codecs.response_forms import OutputForm, ResponseForm, classify
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.tensor import Tensor
@@ -123,3 +123,18 @@ def test_types_without_classes(tensor):
     assert caught.value.message == (
         f"class result not available for output due to unsupported type '{tensor.datatype.value}'"
     )
+
+
+@pytest.mark.parametrize(
+    ("tensor", "form", "is_long"),
+    [
+        (array_tensor("Y", np.zeros(8192, np.float32)), OutputForm(classes=1), False),
+        (array_tensor("Y", np.zeros((2, 4097), np.float32)), OutputForm(classes=1), True),
+        (array_tensor("Y", np.zeros(100_000, np.float32)), OutputForm(binary=True), False),
+        (array_tensor("Y", np.array([b"x"] * 8193, object)), OutputForm(binary=True), True),
+        (raw_tensor("Y", DataType.BYTES, (8193,), bytes(4 * 8193)), OutputForm(), False),
+    ],
+    ids=["few", "many", "numbers", "strings", "bytes"],
+)
+def test_what_takes_long(tensor, form, is_long):
+    assert ResponseForm(form).takes_long([tensor]) is is_long
