@@ -32,6 +32,10 @@ SMUGGLING = (
     "a body with two framings is how a request is smuggled past a proxy: it is refused with 400, "
     "and the connection closed"
 )
+UNREAD = (
+    "a header that the next proxy may read otherwise is refused with 400; the real server passes "
+    "over it, or closes without a word"
+)
 OBEYED = "a client that asks to close is obeyed, in any letter case and among other words"
 WRAPPED = (
     "an integer that does not fit is refused; the real server sends other numbers to the model"
@@ -47,7 +51,11 @@ DIFFERENCES = [
     Difference("framing: two lengths", SMUGGLING, everything),
     Difference("framing: the same length twice", SMUGGLING, everything),
     Difference("framing: chunks and a longer length", SMUGGLING, everything),
+    Difference("framing: chunks and length 0", SMUGGLING, everything),
     Difference("framing: chunks announced twice", SMUGGLING, everything),
+    Difference("framing: two lengths of an upgrade", SMUGGLING, everything),
+    Difference("framing: a folded l*", UNREAD, everything),
+    Difference("framing: a space before a colon", UNREAD, everything),
     Difference("framing: coding *", SMUGGLING, everything),
     Difference("framing: a zero in a header", "RFC 9110 forbids it: refused with 400", everything),
     Difference(

@@ -157,11 +157,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._advance()
 
     def eof_received(self) -> bool:
-        # A client that half-closes still gets the answers to what it sent. Only one that stops
-        # while it is being answered is taken for gone: it seldom tells the two apart.
+        # A client that closes looks the same as one that only stops sending: for both, nothing is
+        # begun any more, and what runs is answered.
         self._closing = True
-        if self._is_chunked:
-            self._cancel_current()
+        self._waiting.clear()
+        self._cancel_current()
         return not self.is_idle
 
     def _cancel_current(self) -> None:
@@ -191,11 +191,13 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def refuse_body(self, request: Request, reason: str) -> None:
         """It is told so after the answers before it, and the connection ends."""
-        self._refused = request, reason
+        if self._refused is None:
+            self._refused = request, reason
 
     def complete(self, request: Request) -> None:
-        """It is handled when those before it are answered."""
-        self._waiting.append(request)
+        """It is handled when those before it are answered; nothing behind a refused one is."""
+        if self._refused is None:
+            self._waiting.append(request)
 
     def _start(self, request: Request) -> None:
         self._current = request

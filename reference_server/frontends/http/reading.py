@@ -37,14 +37,18 @@ _UNREADABLE = "failed to read the HTTP request"
 _AMBIGUOUS = {
     "Duplicate Content-Length",
     "Invalid HTTP version",
+    "Invalid header field char",
     "Invalid header value char",
     "Invalid `Transfer-Encoding` header value",
+    "Unexpected space after start line",
 }
 _END_OF_HEAD = b"\r\n\r\n"
 #: Headers of requests that are not told by their head alone: where they end, or what is answered.
 _READ_ANEW = (b"transfer-encoding", b"expect", b"upgrade")
 #: Heads that a port has read, with the sizes of the bodies that they announce.
 KnownHeads = RequestMemo[tuple[RequestHead, int]]
+#: A head whose body llhttp reads, in place of one whose body it leaves alone.
+_CHUNKS_FOLLOW = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 #: Any method that llhttp knows and no operation answers to.
 _REFUSED_METHOD = b"TRACE"
 
@@ -151,8 +155,10 @@ class RequestReader:
             try:
                 self._parser.feed_data(unread)
             except httptools.HttpParserUpgrade as upgrade:
+                self._parser = self._new_parser()
                 unread = self._past_upgrade(unread[upgrade.args[0] :])
             except httptools.HttpParserInvalidMethodError:
+                self._parser = self._new_parser()
                 unread = self._with_refused_method(unread)
             except httptools.HttpParserError as error:
                 self._refuse_unreadable(error)
@@ -164,7 +170,6 @@ class RequestReader:
                 elif is_first and self._completed == 1:
                     self._remember(bytes(unread))
                 return
-            self._parser = self._new_parser()
             is_first = False
 
     def _take_known(self, data: memoryview) -> bool:
@@ -254,7 +259,10 @@ class RequestReader:
             self._chunks.clear()
 
     def on_message_complete(self) -> None:
-        if self._parser.should_upgrade() and b"content-length" in self._incoming.headers:
+        headers = self._incoming.headers
+        if self._parser.should_upgrade() and (
+            b"content-length" in headers or b"transfer-encoding" in headers
+        ):
             return  # see _past_upgrade
         self._whole = True
         self._completed += 1
@@ -264,9 +272,10 @@ class RequestReader:
             self._receiver.complete(self._incoming)
             return
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        if (length := int(self._incoming.headers.get(b"content-length", len(body)))) != len(body):
-            # Of chunks that are longer Triton reads no further; of others it misses the rest.
-            if length > len(body):
+        if (length := int(headers.get(b"content-length", len(body)))) != len(body):
+            # Of chunks that are longer Triton reads no further, of others it misses the rest; with
+            # length 0 it takes all for a raw tensor.
+            if length > len(body) or length == 0:
                 reason = f"found Content-Length {length} and chunks of {len(body)} bytes"
                 self._receiver.refuse_body(self._incoming, f"{_UNREADABLE}: {reason}")
                 return
@@ -350,6 +359,11 @@ class RequestReader:
         llhttp ends such a request with its headers; a body is read here. Returns what lies behind.
         """
         if self._whole:
+            return data
+        if b"transfer-encoding" in self._incoming.headers:
+            request = self._incoming  # whose head has been read
+            self._parser.feed_data(_CHUNKS_FOLLOW)
+            self._incoming = request
             return data
         length = int(self._incoming.headers[b"content-length"])
         if length > self._max_input and not self._may_be_larger():

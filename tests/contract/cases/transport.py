@@ -55,6 +55,11 @@ def with_lines(*lines: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
+def offering(request: bytes) -> bytes:
+    """The same request, which offers another protocol beside."""
+    return request.replace(b"Host", b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost")
+
+
 EXTENDED_CHUNK = chunked(BODY.encode()).replace(b"\r\n{", b";a=b\r\n{")
 
 CASES = [
@@ -106,6 +111,21 @@ CASES = [
             get(MODEL, headers={"Connection": "Upgrade", "Upgrade": "h2c"}),
             200,
         ),
+        *(
+            case(f"an upgrade {what}", (*pieces, INFER), 200, "[1.0,2.0]", replies=2)
+            for what, pieces in (
+                ("with a body", [offering(INFER)]),
+                ("with chunks", [offering(chunked(BODY.encode()))]),
+                ("with chunks and a length", [offering(chunked(BODY.encode(), length=len(BODY)))]),
+                ("with chunks in pieces", offering(chunked(BODY.encode())).partition(b"\r\n\r\n")),
+            )
+        ),
+        case(
+            "two lengths of an upgrade",
+            offering(INFER).replace(b"Host", b"Content-Length: 2\r\nHost"),
+            500,
+        ),
+        case("two hosts", INFER.replace(b"Host", b"Host: other\r\nHost") + INFER, 200, replies=2),
         case("close among other words", get(MODEL, headers={"Connection": "x, close"}), 200),
         case(
             "the same length twice",
@@ -129,6 +149,15 @@ CASES = [
             with_lines("GET /v2/models/vector HTTP/1.1", "X-A: one", " two"),
             None,
         ),
+        case("a folded length", INFER.replace(b"Content-Length:", b"Content-Length:\r\n"), None),
+        case(
+            "a folded line before the headers",
+            INFER.replace(b"Host", b" X: y\r\nHost") + INFER,
+            200,
+            replies=2,
+        ),
+        case("a space before a colon", INFER.replace(b"Length:", b"Length :"), 200, '"shape":[0]'),
+        case("a line feed alone", INFER.replace(b"Host", b"X: y\nHost"), None),
         case("absolute URL", get("http://localhost/v2/models/vector"), 200, '"name":"vector"'),
         case("query", get(MODEL + "?x=1"), 200, '"name":"vector"'),
         case("empty query", get(MODEL + "?"), 200),
@@ -137,6 +166,8 @@ CASES = [
         case("percent signs stay", get("/v2/models/vec%74or"), 404, "'vec%74or' is not found"),
         case("semicolon", get("/v2/models/vector;x"), 404, "'vector;x' is not found"),
         case("chunked body", chunked(BODY.encode()), 200, "[1.0,2.0]"),
+        case("chunks and length 0", chunked(BODY.encode(), length=0), 200),
+        case("line feeds alone between chunks", chunked(b"{}").replace(b"}\r\n", b"}\n"), None),
         case("chunked body in small chunks", chunked(*(b"%c" % b for b in BODY.encode())), 200),
         case("chunk with an extension", EXTENDED_CHUNK, None),
         case(

@@ -54,9 +54,12 @@ def bodies(client):
 # --------------------------------------------------------------------------------------- requests
 
 
-def chunked(path, *chunks, length=None):
+UPGRADE = ("Connection: Upgrade", "Upgrade: h2c")
+
+
+def chunked(path, *chunks, length=None, more=()):
     lengths = () if length is None else (f"Content-Length: {length}",)
-    head = get(path, "Transfer-Encoding: chunked", *lengths, method="POST")
+    head = get(path, "Transfer-Encoding: chunked", *lengths, *more, method="POST")
     return head + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in chunks) + b"0\r\n\r\n"
 
 
@@ -69,6 +72,13 @@ REQUESTS = {
     "with an empty body": (post("/i", b""), b"POST /i "),
     "without a length": (get("/i", method="POST"), b"POST /i "),
     "in chunks": (chunked("/i", b"ab", b"c", LARGE), b"POST /i abc" + LARGE),
+    "an upgrade": (get("/v2", *UPGRADE), b"GET /v2 "),
+    "an upgrade with a body": (post("/i", b"abc", *UPGRADE), b"POST /i abc"),
+    "an upgrade in chunks": (chunked("/i", b"ab", LARGE, more=UPGRADE), b"POST /i ab" + LARGE),
+    "an upgrade in chunks, with a length": (
+        chunked("/i", b"ab", length=2, more=UPGRADE),
+        b"POST /i ab",
+    ),
     "HEAD": (get("/v2", method="HEAD"), b"HEAD /v2 "),
     "with a query": (get("/v2?x=/1"), b"GET /v2?x=/1 "),
     "percent signs": (get("/a%20b"), b"GET /a%20b "),
@@ -117,6 +127,28 @@ def test_header_names_are_of_any_case_and_the_first_counts(waiting_client, held)
     assert request.header(b"x-one") == "1"
     assert request.header(b"spaced") == "ä "  # as Triton reads it
     assert request.header(b"absent") is None
+
+
+REFUSED = {
+    "chunks shorter than their length": chunked("/i", b"abc", length=9),
+    "chunks and length 0": chunked("/i", b"abc", length=0),
+    "two lengths": post("/i", b"abc", "Content-Length: 3"),
+    "two lengths of an upgrade": post("/i", b"abc", "Content-Length: 3", *UPGRADE),
+    "two codings": chunked("/i", b"abc", more=["Transfer-Encoding: chunked"]),
+    "a folded length": get("/i", "Content-Length:\r\n 3", method="POST") + b"abc",
+    "a folded line before the headers": post("/i", b"abc").replace(b"\r\n", b"\r\n X: y\r\n", 1),
+    "a space before a colon": get("/i", "Content-Length : 3", method="POST") + b"abc",
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_is_answered_in_its_turn_and_nothing_behind_it_is_read(client, refused):
+    client.send(get("/before") + refused + get("/behind"))
+    before, reply = client.replies()
+    assert before.body == b"GET /before "
+    assert reply.status == 400
+    assert b"failed to read the HTTP request: " in reply.body
+    assert client.is_closed
 
 
 def test_continue_is_said_before_the_body_comes(client):
@@ -441,14 +473,14 @@ def test_garbage_does_not_take_away_the_answer_before_it(waiting_client, held):
     assert held.requests == []
 
 
-def test_a_half_closed_connection_still_gets_its_answers(waiting_client, held):
+def test_a_half_closed_connection_still_gets_the_answer_to_what_is_handled(waiting_client, held):
     waiting_client.send(get("/1") + get("/2"))
     waiting_client.half_close()
-    held.answer(b"one")
     assert not waiting_client.is_closed
-    held.answer(b"two")
-    assert bodies(waiting_client) == [b"one", b"two"]
+    held.answer(b"one")
+    assert bodies(waiting_client) == [b"one"]
     assert waiting_client.is_closed
+    assert held.requests == []
 
 
 def test_a_half_closed_connection_without_requests_is_closed(client):

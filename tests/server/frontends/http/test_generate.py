@@ -238,10 +238,10 @@ def test_a_client_that_leaves_cancels_its_request(path, said):
 
 
 @pytest.mark.parametrize("path", [GENERATE, STREAM])
-def test_a_client_that_stops_before_the_first_response_has_done_with_asking(path):
+def test_a_client_that_stops_before_the_first_response_is_taken_for_gone(path):
     speaking = Speaking(path)
     speaking.client.half_close()
-    assert not speaking.is_cancelled
+    assert speaking.is_cancelled
     assert speaking.say(LAST).endswith(b"0\r\n\r\n")
     assert speaking.client.is_closed
 
