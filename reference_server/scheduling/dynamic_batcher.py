@@ -121,8 +121,8 @@ class DynamicBatcher:
 
     `max_rows`: the largest batch. `preferred_rows`: sizes worth sending early; empty means
     `max_rows`. `delay_ns`: how long the oldest request may wait for others. A cancelled request
-    is refused if it has not joined a batch yet; without a delay and preferred sizes batches are
-    made when an instance asks for one.
+    is refused, be it that a batch which waits has it: this then goes without. Without a delay and
+    preferred sizes batches are made when an instance asks for one.
     """
 
     takes_all = True
@@ -159,22 +159,31 @@ class DynamicBatcher:
     def take(self, instance: int, now_ns: int) -> Batch | None:
         """The batch that a free instance shall run now; None if it is worth waiting."""
         self._prepare(now_ns)
-        if not self._prepared:
-            self._due_ns = self._forming.due_ns(self._delay_ns) if self._waiting else None
-            return None
         self._due_ns = None
-        batch = self._first()
-        if self._delay_ns and not batch.ended:
-            self._merge(batch, now_ns)
-        self._size -= len(batch.requests)
-        self._prepare(now_ns)
-        return batch.requests
+        while self._prepared:
+            batch = self._first()
+            if self._delay_ns and not batch.ended:
+                self._merge(batch, now_ns)
+            self._size -= len(batch.requests)
+            self._prepare(now_ns)
+            if wanted := self._wanted(batch.requests):
+                return wanted
+        self._due_ns = self._forming.due_ns(self._delay_ns) if self._waiting else None
+        return None
+
+    def _wanted(self, batch: Batch) -> Batch:
+        """`batch` without those that were cancelled since they joined it."""
+        gone = [request for request in batch if request.cancellation.is_cancelled]
+        if not gone:
+            return batch
+        self._cancelled += [Refusal(request, CANCELLED) for request in gone]
+        return [request for request in batch if not request.cancellation.is_cancelled]
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
         """Nothing depends on it."""
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
-        """Those that were cancelled before they joined a batch."""
+        """Those that were cancelled before an instance was given them."""
         if not self._cancelled:
             return ()
         refused, self._cancelled = self._cancelled, []

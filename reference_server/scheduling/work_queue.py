@@ -83,27 +83,39 @@ class WorkQueue(Protocol):
 
 
 class Fifo:
-    """One request at a time, in order: what a model without a batcher does."""
+    """One request at a time, in order: what a model without a batcher does.
+
+    A request whose client has left is refused where an instance would be given it.
+    """
 
     takes_all = True
 
     def __init__(self) -> None:
         self._waiting: deque[InferRequest] = deque()
+        self._cancelled: list[Refusal] = []
 
     def offer(self, request: InferRequest, now_ns: int) -> None:
         """Take a request at the end of the queue."""
         self._waiting.append(request)
 
     def take(self, instance: int, now_ns: int) -> Batch | None:
-        """The oldest request."""
-        return [self._waiting.popleft()] if self._waiting else None
+        """The oldest request that is still wanted."""
+        while self._waiting:
+            request = self._waiting.popleft()
+            if not request.cancellation.is_cancelled:
+                return [request]
+            self._cancelled.append(Refusal(request, CANCELLED))
+        return None
 
     def finished(self, instance: int, batch: Batch, again: Batch, now_ns: int) -> None:
         """Nothing depends on it."""
 
     def refused(self, now_ns: int) -> Sequence[Refusal]:
-        """None: whatever was taken runs."""
-        return ()
+        """Those that were cancelled while they waited."""
+        if not self._cancelled:
+            return ()
+        refused, self._cancelled = self._cancelled, []
+        return refused
 
     def next_deadline_ns(self) -> int | None:
         """Never: a waiting request can run at once."""

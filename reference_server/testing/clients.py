@@ -119,8 +119,8 @@ class _Exchange(asyncio.Transport):
             piece, self._unread = self._unread[: len(buffer)], self._unread[len(buffer) :]
             buffer[: len(piece)] = piece
             self._connection.buffer_updated(len(piece))
-        if self._is_reading and not self.is_closing() and not self._connection.eof_received():
-            self.close()
+        if self._is_reading and not self.is_closing():
+            self._connection.close()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._written += data

@@ -311,7 +311,13 @@ SCRIPTS = [
     # Cancelled.
     Script("cancelled while it runs", cancelled(SAYS), {"plain": ran()}),
     Script("cancelled, and the model stops", cancelled(*OBEYS), {"plain": ran()}),
-    Script("cancelled without a batcher", cancelled_without_a_batcher, {"plain": ran(2)}),
+    Script(
+        "cancelled without a batcher",
+        cancelled_without_a_batcher,
+        {"plain": ran(2)},
+        "here no scheduler gives an instance what nobody waits for",
+        {"plain": ran() + failed("CANCELED")},
+    ),
     Script("a stream is given up", cancelled_stream, {"many": ran()}),
     # Batches and queues.
     Script(

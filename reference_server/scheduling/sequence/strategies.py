@@ -194,6 +194,8 @@ class OldestSequences:
         for batcher in self._batchers:
             for refusal in batcher.refused(now_ns):
                 refused.append(refusal)
+                # What else waits of its sequence would lack it.
+                self._slots.cancel(self._given[id(refusal.request)][1])
                 self._executed(refusal.request, again=False, now_ns=now_ns)
         return [*refused, *self._slots.take_refused()]
 

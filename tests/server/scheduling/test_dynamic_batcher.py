@@ -223,19 +223,23 @@ def test_a_request_that_is_cancelled_before_an_instance_takes_it_is_refused():
     assert [refusal.request for refusal in work.refused(0)] == [second]
 
 
-def test_with_a_preferred_size_one_that_was_cancelled_before_it_could_join_is_refused():
-    work = DynamicBatcher(3, (2,), 0)
+@pytest.mark.parametrize(
+    "make", [Fifo, lambda: DynamicBatcher(3, (2,), 0)], ids=["fifo", "batcher"]
+)
+def test_whoever_leaves_before_an_instance_takes_them_is_refused(make):
+    work = make()
     requests = [a_request(id=str(index)) for index in range(6)]
     for request in requests:
         work.offer(request, 0)
-    requests[5].cancellation.cancel()  # two batches of two are ready, so it has not joined one
-    requests[0].cancellation.cancel()  # this one has
-    assert work.take(0, 0) == requests[:2]
-    (refusal,) = work.refused(0)
-    assert refusal.request is requests[5]
-    assert refusal.error.code is Code.CANCELLED
+    # A batcher has two batches of two ready: the first loses one, the second is nobody's.
+    for index in (0, 2, 3, 5):
+        requests[index].cancellation.cancel()
+    taken = [work.take(0, 0) for _ in range(3)]
+    assert taken == [[requests[1]], [requests[4]], None]
+    refused = work.refused(0)
+    assert {refusal.request.id for refusal in refused} == {"0", "2", "3", "5"}
+    assert {refusal.error.code for refusal in refused} == {Code.CANCELLED}
     assert work.refused(0) == ()
-    assert [work.take(0, 0), work.take(0, 0)] == [requests[2:4], requests[4:5]]
     assert len(work) == 0
 
 
