@@ -42,7 +42,7 @@ from reference_server.repository.manager import Repository
 from reference_server.repository.polling import RepositoryWatch
 from reference_server.scheduling.rate_limiter import RateLimiter
 from reference_server.scheduling.response_cache import ResponseCache
-from reference_server.shutdown import ExitTimeout, Listener, shut_down
+from reference_server.shutdown import ExitTimeout, Listener, end_for_certain, shut_down
 
 log = logging.getLogger(__name__)
 
@@ -200,6 +200,8 @@ class Server:
 
     def _signalled(self, number: signal.Signals) -> None:
         log.info("Signal (%d) received.", number)
+        if not self._stopping.is_set():
+            end_for_certain(self._options.exit_timeout_s)
         self.stop()
 
     def _forwarding(self, pattern: str) -> HeaderForwarding | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,9 @@ _TELL_EVERY_S = 1.0
 _LOOK_EVERY_S = 0.02
 #: A loop whose clock has ticks, as uvloop's has, may end a wait one tick early.
 _TICK_S = 0.005
+#: What a server gets beyond its timeout to say that it is over, and to leave.
+_LEAVING_S = 1.0
+_STANDARD_ERROR = 2
 
 
 class Listener(Protocol):
@@ -60,6 +64,16 @@ class Models(Protocol):
 
 class ExitTimeout(Exception):
     """Something was left when the time was up."""
+
+
+def end_for_certain(timeout_s: float) -> None:
+    """End the process a second after `timeout_s` from now, with exit code 1, if it is there then.
+
+    `shut_down` cannot where a model holds the interpreter's lock, or has left a thread that the
+    interpreter waits for. The stacks of all threads are printed, that of the model among them.
+    """
+    # A thread in C, which needs no lock.
+    faulthandler.dump_traceback_later(timeout_s + _LEAVING_S, exit=True, file=_STANDARD_ERROR)
 
 
 async def shut_down(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -312,6 +313,36 @@ def test_a_request_that_is_never_answered_does_not_keep_a_server(tmp_path: Path,
         with connection.makefile("rb") as stream, pytest.raises((ConnectionEnded, OSError)):
             read_reply(stream)
         assert EXPIRED in server.log
+
+
+#: Keeps the interpreter's lock from `go` on.
+HOLDING = """
+    import ctypes
+    import time
+    from pathlib import Path
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            self.folder = Path(args["model_repository"])
+
+        def execute(self, requests):
+            while not (self.folder / "go").exists():
+                time.sleep(0.001)
+            ctypes.PyDLL(None).sleep(600)
+"""
+
+
+def test_a_model_that_keeps_the_interpreter_to_itself_does_not_keep_a_server(tmp_path: Path):
+    write_model(tmp_path, "holding", VECTOR, HOLDING)
+    flags = SHORT | {"exit_timeout_secs": 3}
+    with start_reference_server(tmp_path, **flags) as server, connect(server.http) as connection:
+        connection.sendall(infer("holding", X) * 40)  # what waits behind it makes no difference
+        terminate(server, "Found 1 HTTP service connections")
+        (tmp_path / "holding" / "go").touch()
+        assert ended(server) == 1
+        assert EXPIRED not in server.log
+        assert "Timeout (0:00:04)!" in server.log
+        assert re.search(r'holding/1/model\.py", line \d+ in execute', server.log)
 
 
 def test_models_are_finalized_beside_those_that_hang(tmp_path: Path):
