@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from reference_server.core.numerals import leading_integer
-from reference_server.gateway.inference import HeaderForwarding
+from reference_server.gateway.forwarding import HeaderForwarding
 
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 

@@ -23,8 +23,8 @@ from reference_server.frontends.grpc.calls import Method
 from reference_server.frontends.grpc.transport import GrpcListener
 from reference_server.frontends.http.handlers import HttpHandlers, MetricsHandlers
 from reference_server.frontends.http.listener import HttpListener
+from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.gateway.gateway import Gateway, MetricsGateway, new_registry
-from reference_server.gateway.inference import HeaderForwarding
 from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.observability.logs import model_table, terminal_width

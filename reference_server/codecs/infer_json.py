@@ -84,8 +84,7 @@ class InferRequestDecoder:
     ) -> tuple[InferRequest, ResponseForm]:
         """The request in `body`, whose first `length` bytes are JSON, and its response's form.
 
-        Tensors with binary data are views of `body`, those in shared memory of `regions`. Raises
-        ServerError.
+        Tensors with binary data are views of `body`; `regions` are read. Raises ServerError.
         """
         if length == 0 or length > LONGEST_KEY:
             return self.decode_alone(signature, body, length, sink, regions)
@@ -205,7 +204,7 @@ class _Reader:
         span = _read_span(parameters)
         if span is not None:
             self._spans.inputs[name] = span
-            return Tensor(name, datatype, shape, raw=self._regions.view(*span))
+            return Tensor(name, datatype, shape, raw=self._regions.read(*span))
         array = self._read_data(name, entry, datatype, shape)
         return Tensor(name, datatype, shape, array=array)
 

@@ -69,7 +69,8 @@ _SHORT = 1 << 12
 class InferMessageDecoder:
     """Reads messages. Used by one thread, since it remembers those that it has read.
 
-    Not so for one that `takes_long`: any thread may `read` and `decode` it.
+    Not so for one that `takes_long`: any thread may `read` and `decode` it; and any may `decode`
+    one that has tensors in regions, which are not remembered.
     """
 
     def __init__(self, profile: TritonProfile = V2_51) -> None:
@@ -135,7 +136,7 @@ def decode(
 ) -> tuple[InferRequest, ResponseForm]:
     """The request, and the form of its response. Raises ServerError.
 
-    Tensors with raw contents are views of what was received, those in shared memory of `regions`.
+    Tensors with raw contents are views of what was received; `regions` are read.
     """
     message = received.message
     request = InferRequest(signature.name, {}, sink, id=message.id)
@@ -260,7 +261,7 @@ def _read_inputs(
                     "unexpected 'content' provided when using shared memory for input tensor "
                     f"'{tensor.name}' for model '{model}'"
                 )
-            request.inputs[tensor.name] = _with_data(placed, regions.view(*span))
+            request.inputs[tensor.name] = _with_data(placed, regions.read(*span))
             continue
         if not tensor.HasField("contents"):
             content = next(raw, None)

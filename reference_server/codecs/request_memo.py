@@ -130,7 +130,7 @@ class JsonTemplate:
                 raw = data[position : position + source]
                 position += source
             else:
-                raw = regions.view(*source)
+                raw = regions.read(*source)
             inputs[name] = Tensor(name, datatype, shape, raw=raw)
         form = self._template.form
         if self._outputs:

@@ -20,6 +20,8 @@ from reference_server.core.tensor import Tensor
 Labels: TypeAlias = Mapping[str, tuple[str, ...]]
 #: Elements that are made something else of at once: some milliseconds' work.
 MANY_ELEMENTS = 1 << 13
+#: Bytes that are copied from or to regions at once: about a millisecond's work.
+MANY_SHARED_BYTES = 8 << 20
 #: What has no order, or, as in Triton, no text.
 _UNCLASSIFIED = frozenset({DataType.BYTES, DataType.FP16, DataType.BF16, DataType.BOOL})
 
@@ -50,14 +52,17 @@ class ResponseForm:
         return self.outputs.get(name, self.default)
 
     def takes_long(self, outputs: Sequence[Tensor]) -> bool:
-        """Whether there are many values to be classified, or strings to be joined."""
+        """Whether many values are to be classified, strings joined, or bytes put into regions."""
+        shared_bytes = 0
         for tensor in outputs:
+            form = self.of(tensor.name)
+            if form.buffer is not None:
+                shared_bytes += tensor.byte_size
             if math.prod(tensor.shape) > MANY_ELEMENTS and (
-                (tensor.datatype is DataType.BYTES and not tensor.is_raw)
-                or self.of(tensor.name).classes
+                (tensor.datatype is DataType.BYTES and not tensor.is_raw) or form.classes
             ):
                 return True
-        return False
+        return shared_bytes > MANY_SHARED_BYTES
 
 
 def formed(

@@ -178,12 +178,12 @@ class OutputBuffer(Protocol):
 class Regions(Protocol):
     """The registered shared memory, as one request uses it. One thread at a time.
 
-    A region that was named stays mapped until the request is answered. Both methods raise
+    A region that was named stays open until the request is answered. Both methods raise
     ServerError: NOT_FOUND for a region that is not registered, INVALID_ARG for bytes outside of it.
     """
 
-    def view(self, region: str, offset: int, byte_size: int) -> memoryview:
-        """The data of an input; whoever writes to it does not change the region."""
+    def read(self, region: str, offset: int, byte_size: int) -> memoryview:
+        """A copy of the data of an input, writable."""
 
     def output_buffer(self, region: str, offset: int, byte_size: int) -> OutputBuffer:
         """Where an output goes."""

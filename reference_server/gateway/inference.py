@@ -11,35 +11,27 @@ headers forwarded, the request traced, sent to its scheduler and cleaned up afte
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from reference_server.core.backlog import Backlog, Backlogs
-from reference_server.core.errors import ServerError, internal, invalid_arg, unsupported
+from reference_server.core.errors import ServerError, internal, unsupported
 from reference_server.core.ports import Clock, OutputBuffer
 from reference_server.core.request import (
     Cancellation,
     InferRequest,
     InferResponse,
-    Parameter,
     RequestTrace,
 )
+from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.gateway.gateway import Gateway
 from reference_server.gateway.shared_memory import RegionLease, SharedMemory
 from reference_server.repository.versions import ServedModel
 
 log = logging.getLogger(__name__)
 
-_CASE_MATTERS = "(?-i)"
 _TWO_RESPONSES = "expected a single response, got 2"
-#: What requests say by parameters of these names, headers must not.
-_RESERVED = frozenset(
-    {
-        *("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers"),
-        "binary_data_output",
-    }
-)
 BodyT = TypeVar("BodyT")
 
 
@@ -69,10 +61,7 @@ class InferenceCall(Protocol[BodyT]):
         """A response without error, as it is sent. Raises ServerError."""
 
     def takes_long(self, response: InferResponse) -> bool:
-        """Whether `encode` would hold up the loop: another thread does it then.
-
-        Only where there is one response: of several the order would be lost.
-        """
+        """Whether another thread is to `encode`: of several responses the order would be lost."""
 
     def reply(self, body: BodyT, *, final: bool) -> None:
         """Send what `encode` gave; `final` if nothing follows."""
@@ -91,52 +80,25 @@ class InferenceCall(Protocol[BodyT]):
         """
 
 
+_ANY = 2**64  # bytes
+
+
+@dataclass(eq=False)
+class TakesLong(Exception):
+    """To read the request would hold up the loop: `start_later` is to be called, with `begun`."""
+
+    begun: Inference
+
+
 #: Does the first on another thread, then calls the second with its result on the loop's, or the
 #: third with what it raised.
 Apart = Callable[[Callable[[], Any], Callable[[Any], None], Callable[[Exception], None]], None]
 
 
-class HeaderForwarding:
-    """Finds the headers that become parameters: `pattern` may match anywhere in a name.
-
-    It goes by letter case only if it begins with `(?-i)`. Those whose names are Triton's own can be
-    refused. Raises ValueError if it is no pattern.
-    """
-
-    def __init__(self, pattern: str, *, refuses_reserved: bool = False) -> None:
-        self._refuses_reserved = refuses_reserved
-        flags = 0 if pattern.startswith(_CASE_MATTERS) else re.IGNORECASE
-        try:
-            self._pattern = re.compile(pattern.removeprefix(_CASE_MATTERS).encode(), flags)
-        except re.error as error:
-            raise ValueError(f"'{pattern}' is no regular expression: {error}") from None
-
-    def added(
-        self, parameters: Mapping[str, Parameter], fields: Iterable[tuple[bytes, bytes]]
-    ) -> Mapping[str, Parameter]:
-        """`parameters` and those of `fields` that match, which win; the last of equal ones.
-
-        Raises ServerError for the first that is refused.
-        """
-        forwarded: dict[str, Parameter] = {
-            name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
-            for name, value in fields
-            if self._pattern.search(name)
-        }
-        if self._refuses_reserved:
-            for name in forwarded:
-                if name in _RESERVED or name.startswith("triton_"):
-                    raise invalid_arg(
-                        f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
-                    )
-        return {**parameters, **forwarded} if forwarded else parameters
-
-
 class Inferences:
     """Finds models, and sends them requests. On the loop's thread.
 
-    `post` brings a response from any thread to `deliver` on the loop's; `apart` does what would
-    hold that up.
+    `post` brings a response from any thread to `deliver` on the loop's; `apart` does what is long.
     """
 
     def __init__(
@@ -167,16 +129,21 @@ class Inferences:
             raise unsupported(refuses_decoupled)
         return served
 
-    def start(self, served: ServedModel, call: InferenceCall[Any]) -> Inference:
+    def start(
+        self, served: ServedModel, call: InferenceCall[Any], at_once: int = _ANY
+    ) -> Inference:
         """Send the request of `call` to its model, whose responses `call` is given later.
 
-        Raises ServerError if it is refused, and then `call` hears nothing.
+        Raises ServerError if it is refused, and then `call` hears nothing; TakesLong if more than
+        `at_once` bytes of its inputs are in regions.
         """
         inference = self._begin(served, call)
+        inference.at_once = at_once
         try:
             request = call.decode(served, inference)
-        except BaseException:
-            inference.refused()
+        except BaseException as error:
+            if not isinstance(error, TakesLong):
+                inference.refused()
             raise
         self._send(inference, request)
         return inference
@@ -188,12 +155,13 @@ class Inferences:
         find_again: Callable[[], ServedModel],
         started: Callable[[Inference], None],
         failed: Callable[[Exception], None],
+        begun: Inference | None = None,
     ) -> None:
         """`start`, where reading the request takes long: that is done apart.
 
         `find_again` finds the model once more: another may have taken its place by then.
         """
-        inference = self._begin(served, call)
+        inference = begun or self._begin(served, call)
 
         def refused(error: Exception) -> None:
             inference.refused()
@@ -205,17 +173,17 @@ class Inferences:
             except Exception as error:
                 refused(error)
                 return
-            begun = inference
+            sent = inference
             try:
                 if found is served:
                     self._send(inference, request)
                 else:
                     inference.refused()
-                    begun = self.start(found, call)
+                    sent = self.start(found, call)
             except Exception as error:
                 failed(error)
             else:
-                started(begun)
+                started(sent)
 
         self._apart(lambda: call.decode(served, inference), send, refused)
 
@@ -230,8 +198,7 @@ class Inferences:
             if trace is not None:
                 trace.stamp(self._events.receive_start, received_ns)
                 trace.stamp(self._events.receive_end, received_ns)
-        # The sink first: reading the request leases regions through it, and a request without its
-        # sink is nothing that a scheduler could be given.
+        # The sink first: reading the request leases regions through it.
         return Inference(
             *(served, call, received_ns, trace, self._events),
             *(self._shared_memory, self._post, self._apart),
@@ -263,11 +230,13 @@ class Inference:
         "_served",
         "_shared_memory",
         "_trace",
+        "at_once",
         "backlog",
         "cancellation",
     )
 
     cancellation: Cancellation
+    at_once: int  # bytes that may still be read from regions on this thread
 
     def __init__(
         self,
@@ -291,9 +260,15 @@ class Inference:
         self._lease: RegionLease | None = None  # most requests name no region
         self._post = post
         self._has_answer = False
+        self.at_once = _ANY
 
-    def view(self, region: str, offset: int, byte_size: int) -> memoryview:
-        return self._leased().view(region, offset, byte_size)
+    def read(self, region: str, offset: int, byte_size: int) -> memoryview:
+        self.at_once -= byte_size
+        if self.at_once < 0:  # all of the request is read once more, apart
+            self.at_once = _ANY
+            self._release()
+            raise TakesLong(self)
+        return self._leased().read(region, offset, byte_size)
 
     def output_buffer(self, region: str, offset: int, byte_size: int) -> OutputBuffer:
         return self._leased().output_buffer(region, offset, byte_size)

@@ -21,7 +21,7 @@ from reference_server.core.errors import (
 from reference_server.core.metadata import CudaRegion, SystemRegion
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.shared_memory.cuda import CudaMemory, CudaPython, Driver
-from reference_server.shared_memory.region import Extent, Memory, SystemMemory
+from reference_server.shared_memory.region import Memory, SystemMemory
 
 _R = TypeVar("_R", SystemRegion, CudaRegion)
 
@@ -199,47 +199,27 @@ class SharedMemory:
 
 
 class RegionLease:
-    """The regions that one request names: they stay mapped until `release`. One thread at a time.
+    """The regions that one request names: they stay open until `release`. One thread at a time."""
 
-    An input that shares bytes with an output of the same request gets bytes of its own, so that
-    the outputs may be written one after the other.
-    """
-
-    __slots__ = ("_held", "_shared_memory", "_views")
+    __slots__ = ("_held", "_shared_memory")
 
     def __init__(self, shared_memory: SharedMemory) -> None:
         self._shared_memory = shared_memory
         self._held: dict[str, _Entry] = {}
-        self._views: list[tuple[Extent, memoryview]] = []
 
-    def view(self, region: str, offset: int, byte_size: int) -> memoryview:
-        """The data of an input; whoever writes to it does not change the region.
-
-        Raises ServerError NOT_FOUND, INVALID_ARG.
-        """
-        memory = self._memory(region, offset, byte_size)
-        view = memory.view(offset, byte_size)
-        extent = memory.extent(offset, byte_size)
-        if extent is not None:
-            self._views.append((extent, view))
-        return view
+    def read(self, region: str, offset: int, byte_size: int) -> memoryview:
+        """A copy of the data of an input. Raises ServerError NOT_FOUND, INVALID_ARG."""
+        return self._memory(region, offset, byte_size).read(offset, byte_size)
 
     def output_buffer(self, region: str, offset: int, byte_size: int) -> RegionOutput:
         """Where an output goes. Raises ServerError NOT_FOUND, INVALID_ARG."""
-        memory = self._memory(region, offset, byte_size)
-        extent = memory.extent(offset, byte_size)
-        if extent is not None:
-            for tied, view in self._views:
-                if _overlap(tied, extent):
-                    view[:] = bytes(view)
-        return RegionOutput(memory, offset, byte_size)
+        return RegionOutput(self._memory(region, offset, byte_size), offset, byte_size)
 
     def release(self) -> None:
         """The request is answered; may be called again."""
         if self._held:
             self._shared_memory._release(list(self._held.values()))
             self._held = {}
-            self._views = []
 
     def _memory(self, name: str, offset: int, byte_size: int) -> Memory:
         entry = self._held.get(name)
@@ -276,7 +256,3 @@ class RegionOutput:
     def write(self, data: memoryview) -> None:
         """Put `data`, of at most `byte_size` bytes, at its beginning. Raises ServerError."""
         self._memory.write(self._offset, data)
-
-
-def _overlap(one: Extent, other: Extent) -> bool:
-    return one[:2] == other[:2] and one[2] < other[3] and other[2] < one[3]

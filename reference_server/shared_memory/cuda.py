@@ -75,7 +75,7 @@ class CudaMemory:
         except DriverError as error:
             raise refusal from error
 
-    def view(self, offset: int, byte_size: int) -> memoryview:
+    def read(self, offset: int, byte_size: int) -> memoryview:
         """A copy of those bytes in the host's memory. Raises ServerError INTERNAL."""
         copy = np.empty(byte_size, np.uint8)
         if byte_size:
@@ -88,9 +88,6 @@ class CudaMemory:
         if len(data):
             host = np.frombuffer(data, np.uint8)
             self._call(self._driver.write, self._pointer + offset, host.ctypes.data, len(data))
-
-    def extent(self, offset: int, byte_size: int) -> None:
-        """Nothing: views are copies."""
 
     def close(self) -> None:
         """Give the allocation back; if its process is gone there is nothing to give."""

@@ -1,48 +1,43 @@
-"""A POSIX shared memory object of a client's, mapped.
+"""A POSIX shared memory object of a client's: read by copies, written by copies.
 
-Reading never disturbs the client's bytes and never depends on what a model does with its inputs:
-small parts are copied, large ones are mapped once more, copy-on-write, which costs less.
+A client can cut its object at any moment. So nobody but the copies of this module ever touches its
+pages, and a copy that finds some gone ends in an error. Small ones are the kernel's, by pread and
+pwrite; large ones go through a mapping under a guard, which then takes half the time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import stat
 from pathlib import Path
 from typing import Protocol
 
-from reference_server.core.errors import internal, invalid_arg
+from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.metadata import SystemRegion
+from reference_server.shared_memory.guard import GuardedMapping
 
 _OBJECTS = Path("/dev/shm")
-#: From here on a mapping of their own is cheaper for the bytes of an input than a copy (measured).
-_MAPPED_BYTES = 1 << 19
-#: Which bytes of which object: device, inode, first, behind the last. Regions of different names
-#: may have some in common.
-Extent = tuple[int, int, int, int]
+#: From here on the guarded copy is the faster one (measured: docs/server.md).
+_GUARDED_BYTES = 1 << 16
 
 
 class Memory(Protocol):
     """The bytes of one region. Offsets and sizes have been checked. Any thread."""
 
-    def view(self, offset: int, byte_size: int) -> memoryview:
-        """Those bytes, writable without effect on the region. Raises ServerError."""
+    def read(self, offset: int, byte_size: int) -> memoryview:
+        """A copy of those bytes, writable. Raises ServerError."""
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Put `data` there. Raises ServerError."""
-
-    def extent(self, offset: int, byte_size: int) -> Extent | None:
-        """What a view of those bytes may stay tied to; None if a view has bytes of its own."""
+        """Put `data` there. Raises ServerError, with any part of it written."""
 
     def close(self) -> None:
-        """Let go. Views that were given out stay good."""
+        """Let go; to be called when nobody reads or writes."""
 
 
 class SystemMemory:
-    """The mapping of a system region.
+    """A system region, open and mapped.
 
     Raises ServerError: INTERNAL if there is no such object, INVALID_ARG if the region is not
     within it, is empty or does not begin with a page.
@@ -51,54 +46,73 @@ class SystemMemory:
     def __init__(self, region: SystemRegion) -> None:
         self._region = region
         self._object = _open(region.key)
-        status = os.fstat(self._object)
-        self._identity = status.st_dev, status.st_ino
         try:
             self._mapping = _map(self._object, region)
         except BaseException:
             os.close(self._object)
             raise
-        self._bytes = memoryview(self._mapping)
 
-    def view(self, offset: int, byte_size: int) -> memoryview:
-        """Those bytes, writable without effect on the region. Raises ServerError."""
-        self._check_object()
-        if byte_size >= _MAPPED_BYTES:
-            with contextlib.suppress(OSError):  # such as too many open files: a copy needs none
-                return self._mapped(self._region.offset + offset, byte_size)
-        return memoryview(bytearray(self._bytes[offset : offset + byte_size]))
-
-    def _mapped(self, start: int, byte_size: int) -> memoryview:
-        skipped = start % mmap.ALLOCATIONGRANULARITY
-        size = skipped + byte_size
-        private = mmap.mmap(self._object, size, flags=mmap.MAP_PRIVATE, offset=start - skipped)
-        return memoryview(private)[skipped:]
+    def read(self, offset: int, byte_size: int) -> memoryview:
+        """A copy of those bytes, writable. Raises ServerError."""
+        end = offset + byte_size
+        if byte_size < _GUARDED_BYTES:
+            data = bytearray(byte_size)
+            if os.preadv(self._object, [data], self._region.offset + offset) != byte_size:
+                raise self._refusal(end)
+            return memoryview(data)
+        copied = self._whole().read(offset, byte_size)
+        self._check(end)  # after it: behind the end, the rest of a page can be read
+        if copied is None:
+            raise self._refusal(end)
+        return copied
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Put `data` there. Raises ServerError."""
-        self._check_object()
-        self._bytes[offset : offset + len(data)] = data
-
-    def extent(self, offset: int, byte_size: int) -> Extent:
-        """Which bytes of which object those are."""
-        start = self._region.offset + offset
-        return *self._identity, start, start + byte_size
+        """Put `data` there. Raises ServerError, with any part of it written."""
+        end = offset + len(data)
+        if len(data) >= _GUARDED_BYTES:
+            is_written = self._whole().write(offset, data)
+            self._check(end)
+        else:
+            # Before it: pwrite would lengthen the object. It does if the object is cut right now,
+            # as far as the client had it, which harms nobody.
+            self._check(end)
+            try:
+                written = os.pwrite(self._object, data, self._region.offset + offset)
+            except OSError:  # no memory is left for the pages of a sparse object
+                written = -1
+            is_written = written == len(data)
+        if not is_written:
+            raise self._refusal(end)
 
     def close(self) -> None:
-        """Unmap, and close the object. Views that were given out stay good."""
-        self._bytes.release()
-        self._mapping.close()
+        """Close the object."""
         os.close(self._object)
 
-    def _check_object(self) -> None:
-        """Refuse an object that its client has cut: touching what is gone would end the server."""
-        size = self._mapping.size()
-        needed = self._region.offset + self._region.byte_size
-        if size < needed:
-            raise invalid_arg(
-                f"shared memory region '{self._region.name}' cannot be used: its object "
-                f"'{self._region.key}' has {size} bytes, expected at least {needed}"
+    def _whole(self) -> GuardedMapping:
+        """The mapping, or a new one if it was lost: the client may have mended its object."""
+        if self._mapping.is_lost:
+            try:
+                # Two threads may do this at a time: the last one's stays.
+                self._mapping = _map(self._object, self._region)
+            except ServerError as error:
+                raise self._refusal(self._region.byte_size) from error
+        return self._mapping
+
+    def _check(self, end: int) -> None:
+        """Refuse an object that does not have the region's bytes up to `end`."""
+        if self._mapping.file_size() < self._region.offset + end:
+            raise self._refusal(end)
+
+    def _refusal(self, end: int) -> ServerError:
+        """The error of a copy up to `end` that found no page."""
+        size, needed = self._mapping.file_size(), self._region.offset + end
+        found = f"its object '{self._region.key}' has {size} bytes, expected at least {needed}"
+        if size >= needed:
+            found = (
+                f"its object '{self._region.key}' was cut while it was used, or no memory is left "
+                f"for its pages in {_OBJECTS}"
             )
+        return invalid_arg(f"shared memory region '{self._region.name}' cannot be used: {found}")
 
 
 def _open(key: str) -> int:
@@ -111,7 +125,7 @@ def _open(key: str) -> int:
     raise internal(f"Unable to open shared memory region: '{key}'")
 
 
-def _map(descriptor: int, region: SystemRegion) -> mmap.mmap:
+def _map(descriptor: int, region: SystemRegion) -> GuardedMapping:
     refused = f"failed to register shared memory region '{region.name}': "
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or region.offset + region.byte_size > status.st_size:
@@ -119,7 +133,7 @@ def _map(descriptor: int, region: SystemRegion) -> mmap.mmap:
     try:
         if not region.byte_size:  # which Python takes for the whole object
             raise OSError(errno.EINVAL, "nothing to map")
-        return mmap.mmap(descriptor, region.byte_size, offset=region.offset)
+        return GuardedMapping(descriptor, region.byte_size, region.offset)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise invalid_arg(f"{refused}unable to process address space{reason}") from error

@@ -9,14 +9,20 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 from reference_server.codecs import infer_proto_response
 from reference_server.codecs.infer_proto import InferMessageDecoder
 from reference_server.codecs.proto_wire import Data, ReceivedRequest
-from reference_server.codecs.response_forms import ResponseForm
+from reference_server.codecs.response_forms import MANY_SHARED_BYTES, ResponseForm
 from reference_server.core.backlog import Backlogs
 from reference_server.core.errors import ServerError
 from reference_server.core.profiles import TritonProfile
 from reference_server.core.request import InferRequest, InferResponse
 from reference_server.frontends.grpc.calls import Call, Method, described_defect
 from reference_server.frontends.grpc.streaming import StreamCall, find_model
-from reference_server.gateway.inference import Apart, Inference, Inferences, TraceEvents
+from reference_server.gateway.inference import (
+    Apart,
+    Inference,
+    Inferences,
+    TakesLong,
+    TraceEvents,
+)
 from reference_server.repository.versions import ServedModel
 
 TRACE_EVENTS = TraceEvents(
@@ -73,18 +79,20 @@ class _UnaryCall:
             return
         try:
             self._received = self._decoder.read(message)
-            self._started(self._inferences.start(self._find(), self))
+            self._started(self._inferences.start(self._find(), self, MANY_SHARED_BYTES))
+        except TakesLong as long:
+            self._start_later(self._received, long.begun)
         except Exception as error:
             self._failed(error)
 
     def _find(self) -> ServedModel:
         return find_model(self._inferences, self._received, refuses_decoupled=REFUSES_DECOUPLED)
 
-    def _start_later(self, received: ReceivedRequest) -> None:
+    def _start_later(self, received: ReceivedRequest, begun: Inference | None = None) -> None:
         self._received = received
         try:
             self._inferences.start_later(
-                self._find(), self, self._find, self._started, self._failed
+                self._find(), self, self._find, self._started, self._failed, begun
             )
         except Exception as error:
             self._failed(error)

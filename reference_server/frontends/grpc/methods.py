@@ -26,8 +26,9 @@ from reference_server.frontends.grpc.calls import (
     immediate,
     maybe_blocking,
 )
+from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.gateway.gateway import Gateway
-from reference_server.gateway.inference import HeaderForwarding, Inferences, deliver
+from reference_server.gateway.inference import Inferences, deliver
 from reference_server.gateway.log_and_trace_settings import LogSettings, TraceSettings
 from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory

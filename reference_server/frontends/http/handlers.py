@@ -17,8 +17,9 @@ from reference_server.frontends.event_loop import CODECS, Background, Mailbox
 from reference_server.frontends.http import inference, routes, status_codes
 from reference_server.frontends.http.request import Request
 from reference_server.frontends.http.routes import Operation, Route
+from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.gateway.gateway import Gateway, MetricsGateway
-from reference_server.gateway.inference import HeaderForwarding, Inferences, deliver
+from reference_server.gateway.inference import Inferences, deliver
 from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
 from reference_server.options import Restriction

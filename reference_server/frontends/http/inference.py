@@ -11,7 +11,12 @@ from reference_server.codecs import compression, generate, infer_json
 from reference_server.codecs.infer_json import InferRequestDecoder
 from reference_server.codecs.infer_json_response import EncodedResponse, InferResponseEncoder
 from reference_server.codecs.input_limit import InputLimit
-from reference_server.codecs.response_forms import MANY_ELEMENTS, Labels, ResponseForm
+from reference_server.codecs.response_forms import (
+    MANY_ELEMENTS,
+    MANY_SHARED_BYTES,
+    Labels,
+    ResponseForm,
+)
 from reference_server.core.backlog import Backlog, Backlogs
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.metadata import Signature
@@ -22,7 +27,7 @@ from reference_server.core.request import InferRequest, InferResponse, ResponseS
 from reference_server.frontends.http import status_codes
 from reference_server.frontends.http.request import Header, Part, Request
 from reference_server.frontends.http.routes import Route
-from reference_server.gateway.inference import Inference, Inferences, TraceEvents
+from reference_server.gateway.inference import Inference, Inferences, TakesLong, TraceEvents
 from reference_server.repository.versions import ServedModel
 
 log = logging.getLogger(__name__)
@@ -76,7 +81,12 @@ class InferenceHandlers:
             if reads_long:
                 self._read_later(call, route, served)
             else:
-                request.cancellation = self._inferences.start(served, call).cancellation
+                request.cancellation = self._inferences.start(
+                    served, call, MANY_SHARED_BYTES
+                ).cancellation
+        except TakesLong as long:
+            call.decode_with(decoder.decode_alone)
+            self._read_later(call, route, served, long.begun)
         except ServerError as error:
             call.refuse(error)
 
@@ -96,7 +106,11 @@ class InferenceHandlers:
             call.request.cancellation = self._inferences.start(served, call).cancellation
 
     def _read_later(
-        self, call: _InferCall | _GenerateCall, route: Route, served: ServedModel
+        self,
+        call: _InferCall | _GenerateCall,
+        route: Route,
+        served: ServedModel,
+        begun: Inference | None = None,
     ) -> None:
         """Read the request away from the loop, then send it."""
 
@@ -111,7 +125,7 @@ class InferenceHandlers:
 
         self._inferences.start_later(
             *(served, call, lambda: self._inferences.find(route.model, route.version)),
-            *(started, failed),
+            *(started, failed, begun),
         )
 
 
@@ -190,6 +204,10 @@ class _InferCall:
         self._terms = terms
         self._form = _NO_FORM
         self._reached_json = False  # which decides how a refusal is typed
+
+    def decode_with(self, decode: _Decode) -> None:
+        """Read the request in this way from now on."""
+        self._decode = decode
 
     def decode(self, served: ServedModel, inference: Inference) -> InferRequest:
         request = self.request

@@ -713,7 +713,7 @@ def regions(**more):
 def test_an_input_in_shared_memory_is_a_view():
     memory = regions()
     decoded = request(document(in_region(offset=8)), regions=memory)
-    assert memory.asked == [("view", "r", 8, 8)]
+    assert memory.asked == [("read", "r", 8, 8)]
     assert decoded.inputs["X"].array().tolist() == [3, 4]
     memory.bytes["r"][8:12] = FLOATS[:4]
     assert bytes(decoded.inputs["X"].raw()) == FLOATS[:4] + FLOATS[12:]
@@ -722,13 +722,13 @@ def test_an_input_in_shared_memory_is_a_view():
 def test_size_and_offset_may_be_left_out():
     memory = regions()
     request(document(in_region(size=None)), regions=memory)
-    assert memory.asked == [("view", "r", 0, 0)]
+    assert memory.asked == [("read", "r", 0, 0)]
 
 
 def test_a_region_is_named_up_to_the_first_nul():
     memory = regions()
     request(document(in_region(region="r\0s")), regions=memory)
-    assert memory.asked == [("view", "r", 0, 8)]
+    assert memory.asked == [("read", "r", 0, 8)]
 
 
 def test_inputs_come_from_everywhere_in_one_request():
@@ -826,7 +826,7 @@ def test_the_same_json_is_looked_up_in_shared_memory_again():
         body = memoryview(head + tail)
         decoded, form = decoder.decode(MODEL, body, len(head), NullSink(), memory)
         assert memory.asked == [
-            ("view", "r", 8, 8),
+            ("read", "r", 8, 8),
             ("output_buffer", "s", 0, 8),
             ("output_buffer", "s", 0, 4),
         ]

@@ -155,7 +155,7 @@ def test_a_tensor_in_shared_memory_is_a_view_of_its_region():
     request, _ = decode(x(**place), raw=(), regions=regions)
     regions.bytes["r"][8:12] = np.float32(7).tobytes()
     assert request.inputs["X"].array().tolist() == [7, 2]
-    assert regions.asked == [("view", "r", 8, 8)]
+    assert regions.asked == [("read", "r", 8, 8)]
 
 
 def test_raw_contents_go_to_those_that_are_not_in_shared_memory():
@@ -170,7 +170,7 @@ def test_numbers_below_zero_are_beyond_every_region():
     regions = MadeUpRegions(r=b"")
     decode(x(shared_memory_region="r", shared_memory_byte_size=-1, shared_memory_offset=-2),
            raw=(), regions=regions)  # fmt: skip
-    assert regions.asked == [("view", "r", 2**64 - 2, 2**64 - 1)]
+    assert regions.asked == [("read", "r", 2**64 - 2, 2**64 - 1)]
 
 
 def test_an_output_is_written_to_its_place_and_leaves_nothing_in_the_message():

@@ -28,7 +28,7 @@ class Regions:
     def __init__(self):
         self.asked = []
 
-    def view(self, *span):
+    def read(self, *span):
         self.asked.append(span)
         return memoryview(b"abcd")
 

@@ -3,7 +3,7 @@
 import pytest
 from server.support.http import Client, get
 
-from reference_server.gateway.inference import HeaderForwarding
+from reference_server.gateway.forwarding import HeaderForwarding
 
 
 def added(pattern, *headers, parameters=()):

@@ -18,14 +18,11 @@ class Bytes:
         self.content = bytearray(content)
         self.closed = False
 
-    def view(self, offset, byte_size):
+    def read(self, offset, byte_size):
         return memoryview(bytearray(self.content[offset : offset + byte_size]))
 
     def write(self, offset, data):
         self.content[offset : offset + len(data)] = data
-
-    def extent(self, offset, byte_size):
-        return None
 
     def close(self):
         assert not self.closed
@@ -138,7 +135,7 @@ def test_unregister_of_a_name_that_is_not_of_the_kind_does_nothing(name):
 def test_a_region_in_use_stays_until_its_request_is_answered():
     manager, memories = managing(system("r"), system("s"))
     lease = manager.lease()
-    lease.view("r", 0, 1)
+    lease.read("r", 0, 1)
     assert refused(manager.unregister, SystemRegion, "r") == (
         Code.INTERNAL,
         "Cannot unregister shared memory region 'r', it is currently in use.",
@@ -156,7 +153,7 @@ def test_unregister_all_names_those_in_use(kind):
     manager, memories = managing(make("c"), make("a"), make("b"))
     lease = manager.lease()
     lease.output_buffer("c", 0, 1)
-    lease.view("a", 0, 1)
+    lease.read("a", 0, 1)
     assert refused(manager.unregister, kind) == (
         Code.INTERNAL,
         f"Failed to unregister the following {said} shared memory regions: a ,c ,",
@@ -168,7 +165,7 @@ def test_a_region_has_as_many_users_as_requests():
     manager, _ = managing(system("r"))
     leases = [manager.lease() for _ in range(3)]
     for lease in leases:
-        lease.view("r", 0, 1)
+        lease.read("r", 0, 1)
         lease.output_buffer("r", 1, 1)
     for lease in leases:
         assert refused(manager.unregister, SystemRegion, "r")[0] is Code.INTERNAL
@@ -180,7 +177,7 @@ def test_a_region_has_as_many_users_as_requests():
 def test_a_refused_place_holds_its_region_until_the_release():
     manager, _ = managing(system("r"))
     lease = manager.lease()
-    refused(lease.view, "r", 64, 1)
+    refused(lease.read, "r", 64, 1)
     lease.release()
     manager.unregister(SystemRegion, "r")
 
@@ -194,7 +191,7 @@ def test_close_lets_go_of_all():
 # ---------------------------------------------------------------------------------------- bounds
 
 
-@pytest.mark.parametrize("use", ["view", "output_buffer"])
+@pytest.mark.parametrize("use", ["read", "output_buffer"])
 def test_an_unknown_region_is_not_found(use):
     lease = SharedMemory().lease()
     said = "Unable to find shared memory region: 'x'"
@@ -205,7 +202,7 @@ OFFSET = "Invalid offset for shared memory region: 'r'"
 END = "Invalid offset + byte size for shared memory region: 'r'"
 
 
-@pytest.mark.parametrize("use", ["view", "output_buffer"])
+@pytest.mark.parametrize("use", ["read", "output_buffer"])
 @pytest.mark.parametrize(
     ("offset", "byte_size", "said"),
     [
@@ -227,10 +224,10 @@ def test_what_is_inside_is_read_and_written_there(offset, byte_size):
     manager, memories = managing(system("r"))
     lease = manager.lease()
     if offset + byte_size > 64 or not offset + byte_size:
-        assert refused(lease.view, "r", offset, byte_size) == (Code.INVALID_ARG, END)
+        assert refused(lease.read, "r", offset, byte_size) == (Code.INVALID_ARG, END)
         return
     expected = bytes(range(offset, offset + byte_size))
-    assert bytes(lease.view("r", offset, byte_size)) == expected
+    assert bytes(lease.read("r", offset, byte_size)) == expected
     place = lease.output_buffer("r", offset, byte_size)
     assert place.byte_size == byte_size
     place.write(memoryview(b"\xff" * byte_size))
@@ -251,10 +248,10 @@ def test_an_output_does_not_change_an_input_of_its_request(second_key):
             region = SystemRegion(name, spelled, 0, 2 * HALF)
             manager.register(region, lambda region=region: SystemMemory(region))
         lease = manager.lease()
-        first, second = lease.view("r", 0, HALF), lease.view("r", HALF, HALF)
+        first, second = lease.read("r", 0, HALF), lease.read("r", HALF, HALF)
         places = lease.output_buffer("s", HALF, HALF), lease.output_buffer("s", 0, HALF)
         for place, data in zip(places, (first, second), strict=True):
             place.write(data)
         lease.release()
-        assert bytes(manager.lease().view("r", 0, 2 * HALF)) == b"b" * HALF + b"a" * HALF
+        assert bytes(manager.lease().read("r", 0, 2 * HALF)) == b"b" * HALF + b"a" * HALF
         manager.close()

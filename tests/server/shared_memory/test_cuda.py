@@ -100,7 +100,7 @@ def test_no_driver_is_what_the_real_server_says_without_one():
 def test_reading_copies_from_the_device():
     driver = HostDriver()
     memory = opened(driver)
-    view = memory.view(8, 4)
+    view = memory.read(8, 4)
     view[0] = 99
     assert bytes(view[1:]) == bytes([9, 10, 11])
     assert driver.memory[8] == 8
@@ -118,14 +118,14 @@ def test_no_bytes_need_no_driver():
     driver = HostDriver()
     memory = opened(driver)
     memory.write(8, memoryview(b""))
-    assert bytes(memory.view(8, 0)) == b""
+    assert bytes(memory.read(8, 0)) == b""
     assert [name for name, *_ in driver.log] == ["open", "size"]
 
 
 @pytest.mark.parametrize("fails", ["read", "write"])
 def test_a_copy_that_fails_says_where(fails):
     memory = opened(HostDriver(fails=(fails,)))
-    use = memory.view if fails == "read" else memory.write
+    use = memory.read if fails == "read" else memory.write
     argument = 4 if fails == "read" else memoryview(b"abcd")
     assert refusal(use, 0, argument) == (
         Code.INTERNAL,
@@ -144,7 +144,7 @@ def test_an_output_goes_through_the_gateway_to_the_device():
     shared_memory = SharedMemory(lambda: driver)
     shared_memory.register_cuda("r", HANDLE, 0, 64)
     lease = shared_memory.lease()
-    lease.output_buffer("r", 4, 2).write(lease.view("r", 0, 2))
+    lease.output_buffer("r", 4, 2).write(lease.read("r", 0, 2))
     lease.release()
     assert driver.memory[4:6].tolist() == [0, 1]
     assert shared_memory.regions(CudaRegion) == [CudaRegion("r", 0, 64)]
@@ -202,7 +202,7 @@ def test_a_region_of_another_process_on_a_gpu(client_on_a_gpu):
     assert refusal(shared_memory.cuda_register, "s", handle, 0, 1 << 40) == REFUSED
     assert refusal(shared_memory.cuda_register, "s", handle, 99, 64) == REFUSED
     lease = shared_memory.lease()
-    assert bytes(lease.view("r", 3, 4)) == bytes([3, 4, 5, 6])
+    assert bytes(lease.read("r", 3, 4)) == bytes([3, 4, 5, 6])
     lease.output_buffer("r", 0, 8).write(memoryview(b"from us!"))
     lease.release()
     shared_memory.unregister(CudaRegion, "r")

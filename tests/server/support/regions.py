@@ -19,8 +19,8 @@ class MadeUpRegions:
         self.bytes = {name: bytearray(content) for name, content in regions.items()}
         self.asked: list[tuple[object, ...]] = []
 
-    def view(self, region: str, offset: int, byte_size: int) -> memoryview:
-        return self._part("view", region, offset, byte_size)
+    def read(self, region: str, offset: int, byte_size: int) -> memoryview:
+        return self._part("read", region, offset, byte_size)
 
     def output_buffer(self, region: str, offset: int, byte_size: int) -> MadeUpBuffer:
         return MadeUpBuffer(self._part("output_buffer", region, offset, byte_size))

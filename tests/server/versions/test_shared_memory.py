@@ -117,10 +117,10 @@ def test_a_region_in_use_goes_with_its_last_request():
     with shared_object(bytes(4096)) as key:
         memory.register_system("r", key, 64)
         first, second = memory.lease(), memory.lease()
-        first.view("r", 0, 8)
+        first.read("r", 0, 8)
         memory.unregister(SystemRegion, "r")
         memory.unregister(SystemRegion)
-        second.view("r", 0, 8)  # which may still be named
+        second.read("r", 0, 8)  # which may still be named
         with pytest.raises(ServerError, match="already in manager"):
             memory.register_system("r", key, 64)
         first.release()

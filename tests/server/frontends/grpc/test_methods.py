@@ -1,21 +1,28 @@
 """What the methods answer, whatever carries the messages."""
 
 import logging
+import os
 import threading
 
+import numpy as np
 import pytest
 from server.support.frontend import answering, failing, served
 from server.support.grpc import SERVICE, GrpcFrontend, WaitingScheduler
-from server.support.requests import PATIENCE_S
+from server.support.regions import object_file, shared_object
+from server.support.requests import PATIENCE_S, array_tensor
 from tritonclient.grpc import service_pb2 as pb
 
+from reference_server.codecs import response_forms
 from reference_server.core.errors import Code, ServerError
+from reference_server.core.metadata import SystemRegion
 from reference_server.frontends.event_loop import Background
+from reference_server.frontends.grpc import inference as grpc_inference
 from reference_server.frontends.grpc import methods
 from reference_server.frontends.grpc.calls import STATUS, blocking
 from reference_server.frontends.http import routes
 
 MODEL = 'input { name: "X" data_type: TYPE_FP32 dims: [-1] } '
+ANSWERED = MODEL + 'output { name: "Y" data_type: TYPE_FP32 dims: [-1] } '
 #: What the service of Triton has.
 RPCS = {method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
 
@@ -136,7 +143,7 @@ def test_regions_are_let_go_with_the_answer_and_with_a_refusal(frontend, monkeyp
 
     class Lease:
         def __init__(self):
-            self.view = lambda *span: memoryview(bytes(4))
+            self.read = lambda *span: memoryview(bytes(4))
 
         def release(self):
             released.append(self)
@@ -234,6 +241,65 @@ def test_long_typed_contents_are_read_beside_the_loop():
     assert call.error is None
     (asked,) = model.scheduler.requests
     assert asked.inputs["X"].array().tolist() == list(range(50_000))
+
+
+def in_region():
+    message = pb.ModelInferRequest(model_name="m")
+    tensors = (
+        message.inputs.add(name="X", datatype="FP32", shape=[2]),
+        message.outputs.add(name="Y"),
+    )
+    for tensor, offset in zip(tensors, (0, 8), strict=True):
+        tensor.parameters["shared_memory_region"].string_param = "r"
+        tensor.parameters["shared_memory_byte_size"].int64_param = 8
+        tensor.parameters["shared_memory_offset"].int64_param = offset
+    return message
+
+
+def test_long_tensors_in_regions_are_copied_beside_the_loop(monkeypatch):
+    for module in (grpc_inference, response_forms):
+        monkeypatch.setattr(module, "MANY_SHARED_BYTES", 7)
+    model = served(ANSWERED, version=2, answer=answering(Y=np.array([3, 4], np.float32)))
+    frontend = GrpcFrontend(model)
+    with shared_object(np.array([1, 2, 0, 0], np.float32).tobytes()) as key:
+        frontend.shared_memory.register_system("r", key, 16)
+        assert ended(frontend, in_region()).error is None
+        assert object_file(key).read_bytes() == np.array([1, 2, 3, 4], np.float32).tobytes()
+        frontend.shared_memory.unregister(SystemRegion, "r")
+    (asked,) = model.scheduler.requests
+    assert asked.inputs["X"].array().tolist() == [1, 2]
+
+
+def test_an_input_in_a_region_is_the_requests_own_while_it_waits():
+    model = served(ANSWERED, version=2)
+    object.__setattr__(model, "scheduler", WaitingScheduler())
+    frontend = GrpcFrontend(model)
+    with shared_object(np.array([1, 2, 0, 0], np.float32).tobytes()) as key:
+        frontend.shared_memory.register_system("r", key, 16)
+        call, running = frontend.start("ModelInfer")
+        running.receive(in_region().SerializeToString())
+        os.truncate(object_file(key), 0)
+        (waiting,) = model.scheduler.requests
+        assert waiting.inputs["X"].array().tolist() == [1, 2]
+        model.scheduler.answer(0, outputs=[array_tensor("Y", np.zeros(2, np.float32))])
+        frontend.turn()
+        assert "has 0 bytes, expected at least 16" in call.error.message
+        frontend.shared_memory.unregister(SystemRegion, "r")
+
+
+@pytest.mark.parametrize("stays", [0, 8], ids=["the input", "the output alone"])
+def test_tensors_in_regions_whose_object_is_cut_are_errors(stays):
+    model = served(ANSWERED, version=2, answer=answering(Y=np.array([3, 4], np.float32)))
+    frontend = GrpcFrontend(model)
+    with shared_object(bytes(16)) as key:
+        frontend.shared_memory.register_system("r", key, 16)
+        os.truncate(object_file(key), stays)
+        with pytest.raises(ServerError) as caught:
+            frontend.ask("ModelInfer", in_region())
+        assert caught.value.code is Code.INVALID_ARG
+        assert f"has {stays} bytes, expected at least {stays + 8}" in caught.value.message
+        frontend.shared_memory.unregister(SystemRegion, "r")
+    assert len(model.scheduler.requests) == (1 if stays else 0)
 
 
 @pytest.mark.parametrize(

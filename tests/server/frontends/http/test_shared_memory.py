@@ -1,6 +1,7 @@
 """Regions over HTTP: registered, used by requests, and let go."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ from server.support.frontend import Frontend, answering, failing, served
 from server.support.http import get, post
 from server.support.regions import object_file, shared_object
 
+from reference_server.codecs import response_forms
 from reference_server.core.errors import internal
 from reference_server.core.metadata import SystemRegion
+from reference_server.frontends.http import inference as http_inference
 
 VECTOR = """
     input { name: "X" data_type: TYPE_FP32 dims: [-1] }
@@ -129,3 +132,48 @@ def test_every_answer_lets_the_regions_go(frontend, request_bytes, status):
     assert frontend.ask(request_bytes).status == status
     frontend.shared_memory.unregister(SystemRegion, "r")
     assert frontend.shared_memory.regions(SystemRegion) == []
+
+
+# ------------------------------------------------------------------------------- objects that go
+
+
+def cut(key, then):
+    """A model's answer before which the client cuts its object."""
+
+    def answer(request):
+        os.truncate(object_file(key), 0)
+        return then(request)
+
+    return answer
+
+
+def test_an_input_that_is_gone_is_an_error_of_its_request(frontend, key):
+    os.truncate(object_file(key), 0)
+    for _ in range(2):  # the second is known by heart
+        reply = frontend.ask(infer())
+        assert (reply.status, reply.header("Content-Type")) == (400, "application/json")
+        assert b"cannot be used: its object" in reply.body
+    frontend.shared_memory.unregister(SystemRegion, "r")
+
+
+def test_an_output_whose_place_goes_while_the_model_runs_is_an_error_of_its_request(key):
+    frontend = Frontend(served(VECTOR, answer=cut(key, answering(Y=ONE_TWO))))
+    frontend.shared_memory.register_system("r", key, 64)
+    reply = frontend.ask(infer())
+    assert (reply.status, reply.header("Content-Type")) == (400, "text/plain")
+    assert b"has 0 bytes, expected at least 8" in reply.body
+    assert object_file(key).stat().st_size == 0
+    frontend.shared_memory.unregister(SystemRegion, "r")
+
+
+@pytest.mark.parametrize(("least", "apart"), [(8, 0), (7, 2)])
+def test_what_is_long_is_copied_beside_the_loop(frontend, key, monkeypatch, least, apart):
+    for module in (http_inference, response_forms):
+        monkeypatch.setattr(module, "MANY_SHARED_BYTES", least)
+    monkeypatch.setattr(http_inference, "MANY_ELEMENTS", 1)
+    for count in (1, 2):
+        assert frontend.ask(infer(offset=16)).status == 200
+        assert object_file(key).read_bytes()[16:24] == ONE_TWO.tobytes()
+        assert frontend.background.count == count * apart
+        frontend.shared_memory.unregister(SystemRegion, "r")
+        frontend.shared_memory.register_system("r", key, 64)

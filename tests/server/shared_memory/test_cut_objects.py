@@ -1,0 +1,180 @@
+"""Objects that their client cuts: whoever reads or writes then is told, and the process lives."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from server.support.regions import object_file, shared_object
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.core.metadata import SystemRegion
+from reference_server.shared_memory import guard
+from reference_server.shared_memory.region import SystemMemory
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+SMALL, LARGE = 2 * PAGE, 1 << 20
+SIZES = pytest.mark.parametrize("size", [SMALL, LARGE])
+USES = pytest.mark.parametrize("use", ["read", "write"])
+
+
+@pytest.fixture
+def memory(size):
+    with shared_object(b"a" * size) as key:
+        memory = SystemMemory(SystemRegion("r", key, 0, size))
+        yield memory, key
+        memory.close()
+
+
+def used(memory, use, size, offset=0):
+    if use == "read":
+        return bytes(memory.read(offset, size))
+    memory.write(offset, memoryview(b"b" * size))
+    return None
+
+
+def refusal(*arguments):
+    with pytest.raises(ServerError) as caught:
+        used(*arguments)
+    assert caught.value.code is Code.INVALID_ARG
+    return caught.value.message
+
+
+@SIZES
+@USES
+@pytest.mark.parametrize("left", [0, PAGE, -1], ids=["nothing", "a page", "all but a byte"])
+def test_a_part_that_is_gone_is_refused_and_stays_gone(memory, use, size, left):
+    memory, key = memory
+    left %= size
+    os.truncate(object_file(key), left)
+    assert refusal(memory, use, size) == (
+        f"shared memory region 'r' cannot be used: its object '{key}' has {left} bytes, expected "
+        f"at least {size}"
+    )
+    assert object_file(key).stat().st_size == left
+
+
+@SIZES
+@USES
+def test_a_part_that_is_left_is_used(memory, use, size):
+    memory, key = memory
+    refused_at = size - PAGE
+    os.truncate(object_file(key), refused_at)
+    used(memory, use, refused_at)
+    refusal(memory, use, PAGE, refused_at)
+
+
+@SIZES
+@USES
+def test_an_object_that_has_grown_again_is_used_again(memory, use, size):
+    memory, key = memory
+    os.truncate(object_file(key), 0)
+    refusal(memory, use, size)
+    object_file(key).write_bytes(b"c" * size)
+    used(memory, use, size)
+    assert bytes(memory.read(0, size)) == (b"c" if use == "read" else b"b") * size
+    assert object_file(key).read_bytes() == bytes(memory.read(0, size))
+
+
+@pytest.mark.parametrize("size", [LARGE])
+@USES
+def test_a_region_is_refused_until_all_of_its_object_is_back(memory, use, size):
+    memory, key = memory
+    os.truncate(object_file(key), 0)
+    refusal(memory, use, size)
+    os.truncate(object_file(key), size // 2)
+    assert f"has {size // 2} bytes, expected at least {size}" in refusal(memory, use, size // 2)
+
+
+@pytest.mark.parametrize("size", [LARGE])
+def test_an_object_that_is_cut_and_grows_within_a_copy_is_refused(memory, monkeypatch, size):
+    memory, key = memory
+    lose = guard.GuardedMapping.lose
+
+    def grow(mapping):
+        os.truncate(object_file(key), size)
+        return lose(mapping)
+
+    monkeypatch.setattr(guard.GuardedMapping, "lose", grow)
+    os.truncate(object_file(key), 0)
+    assert "was cut while it was used, or no memory is left" in refusal(memory, "read", size)
+    assert bytes(memory.read(0, size)) == bytes(size)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_an_object_that_is_cut_all_the_time_gives_errors_or_whole_copies(memory, size):
+    memory, key = memory
+    done = threading.Event()
+
+    def cut():
+        chance = random.Random(1)
+        path = object_file(key)
+        while not done.is_set():
+            os.truncate(path, chance.randrange(size))
+            os.truncate(path, size)
+
+    outcomes = {"whole": 0, "refused": 0}
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    try:
+        for _ in range(200):
+            try:
+                used(memory, "write", size)
+                assert set(used(memory, "read", size)) <= {0, ord("a"), ord("b")}
+                outcomes["whole"] += 1
+            except ServerError:
+                outcomes["refused"] += 1
+    finally:
+        done.set()
+        cutter.join()
+    assert outcomes["refused"]
+    os.truncate(object_file(key), size)
+    used(memory, "write", size)
+    assert used(memory, "read", size) == b"b" * size
+
+
+# ------------------------------------------------------------------------- signals of others
+
+UNGUARDED = """
+import mmap, os, sys
+{before}
+from reference_server.core.metadata import SystemRegion
+from reference_server.shared_memory.region import SystemMemory
+key = sys.argv[1]
+memory = SystemMemory(SystemRegion("r", key, 0, 1 << 20))
+memory.read(0, 1 << 20)
+{then}
+descriptor = os.open("/dev/shm" + key, os.O_RDWR)
+pages = mmap.mmap(descriptor, 1 << 20)
+os.truncate(descriptor, 0)
+pages[0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "status", "said"),
+    [
+        ("", "", -signal.SIGBUS, ""),
+        ("import faulthandler; faulthandler.enable()", "", -signal.SIGBUS, "Bus error"),
+        (
+            "",
+            "import faulthandler; faulthandler.enable(); os.truncate('/dev/shm' + key, 0)\n"
+            "try: memory.read(0, 1 << 20)\n"
+            "except Exception: os._exit(7)",
+            7,
+            "",
+        ),
+    ],
+    ids=["no handler", "a handler before", "a handler since"],
+)
+def test_other_faults_go_to_whoever_had_them_before(before, then, status, said):
+    script = UNGUARDED.format(before=before, then=then)
+    with shared_object(bytes(LARGE)) as key:
+        run = subprocess.run(
+            [sys.executable, "-c", script, key], capture_output=True, text=True, timeout=60
+        )
+    assert run.returncode == status, run.stderr
+    assert said in run.stderr
