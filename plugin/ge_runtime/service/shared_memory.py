@@ -67,9 +67,9 @@ def map_sealed(descriptor: int, nbytes: int, *, written: bool = False) -> mmap.m
     """The first `nbytes` (at least 1) of a file that somebody else made; the descriptor stays open.
 
     Raises ProtocolError unless its size is sealed: otherwise its maker could take pages away from
-    under whoever reads them, who would be killed for it. Raises MemoryError if no more can be
-    mapped, or pages are short where the kernel gives none later. written: its maker, who is
-    trusted, has written all of it: the pages are there.
+    under whoever reads them, who would be killed for it, as for a huge page that is not there any
+    more. Raises MemoryError if no more can be mapped, or pages are short where the kernel gives
+    none later. written: its maker, who is trusted, has written all of it: the pages are there.
     """
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
@@ -77,6 +77,11 @@ def map_sealed(descriptor: int, nbytes: int, *, written: bool = False) -> mmap.m
         if seals & _SEALS != _SEALS or not 0 < nbytes <= size:
             raise ProtocolError(
                 f"found a file of {size} bytes with seals {seals}, expected {nbytes}"
+            )
+        page_size = os.fstatvfs(descriptor).f_bsize
+        if page_size != mmap.PAGESIZE:
+            raise ProtocolError(
+                f"found a file with pages of {page_size} bytes, expected {mmap.PAGESIZE}"
             )
         memory = mmap.mmap(descriptor, nbytes)
         # All pages now, while their lack is an error that can be answered.

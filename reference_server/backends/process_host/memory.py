@@ -106,6 +106,9 @@ def create(limit: int = LIMIT_BYTES) -> int:
 
 
 def _mapped(descriptor: int) -> mmap.mmap:
+    """All of it. Raises ValueError if its size is not sealed: who touches lost pages is killed."""
+    if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+        raise ValueError("found a file that can be cut, expected one whose size is sealed")
     return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
 
 

@@ -235,6 +235,18 @@ def test_memory_that_its_maker_could_take_away_is_refused(tmp_path):
         os.close(descriptor)
 
 
+def test_huge_pages_which_may_run_out_are_refused():
+    try:
+        huge = os.memfd_create("test", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+    except OSError as error:
+        pytest.skip(f"no huge pages in this kernel: {error}")
+    os.ftruncate(huge, 1 << 30)
+    fcntl.fcntl(huge, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+    with pytest.raises(ProtocolError, match="found a file with pages of"):
+        map_sealed(huge, 4096)
+    os.close(huge)
+
+
 @pytest.fixture
 def memory():
     memory = SharedMemory("cpu", Nobody())

@@ -119,6 +119,17 @@ def test_nobody_can_change_its_size(descriptor):
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
 
 
+@pytest.mark.parametrize("side", [OutgoingMemory, IncomingMemory])
+def test_memory_that_could_be_cut_is_not_used(side):
+    descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, MEGABYTE)
+    with pytest.raises(ValueError, match="expected one whose size is sealed"):
+        side(descriptor)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    side(descriptor).close()
+    os.close(descriptor)
+
+
 def test_views_outlive_the_end(outgoing, incoming):
     view = incoming.view(put(outgoing, b"abc"), 3)
     incoming.close()
