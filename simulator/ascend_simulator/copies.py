@@ -48,10 +48,11 @@ _DIRECTIONS: Final = (
 )
 """2 * (from a device) + (to a device) -> kind."""
 
-_FITS: Final[tuple[tuple[int, ...], ...]] = ((0, 4), (1, 4, 5), (2, 4), (3, 4, 6, 7))
+_FITS: Final[tuple[tuple[int, ...], ...]] = ((0, 4), (1, 4, 5), (2, 4), (3, 4))
 """The same -> kinds that a caller may name."""
 
-_KINDS: Final = len(MemcpyKind)
+_KINDS: Final = 6
+"""Of these two more are named, which both calls refuse."""
 _WHOLE_BYTES: Final = 16 * 1024
 _PIECES: Final = 16
 
@@ -94,17 +95,17 @@ def check_copy(
     `Borrowed`. Raises Refused: INVALID_PARAM for null and for unknown kinds, RT_PARAM_INVALID
     where `count` is more than `dst_max`, RT_CONTEXT_NULL.
     """
+    if count == 0:
+        return None
     if dst == 0 or src == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: found a null pointer")
     if not 0 <= kind < _KINDS:
-        raise Refused(Code.INVALID_PARAM, f"{what}: kind: found {kind}, expected 0 to 7")
+        raise Refused(Code.INVALID_PARAM, f"{what}: kind: found {kind}, expected 0 to {_KINDS - 1}")
     if count > dst_max:
         raise Refused(
             Code.RT_PARAM_INVALID, f"{what}: found {count:,} bytes for {dst_max:,} at the target"
         )
     context = now.context()
-    if count == 0:
-        return None
     source = _end(now, what, src, count, context.device, write=False)
     target = _end(now, what, dst, count, context.device, write=True)
     # By the host's addresses: an alias and its memory have different ones, and the same bytes.
@@ -164,13 +165,13 @@ def await_pageable(now: Process, stream: Stream, what: str) -> None:
 
 def check_fill(now: Process, what: str, ptr: int, most: int, count: int) -> Bytes | None:
     """The bytes that a caller wants filled; None if there are none. Raises as `check_copy` does."""
+    if count == 0:
+        return None
     if ptr == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: found a null pointer")
     if count > most:
         raise Refused(Code.RT_PARAM_INVALID, f"{what}: found {count:,} bytes for {most:,}")
     context = now.context()
-    if count == 0:
-        return None
     _end(now, what, ptr, count, context.device, write=True)
     return now.memory.resolve(ptr, count, want="any", write=True, what=what)
 

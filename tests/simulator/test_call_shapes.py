@@ -81,7 +81,7 @@ ANSWERS = [
     ("rt.synchronize_device", (), 0),
     ("data_type_size", (0,), 4),
     ("data_type_size", (27,), 2),
-    ("data_type_size", (99,), 0),
+    ("data_type_size", (99,), 8),
     ("get_soc_name", (), "AscendSimulator"),
     ("get_recent_err_msg", (), None),
     # refusal
@@ -89,10 +89,9 @@ ANSWERS = [
     ("rt.malloc", (0, 0), (0, 100000)),
     ("rt.malloc_host", (0,), (0, 100000)),
     ("rt.create_context", (5,), (0, 107001)),
-    ("rt.get_mem_info", (12,), (0, 0, 100000)),
-    ("rt.get_mem_info", (-1,), (0, 0, 100000)),
+    ("rt.get_mem_info", (12,), (0, 0, 107016)),
+    ("rt.get_mem_info", (-1,), (0, 0, 107016)),
     ("rt.event_elapsed_time", (0, 0), (0.0, 100000)),
-    ("finalize_reference", (), (0, 0)),
 ]
 
 

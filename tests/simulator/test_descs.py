@@ -115,7 +115,7 @@ def test_gears_of_dims_list_all_inputs_one_after_another(acl, tmp_path):
 
 def test_the_reserved_index_is_minus_one(acl, tmp_path):
     desc = described(acl, texts_om(tmp_path))
-    assert acl.mdl.get_dynamic_hw(desc, 0) == ({}, INVALID)
+    assert acl.mdl.get_dynamic_hw(desc, 0)[1] == 0  # its index is not looked at
     assert acl.mdl.get_input_dynamic_gear_count(desc, 0) == (0, INVALID)
     assert acl.mdl.get_input_dynamic_dims(desc, 0, 3) == (None, INVALID)
 
@@ -265,3 +265,20 @@ def test_a_description_is_made_of_memory_too(acl, tmp_path):
     assert acl.mdl.get_num_inputs(desc) == 2
     assert acl.mdl.get_desc_from_mem(desc, 0, len(data)) == INVALID
     assert acl.mdl.get_num_inputs(desc) == 0
+
+
+def test_gears_of_dims_are_listed_in_the_order_of_input_shape(acl, tmp_path):
+    model = onnx_model(
+        [node("Concat", ["a", "b"], ["y"], axis=1)],
+        [("a", FLOAT_TYPE, ["n", "s"]), ("b", FLOAT_TYPE, ["n", "t"])],
+        [("y", FLOAT_TYPE, ["n", "u"])],
+    )
+    shape = {"input_format": "ND", "input_shape": "b:-1,-1;a:-1,-1"}
+    path = compile_to(tmp_path, model, "turned", **shape, dynamic_dims="2,8,2,3;1,4,1,5")
+    loaded = Loaded(acl, path)
+    listed = ok(acl.mdl.get_input_dynamic_dims(loaded.desc, -1, 2))
+    assert [gear["dims"] for gear in listed] == [[2, 8, 2, 3], [1, 4, 1, 5]]
+    assert acl.mdl.get_input_name_by_index(loaded.desc, 0) == "a"
+    assert acl.mdl.get_input_size_by_index(loaded.desc, 0) == 4 * 2 * 3
+    assert loaded.set_dims(2, 3, 2, 8) == Code.GE_DYNAMIC_BATCH_SIZE_INVALID
+    assert loaded.set_dims(2, 8, 2, 3) == 0

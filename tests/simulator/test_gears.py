@@ -75,14 +75,19 @@ def test_setters_check_in_the_order_of_the_documents(acl, tmp_path, family):
     unknown = loaded.id + 7
     call = setter_of(acl, family)
     assert call(unknown, 0, 9, *zero) == INVALID
-    if family[1] != "set_dynamic_hw_size":
-        assert call(unknown, short.dataset, place, *zero) == INVALID
+    assert call(unknown, short.dataset, place, *zero) == INVALID
     assert call(unknown, short.dataset, 9, *wrong) == INVALID
     assert call(unknown, short.dataset, place + 1, *wrong) == INVALID
     assert call(unknown, null.dataset, place, *wrong) == INVALID
-    assert call(unknown, short.dataset, place, *wrong) == UNKNOWN
-    assert call(loaded.id, short.dataset, place, *wrong) == NO_GEAR
-    assert call(loaded.id, short.dataset, place, *right) == LENGTH
+    if family[1] == "set_input_dynamic_dims":
+        assert call(unknown, short.dataset, place, *wrong) == UNKNOWN
+        assert call(loaded.id, short.dataset, place, *wrong) == NO_GEAR
+        assert call(loaded.id, short.dataset, place, *right) == LENGTH
+        assert ok(acl.mdl.get_cur_output_dims(loaded.desc, 0))["dims"] == [2]  # it has changed
+    else:
+        assert call(unknown, short.dataset, place, *wrong) == LENGTH
+        assert call(unknown, loaded.inputs.dataset, place, *wrong) == UNKNOWN
+        assert call(loaded.id, loaded.inputs.dataset, place, *wrong) == NO_GEAR
 
 
 def test_other_families_have_no_such_gear(acl, tmp_path, family):

@@ -468,7 +468,7 @@ def test_the_workspace_may_lack_the_share_of_inputs_and_outputs(acl, tmp_path):
 
 def test_a_configuration_loads_from_memory(acl, tmp_path):
     data = Path(static_om(tmp_path)).read_bytes()
-    options = {1: 3, 3: acl.util.bytes_to_ptr(data), 4: len(data), 0: 7, 25: 2}
+    options = {1: 3, 3: acl.util.bytes_to_ptr(data), 4: len(data), 0: 7}
     assert acl.mdl.load_with_config(configured(acl, options)) == (1, 0)
     assert acl.mdl.load_with_config(configured(acl, {**options, 1: 4})) == (2, 0)
 
@@ -493,7 +493,19 @@ def test_a_configuration_that_lacks_something_loads_nothing(acl, options, code):
 
 @pytest.mark.parametrize(
     ("attr", "value"),
-    [(0, 8), (1, 0), (1, 7), (2, 5), (5, "text"), (13, 2), (14, 1), (25, 99), (28, 1), (77, 1)],
+    [
+        (0, 8),
+        (1, 0),
+        (1, 7),
+        (2, 5),
+        (5, "text"),
+        (13, 2),
+        (14, 1),
+        (25, 2),
+        (29, 1),
+        (28, 1),
+        (77, 1),
+    ],
 )
 def test_an_option_is_refused_for_what_it_cannot_be(acl, attr, value):
     handle = acl.mdl.create_config_handle()

@@ -33,6 +33,7 @@ CODES = {
     "RT_MODEL_CONTEXT": 107004,
     "RT_STREAM_MODEL": 107005,
     "RT_ADDR_UNALIGNED": 107008,
+    "RT_INVALID_MEMORY_TYPE": 107016,
     "RT_INVALID_HANDLE": 107017,
     "RT_INVALID_MALLOC_TYPE": 107018,
     "RT_WAIT_TIMEOUT": 107019,
@@ -130,7 +131,7 @@ CODES = {
 }
 BYTES = """
     -1:0 0:4 1:2 2:1 3:4 4:1 6:2 7:2 8:4 9:8 10:8 11:8 12:1 13:0 16:8 17:16 27:2 29:1 30:1 33:4
-    34:1 35:1 36:1 37:1 38:0 39:0 40:0 41:0
+    34:1 35:1 36:1 37:1 38:8 39:8 40:8 41:8
 """
 """aclDataType : bytes as acl tells them."""
 NAMES = {
@@ -196,4 +197,4 @@ def test_types_and_their_bytes(acl):
     nbytes = {int(dtype): int(count) for dtype, count in pairs(BYTES)}
     assert [int(dtype) for dtype in enumerations.DataType] == list(nbytes)
     numbers = range(-1, 50)
-    assert [acl.data_type_size(each) for each in numbers] == [nbytes.get(n, 0) for n in numbers]
+    assert [acl.data_type_size(each) for each in numbers] == [nbytes.get(n, 8) for n in numbers]

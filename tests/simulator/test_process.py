@@ -76,9 +76,11 @@ def test_legal_configurations(fresh, tmp_path, text):
 
 def test_a_second_init_with_another_configuration_is_refused(fresh, tmp_path):
     assert fresh.init(config(tmp_path, '{"max_opqueue_num": 5}')) == 0
+    assert fresh.init() == 100002  # while it is initialised nothing is read
+    assert fresh.init(str(tmp_path / "none.json")) == 100002
+    assert fresh.finalize() == 0
     assert fresh.init() == 100000
-    assert fresh.init(config(tmp_path, '{ "max_opqueue_num":5 }')) == 100002
-    assert fresh.finalize_reference() == (1, 0)
+    assert fresh.init(config(tmp_path, '{ "max_opqueue_num":5 }')) == 0
 
 
 def test_a_configuration_that_cannot_be_read(fresh, tmp_path):

@@ -36,12 +36,14 @@ def breaks(rule, *, lenient=0):
 
 @breaks("process.not-initialised", lenient=100001)
 def calls_before_init(acl):
+    ok(acl.rt.reset_device(0))
     ok(acl.finalize())
     return acl.rt.set_device(0)
 
 
 @breaks("process.not-initialised", lenient=(0, 100001))
 def mallocs_after_finalize(acl):
+    ok(acl.rt.reset_device(0))
     ok(acl.finalize())
     return acl.rt.malloc(64, 0)
 
@@ -76,20 +78,28 @@ def drops_the_last_reference_with_an_event_left(acl):
     return acl.finalize_reference()
 
 
-@breaks("process.dump-and-profiler")
+@breaks("device.set-without-reset")
+def finalizes_with_a_device_set(acl):
+    ok(acl.rt.set_device(0))
+    ok(acl.rt.reset_device(0))
+    return acl.finalize()
+
+
+@breaks("process.dump-and-profiler", lenient=100000)
 def configures_dump_and_profiler(acl, tmp_path):
+    ok(acl.rt.reset_device(0))
     ok(acl.finalize())
     path = tmp_path / "acl.json"
     path.write_text(json.dumps({"dump": {"dump_list": []}, "profiler": {"switch": "on"}}))
     return acl.init(str(path))
 
 
-@breaks("device.reset-without-set", lenient=107001)
+@breaks("device.reset-without-set", lenient=507007)
 def resets_a_device_that_was_never_set(acl):
     return acl.rt.reset_device(1)
 
 
-@breaks("device.reset-without-set", lenient=107001)
+@breaks("device.reset-without-set", lenient=507007)
 def resets_once_too_often(acl):
     ok(acl.rt.set_device(0))
     ok(acl.rt.reset_device(0))
@@ -97,7 +107,7 @@ def resets_once_too_often(acl):
     return acl.rt.reset_device(0)
 
 
-@breaks("device.reset-without-set", lenient=107001)
+@breaks("device.reset-without-set", lenient=507007)
 def resets_by_force_a_device_that_was_never_set(acl):
     return acl.rt.reset_device_force(1)
 

@@ -9,14 +9,19 @@ from typing import Any, Final
 from ascend_simulator import process
 from ascend_simulator.calls import I32, STR, bare, status, value
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import DATA_TYPE_BYTES
+from ascend_simulator.enumerations import DATA_TYPE_BYTES, DataType
 from ascend_simulator.violations import declare, violate
 
+UNRESET = declare(
+    "device.set-without-reset", "Each set_device has its reset_device before acl.finalize()."
+)
 LEAKS = declare("process.finalize-leaks", "Everything is released before acl.finalize().")
 DUMP_AND_PROFILER = declare(
     "process.dump-and-profiler", "A configuration has dump or profiler, not both."
 )
 
+_UNKNOWN_BYTES: Final = 8
+"""The size of a type that CANN does not know, those of 4 and 6 bits among them."""
 _DEEPEST: Final = 10  # objects, and arrays, within each other
 
 
@@ -24,22 +29,23 @@ _DEEPEST: Final = 10  # objects, and arrays, within each other
 def init(path: str = "") -> None:
     """Begin; `path` names a JSON file. Reads err_msg_mode; the other keys have no effect here.
 
-    Refused: INVALID_FILE, PARSE_FILE; the second time INVALID_PARAM for another configuration,
-    else REPEAT_INITIALIZE, which raises the count all the same. Violates DUMP_AND_PROFILER.
+    Refused: REPEAT_INITIALIZE where it is initialised, which raises the count all the same, and
+    looks at no path; INVALID_FILE, PARSE_FILE; after a finalize INVALID_PARAM for another
+    configuration. Violates DUMP_AND_PROFILER.
     """
-    config = _read(path) if path else {}
     now = process.current()
-    text = json.dumps(config, sort_keys=True)
     with now.lock:
-        if now.init_count:
-            if text != now.config:
-                raise Refused(
-                    Code.INVALID_PARAM, "init: found another configuration than the first time"
-                )
+        if now.init_count:  # whatever the path is
             now.init_count += 1
             raise Refused(Code.REPEAT_INITIALIZE, "init: found it initialised")
+        config = _read(path) if path else {}
+        text = json.dumps(config, sort_keys=True)
         if config.get("dump") and config.get("profiler"):
             violate(DUMP_AND_PROFILER, f"init: {path}: found both")
+        if now.config not in ("", text):
+            raise Refused(
+                Code.INVALID_PARAM, "init: found another configuration than before acl.finalize()"
+            )
         now.config = text
         now.error_per_process = str(config.get("err_msg_mode", "0")) == "1"
         now.init_count = 1
@@ -84,8 +90,10 @@ def get_recent_err_msg() -> str | None:
 
 @bare("data_type_size", I32)
 def data_type_size(data_type: int) -> int:
-    """Bytes of one element; 0 for an unknown type."""
-    return DATA_TYPE_BYTES.get(data_type, 0)
+    """Bytes of one element; 8 for an unknown type, and 0 for what has none."""
+    if data_type in (DataType.ACL_DT_UNDEFINED, DataType.ACL_STRING):
+        return 0
+    return DATA_TYPE_BYTES.get(data_type, _UNKNOWN_BYTES)
 
 
 def _end(now: process.Process) -> None:
@@ -97,6 +105,8 @@ def _end(now: process.Process) -> None:
     left = now.live()
     if left:
         violate(LEAKS, f"finalize: found {', '.join(left)}")
+    for device, sets in () if left else now.contexts.sets():
+        violate(UNRESET, f"finalize: device {device}: found {sets} set_device without reset_device")
 
 
 def _read(path: str) -> dict[str, Any]:

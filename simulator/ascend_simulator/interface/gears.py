@@ -35,6 +35,7 @@ def set_dynamic_batch_size(model: int, handle: int, index: int, batch: int) -> N
     if batch == 0:
         raise Refused(Code.INVALID_PARAM, f"{what}: batch: found 0, expected 1 or more")
     buffer = _buffer(what, found.buffers, index)
+    _check_length(what, buffer, 1)
     _set(what, model, index, buffer, _with_values("batch", (batch,)))
 
 
@@ -42,7 +43,11 @@ def set_dynamic_batch_size(model: int, handle: int, index: int, batch: int) -> N
 def set_dynamic_hw_size(model: int, handle: int, index: int, height: int, width: int) -> None:
     """The gear of this height and width."""
     what = "set_dynamic_hw_size"
-    buffer = _buffer(what, dataset(handle, what).buffers, index)
+    found = dataset(handle, what)
+    if height == 0 or width == 0:
+        raise Refused(Code.INVALID_PARAM, f"{what}: found {height} by {width}, expected 1 or more")
+    buffer = _buffer(what, found.buffers, index)
+    _check_length(what, buffer, 2)
     _set(what, model, index, buffer, _with_values("image", (height, width)))
 
 
@@ -86,7 +91,7 @@ def _set(what: str, number: int, place: int, buffer: DataBuffer, chosen: Chosen)
     Violates ELSEWHERE, as a device takes any input for the gear's, `claims.BUSY` and, inferred
     from the rule for executions, `models.OTHER_CONTEXT`.
     Raises Refused: GE_EXEC_MODEL_ID_INVALID, GE_DYNAMIC_INPUT_LENGTH_INVALID for dims that do not
-    fit the inputs, GE_DYNAMIC_BATCH_SIZE_INVALID for no such gear, then
+    fit the inputs, GE_DYNAMIC_BATCH_SIZE_INVALID for no such gear, then, of dims,
     GE_DYNAMIC_INPUT_LENGTH_INVALID for a short buffer, and RT_CONTEXT_NULL.
     """
     now = process.current()
@@ -96,8 +101,8 @@ def _set(what: str, number: int, place: int, buffer: DataBuffer, chosen: Chosen)
         text = f"{what}: {model.name}: found no such gear among its {len(model.manifest.shapes)}"
         raise Refused(Code.GE_DYNAMIC_BATCH_SIZE_INVALID, text)
     values = model.manifest.shapes[index].gear
-    if buffer.size < 4 * len(values):
-        raise _length(what, model, f"{buffer.size} bytes of buffer", f"{4 * len(values)} or more")
+    model.gear = index  # a device changes it, and finds only then that the buffer is short
+    _check_length(what, buffer, len(values))
     last = len(model.manifest.inputs)
     if place != last:  # a device writes it there all the same
         violate(ELSEWHERE, f"{what}: {model.name}: found index {place}, expected {last}")
@@ -138,6 +143,13 @@ def _with_dims(model: Model, dims: Dims) -> int | None:
         if dims == manifest.listed(shapes.inputs):
             return index
     return None
+
+
+def _check_length(what: str, buffer: DataBuffer, values: int) -> None:
+    """Raises Refused GE_DYNAMIC_INPUT_LENGTH_INVALID where it has no room for so many."""
+    if buffer.size < 4 * values:
+        text = f"{what}: found {buffer.size} bytes of buffer, expected {4 * values} or more"
+        raise Refused(Code.GE_DYNAMIC_INPUT_LENGTH_INVALID, text)
 
 
 def _length(what: str, model: Model, found: str, expected: str) -> Refused:

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeAlias
 from ascend_simulator import process
 from ascend_simulator.calls import U32, U64, bare, status
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import MallocPolicy
 from ascend_simulator.models.datasets import living, remove
 from ascend_simulator.resources import Handles
 
@@ -80,10 +79,11 @@ _LIMITS: Final[Mapping[int, range]] = {
     ConfigAttr.ACL_MDL_PRIORITY_INT32: range(8),
     ConfigAttr.ACL_MDL_LOAD_TYPE_SIZET: range(min(LoadType), max(LoadType) + 1),
     ConfigAttr.ACL_MDL_WORKSPACE_MEM_OPTIMIZE: range(2),
-    ConfigAttr.ACL_MDL_MEM_MALLOC_POLICY_SIZET: range(max(MallocPolicy) + 1),
 }
 _REFUSED: Final[Mapping[int, str]] = {
     ConfigAttr.ACL_MDL_WEIGHT_PATH_PTR: "the simulator has no weights outside the file",
+    ConfigAttr.ACL_MDL_MEM_MALLOC_POLICY_SIZET: "GE's table lacks it",
+    ConfigAttr.ACL_MDL_NPU_PERF_MODE: "GE's table lacks it",
     ConfigAttr.ACL_MDL_WITHOUT_GRAPH_INT32: "pyACL passes 8 bytes where 4 are checked",
 }
 

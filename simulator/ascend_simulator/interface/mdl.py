@@ -8,7 +8,6 @@ from __future__ import annotations
 from ascend_simulator import process
 from ascend_simulator.calls import STR, U32, U64, pair, status, value
 from ascend_simulator.codes import Code, Refused
-from ascend_simulator.enumerations import MallocPolicy
 from ascend_simulator.interface import load_config
 from ascend_simulator.interface.descs import from_memory
 from ascend_simulator.interface.load_config import ConfigAttr, ExecAttr, LoadType
@@ -85,11 +84,8 @@ def load_with_config(handle: int) -> int:
             "load_with_config",
         )
     )
-    policy = options.get(
-        ConfigAttr.ACL_MDL_MEM_MALLOC_POLICY_SIZET, MallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST
-    )
     if kind in (LoadType.ACL_MDL_LOAD_FROM_FILE, LoadType.ACL_MDL_LOAD_FROM_MEM):
-        return models().load(found, policy=policy)
+        return models().load(found)
     return models().load(
         found,
         Given(
@@ -101,7 +97,6 @@ def load_with_config(handle: int) -> int:
             options.get(ConfigAttr.ACL_MDL_WEIGHT_SIZET, 0),
         ),
         lean=bool(options.get(ConfigAttr.ACL_MDL_WORKSPACE_MEM_OPTIMIZE)),
-        policy=policy,
     )
 
 

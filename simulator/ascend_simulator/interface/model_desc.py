@@ -167,10 +167,8 @@ def get_dynamic_batch(handle: int) -> DimsDict:
 
 @dictionary("mdl.get_dynamic_hw", U64, I32)
 def get_dynamic_hw(handle: int, index: int) -> DimsDict:
-    """The gears of height and width. `index` is reserved and -1."""
-    desc = described(handle, "get_dynamic_hw")
-    _check_reserved(index)
-    gears = _gears(desc, "image")
+    """The gears of height and width. `index` is not looked at."""
+    gears = _gears(described(handle, "get_dynamic_hw"), "image")
     return {"hwCount": len(gears), "hw": [list(gear) for gear in gears]}
 
 

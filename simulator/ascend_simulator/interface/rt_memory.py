@@ -160,12 +160,13 @@ def memset_async(ptr: int, most: int, byte: int, count: int, stream: int) -> Non
 def get_mem_info(attr: int) -> tuple[int, int]:
     """Free and total bytes of the current device; (0, 0) for the kind of memory it has not.
 
-    Refused: RT_CONTEXT_NULL, INVALID_PARAM for an unknown attribute.
+    Refused: RT_CONTEXT_NULL, RT_INVALID_MEMORY_TYPE for an unknown attribute.
     """
     now = process.current()
     device = now.context().device
     if not 0 <= attr < len(MemAttr):
-        raise Refused(Code.INVALID_PARAM, f"get_mem_info: attr: found {attr}, expected 0 to 11")
+        text = f"get_mem_info: attr: found {attr}, expected 0 to 11"
+        raise Refused(Code.RT_INVALID_MEMORY_TYPE, text)
     is_there = (attr in _HBM) == has_hbm(now.settings.soc)
     answer = now.memory.free_and_total(device) if is_there else (0, 0)
     # Behind the answer: others may take memory between the question and an allocation.
@@ -178,13 +179,13 @@ def host_register(ptr: int, size: int, kind: int) -> int:
     """Map existing host memory; the address under which the device reaches it, and no copy does.
 
     It stays pageable. Violates and refuses what `AddressSpace.register` does. Refused:
-    RT_CONTEXT_NULL, RT_FEATURE_NOT_SUPPORT (an inference), INVALID_PARAM for a kind but 0.
+    RT_CONTEXT_NULL, and RT_FEATURE_NOT_SUPPORT (of chips an inference) for a kind but 0.
     """
     now = process.current()
     device = now.context().device
     _check_registering(now)
     if kind:
-        raise Refused(Code.INVALID_PARAM, f"host_register: type: found {kind}, expected 0")
+        raise Refused(Code.RT_FEATURE_NOT_SUPPORT, f"host_register: type: found {kind}, expected 0")
     return now.memory.register(ptr, size, device, pins=False, maps=True)
 
 
@@ -193,13 +194,13 @@ def host_register_v2(ptr: int, size: int, flag: int) -> None:
     """Map existing host memory, pin it, or both, as `flag` says.
 
     Violates and refuses what `AddressSpace.register` does. Refused: RT_CONTEXT_NULL,
-    RT_FEATURE_NOT_SUPPORT, INVALID_PARAM for other flags and none (both inferences).
+    RT_FEATURE_NOT_SUPPORT (an inference), RT_PARAM_INVALID for other flags and none.
     """
     now = process.current()
     device = now.context().device
     _check_registering(now)
     if flag == 0 or flag & ~_REGISTER_FLAGS:
-        raise Refused(Code.INVALID_PARAM, f"host_register_v2: flag: found {flag:#x}")
+        raise Refused(Code.RT_PARAM_INVALID, f"host_register_v2: flag: found {flag:#x}")
     pins, maps = flag & HostRegister.ACL_HOST_REG_PINNED, flag & HostRegister.ACL_HOST_REG_MAPPED
     now.memory.register(ptr, size, device, pins=bool(pins), maps=bool(maps))
 

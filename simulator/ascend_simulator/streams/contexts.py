@@ -82,6 +82,10 @@ class Contexts:
         """The living contexts, the default ones too."""
         return list(self._handles)
 
+    def sets(self) -> list[tuple[int, int]]:
+        """Each device that is set, and how often."""
+        return [(device, count) for device, count in enumerate(self._sets) if count]
+
     # -- devices ----------------------------------------------------------------------------------
 
     def set_device(self, device: int) -> None:
@@ -144,20 +148,25 @@ class Contexts:
         return context.handle
 
     def make_current(self, handle: int) -> None:
-        """Raises Refused RT_PARAM_INVALID for what is no living context."""
-        self.current.context = self._of(handle, "set_context")
+        """Raises Refused: INVALID_PARAM for null, RT_PARAM_INVALID for no living context."""
+        context = self._handles.get(handle)
+        if context is None:
+            code = Code.RT_PARAM_INVALID if handle else Code.INVALID_PARAM
+            raise Refused(code, f"set_context: {handle:#x}: found no living context")
+        self.current.context = context
 
     def destroy(self, handle: int) -> None:
         """A context that `create` made goes. Violates CONTEXT_LEAKS.
 
-        Raises Refused RT_PARAM_INVALID for what is no living context, and for a default one; and
+        Raises Refused RT_CONTEXT_NULL for what is no living context, and for a default one; and
         what `Streams.rethrow` raises.
         """
-        context = self._of(handle, "destroy_context")
-        if context.is_default:
-            raise Refused(
-                Code.RT_PARAM_INVALID, f"destroy_context: {context.name}: it goes with reset_device"
-            )
+        context = self._handles.get(handle)
+        if context is None or context.is_default:
+            name = f"{handle:#x}: found no living context"
+            if context is not None:
+                name = f"{context.name}: it goes with reset_device"
+            raise Refused(Code.RT_CONTEXT_NULL, f"destroy_context: {name}")
         left = self._end(context)
         self._streams.rethrow()
         if left:
@@ -182,13 +191,7 @@ class Contexts:
         if self._sets[device] == 0:
             text = f"{what}: device {device}: found no set_device to undo"
             violate(NEVER_SET, text)
-            raise Refused(Code.RT_INVALID_DEVICEID, text)
-
-    def _of(self, handle: int, what: str) -> Context:
-        context = self._handles.get(handle)
-        if context is None:
-            raise Refused(Code.RT_PARAM_INVALID, f"{what}: {handle:#x}: found no living context")
-        return context
+            raise Refused(Code.RT_CONTEXT_RELEASE_ERROR, text)
 
     def _make(self, device: int, *, is_default: bool) -> Context:
         group = Group()

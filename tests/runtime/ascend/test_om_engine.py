@@ -1172,3 +1172,27 @@ def test_a_change_that_cannot_begin_is_a_lost_card(engine, monkeypatch, held):
         pass
     assert not card._changing.locked()
     assert not engine._executor.turn.locked()
+
+
+def test_pinned_memory_off_a_multiple_of_64_is_copied_at_once(engine, machine):
+    inputs, expected = token_batch(4, 8)
+    given = {}
+    for name, array in inputs.items():
+        memory = engine.place.memory.allocate("test", array.nbytes + 64).memory
+        given[name] = memory[32 : 32 + array.nbytes].view(array.dtype).reshape(array.shape)
+        given[name][...] = array
+    before = Counter(machine.report.calls)
+    result = engine.run(given, {"embedding": None})["embedding"]
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+    made = Counter(machine.report.calls) - before
+    assert made["rt.memcpy"] == 3  # the answer is not pinned at all
+    assert made["rt.memcpy_async"] == 0
+
+
+def test_acl_that_another_library_began_goes_on_after_us(encoder_dir):
+    acl = import_cann_module("acl")
+    assert acl.init() == 0
+    with closing(AscendBackend(0)):
+        pass
+    assert acl.rt.get_device_count() == (1, 0)
+    assert acl.finalize() == 0
