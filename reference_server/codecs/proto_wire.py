@@ -24,6 +24,9 @@ _RAW_INPUT_CONTENTS = 7 << 3 | _LENGTH_DELIMITED
 _RAW_OUTPUT_CONTENTS = bytes([6 << 3 | _LENGTH_DELIMITED])
 _INFER_RESPONSE = bytes([2 << 3 | _LENGTH_DELIMITED])
 
+#: Raw tensors of a request that are kept: more inputs has no model, and those behind are not read.
+_MOST_RAW = 1 << 12
+
 #: A message, or a piece of one.
 Data = bytes | memoryview
 #: Pieces of a message in their order; joining them is the one copy.
@@ -66,7 +69,8 @@ def split(data: Data) -> tuple[bytes, list[memoryview]]:
             if position > end:
                 raise internal(UNREADABLE)
             if tag == _RAW_INPUT_CONTENTS:
-                raw.append(view[position - length : position])
+                if len(raw) < _MOST_RAW:
+                    raw.append(view[position - length : position])
                 if kept_from < start:
                     head.append(view[kept_from:start])
                 kept_from = position

@@ -128,3 +128,8 @@ def test_the_contents_of_a_response_are_not_copied_before_the_last():
     raw = array.data.cast("B")
     parts = proto_wire.streamed(proto_wire.response_parts(b"", [raw]))
     assert any(isinstance(part, memoryview) and part.obj is array for part in parts)
+
+
+def test_of_very_many_raw_tensors_the_first_are_kept():
+    head, raw = proto_wire.split(b"\x0a\x01m" + b"\x3a\x01x" * 5000)
+    assert (head, len(raw), bytes(raw[-1])) == (b"\x0a\x01m", 4096, b"x")
