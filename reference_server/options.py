@@ -274,7 +274,8 @@ class ServerOptions:
     `max_batch_sizes` are backends' defaults, by name, as they were given; "" is for all others.
     `stub_models` are the functions, MODULE:FUNCTION, that stand in for models, by their names.
     Python-based backends are folders with a `model.py` in `backend_directory`. A model's
-    `configs/<model_config_name>.pbtxt` is read in place of its config.pbtxt. Clients may register
+    `configs/<model_config_name>.pbtxt` is read in place of its config.pbtxt. Load requests may
+    bring files with `file_override`. Clients may register
     shared memory with `client_shared_memory`, and models of several repositories may have one name
     with `model_namespacing`. `profile` is the tritonserver to stand in for.
     """
@@ -304,5 +305,6 @@ class ServerOptions:
     backend_directory: Path = BACKEND_DIRECTORY
     model_config_name: str = ""
     model_namespacing: bool = False
+    file_override: bool = True
     client_shared_memory: bool = NEWEST.client_shared_memory
     profile: TritonProfile = NEWEST

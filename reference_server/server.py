@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 
 _NS_PER_MS = 1_000_000
 _HTTP = "HTTP service"
+#: Addresses that stand for all of the machine's own.
+_EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 class Server:
@@ -93,7 +95,11 @@ class Server:
         )
         self.gateway = Gateway(self.repository, options, self._clock)
         self.control = RepositoryControl(
-            self.repository, options.control_mode, self.gateway.check_ready, options.profile
+            self.repository,
+            options.control_mode,
+            self.gateway.check_ready,
+            options.profile,
+            takes_files=options.file_override,
         )
         self._watch = RepositoryWatch(self.repository.load_all, options.poll_s)
         self._shared_memory = SharedMemory(
@@ -125,6 +131,7 @@ class Server:
                 listeners[_HTTP] = self._http_listener(self._options.http, loop)
             for listener in listeners.values():
                 await listener.open()
+            self._tell_open_ports()
             self._keep_ports_from_forks()
             if self._options.control_mode is ControlMode.POLL and not self._has_failed:
                 self._watch.start()
@@ -134,6 +141,22 @@ class Server:
                 await self._shut_down(listeners)
             raise
         await self._shut_down(listeners)
+
+    def _tell_open_ports(self) -> None:
+        """Warn where others than this machine can ask."""
+        options = self._options
+        fronts = {"HTTP": options.http, "gRPC": options.grpc, "metrics": options.metrics}
+        opened = [
+            f"{name} {front.port}"
+            for name, front in fronts.items()
+            if front is not None and front.address in _EVERYWHERE
+        ]
+        if opened:
+            log.warning(
+                "Open to all networks of this machine: %s. Whoever reaches these ports may ask "
+                "whatever is not restricted; docs/security.md says how to keep them apart.",
+                ", ".join(opened),
+            )
 
     def _keep_ports_from_forks(self) -> None:
         options = self._options

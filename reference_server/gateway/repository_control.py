@@ -20,7 +20,8 @@ _FILE = "file:"
 class RepositoryControl:
     """What a client can ask of the repository.
 
-    `check_ready` raises ServerError while the server does nothing of it.
+    `check_ready` raises ServerError while the server does nothing of it. A load may bring files,
+    which may be code, only with `takes_files`.
     """
 
     def __init__(
@@ -29,7 +30,10 @@ class RepositoryControl:
         mode: ControlMode,
         check_ready: Callable[[], None] = lambda: None,
         profile: TritonProfile = V2_51,
+        *,
+        takes_files: bool = True,
     ) -> None:
+        self._takes_files = takes_files
         self._profile = profile
         self._check_ready = check_ready
         self._repository = repository
@@ -63,6 +67,11 @@ class RepositoryControl:
         _check_repository(repository)
         override = _override(parameters or {})
         self._check_mode()
+        if override is not None and override.files and not self._takes_files:
+            raise unsupported(
+                f"load request for model '{name}' brings files, which this server does not take "
+                "(--allow-file-override=false)"
+            )
         check_name(name, self._profile)
         self._repository.load(name, override)
 

@@ -16,7 +16,7 @@ from server.support.model_folders import BROKEN, VECTOR, write_ensemble, write_m
 from server.support.requests import PATIENCE_S
 
 from reference_server.core.errors import Code, ServerError
-from reference_server.options import ServerOptions
+from reference_server.options import HttpOptions, MetricsOptions, ServerOptions
 from reference_server.server import ExitTimeout, Server
 
 CHAIN = ensemble(step("m", {"X": "I"}, {"Y": "mid"}), step("m", {"X": "mid"}, {"Y": "O"}))
@@ -245,6 +245,26 @@ def test_it_does_not_wait_longer_than_it_may_for_requests(tmp_path, monkeypatch,
     with pytest.raises(ExitTimeout):
         serving(ServerOptions((tmp_path,), exit_timeout_s=0), scenario)
     assert "Timeout 0: Found 1 HTTP service connections" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("http", "metrics", "said"),
+    [
+        ("0.0.0.0", "0.0.0.0", ": HTTP 8000, metrics 8002."),
+        ("127.0.0.1", "::", ": metrics 8002."),
+    ],
+)
+def test_a_start_tells_what_other_machines_can_reach(tmp_path, caplog, http, metrics, said):
+    write_model(tmp_path, "m")
+    options = ServerOptions((tmp_path,), http=HttpOptions(http), metrics=MetricsOptions(metrics))
+
+    async def scenario(server, ports):
+        server.stop()
+
+    with caplog.at_level(logging.WARNING, "reference_server"):
+        serving(options, scenario)
+    (told,) = [text for text in caplog.messages if text.startswith("Open to all networks")]
+    assert said in told
 
 
 @pytest.mark.parametrize("taken", [HTTP, METRICS])

@@ -42,6 +42,19 @@ def test_a_load_has_overrides(control, asked, parameters, override):
     assert asked.calls == [("load", "m", override)]
 
 
+def test_files_of_a_load_can_be_refused(asked):
+    control = RepositoryControl(asked, ControlMode.EXPLICIT, takes_files=False)
+    with pytest.raises(ServerError) as caught:
+        control.load("m", {"config": "{}", "file:1/model.py": b"code"})
+    assert caught.value.code is Code.UNSUPPORTED
+    assert caught.value.message == (
+        "load request for model 'm' brings files, which this server does not take "
+        "(--allow-file-override=false)"
+    )
+    control.load("m", {"config": "{}"})
+    assert asked.calls == [("load", "m", Override("{}"))]
+
+
 def test_an_unload(control, asked):
     control.unload("m", unload_dependents=True)
     control.unload("../x")
