@@ -278,7 +278,9 @@ def main() -> None:
             rows.append(row)
     print()
     rows.sort(key=lambda row: (list(ATTACKS).index(row.attack), SIDES.index(row.side)))
-    print_table(HEADINGS, [row.cells() for row in rows])
+    widest = max(len(str(row.cells()[-1])) for row in rows)
+    cells = [row.cells() for row in rows]
+    print_table(HEADINGS, [[*line[:-1], str(line[-1]).ljust(widest)] for line in cells])
     RESULTS.parent.mkdir(exist_ok=True)
     told = [dict(zip(HEADINGS, row.cells(), strict=True), failures=row.failures) for row in rows]
     RESULTS.write_text(json.dumps({"seed": options.seed, "rows": told}, indent=1))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from contract.wire import ConnectionEnded as HttpEnded
 from contract.wire import read_reply
-from support.http2 import ConnectionEnded, RawConnection, message
+from support.http2 import WINDOW_UPDATE, ConnectionEnded, RawConnection, frame, message
 from tritonclient.grpc import service_pb2
 
 from benchmarks.bystanders import connected, memory_of
@@ -129,6 +129,8 @@ class Bystander:
     def _ask_grpc(self) -> Iterator[None]:
         """An inference over one connection."""
         with RawConnection(self._grpc, seconds=PATIENCE_S) as client:
+            # Room for all answers, however long this goes on.
+            client.send(frame(WINDOW_UPDATE, 0, 0, (2**30).to_bytes(4, "big")))
             for stream in itertools.count(1, 2):
                 number = next(self._numbers)
                 asked = service_pb2.ModelInferRequest(model_name="identity_1", id=str(number))
