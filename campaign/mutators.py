@@ -9,7 +9,9 @@ import random
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
+from contract.grpc_casebook import GrpcCall
 from contract.mutations import good_calls, reframed, requests
 from contract.wire import ConnectionEnded, read_reply
 from hpack import Encoder
@@ -161,11 +163,18 @@ def mutated_frames(ground: Ground) -> str:
 
 def _calls(dice: random.Random, change: Callable[[bytes], bytes]) -> Iterator[bytes]:
     """Good calls as frames, whose messages are changed."""
-    encoder, pool = Encoder(), good_calls(*_CALLS_THAT_CHANGE_NOTHING)
+    encoder, pool = Encoder(), _good_calls()
     for stream in range(1, 2 * TOGETHER, 2):
         one = dice.choice(pool)
         yield frame(HEADERS, END_HEADERS, stream, encoder.encode(head(SERVICE + one.method)))
         yield frame(DATA, END_STREAM, stream, message(change(one.requests[0])))
+
+
+@cache
+def _good_calls() -> list[GrpcCall]:
+    """What is changed: calls that leave everything as it was."""
+    calls: list[GrpcCall] = good_calls(*_CALLS_THAT_CHANGE_NOTHING)
+    return calls
 
 
 CHECKS = {"http": check_http, "grpc": check_grpc}

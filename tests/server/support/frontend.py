@@ -136,7 +136,8 @@ class Frontend:
             ManualClock(now_ns=42),
             background=self.background,
         )
-        self.client = Client(handlers.handle)
+        self.handle = handlers.handle
+        self.client = Client(self.handle)
 
     def ask(self, request: bytes) -> Reply:
         """Send one request; returns its one reply."""
