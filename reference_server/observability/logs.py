@@ -88,7 +88,8 @@ def configure(options: LogOptions) -> None:
     """
     handler: logging.Handler
     if options.file:
-        handler = _LogFile(Path(options.file), encoding="utf-8")
+        # Clients' bytes that are no UTF-8 are written as stderr writes them.
+        handler = _LogFile(Path(options.file), encoding="utf-8", errors="backslashreplace")
     else:
         handler = logging.StreamHandler(sys.stderr)
     # What a model's child prints goes the same way: it must not find a line half written.

@@ -167,3 +167,12 @@ def test_a_full_disk_is_told_once(capfd):
         logging.getLogger("reference_server").error("lost")
     text = "log lines are lost: --log-file=/dev/full: No space left on device\n"
     assert capfd.readouterr().err == text
+
+
+def test_bytes_of_a_client_that_are_no_text_do_not_lose_the_line(tmp_path, capfd):
+    logs.configure(LogOptions(file=str(tmp_path / "log")))
+    logging.getLogger("reference_server").error(
+        "input '%s'", b"\xcb".decode("utf-8", "surrogateescape")
+    )
+    assert (tmp_path / "log").read_text().endswith("] \"input '\\udccb'\"\n")
+    assert capfd.readouterr().err == ""
