@@ -1196,3 +1196,11 @@ def test_acl_that_another_library_began_goes_on_after_us(encoder_dir):
         pass
     assert acl.rt.get_device_count() == (1, 0)
     assert acl.finalize() == 0
+
+
+def test_a_gear_that_another_engine_of_the_model_has_set_is_not_ours(place, engine, encoder_dir):
+    there = place()
+    other = there.open_om(encoder_dir / "model.om")
+    other.bind([], there.memory)
+    for own in (engine, other, engine):
+        assert right(own, *GEARS[1])
