@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 import time
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -105,8 +105,8 @@ R = TypeVar("R")
 class Background:
     """Runs what would hold up the loop. Each piece of work has a thread while it lasts.
 
-    With `most`, so many pieces run side by side, and further ones wait in their order. The threads
-    are daemons: work that hangs, such as a model that never finishes loading, must not keep the
+    With `most`, so many pieces run side by side, and further ones wait in their order. Nobody waits
+    for the threads: work that hangs, such as a model that never finishes loading, must not keep the
     process when it is to end.
     """
 
@@ -137,9 +137,10 @@ class Background:
                 self._post(self._ended, None)
 
         def start() -> None:
-            thread = threading.Thread(target=in_background, name="background", daemon=True)
             try:
-                thread.start()
+                # Not `threading.Thread`, whose `start` waits until the thread has begun: without
+                # memory it may be gone by then, and the loop would wait for ever.
+                start_new_thread(in_background, ())
             except (RuntimeError, MemoryError) as error:
                 self._post(failed, unavailable(f"failed to start a thread: {error}"))
                 if self._most is not None:

@@ -4,8 +4,10 @@ import asyncio
 import threading
 
 import pytest
+from server.support.requests import PATIENCE_S
 
 from reference_server.core.errors import Code
+from reference_server.frontends import event_loop
 from reference_server.frontends.event_loop import Background
 
 
@@ -47,30 +49,38 @@ def test_so_does_a_failure():
 
 
 def test_an_answer_that_comes_too_late_is_lost():
-    may_end = threading.Event()
-    threads = threading.active_count()
+    may_end, told = threading.Event(), threading.Event()
+
+    class Noted:
+        """A loop that is closed by the time that anything is to be done on it."""
+
+        def __init__(self, loop):
+            self.loop = loop
+
+        def call_soon_threadsafe(self, *call):
+            try:
+                self.loop.call_soon_threadsafe(*call)
+            finally:
+                told.set()
 
     async def scene():
-        Background(asyncio.get_running_loop()).run(may_end.wait, print, print)
+        Background(Noted(asyncio.get_running_loop())).run(may_end.wait, print, print)
 
     asyncio.run(scene())
     may_end.set()
-    for thread in threading.enumerate():
-        if thread.name == "background":
-            thread.join()
-    assert threading.active_count() <= threads
+    assert told.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("most", [None, 1])
 def test_who_finds_no_thread_left_is_told_and_so_is_who_waits(monkeypatch, most):
-    def start(thread):
+    def start(work, arguments):
         raise RuntimeError("can't start new thread")
 
     async def scene():
         loop = asyncio.get_running_loop()
         background = Background(loop, most)
         ends = [loop.create_future() for _ in range(3)]
-        monkeypatch.setattr(threading.Thread, "start", start)
+        monkeypatch.setattr(event_loop, "start_new_thread", start)
         for end in ends:
             background.run(int, end.set_result, end.set_result)
         found = await asyncio.gather(*ends)

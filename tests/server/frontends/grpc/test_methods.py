@@ -2,19 +2,19 @@
 
 import logging
 import os
-import threading
 
 import numpy as np
 import pytest
 from server.support.frontend import answering, failing, served
 from server.support.grpc import SERVICE, GrpcFrontend, WaitingScheduler
 from server.support.regions import object_file, shared_object
-from server.support.requests import PATIENCE_S, array_tensor
+from server.support.requests import array_tensor
 from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.codecs import response_forms
 from reference_server.core.errors import Code, ServerError
 from reference_server.core.metadata import SystemRegion
+from reference_server.frontends import event_loop
 from reference_server.frontends.event_loop import Background
 from reference_server.frontends.grpc import inference as grpc_inference
 from reference_server.frontends.grpc import methods
@@ -223,14 +223,14 @@ def long_request(count, **fields):
 def ended(frontend, message):
     """The call of ModelInfer, once all that other threads do for it is done."""
     call, running = frontend.start("ModelInfer")
-    running.receive(message.SerializeToString())
-    running.half_close()
-    assert not call.has_ended
-    for _ in ("read", "decoded"):
-        for thread in threading.enumerate():
-            if thread.name == "background":
-                thread.join(PATIENCE_S)
-        frontend.turn()
+    with pytest.MonkeyPatch.context() as patch:
+        # Done by now, and told on the loop's thread as ever.
+        patch.setattr(event_loop, "start_new_thread", lambda work, arguments: work())
+        running.receive(message.SerializeToString())
+        running.half_close()
+        assert not call.has_ended
+        for _ in ("read", "decoded"):
+            frontend.turn()
     assert call.has_ended
     return call
 
