@@ -11,12 +11,14 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 
 from reference_server.codecs.input_limit import InputLimit
 from reference_server.core import forks
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.ports import Clock, SystemClock
+from reference_server.core.telemetry import Sample
 from reference_server.frontends.event_loop import LoopTurns
 from reference_server.frontends.grpc import methods as grpc_methods
 from reference_server.frontends.grpc.calls import Method
@@ -27,6 +29,7 @@ from reference_server.gateway.forwarding import HeaderForwarding
 from reference_server.gateway.gateway import Gateway, MetricsGateway, new_registry
 from reference_server.gateway.repository_control import RepositoryControl
 from reference_server.gateway.shared_memory import SharedMemory
+from reference_server.observability.incidents import ENDED, Incidents, LoopLag
 from reference_server.observability.logs import model_table, terminal_width
 from reference_server.observability.server_metrics import HostMetrics
 from reference_server.options import (
@@ -67,6 +70,8 @@ class Server:
         self._cache = None if cache_bytes is None else ResponseCache(cache_bytes, self._clock)
         latencies = LatencyMetrics() if options.metrics is None else options.metrics.latencies
         self._turns = LoopTurns()
+        self._incidents = Incidents(time.monotonic)
+        self._lag = LoopLag(self._incidents.tell_rest)
         loader = ModelLoader(
             self._clock,
             self._registry,
@@ -133,6 +138,7 @@ class Server:
                 await listener.open()
             self._tell_open_ports()
             self._keep_ports_from_forks()
+            self._lag.start(loop)
             if self._options.control_mode is ControlMode.POLL and not self._has_failed:
                 self._watch.start()
             await self._stopping.wait()
@@ -257,6 +263,7 @@ class Server:
             reuse_port=options.reuse_port,
             max_input=options.max_input_bytes,
             limits=self._options.time_limits,
+            report=self._incidents.of("http"),
         )
 
     def grpc_methods(
@@ -277,7 +284,7 @@ class Server:
 
     def _grpc_listener(self, options: GrpcOptions, loop: asyncio.AbstractEventLoop) -> GrpcListener:
         methods = self.grpc_methods(options, loop)
-        return GrpcListener(options, methods, self._options.time_limits)
+        return GrpcListener(options, methods, self._options.time_limits, self._incidents.of("grpc"))
 
     def metrics_handlers(self, options: MetricsOptions) -> MetricsHandlers:
         """What answers requests at the metrics port, on the loop's thread."""
@@ -289,8 +296,12 @@ class Server:
             options.latencies,
             self._cache,
             self._options.profile,
+            self._own_series,
         )
         return MetricsHandlers(gateway)
+
+    def _own_series(self) -> Mapping[str, Sequence[Sample]]:
+        return {ENDED.name: self._incidents.samples(), **self._lag.samples()}
 
     def _metrics_listener(self, options: MetricsOptions) -> HttpListener:
         handlers = self.metrics_handlers(options)
@@ -300,6 +311,7 @@ class Server:
             options.port,
             handlers.handle,
             limits=self._options.time_limits,
+            report=self._incidents.of("metrics"),
         )
 
     def _rows(self) -> list[tuple[str, str, str]]:
@@ -315,6 +327,8 @@ class Server:
         last = {name: port for name, port in listeners.items() if name != _HTTP}
         models = None if self._has_failed else self
         await shut_down(first, models, last, self._options.exit_timeout_s)
+        self._lag.stop()
+        self._incidents.tell_rest()
         self._let_go()
 
     def refuse(self) -> None:

@@ -32,6 +32,13 @@ _SHORTEST_SWEEP_S, _LONGEST_SWEEP_S = 0.05, 15.0
 
 C = TypeVar("C")
 
+#: Given the reason, one word, and the particulars when a connection or call ends badly.
+Report = Callable[[str, str], None]
+
+
+def report_nothing(reason: str, particulars: str) -> None:
+    """For those that nobody watches."""
+
 
 class OpenConnections(Generic[C]):
     """The open connections of one port, on the loop's thread.
@@ -86,6 +93,19 @@ class Phase(enum.Enum):
     HEAD = "a head was not whole"
     BODY = "a body was not whole"
     READING = "it read nothing of what waits for it"
+
+    @property
+    def reason(self) -> str:
+        """What it is called where ended connections are counted."""
+        return _REASONS[self]
+
+
+_REASONS = {
+    Phase.REQUEST: "idle",
+    Phase.HEAD: "head",
+    Phase.BODY: "body",
+    Phase.READING: "unread",
+}
 
 
 class Wait(NamedTuple):

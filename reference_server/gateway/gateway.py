@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from reference_server.core.backlog import Backlogs
 from reference_server.core.errors import invalid_arg, unavailable
@@ -12,9 +12,10 @@ from reference_server.core.metadata import ModelMetadata, ServerMetadata
 from reference_server.core.ports import Clock
 from reference_server.core.profiles import V2_51, TritonProfile
 from reference_server.core.request import LATEST
-from reference_server.core.telemetry import Family, Snapshot
+from reference_server.core.telemetry import Family, Sample, Snapshot
 from reference_server.gateway.log_and_trace_settings import LogSettings, TraceSettings
 from reference_server.observability import logs
+from reference_server.observability.incidents import OPERATORS_FAMILIES
 from reference_server.observability.metric_registry import MetricRegistry
 from reference_server.observability.server_metrics import (
     CACHE_FAMILIES,
@@ -205,11 +206,16 @@ class Gateway:
 
 def new_registry() -> MetricRegistry:
     """A registry that knows the server's own families, so that no model's can contradict them."""
-    return MetricRegistry((*MODEL_FAMILIES, *NEWER_FAMILIES, *HOST_FAMILIES, *CACHE_FAMILIES))
+    return MetricRegistry(
+        (*MODEL_FAMILIES, *NEWER_FAMILIES, *HOST_FAMILIES, *CACHE_FAMILIES, *OPERATORS_FAMILIES)
+    )
 
 
 class MetricsGateway:
-    """What a client can ask of the metrics port. Not thread-safe."""
+    """What a client can ask of the metrics port. Not thread-safe.
+
+    `own` gives the series that are of this server alone.
+    """
 
     def __init__(
         self,
@@ -219,7 +225,10 @@ class MetricsGateway:
         latencies: LatencyMetrics | None = None,
         cache: ResponseCache | None = None,
         profile: TritonProfile = V2_51,
+        own: Callable[[], Mapping[str, Sequence[Sample]]] = dict,
     ) -> None:
+        # A page of 2.51 is that of 2.51, to the last line.
+        self._own = own if profile.tells_loads_and_first_responses else dict
         self._tells_loads = profile.tells_loads_and_first_responses
         self._repository = repository
         self._registry = registry
@@ -237,6 +246,7 @@ class MetricsGateway:
                 **model_samples(readings, counters=counters),
                 **self._host.samples(),
                 **cache,
+                **self._own(),
             }
         )
 

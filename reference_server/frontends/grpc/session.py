@@ -6,13 +6,12 @@ No socket: bytes come in through `receive` and leave through `write`. All on the
 from __future__ import annotations
 
 import enum
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reference_server.codecs.proto_wire import Data
-from reference_server.frontends.connections import Patience, Phase, Wait
+from reference_server.frontends.connections import Patience, Phase, Report, Wait, report_nothing
 from reference_server.frontends.grpc import headers, messages
 from reference_server.frontends.grpc.calls import CallFailed, Method, Run, Status
 from reference_server.frontends.grpc.headers import MalformedHeaders, RequestHeaders
@@ -31,8 +30,6 @@ from reference_server.frontends.grpc.http2.receiving import (
 from reference_server.frontends.grpc.http2.streams import Part
 from reference_server.frontends.grpc.served_call import Clock, ServedCall
 from reference_server.options import GrpcOptions, TimeLimits
-
-log = logging.getLogger(__name__)
 
 _KEEPALIVE_PING = b"keepaliv"
 _LAST_PING = b"lastping"
@@ -134,7 +131,8 @@ class Session:
     """The calls of one connection.
 
     `run` does on another thread what would hold up the loop; `write` sends bytes; `close` is called
-    when nothing more will be sent. Begins with the server's settings, which `receive` sends.
+    when nothing more will be sent; `report` is told what ends badly. Begins with
+    the server's settings, which `receive` sends.
     """
 
     def __init__(
@@ -146,7 +144,9 @@ class Session:
         write: Callable[[Sequence[Part]], None],
         close: Callable[[], None],
         limits: TimeLimits | None = None,
+        report: Report = report_nothing,
     ) -> None:
+        self._report = report
         self._table = table
         self._patience = Patience(limits or TimeLimits())
         self._compression = options.compression
@@ -191,6 +191,8 @@ class Session:
 
     def lost(self) -> None:
         """The connection is gone, and who waited for answers with it."""
+        if self._calls:
+            self._report("left", f"the client left with {len(self._calls)} calls in work")
         for call in tuple(self._calls.values()):
             call.cancel()
         self._calls.clear()
@@ -228,6 +230,7 @@ class Session:
         self._forgive()
         action = self._keepalive.action(now_s, has_calls=bool(self._calls))
         if action is Action.GIVE_UP:
+            self._report("silent", "the client did not answer a ping in time")
             return None
         if action is Action.PING:
             self._http2.ping(_KEEPALIVE_PING)
@@ -241,15 +244,16 @@ class Session:
         """
         for phase, stream_id, _ in self._patience.over(self._waits(unread), now_s):
             call = self._calls.get(stream_id)
+            if not (phase is Phase.REQUEST and self._is_retiring):  # which was told already
+                self._report(phase.reason, f"{phase.value} for too long")
             if phase is Phase.READING and stream_id:
                 self._http2.reset(stream_id, ErrorCode.CANCEL)
-                self._on_gone(StreamGone(stream_id))
+                self._cancelled(stream_id)
             elif phase is Phase.BODY and call is not None:
                 call.give_up()
             elif phase is Phase.REQUEST and not self._is_retiring:
                 self.retire()
             else:
-                log.info("gRPC connection ended: %s for too long", phase.value)
                 return True
         self.flush()
         return False
@@ -329,13 +333,19 @@ class Session:
             call.half_close()
 
     def _on_gone(self, event: StreamGone) -> None:
-        call = self._calls.pop(event.stream_id, None)
+        if event.stream_id in self._calls:
+            self._report("cancelled", "a call that had no answer yet")
+            self._cancelled(event.stream_id)
+
+    def _cancelled(self, stream_id: int) -> None:
+        call = self._calls.pop(stream_id, None)
         if call is not None:
             call.cancel()
 
     def _on_ping(self, _: PingCame) -> None:
         self._forgive()
         if self._strikes.is_too_much(self._clock.time(), has_calls=bool(self._calls)):
+            self._report("pings", "the client pinged more often than it may")
             self._http2.end(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
             self._write(self._http2.take_output())
             self._close()
@@ -346,7 +356,7 @@ class Session:
             self._is_ending = True
 
     def _on_failure(self, event: ConnectionFailed) -> None:
-        log.info("gRPC connection ended: %s", event.reason)
+        self._report(event.reason.partition(":")[0].lower(), event.reason)
         self._is_ending = True
 
     # -- what the calls say

@@ -17,8 +17,10 @@ from reference_server.frontends.connections import (
     SCRATCH_BYTES,
     Incoming,
     OpenConnections,
+    Report,
     Sweep,
     cannot_listen,
+    report_nothing,
 )
 from reference_server.frontends.event_loop import CODECS, Background
 from reference_server.frontends.grpc.calls import Method, Run
@@ -39,7 +41,8 @@ _AGE_JITTER = 0.1
 class GrpcListener:
     """Serves the methods in `table` on one port, on the loop's thread.
 
-    `open`, then `stop_accepting` and `drained`, then `close`.
+    `open`, then `stop_accepting` and `drained`, then `close`. `report` is told of connections and
+    calls that end badly.
     """
 
     def __init__(
@@ -47,7 +50,9 @@ class GrpcListener:
         options: GrpcOptions,
         table: Mapping[str, Method],
         limits: TimeLimits | None = None,
+        report: Report = report_nothing,
     ) -> None:
+        self._report = report
         self._options = options
         self._table = table
         self._limits = limits or TimeLimits()
@@ -69,7 +74,8 @@ class GrpcListener:
         try:
             self._server = await loop.create_server(
                 lambda: _Connection(
-                    self._table, options, self._limits, loop, run, scratch, ours.opened, ours.closed
+                    *(self._table, options, self._limits, loop, run, scratch),
+                    *(ours.opened, ours.closed, self._report),
                 ),
                 options.address,
                 options.port,
@@ -124,13 +130,14 @@ class _Connection(asyncio.BufferedProtocol):
         scratch: memoryview,
         opened: Callable[[_Connection], None],
         closed: Callable[[_Connection], None],
+        report: Report,
     ) -> None:
         self._options = options
         self._loop = loop
         self._scratch = scratch
         self._opened = opened
         self._closed = closed
-        self._session = Session(table, options, loop, run, self._write, self._close, limits)
+        self._session = Session(table, options, loop, run, self._write, self._close, limits, report)
         self._incoming = Incoming(self._session.receive, self._session.plain, loop.call_soon)
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None

@@ -7,14 +7,20 @@ pipelines wait.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from reference_server.frontends.connections import Incoming, Patience, Phase, Wait
+from reference_server.frontends.connections import (
+    Incoming,
+    Patience,
+    Phase,
+    Report,
+    Wait,
+    report_nothing,
+)
 from reference_server.frontends.event_loop import SHARE_S
 from reference_server.frontends.http import status_codes
 from reference_server.frontends.http.reading import KnownHeads, RequestReader
@@ -27,8 +33,6 @@ from reference_server.frontends.http.request import (
     reply_headers,
 )
 from reference_server.options import TimeLimits
-
-log = logging.getLogger(__name__)
 
 #: Requests of one connection that may wait before reading pauses.
 _MAX_PIPELINED = 32
@@ -45,6 +49,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     has read so far. Of JSON that has more than
     `max_input` bytes nothing is kept.
 
+    `report` is told of what the client did not get, or was not given the time for.
+
     A client that does not read what it is answered is not listened to, until it does.
     """
 
@@ -59,7 +65,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         clock: Callable[[], float] = time.monotonic,
         limits: TimeLimits | None = None,
         heads: KnownHeads | None = None,
+        report: Report = report_nothing,
     ) -> None:
+        self._report = report
         self._patience = Patience(limits or TimeLimits())
         self._handle = handle
         self._clock = clock
@@ -93,7 +101,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """End the connection if its client has taken too long for what it is to do."""
         over = self._patience.over(self._waits(), now_s)
         if over and self._transport is not None:
-            log.info("HTTP connection ended: %s for too long", over[0].phase.value)
+            phase = over[0].phase
+            self._report(phase.reason, f"{phase.value} for too long")
             self._transport.abort()
 
     def _waits(self) -> Sequence[Wait]:
@@ -124,6 +133,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._incoming.end()
+        if self._current is not None:
+            self._report("left", "the client left while its request was in work")
         self._waiting.clear()
         self._cancel_current()
         self._closed(self)
@@ -193,6 +204,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """It is told so after the answers before it, and the connection ends."""
         if self._refused is None:
             self._refused = request, reason
+        self._report("refused", reason)
 
     def complete(self, request: Request) -> None:
         """It is handled when those before it are answered; nothing behind a refused one is."""

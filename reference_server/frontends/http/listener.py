@@ -10,8 +10,10 @@ from reference_server.frontends.connections import (
     BACKLOG,
     SCRATCH_BYTES,
     OpenConnections,
+    Report,
     Sweep,
     cannot_listen,
+    report_nothing,
 )
 from reference_server.frontends.http.connection import HttpConnection
 from reference_server.frontends.http.reading import KnownHeads
@@ -25,7 +27,8 @@ class HttpListener:
     """Gives the requests of one port to `handle`, on the loop's thread.
 
     `open`, then `stop_accepting` and `drained`, then `close`. `service` is its name in the log;
-    of JSON more than `max_input` bytes are not kept.
+    of JSON more than `max_input` bytes are not kept. `report` is told of connections that end
+    badly.
     """
 
     def __init__(
@@ -38,7 +41,9 @@ class HttpListener:
         reuse_port: bool = False,
         max_input: int | None = None,
         limits: TimeLimits | None = None,
+        report: Report = report_nothing,
     ) -> None:
+        self._report = report
         self._limits = limits or TimeLimits()
         self._max_input = max_input
         self._service = service
@@ -67,6 +72,7 @@ class HttpListener:
                     self._max_input,
                     limits=self._limits,
                     heads=heads,
+                    report=self._report,
                 ),
                 self._address,
                 self._port,

@@ -135,6 +135,8 @@ def test_an_http_client_has_its_time(pieces, limit_s):
         client = Client(lambda request: request.reply(OK), limits=LIMITS)
         client.send(*pieces)
         assert ends_after(client, seconds) is ended
+        reasons = {40: "idle", 10: "head", 20: "body"}
+        assert client.reported == [reasons[limit_s]] * ended
 
 
 def test_who_waits_for_an_answer_is_not_idle():

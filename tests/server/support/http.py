@@ -66,12 +66,14 @@ class Client:
         limits: TimeLimits | None = None,
         heads: KnownHeads | None = None,
     ) -> None:
+        self.reported: list[str] = []
         self.transport = MemoryTransport()
         scratch = memoryview(bytearray(scratch_bytes))
         self.turns: list[Callable[[], None]] = []
         self.connection = HttpConnection(
             *(handle, self.turns.append, scratch, opened, closed, max_input, clock, limits),
             heads=heads,
+            report=lambda reason, particulars: self.reported.append(reason),
         )
         self.connection.connection_made(self.transport)
 

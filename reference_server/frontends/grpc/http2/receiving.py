@@ -71,7 +71,10 @@ class PongCame(NamedTuple):
 
 
 class ConnectionFailed(NamedTuple):
-    """The client did what ends the connection, and was told; nothing more is read."""
+    """The client did what ends the connection, and was told; nothing more is read.
+
+    `reason` begins with the name of the error's code and a colon.
+    """
 
     reason: str
 

@@ -77,9 +77,11 @@ class Client(Peer):
             "/t.T/s": Method(self._start, streams=True),
         }
         self.apart = []  # what another thread is to do
+        self.reported = []
         self.session = Session(
             *(table, GrpcOptions(**options), self.clock),
             *(self._run, self.written.extend, self._close, limits),
+            report=lambda reason, particulars: self.reported.append(reason),
         )
         super().__init__(greeting=b"")
         self.say(GREETING)
@@ -200,6 +202,7 @@ def test_a_client_that_gives_up_cancels_once():
     client.say(frame(RST_STREAM, 0, 1, struct.pack(">I", 8)))
     client.session.lost()
     assert client.told == [b"a", "cancel"]
+    assert client.reported == ["cancelled"]
 
 
 def test_a_lost_connection_cancels_all_calls():
@@ -207,6 +210,7 @@ def test_a_lost_connection_cancels_all_calls():
     client.say(client.headers(1), client.headers(3, STREAM))
     client.session.lost()
     assert client.told == ["cancel", "cancel"]
+    assert client.reported == ["left"]
 
 
 def test_what_ends_the_connection_cancels_its_calls():
@@ -251,6 +255,7 @@ def test_too_many_pings_end_the_connection():
     *_, last = client.take()
     assert (last.kind, last.payload[8:]) == (GOAWAY, b"too_many_pings")
     assert client.is_closed
+    assert client.reported == ["pings"]
 
 
 def test_a_silent_client_is_pinged_and_given_up():
@@ -262,6 +267,7 @@ def test_a_silent_client_is_pinged_and_given_up():
     assert (ping.kind, ping.flags) == (PING, 0)
     client.clock.turn(0.5)
     assert client.session.watch() is None
+    assert client.reported == ["silent"]
 
 
 def test_an_old_connection_ends_when_its_calls_have():
