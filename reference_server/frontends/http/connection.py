@@ -206,6 +206,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refused = request, reason
         self._report("refused", reason)
 
+    def not_http(self, reason: str) -> None:
+        """The connection ends after the answers before it."""
+        self._report("unreadable", reason)
+        self.close()
+
     def complete(self, request: Request) -> None:
         """It is handled when those before it are answered; nothing behind a refused one is."""
         if self._refused is None:

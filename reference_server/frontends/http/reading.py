@@ -72,7 +72,7 @@ class Receiver(Protocol):
     def refuse_body(self, request: Request, reason: str) -> None:
         """All of it is there but its body, which will not be read."""
 
-    def close(self) -> None:
+    def not_http(self, reason: str) -> None:
         """What comes is no request."""
 
 
@@ -349,7 +349,7 @@ class RequestReader:
             return
         reason = error.__context__ if isinstance(error.__context__, _Unreadable) else error
         if reason is error and str(error) not in _AMBIGUOUS:
-            self._receiver.close()
+            self._receiver.not_http(str(error))
             return
         self._receiver.refuse_body(self._incoming, f"{_UNREADABLE}: {reason}")
 
@@ -381,7 +381,7 @@ class RequestReader:
         """
         found = _METHOD.match(data)
         if found is None or self._completed:
-            self._receiver.close()
+            self._receiver.not_http("no request begins so")
             return b""
         return _REFUSED_METHOD + data[found.end() :]
 

@@ -245,3 +245,33 @@ def test_an_answer_that_nobody_reads_is_dropped_with_its_stream():
 def test_a_connection_that_takes_no_bytes_is_given_up(client):
     client.say(client.headers(1), frame(DATA, END_STREAM, 1, message(b"question")))
     assert given_up(client, 30, unread=100)
+
+
+# ----------------------------------------------------------------------------- what is reported
+
+
+@pytest.mark.parametrize(
+    ("pieces", "reported"),
+    [
+        ((get("/"),), ["left"]),
+        ((b"no HTTP\r\n\r\n",), ["unreadable"]),
+        ((b"GET / HT",), []),
+        ((), []),
+    ],
+)
+def test_a_request_that_is_refused_or_left_alone_is_reported(pieces, reported):
+    client = Client(lambda request: None, limits=LIMITS)
+    client.send(*pieces)
+    client.connection.connection_lost(None)
+    assert client.reported == reported
+
+
+def test_a_flood_of_grpc_is_reported_by_its_error_code(client):
+    client.say(frame(DATA, 0, 0, b"x"))
+    assert client.reported == ["protocol_error"]
+
+
+def test_a_grpc_connection_that_stays_idle_is_reported_once(client):
+    assert not given_up(client, 40)
+    client.session.look(0, 200.0)
+    assert client.reported == ["idle"]
