@@ -142,7 +142,9 @@ def _told(entry: Path) -> str:
 def _nothing_there(
     version_dir: Path, wanted: Mapping[str, str], stem: str, device_kind: str
 ) -> str:
-    names = sorted(map(_told, version_dir.iterdir())) if version_dir.is_dir() else []
+    entries = version_dir.iterdir() if version_dir.is_dir() else ()
+    # What Python leaves behind, sooner or later, is nobody's graph.
+    names = sorted(_told(entry) for entry in entries if entry.name != "__pycache__")
     looked_for = " or ".join(f"{file} (for {name})" for name, file in wanted.items())
     return f"{version_dir}: found {', '.join(names) or 'nothing'}, expected {looked_for}; " + _cure(
         names, wanted, stem, device_kind
