@@ -15,6 +15,7 @@ from reference_server.config.scheduler_settings import SequenceBatching, Sequenc
 from reference_server.config.schema import ModelConfig
 from reference_server.core import byte_strings
 from reference_server.core.errors import internal, invalid_arg, unsupported
+from reference_server.core.paths import is_within, within
 from reference_server.repository.versions import ServedModel
 
 log = logging.getLogger(__name__)
@@ -47,8 +48,15 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
     """
     if config.platform == "ensemble":
         return None
+    code = within(
+        version_folder.parent,
+        version_folder / str(config.default_model_filename),
+        "default_model_filename",
+    )
     backend = str(config.backend)
     file = backend_directory / backend / PYTHON_FILE
+    if backend and not is_within(backend_directory, file):
+        raise invalid_arg(f"backend: found '{backend}', expected a name")
     if config.runtime == PYTHON_FILE:
         if not file.is_file():
             raise invalid_arg(
@@ -63,7 +71,7 @@ def locate_code(config: ConfigProto, version_folder: Path, backend_directory: Pa
             "searched: " + "".join(f"'{place}' " for place in places)
         )
     if backend == _PYTHON:
-        return version_folder / str(config.default_model_filename)
+        return code
     if not file.is_file():
         if backend in _SHIPPED_FOR:
             _move_to_cpu(config)
@@ -144,7 +152,7 @@ def _read_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]
         if output.labels_file:
             path = folder / output.labels_file
             # Links are followed first: no file of the machine is told by way of a class's label.
-            if not path.resolve().is_relative_to(folder.resolve()):
+            if not is_within(folder, path, through_links=True):
                 raise unsupported(
                     f"label file path '{path}' for output '{output.name}' in model "
                     f"'{config.name}' is outside model directory"
@@ -168,7 +176,12 @@ def read_initial_states(batching: SequenceBatching, model_folder: Path) -> dict[
     """
     return {
         state.input_name: _read_initial_state(
-            state, model_folder / _INITIAL_STATE_FOLDER / state.initial_file
+            state,
+            within(
+                model_folder,
+                model_folder / _INITIAL_STATE_FOLDER / state.initial_file,
+                "initial_state.data_file",
+            ),
         )
         for state in batching.states
         if state.initial_file is not None

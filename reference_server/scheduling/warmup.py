@@ -15,6 +15,7 @@ from reference_server.core import byte_strings
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import ServerError, internal, invalid_arg
 from reference_server.core.metadata import Signature
+from reference_server.core.paths import within
 from reference_server.core.ports import Clock, ModelInstance, OpenInstance
 from reference_server.core.request import Execution, InferRequest, InferResponse
 from reference_server.core.rules import RequestRules
@@ -48,7 +49,7 @@ def _data(given: WarmupInput, elements: int, model_folder: Path) -> bytes:
     """The wire form of so many elements."""
     if given.datatype is DataType.BYTES:
         if given.data is WarmupData.FILE:
-            return _read(model_folder / FOLDER / given.file)
+            return _read(model_folder, given.file)
         # Random texts are empty, too.
         return byte_strings.serialize(np.full(elements, b"", dtype=np.object_))
     size = elements * (given.datatype.byte_size if given.datatype else 0)
@@ -59,7 +60,7 @@ def _data(given: WarmupInput, elements: int, model_folder: Path) -> bytes:
         # There are two truth values only.
         return bytes(byte & 1 for byte in random) if given.datatype is DataType.BOOL else random
     if given.data is WarmupData.FILE:
-        data = _read(model_folder / FOLDER / given.file)
+        data = _read(model_folder, given.file)
         if len(data) < size:
             raise invalid_arg(
                 f"{_LABEL} warmup setting expects {size} bytes, but the data provided from "
@@ -71,7 +72,8 @@ def _data(given: WarmupInput, elements: int, model_folder: Path) -> bytes:
     )
 
 
-def _read(path: Path) -> bytes:
+def _read(model_folder: Path, file: str) -> bytes:
+    path = within(model_folder, model_folder / FOLDER / file, "model_warmup.input_data_file")
     try:
         return path.read_bytes()
     except OSError as error:

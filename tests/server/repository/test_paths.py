@@ -1,0 +1,143 @@
+"""Nothing outside of a model's folder is reached by what a configuration names."""
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from reference_server.core.errors import Code, ServerError
+from reference_server.core.paths import is_within
+from reference_server.testing import open_repository
+
+#: The fields of a configuration that name files which are read here, with one that names `PATH`.
+FILES = {
+    "default_model_filename": 'default_model_filename: "PATH"',
+    "output.label_filename": "",  # a test of its own: links are followed, too
+    "backend": 'backend: "PATH"',
+    "sequence_batching.state.initial_state.data_file": """
+        sequence_batching { state [ {
+          input_name: "S" output_name: "T" data_type: TYPE_FP32 dims: [1]
+          initial_state: [ {
+            name: "s" data_type: TYPE_FP32 dims: [1] data_file: "PATH" } ] } ] }
+    """,
+    "model_warmup.inputs.value.input_data_file": """
+        model_warmup [ { name: "w" batch_size: 1
+          inputs { key: "X" value { data_type: TYPE_FP32 dims: [1] input_data_file: "PATH" } } } ]
+    """,
+}
+#: The others that are texts: names of models, tensors, instances and hosts, versions, values of
+#: parameters, and what only Triton's own backends read.
+NO_FILES = (
+    "name",
+    "platform",
+    "runtime",
+    "input.name",
+    "output.name",
+    "batch_input.target_name",
+    "batch_input.source_input",
+    "batch_output.target_name",
+    "batch_output.source_input",
+    "optimization.cuda.graph_spec.input.key",
+    "optimization.cuda.graph_spec.graph_lower_bound.input.key",
+    "optimization.execution_accelerators.gpu_execution_accelerator.name",
+    "optimization.execution_accelerators.gpu_execution_accelerator.parameters.key",
+    "optimization.execution_accelerators.gpu_execution_accelerator.parameters.value",
+    "optimization.execution_accelerators.cpu_execution_accelerator.name",
+    "optimization.execution_accelerators.cpu_execution_accelerator.parameters.key",
+    "optimization.execution_accelerators.cpu_execution_accelerator.parameters.value",
+    "sequence_batching.control_input.name",
+    "sequence_batching.state.input_name",
+    "sequence_batching.state.output_name",
+    "sequence_batching.state.initial_state.name",
+    "ensemble_scheduling.step.model_name",
+    "ensemble_scheduling.step.input_map.key",
+    "ensemble_scheduling.step.input_map.value",
+    "ensemble_scheduling.step.output_map.key",
+    "ensemble_scheduling.step.output_map.value",
+    "ensemble_scheduling.step.model_namespace",
+    "instance_group.name",
+    "instance_group.rate_limiter.resources.name",
+    "instance_group.profile",
+    "instance_group.host_policy",
+    "cc_model_filenames.key",
+    "cc_model_filenames.value",
+    "metric_tags.key",
+    "metric_tags.value",
+    "parameters.key",
+    "parameters.value.string_value",
+    "model_warmup.name",
+    "model_warmup.inputs.key",
+    "model_operations.op_library_filename",
+    "model_repository_agents.agents.name",
+    "model_repository_agents.agents.parameters.key",
+    "model_repository_agents.agents.parameters.value",
+    "model_metrics.metric_control.metric_identifier.family",
+)
+MODEL = """
+    max_batch_size: 4
+    input [ { name: "X" data_type: TYPE_FP32 dims: [1] } ]
+    output [ { name: "Y" data_type: TYPE_FP32 dims: [1] } ]
+"""
+CODE = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+
+
+def texts(message: Descriptor, above: str = "") -> list[str]:
+    """The paths of all fields of a message that are texts or bytes."""
+    found = []
+    for field in message.fields:
+        path = f"{above}{field.name}"
+        if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+            found.append(path)
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            found += texts(field.message_type, f"{path}.")
+    return found
+
+
+def test_every_text_of_the_schema_is_known_to_name_a_file_or_none():
+    found = set(texts(ModelConfig.DESCRIPTOR))
+    assert found - {*FILES, *NO_FILES} == set(), "a file? then `core.paths` keeps it in its folder"
+    assert {*FILES, *NO_FILES} - found == set()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model's folder; beside the repository lies what it must not reach."""
+    folder = tmp_path / "repository" / "m"
+    for place in ("1", "initial_state", "warmup"):
+        (folder / place).mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(CODE)
+    (tmp_path / "outside").write_bytes(bytes(64))
+    (tmp_path / "outside.py").write_text(CODE)
+    (tmp_path / "model.py").write_text(CODE)
+    return folder
+
+
+@pytest.mark.parametrize("field", [field for field, given in FILES.items() if given])
+@pytest.mark.parametrize("form", ["up", "absolute"])
+def test_what_leaves_the_folder_is_refused_by_the_field_s_name(folder, tmp_path, field, form):
+    target = tmp_path / ("outside.py" if field == "default_model_filename" else "outside")
+    if field == "backend":
+        target = tmp_path
+    path = str(target) if form == "absolute" else "../" * 40 + str(target).lstrip("/")
+    given = FILES[field].replace("PATH", path)
+    backend = "" if field == "backend" else 'backend: "python"'
+    config = text_format.Parse(f"{MODEL} {backend} {given}", ModelConfig())
+    (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
+    with pytest.raises(ServerError) as caught, open_repository(folder.parent):
+        pass
+    assert caught.value.code is Code.INTERNAL
+    assert f"{field.rpartition('.')[2]}: found '" in caught.value.message
+
+
+def test_a_link_counts_where_it_is_written_or_where_it_leads(tmp_path):
+    inner, other = tmp_path / "model", tmp_path / "other"
+    inner.mkdir()
+    other.write_text("")
+    (inner / "link").symlink_to(other)
+    assert is_within(inner, inner / "link")
+    assert not is_within(inner, inner / "link", through_links=True)
+    assert is_within(inner, inner / "1" / ".." / "file")
+    assert not is_within(inner, Path(f"{inner}2/file"))
+    assert not is_within(inner, inner / ".." / "other")
