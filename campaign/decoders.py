@@ -209,8 +209,9 @@ def infer_message(data: bytes) -> None:
         expected = None
     decoder = InferMessageDecoder()
     try:
-        head, raw = proto_wire.split(data)
+        head, found_id, raw = proto_wire.split(data)
         found = proto_wire.parse(head)
+        found.id = found_id
         found.raw_input_contents.extend(map(bytes, raw))
     except ServerError:
         expect(expected is None, "refused, and Protobuf reads it")

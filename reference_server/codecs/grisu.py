@@ -31,7 +31,9 @@ _ROUNDED_PLACES = 8
 _EXACT_INTEGERS = 2**53
 _SMALLEST_NORMAL = 2.0**-1022
 
-_POWERS = np.array([10**exponent for exponent in range(_MOST_DIGITS)], np.uint64)
+_TENS = [10**exponent for exponent in range(_MOST_DIGITS)]
+_POWERS = np.array(_TENS, np.uint64)
+_TWO_64 = 2.0**64
 _ONE = np.uint64(1)
 _LOW_HALF = np.uint64(2**32 - 1)
 _HIDDEN_BIT = np.uint64(2**52)
@@ -68,7 +70,7 @@ def _grisu(value: float) -> tuple[int, int]:
     """
     mantissa, binary_exponent = math.frexp(value)
     power, shift, exponent = _scale(binary_exponent)
-    significand = int(mantissa * 2.0**64)
+    significand = int(mantissa * _TWO_64)
     # Half way to the neighbours; the one below a power of two is twice as close.
     above = 1024 << max(0, -1021 - binary_exponent)
     below = above >> 1 if mantissa == 0.5 and binary_exponent >= -1021 else above
@@ -84,16 +86,21 @@ def _grisu(value: float) -> tuple[int, int]:
             unit *= 10
             exponent += 1
     else:
-        places = 1 + bisect.bisect_left(
-            range(1, _MOST_DIGITS),
-            True,
-            key=lambda places: upper * 10**places % unit < width * 10**places,
-        )
+        # Most doubles need all the digits that they may have.
+        places = _MOST_DIGITS - len(str(upper >> shift))
+        power = _TENS[places - 1]
+        if upper * power % unit < width * power:
+            places = 1 + bisect.bisect_left(
+                range(1, places - 1),
+                True,
+                key=lambda places: upper * _TENS[places] % unit < width * _TENS[places],
+            )
         exponent -= places
-        upper *= 10**places
-        width *= 10**places
+        power = _TENS[places]
+        upper *= power
+        width *= power
         # After more places RapidJSON does not look for closer digits.
-        distance = distance * 10**places if places <= _ROUNDED_PLACES else 0
+        distance = distance * power if places <= _ROUNDED_PLACES else 0
 
     digits, rest = divmod(upper, unit)
     while (
@@ -106,6 +113,7 @@ def _grisu(value: float) -> tuple[int, int]:
     return digits, exponent
 
 
+@functools.cache
 def _scale(binary_exponent: int) -> tuple[int, int, int]:
     """What brings doubles of 2**(binary_exponent - 1) and more to fixed point.
 
@@ -190,7 +198,8 @@ def _grisu_many(values: Doubles) -> tuple[_Words, _Indexes, _Indexes]:
 @functools.cache
 def _scales() -> tuple[_Words, _Words, _Indexes, _Indexes]:
     """By biased binary exponent: `_scale`, and the digits that the whole part has at least."""
-    scales = [_scale(biased - 1022) for biased in range(2048)]
+    # Once, and not to be kept one by one as well.
+    scales = [_scale.__wrapped__(biased - 1022) for biased in range(2048)]
     powers, shifts, exponents = zip(*scales, strict=True)
     sizes = [len(str(power >> 1 + shift)) for power, shift, _ in scales]
     return (

@@ -12,14 +12,9 @@ import numpy as np
 from reference_server.codecs import json_data, rapid_json
 from reference_server.codecs.infer_raw import decode_raw
 from reference_server.codecs.input_limit import UNLIMITED, InputLimit
+from reference_server.codecs.json_memo import JsonTemplate, Skeleton, Span, Spans, skeleton
 from reference_server.codecs.rapid_json_reader import JsonValue
-from reference_server.codecs.request_memo import (
-    LONGEST_KEY,
-    JsonTemplate,
-    RequestMemo,
-    Span,
-    Spans,
-)
+from reference_server.codecs.request_memo import LONGEST_KEY, RequestMemo
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core import dtypes, request, turns
 from reference_server.core.dtypes import DataType
@@ -35,6 +30,8 @@ _RAW_FORM = ResponseForm(OutputForm(binary=True))
 #: No number of JSON is one of theirs.
 _BINARY_ONLY = (DataType.FP16, DataType.BF16)
 _MAX_INT64 = 2**63 - 1
+#: JSON that is longer is read as a whole: its numbers are most of the work.
+_LONGEST_TAKEN_APART = 1 << 16
 _CONTENT_FIELDS = ("binary_data_size", "shared_memory_region")
 
 
@@ -86,20 +83,27 @@ class InferRequestDecoder:
 
         Tensors with binary data are views of `body`; `regions` are read. Raises ServerError.
         """
-        if length == 0 or length > LONGEST_KEY:
+        if not 0 < length <= _LONGEST_TAKEN_APART:
             return self.decode_alone(signature, body, length, sink, regions)
         self._limit.check_json(length)
-        spans = Spans()
-        header = bytes(body[:length])
         # By the header alone: what it says is the same for each model but for its name, which is
         # not in it. Whether a model takes such a request is checked after this.
+        header = bytes(body[:length])
+        taken = Skeleton(header, None, [])
         known = self._memo.recall(header)
-        # Data of another length is a fault; reading the request anew finds it in Triton's order.
-        if known is not None and known.binary_size == len(body) - length:
-            return known.fill(signature.name, body[length:], sink, regions)
+        if known is None:
+            taken = skeleton(header)
+            known = self._memo.recall(taken.text)
+        if known is not None:
+            filled = known.fill(signature.name, taken, body[length:], sink, regions)
+            if filled is not None:
+                return filled
+        spans = Spans()
         request, form = self._decode_json(signature, body, length, sink, regions, spans)
-        if all(tensor.is_raw for tensor in request.inputs.values()):
-            self._memo.keep(header, JsonTemplate(request, form, spans))
+        if known is None and len(taken.text) <= LONGEST_KEY:
+            template = JsonTemplate.of(request, form, spans, taken)
+            if template is not None:
+                self._memo.keep(taken.text, template)
         return request, form
 
     def decode_alone(

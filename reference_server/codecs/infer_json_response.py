@@ -5,6 +5,7 @@ Layout, field order and numbers are Triton's; tensors with binary data are not c
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from reference_server.core.dtypes import DataType
 from reference_server.core.errors import invalid_arg
 from reference_server.core.metadata import Signature
 from reference_server.core.request import InferResponse
-from reference_server.core.tensor import Tensor
+from reference_server.core.tensor import Shape, Tensor
 
 #: JSON up to this length is joined: longer parts are dearer to copy than to send by themselves.
 _JOINED_BYTES = 1 << 16
@@ -82,38 +83,42 @@ def encode(
     Raises ServerError if an output has no such form, or does not fit its buffer.
     """
     text = [
-        b'%b"model_name":%b,"model_version":"%d"%b,"outputs":['
-        % (
-            _opening(response),
-            encode_string(response.model_name),
-            response.model_version,
-            _parameters(response),
-        )
+        _opening(response),
+        _model(response.model_name, response.model_version),
+        _parameters(response),
+        b',"outputs":[',
     ]
     binary: list[bytes | memoryview] = []
     for tensor, output_form in formed(response, form, signature, labels):
+        head = _head(tensor.name, tensor.datatype, tensor.shape)
         if output_form.buffer is not None:
             write(tensor, output_form.buffer)
-            text += (_head(tensor), b"},")
+            text += (head, b"},")
         elif output_form.binary:
             raw = tensor.raw()
-            text += (_head(tensor), b',"parameters":{"binary_data_size":%d}},' % len(raw))
+            text += (head, b',"parameters":{"binary_data_size":%d}},' % len(raw))
             if len(raw):
                 binary.append(raw)
         else:
-            text += (_head(tensor), b',"data":', *_data(tensor), b"},")
+            text += (head, b',"data":', *_data(tensor), b"},")
     text[-1] = text[-1].removesuffix(b",") + b"]}"
     length = sum(map(len, text))
     parts: list[bytes | memoryview] = [b"".join(text)] if length <= _JOINED_BYTES else [*text]
     return EncodedResponse([*parts, *binary], length if binary else None)
 
 
-def _head(tensor: Tensor) -> bytes:
-    assert tensor.datatype is not None
+@lru_cache(_MOST_KNOWN)
+def _model(name: str, version: int) -> bytes:
+    return b'"model_name":%b,"model_version":"%d"' % (encode_string(name), version)
+
+
+@lru_cache(_MOST_KNOWN)
+def _head(name: str, datatype: DataType | None, shape: Shape) -> bytes:
+    assert datatype is not None
     return b'{"name":%b,"datatype":"%b","shape":[%b]' % (
-        encode_string(tensor.name),
-        tensor.datatype.value.encode(),
-        ",".join(map(str, tensor.shape)).encode(),
+        encode_string(name),
+        datatype.value.encode(),
+        ",".join(map(str, shape)).encode(),
     )
 
 

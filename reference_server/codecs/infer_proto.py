@@ -86,14 +86,14 @@ class InferMessageDecoder:
 
     def read(self, data: Data) -> ReceivedRequest:
         """The request in `data`. Raises ServerError INTERNAL if it is none."""
-        head, raw = proto_wire.split(data)
+        head, request_id, raw = proto_wire.split(data)
         if len(head) > LONGEST_KEY:
-            return ReceivedRequest(proto_wire.parse(head), raw)
+            return ReceivedRequest(proto_wire.parse(head), request_id, raw)
         known = self._memo.recall(head)
         if known is None:
             known = _KnownMessage(proto_wire.parse(head))
             self._memo.keep(head, known)
-        return ReceivedRequest(known.message, raw, head)
+        return ReceivedRequest(known.message, request_id, raw, head)
 
     def decode(
         self, signature: Signature, received: ReceivedRequest, sink: ResponseSink, regions: Regions
@@ -115,7 +115,7 @@ class InferMessageDecoder:
             name: Tensor(name, datatype, shape, raw=data)
             for (name, datatype, shape), data in zip(template.inputs, raw, strict=False)
         }
-        return template.request(signature.name, inputs, sink), template.form
+        return template.request(signature.name, received.request_id, inputs, sink), template.form
 
 
 def _is_plain(received: ReceivedRequest) -> bool:
@@ -139,7 +139,7 @@ def decode(
     Tensors with raw contents are views of what was received; `regions` are read.
     """
     message = received.message
-    request = InferRequest(signature.name, {}, sink, id=message.id)
+    request = InferRequest(signature.name, {}, sink, id=received.request_id)
     _read_parameters(message, request)
     for tensor in message.inputs:
         if tensor.name in request.inputs:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tritonclient.grpc.service_pb2 import (
-    ModelInferRequest,
     ModelInferResponse,
     ModelStreamInferResponse,
 )
 
-from reference_server.codecs.proto_wire import Parts, response_parts
+from reference_server.codecs.proto_wire import Parts, ReceivedRequest, response_parts
 from reference_server.codecs.response_forms import Labels, ResponseForm, formed, write
 from reference_server.core.errors import ServerError
 from reference_server.core.metadata import Signature
@@ -113,24 +112,27 @@ def encode_refusal(request_id: str, error: ServerError) -> bytes:
     )
 
 
-def encode_failure(message: ModelInferRequest, error: ServerError, *, final: bool) -> bytes:
-    """What a stream says of the request in `message` if its model answered with `error`."""
-    response = _without_outputs(message, final=final)
+def encode_failure(received: ReceivedRequest, error: ServerError, *, final: bool) -> bytes:
+    """What a stream says of the request `received` if its model answered with `error`."""
+    response = _without_outputs(received, final=final)
     return _serialized(
         ModelStreamInferResponse(error_message=error.message, infer_response=response)
     )
 
 
-def encode_empty(message: ModelInferRequest) -> bytes:
-    """What a stream says when the request in `message` has ended without another response."""
+def encode_empty(received: ReceivedRequest) -> bytes:
+    """What a stream says when the request `received` has ended without another response."""
     return _serialized(
-        ModelStreamInferResponse(infer_response=_without_outputs(message, final=True))
+        ModelStreamInferResponse(infer_response=_without_outputs(received, final=True))
     )
 
 
-def _without_outputs(message: ModelInferRequest, *, final: bool) -> ModelInferResponse:
+def _without_outputs(received: ReceivedRequest, *, final: bool) -> ModelInferResponse:
+    message = received.message
     response = ModelInferResponse(
-        model_name=message.model_name, model_version=message.model_version, id=message.id
+        model_name=message.model_name,
+        model_version=message.model_version,
+        id=received.request_id,
     )
     response.parameters[_FINAL_RESPONSE].bool_param = final
     return response

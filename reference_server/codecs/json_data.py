@@ -11,6 +11,7 @@ import array
 import math
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -55,6 +56,46 @@ _ELEMENTS = {
     "u": _Element(as_uint64, frozenset({int}), "Q", np.uint64),
     "f": _Element(as_double, frozenset({int, float}), "d", np.float64),
 }
+
+
+#: The numbers that need no judgement of their own: the typecode of an `array.array` whose items are
+#: those of the tensor, which refuses what is out of its range, and what they may be in JSON.
+PACKED: dict[DataType, tuple[str, frozenset[type]]] = {
+    DataType.BOOL: ("b", _ELEMENTS["b"].types),
+    DataType.INT8: ("b", _ELEMENTS["i"].types),
+    DataType.INT16: ("h", _ELEMENTS["i"].types),
+    DataType.INT32: ("i", _ELEMENTS["i"].types),
+    DataType.INT64: ("q", _ELEMENTS["i"].types),
+    DataType.UINT8: ("B", _ELEMENTS["u"].types),
+    DataType.UINT16: ("H", _ELEMENTS["u"].types),
+    DataType.UINT32: ("I", _ELEMENTS["u"].types),
+    DataType.UINT64: ("Q", _ELEMENTS["u"].types),
+    DataType.FP32: ("f", _ELEMENTS["f"].types),  # a double beyond it becomes an infinity
+    DataType.FP64: ("d", _ELEMENTS["f"].types),
+}
+
+
+#: Levels of arrays within the array: as many as shapes have that anybody sends.
+_DEEPEST_PACKED = 8
+
+
+def packed(text: bytes, datatype: DataType, count: int) -> memoryview | None:
+    """The bytes of the tensor of a type in `PACKED` whose `count` elements are the array `text`.
+
+    None for all that is not as simple as that, be it a fault or not: `read` tells.
+    """
+    typecode, types = PACKED[datatype]
+    try:
+        elements = orjson.loads(text)
+        for _ in range(_DEEPEST_PACKED):
+            if type(elements[0]) is not list:
+                break
+            elements = list(chain.from_iterable(elements))
+        if len(elements) == count and types.issuperset(map(type, elements)):
+            return memoryview(array.array(typecode, elements)).cast("B")
+    except (ValueError, OverflowError, TypeError, IndexError):
+        pass
+    return None
 
 
 def element_count(name: str, datatype: DataType | None, shape: tuple[int, ...]) -> int:
@@ -263,15 +304,17 @@ def _integers_text(elements: _Array) -> bytes:
 
 
 def _doubles_text(elements: _Array) -> bytes:
-    with np.errstate(invalid="ignore"):  # signalling NaNs
-        values = elements.astype(np.float64, copy=False)
-        if values.size > _FEW:
-            return grisu.texts(values)
-        listed = values.tolist()
-        # NaN and the infinities are no integers.
-        if all(map(float.is_integer, listed)) and grisu.are_exact(max(map(abs, listed), default=0)):
-            return orjson.dumps(listed)[1:-1]
+    if elements.size == 0:
+        return b""
+    if elements.size <= _FEW:
+        listed: list[float] = elements.tolist()
+        written = orjson.dumps(listed)
+        are_whole = written.count(b".0,") + written.endswith(b".0]") == len(listed)
+        if are_whole and grisu.are_exact(max(*listed, -min(listed))):
+            return written[1:-1]
         return ",".join(map(grisu.text, listed)).encode()
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return grisu.texts(elements.astype(np.float64, copy=False))
 
 
 def _strings_text(elements: _Array) -> bytes:

@@ -20,6 +20,7 @@ UNREADABLE = "Unable to parse request"
 
 #: Tags of length-delimited fields with numbers below 16 are one byte.
 _LENGTH_DELIMITED = 2
+_ID = 3 << 3 | _LENGTH_DELIMITED
 _RAW_INPUT_CONTENTS = 7 << 3 | _LENGTH_DELIMITED
 _RAW_OUTPUT_CONTENTS = bytes([6 << 3 | _LENGTH_DELIMITED])
 _INFER_RESPONSE = bytes([2 << 3 | _LENGTH_DELIMITED])
@@ -34,24 +35,26 @@ Parts = Sequence[Data]
 
 
 class ReceivedRequest(NamedTuple):
-    """A request: all of the message but `raw_input_contents`, which are views in `raw`.
+    """A request: all of the message but its id and `raw_input_contents`, which are views in `raw`.
 
     The message may be that of many requests, and is not to be changed. `head` is its bytes, if
     whoever read it keeps what they say, else None.
     """
 
     message: ModelInferRequest
+    request_id: str
     raw: list[memoryview]
     head: bytes | None = None
 
 
-def split(data: Data) -> tuple[bytes, list[memoryview]]:
-    """A request without its `raw_input_contents`, and these. Raises ServerError INTERNAL.
+def split(data: Data) -> tuple[bytes, str, list[memoryview]]:
+    """A request without its id and `raw_input_contents`, and these. Raises ServerError INTERNAL.
 
-    A message with what is no field of today's schema is parsed here, and written anew without them.
+    What has a field that is none of today's schema is parsed here, and written anew without them.
     """
     head: list[Data] = []
     raw: list[memoryview] = []
+    request_id = ""
     view = memoryview(data)
     position, kept_from, end = 0, 0, len(data)
     try:
@@ -68,17 +71,19 @@ def split(data: Data) -> tuple[bytes, list[memoryview]]:
             position += length
             if position > end:
                 raise internal(UNREADABLE)
-            if tag == _RAW_INPUT_CONTENTS:
-                if len(raw) < _MOST_RAW:
+            if tag in (_RAW_INPUT_CONTENTS, _ID):
+                if tag == _ID:
+                    request_id = str(view[position - length : position], "utf-8")
+                elif len(raw) < _MOST_RAW:
                     raw.append(view[position - length : position])
                 if kept_from < start:
                     head.append(view[kept_from:start])
                 kept_from = position
-    except IndexError:
+    except (IndexError, UnicodeDecodeError):
         raise internal(UNREADABLE) from None
     if kept_from < end:
         head.append(view[kept_from:])
-    return b"".join(head), raw
+    return b"".join(head), request_id, raw
 
 
 def takes_long(data: Data, most_head: int, most_fields: int) -> bool:
@@ -104,11 +109,13 @@ def takes_long(data: Data, most_head: int, most_fields: int) -> bool:
     return True
 
 
-def _split_whole(data: Data) -> tuple[bytes, list[memoryview]]:
+def _split_whole(data: Data) -> tuple[bytes, str, list[memoryview]]:
     message = parse(bytes(data))
     raw = [memoryview(content) for content in message.raw_input_contents]
+    request_id = message.id
     message.ClearField("raw_input_contents")
-    return message.SerializeToString(), raw
+    message.ClearField("id")
+    return message.SerializeToString(), request_id, raw
 
 
 def parse(head: bytes) -> ModelInferRequest:

@@ -33,7 +33,7 @@ TRACE_EVENTS = TraceEvents(
     tells_refusals=False,
 )
 #: What a call keeps of its message once that is sent to its model, or refused.
-_NOTHING = ReceivedRequest(ModelInferRequest(), [])
+_NOTHING = ReceivedRequest(ModelInferRequest(), "", [])
 REFUSES_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
 

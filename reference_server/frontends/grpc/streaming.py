@@ -236,7 +236,7 @@ class _StreamedRequest:
 
     def refuse(self, error: ServerError) -> None:
         """Answer what was refused before it was scheduled. This never ends the stream."""
-        message = infer_proto_response.encode_refusal(self._received.message.id, error)
+        message = infer_proto_response.encode_refusal(self._received.request_id, error)
         self._answered(message, None, final=True)
 
     # -- the gateway's calls
@@ -266,11 +266,11 @@ class _StreamedRequest:
         self._answered(body, None, final=final)
 
     def fail(self, error: ServerError, *, final: bool) -> None:
-        message = infer_proto_response.encode_failure(self._received.message, error, final=final)
+        message = infer_proto_response.encode_failure(self._received, error, final=final)
         self._answered(message, error, final=final)
 
     def end(self) -> None:
-        message = infer_proto_response.encode_empty(self._received.message)
+        message = infer_proto_response.encode_empty(self._received)
         self._answered(message, None, final=True)
 
     def _answered(self, message: bytes, failure: ServerError | None, *, final: bool) -> None:

@@ -8,6 +8,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from reference_server.codecs import infer_proto, infer_proto_response
 from reference_server.codecs.infer_proto import InferMessageDecoder
+from reference_server.codecs.proto_wire import ReceivedRequest
 from reference_server.codecs.response_forms import OutputForm, ResponseForm
 from reference_server.core.dtypes import DataType
 from reference_server.core.errors import Code, ServerError, invalid_arg
@@ -233,9 +234,9 @@ def test_what_a_stream_says_of_errors():
     assert pb.ModelStreamInferResponse.FromString(refused) == pb.ModelStreamInferResponse(
         error_message="no", infer_response=pb.ModelInferResponse(id="i")
     )
-    request = pb.ModelInferRequest(model_name="m", model_version="2", id="i")
-    failed = infer_proto_response.encode_failure(request, invalid_arg("no"), final=True)
+    received = ReceivedRequest(pb.ModelInferRequest(model_name="m", model_version="2"), "i", [])
+    failed = infer_proto_response.encode_failure(received, invalid_arg("no"), final=True)
     response = pb.ModelStreamInferResponse.FromString(failed)
     assert response.error_message == "no"
-    assert response.infer_response.model_version == "2"
+    assert (response.infer_response.model_version, response.infer_response.id) == ("2", "i")
     assert response.infer_response.parameters["triton_final_response"].bool_param

@@ -36,6 +36,7 @@ def read(data):
         return None
     message = pb.ModelInferRequest()
     message.CopyFrom(received.message)
+    message.id = received.request_id
     message.ClearField("raw_input_contents")
     message.raw_input_contents.extend(bytes(content) for content in received.raw)
     return message
@@ -131,5 +132,5 @@ def test_the_contents_of_a_response_are_not_copied_before_the_last():
 
 
 def test_of_very_many_raw_tensors_the_first_are_kept():
-    head, raw = proto_wire.split(b"\x0a\x01m" + b"\x3a\x01x" * 5000)
+    head, _, raw = proto_wire.split(b"\x0a\x01m" + b"\x3a\x01x" * 5000)
     assert (head, len(raw), bytes(raw[-1])) == (b"\x0a\x01m", 4096, b"x")

@@ -103,6 +103,15 @@ def test_the_same_head_is_parsed_once_and_has_data_of_its_own():
         assert bytes(request.inputs["X"].raw()) == raw
 
 
+def test_ids_that_differ_are_of_the_same_head():
+    memo = InferMessageDecoder()
+    first, second, none = (
+        memo.read(message(id=name).SerializeToString()) for name in ("é", "2", "")
+    )
+    assert first.message is second.message is none.message
+    assert [each.request_id for each in (first, second, none)] == ["é", "2", ""]
+
+
 def test_data_that_is_missing_is_missed_again():
     memo = InferMessageDecoder()
     both(memo, message().SerializeToString())
@@ -124,7 +133,7 @@ def test_long_heads_are_not_kept():
     memo = InferMessageDecoder()
     memo.read(b"")
     for letter in "ab":
-        data = message(id=letter * 5_000).SerializeToString()
+        data = message(parameters={letter * 5_000: Parameter(int64_param=1)}).SerializeToString()
         received = memo.read(data)
         assert received.head is None
         found, plain = both(memo, data)
@@ -134,7 +143,7 @@ def test_long_heads_are_not_kept():
 def test_what_is_kept_is_bounded():
     memo = InferMessageDecoder()
     for number in range(600):
-        both(memo, message(id=str(number)).SerializeToString())
+        both(memo, message(parameters={str(number): Parameter(int64_param=1)}).SerializeToString())
     assert len(memo._memo._values) == 256
 
 
