@@ -75,11 +75,12 @@ types: $(VENV)/dev  ## types, strictly
 
 layers: $(VENV)/dev  ## which room imports which
 	$(VENV)/bin/lint-imports
+	cd replay && $(abspath $(VENV))/bin/lint-imports
 
 # By folders first: a marker would have the contract tests collected before they are left out.
 quick: $(VENV)/dev models  ## what decides, in half a minute: no server, no brute force
 	$(PYTEST) -m 'not brute_force and not slow and not oracle and not stack' \
-	    tests/factory tests/performance tests/runtime tests/server tests/simulator
+	    tests/factory tests/performance tests/replay tests/runtime tests/server tests/simulator
 
 unit: $(VENV)/dev models  ## the tests that need no server beside them
 	$(PYTEST) -m 'not slow and not oracle and not stack'
@@ -92,7 +93,7 @@ TABLES ?= all
 tables: $(VENV)/dev models oracle  ## ask the real server for every row of the recorded tables
 	TABLES=$(TABLES) $(PYTEST) -m oracle -k answers_as_recorded tests/contract
 
-wheel: $(VENV)/dev  ## build the three packages, install and import each alone
+wheel: $(VENV)/dev  ## build the four packages, install and import each alone
 	$(PY) -m pytest tests/packaging
 
 stack: $(VENV)/dev models  ## `make serve`, the examples, what pages show, and Docker where an engine runs
@@ -130,7 +131,8 @@ train: $(VENV)/train  ## train ge_classifier again and replace the parameters th
 	$(PY) -m model_factory.digits_train
 
 clean:  ## remove all that these commands made
-	rm -rf $(VENV) .oracle .cache .*_cache .hypothesis *.egg-info plugin/*.egg-info simulator/*.egg-info
+	rm -rf $(VENV) .oracle .cache .*_cache .hypothesis *.egg-info plugin/*.egg-info simulator/*.egg-info \
+	    replay/*.egg-info
 	rm -rf model_repository/*/*/.cache model_repository/*/*/*.onnx \
 	    model_repository/*/*/*.pt2 model_repository/*/*/tokenizer.json \
 	    model_repository/*/*/characters.txt
@@ -143,9 +145,10 @@ $(VENV)/pyvenv.cfg:
 	needed, and $(PYTHON) is older; name another one: make PYTHON=python3.11 ...")'
 	$(call step,Environment $(VENV)) $(PYTHON) -m venv $(VENV)
 
-$(VENV)/serving: pyproject.toml plugin/pyproject.toml simulator/pyproject.toml | $(VENV)/pyvenv.cfg
+$(VENV)/serving: pyproject.toml plugin/pyproject.toml replay/pyproject.toml simulator/pyproject.toml \
+    | $(VENV)/pyvenv.cfg
 	$(call step,Packages) $(INSTALL) --editable '.[models,factory,client]' --editable ./plugin \
-	    --editable ./simulator '$(NUMPY)'
+	    --editable ./simulator --editable ./replay '$(NUMPY)'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/serving

@@ -1,4 +1,4 @@
-"""The three wheels: what is in them, and that each works alone in a new environment."""
+"""The four wheels: what is in them, and that each works alone in a new environment."""
 
 import email
 import shutil
@@ -15,6 +15,7 @@ SOURCES = {
     "ge_runtime": ROOT / "plugin",
     "ascend_simulator": ROOT / "simulator",
     "reference_server": ROOT,
+    "triton_replay": ROOT / "replay",
 }
 PACKAGES = list(SOURCES)
 VERSION = "0.1.0"
@@ -23,6 +24,7 @@ BESIDE = {
     "ge_runtime": [],
     "ascend_simulator": [],
     "reference_server": ["triton_python_backend_utils"],
+    "triton_replay": [],
 }
 #: The command that the simulator's environment puts on PATH.
 ATC = "ascend_simulator/site/bin/atc"
@@ -50,7 +52,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ".*", "*.egg-info", "build", "dist", "__pycache__", "model_repository"
     )
     source = shutil.copytree(ROOT, scratch / "source", ignore=ignored)
-    projects = [source, source / "plugin", source / "simulator"]
+    projects = [source, source / "plugin", source / "simulator", source / "replay"]
     pip("wheel", "--no-deps", "--wheel-dir", scratch, *projects)
     return {package: next(scratch.glob(f"{package}-*.whl")) for package in PACKAGES}
 
@@ -115,6 +117,17 @@ def test_reference_server_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
     usage = run(python.with_name("reference-server"), "--help")
     assert "--model-repository" in usage
     assert f"reference-server {VERSION} " in run(python.with_name("reference-server"), "--version")
+
+
+@pytest.mark.slow
+def test_triton_replay_runs_with_what_its_wheel_asks_for(wheels, tmp_path):
+    python = new_environment(tmp_path)
+    pip("install", wheels["triton_replay"], python=python)
+    loaded = import_all(python, "triton_replay")
+    assert not loaded & {"ge_runtime", "reference_server"}
+    command = python.with_name("triton-replay")
+    assert run(command, "--version") == f"triton-replay {VERSION}\n"
+    assert "record" in run(command, "--help")
 
 
 def test_ge_runtime_leaves_what_it_can_do_without():

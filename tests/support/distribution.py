@@ -19,6 +19,7 @@ SHARING = {
     "the real models": (
         *("ascend_on_triton", "ascend_bad_input", "ascend_deaths", "same_repository"),
         "protocol_http",
+        "replay",
     ),
     "the probes": (
         *("generate", "grpc", "grpc_clients", "grpc_mutations", "grpc_strangers", "grpc_wire"),

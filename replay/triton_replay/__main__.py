@@ -1,0 +1,42 @@
+"""The command `triton-replay`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from triton_replay.commands import record, show
+from triton_replay.errors import ReplayError
+
+_COMMANDS = {
+    "record": (record, "write the requests of clients and the answers of a server to a capture"),
+    "show": (show, "print what is in a capture"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code (docs/replay.md)."""
+    parser = argparse.ArgumentParser(
+        prog="triton-replay",
+        description="Records the traffic of a Triton server, sends it again, compares the answers.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"triton-replay {record.package_version()}"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    for name, (module, text) in _COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        module.add_options(command)
+        command.set_defaults(run=module.run)
+    given = parser.parse_args(arguments)
+    try:
+        return int(given.run(given))
+    except ReplayError as error:
+        print(f"triton-replay: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""`triton-replay record`: stand between clients and a server, and write down what they say."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import signal
+import sys
+from collections.abc import Coroutine
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from triton_replay.addresses import Address, parse_address
+from triton_replay.capture.records import Opening
+from triton_replay.capture.writer import CaptureWriter
+from triton_replay.errors import ReplayError
+from triton_replay.recording.proxy import MAX_BODY, Proxy, clock_from_now, look_for_server
+from triton_replay.recording.recorder import Recorder
+from triton_replay.recording.redaction import ALWAYS, Redaction
+from triton_replay.recording.selection import Selection
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `record`."""
+    add = parser.add_argument
+    add("--listen", metavar="HOST:PORT", default="127.0.0.1:9000", help="default: %(default)s")
+    add("--server", metavar="HOST:PORT", default="127.0.0.1:8000", help="default: %(default)s")
+    add("--output", metavar="FILE", type=Path, required=True, help="the capture; must not exist")
+    add("--seconds", type=float, help="end after this time; default: at Ctrl-C or SIGTERM")
+    add(
+        "--sample",
+        metavar="SHARE",
+        type=float,
+        default=1.0,
+        help="keep this share of inferences, 0 to 1; sequences are kept whole",
+    )
+    add("--seed", type=int, default=0, help="which ones are kept; default: 0")
+    add(
+        "--max-body",
+        metavar="BYTES",
+        type=int,
+        default=MAX_BODY,
+        help="of a longer body only the size is written; default: 16 MiB",
+    )
+    add("--max-capture", metavar="BYTES", type=int, help="end the recording at this size")
+    add(
+        "--redact-header",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help=f"overwrite a header beside {', '.join(ALWAYS)}; may be repeated",
+    )
+    add(
+        "--redact-tensor",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="overwrite the contents of inputs and outputs of this name; may be repeated",
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Record until told to stop; 0, or an error with its exit code. Raises ReplayError."""
+    if not 0 <= given.sample <= 1:
+        raise ReplayError(f"--sample: found {given.sample}, expected a share from 0 to 1")
+    listen = parse_address(given.listen, "--listen")
+    server = parse_address(given.server, "--server")
+    run_loop(_record(given, listen, server))
+    return 0
+
+
+def run_loop(task: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine on the fastest event loop there is."""
+    try:
+        import uvloop
+    except ImportError:  # Windows has none
+        asyncio.run(task)
+    else:
+        uvloop.run(task)
+
+
+async def _record(given: argparse.Namespace, listen: Address, server: Address) -> None:
+    clock = clock_from_now()
+    redaction = Redaction(
+        frozenset((*ALWAYS, *(name.lower() for name in given.redact_header))),
+        frozenset(given.redact_tensor),
+    )
+    await look_for_server(server)
+    writer = CaptureWriter.create(given.output)
+    writer.write([_opening(given, server)])
+    recorder = Recorder(
+        writer, clock, Selection(given.sample, given.seed), redaction, given.max_capture
+    )
+    proxy = Proxy(server, recorder, clock, given.max_body)
+    recorder.start()
+    try:
+        bound = await proxy.listen(listen)
+    except ReplayError:
+        recorder.close()
+        given.output.unlink()  # nothing is in it
+        raise
+    _tell(f"recording {server} at {bound} into {given.output}")
+    try:
+        await _until_told(given.seconds)
+    finally:
+        await proxy.close()
+        try:
+            recorder.close()
+        finally:
+            _tell(f"{recorder.recorded} requests in {given.output}")
+            for reason, count in recorder.counts.items():
+                _tell(f"not in it: {count} {reason}")
+
+
+async def _until_told(seconds: float | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
+
+
+def _opening(given: argparse.Namespace, server: Address) -> Opening:
+    return Opening(
+        server=str(server),
+        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
+        version=package_version(),
+        settings={
+            "sample": given.sample,
+            "seed": given.seed,
+            "max_body": given.max_body,
+            "redact_headers": sorted({*ALWAYS, *given.redact_header}),
+            "redact_tensors": sorted(given.redact_tensor),
+        },
+    )
+
+
+def package_version() -> str:
+    """Of triton-replay."""
+    try:
+        return version("triton-replay")
+    except PackageNotFoundError:
+        return "0 (not installed)"
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

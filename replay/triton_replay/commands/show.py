@@ -1,0 +1,68 @@
+"""`triton-replay show`: what is in a capture, as a table or as JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from triton_replay.capture.reader import Capture, Exchange, read_capture
+from triton_replay.capture.records import as_json
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `show`."""
+    parser.add_argument("capture", metavar="CAPTURE", type=Path)
+    parser.add_argument(
+        "--json", action="store_true", help="one line for each request, without bodies"
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Print it; complaints go to stderr. Raises CaptureUnreadable."""
+    capture = read_capture(given.capture)
+    lines = _json_lines(capture) if given.json else _table(capture)
+    print("\n".join(lines))
+    if capture.complaint:
+        print(capture.complaint, file=sys.stderr)
+    return 0
+
+
+def _json_lines(capture: Capture) -> list[str]:
+    return [
+        json.dumps(
+            {
+                "request": as_json(exchange.request),
+                "response": exchange.response and as_json(exchange.response),
+            }
+        )
+        for exchange in capture.exchanges
+    ]
+
+
+def _table(capture: Capture) -> list[str]:
+    opening = capture.opening
+    seconds = max((exchange.request.end for exchange in capture.exchanges), default=0) / 1e9
+    lines = [
+        f"{capture.name}: {len(capture.exchanges)} requests to {opening.server} in "
+        f"{seconds:.1f} s from {opening.started}"
+    ]
+    groups: defaultdict[tuple[str, str, str], list[Exchange]] = defaultdict(list)
+    for exchange in capture.exchanges:
+        request, response = exchange.request, exchange.response
+        status = str(response.status or "none") if response is not None else "none"
+        groups[request.method, request.target, status].append(exchange)
+    lines.append(f"{'requests':>8}  {'status':>6}  {'median ms':>9}  target")
+    for (method, target, status), members in sorted(groups.items(), key=lambda g: -len(g[1])):
+        times = sorted(
+            (member.response.end - member.request.at) / 1e6
+            for member in members
+            if member.response is not None
+        )
+        median = f"{times[len(times) // 2]:.2f}" if times else "-"
+        lines.append(f"{len(members):>8}  {status:>6}  {median:>9}  {method} {target}")
+    for reason, count in (capture.closing.counts if capture.closing else {}).items():
+        lines.append(f"not in it: {count} {reason}")
+    return lines

@@ -1,0 +1,209 @@
+"""The proxy: for each client a connection to the server, bytes passed on as they come.
+
+Bytes go on first and are read by the tap afterwards, so that a request waits for no parser, no
+queue and no disk. What one side cannot take yet is not read from the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Callable
+from typing import cast
+
+from triton_replay.addresses import Address
+from triton_replay.errors import ReplayError, ServerUnreachable
+from triton_replay.recording.http_tap import HttpTap, Sink
+
+MAX_BODY = 16 * 2**20
+"""Bytes of a body that are kept unless told otherwise."""
+
+
+def clock_from_now() -> Callable[[], int]:
+    """A clock that counts nanoseconds from now on and never jumps."""
+    start = time.monotonic_ns()
+    return lambda: time.monotonic_ns() - start
+
+
+async def look_for_server(server: Address) -> None:
+    """Connect to the server and leave again. Raises ServerUnreachable."""
+    try:
+        _, writer = await asyncio.open_connection(*server)
+    except OSError as error:
+        text = f"--server {server}: nobody listens there: {error.strerror or error}"
+        raise ServerUnreachable(text) from error
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+class Proxy:
+    """Passes the connections that come to one address on to a server."""
+
+    def __init__(
+        self, server: Address, sink: Sink, clock: Callable[[], int], max_body: int = MAX_BODY
+    ) -> None:
+        self.server = server
+        self.sink = sink
+        self.clock = clock
+        self.max_body = max_body
+        self.numbers = itertools.count()
+        self.clients: set[_Client] = set()
+        self._connections = itertools.count()
+        self._listener: asyncio.Server | None = None
+
+    async def listen(self, address: Address) -> Address:
+        """Take connections at `address` from now on; gives it with the port that port 0 became.
+
+        Raises ReplayError if the port is taken.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(self._connected, address.host, address.port)
+        except OSError as error:
+            raise ReplayError(f"--listen {address}: {error.strerror or error}") from error
+        port = self._listener.sockets[0].getsockname()[1]
+        return Address(address.host, port)
+
+    async def close(self) -> None:
+        """Take no more connections and end those that are there."""
+        if self._listener is not None:
+            self._listener.close()
+        for client in list(self.clients):
+            client.end()
+        while self.clients:
+            await asyncio.sleep(0)
+
+    def _connected(self) -> asyncio.Protocol:
+        tap = HttpTap(next(self._connections), self.numbers, self.clock, self.sink, self.max_body)
+        return _Client(self, tap)
+
+
+class _Side(asyncio.Protocol):
+    """One end of a proxied connection."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.peer: _Side | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def pause_writing(self) -> None:
+        """Read nothing from the other side, for this one takes no more."""
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        """Tell the other side that no more comes; it may still answer."""
+        if self.peer is not None and self.peer.transport is not None:
+            with contextlib.suppress(OSError):  # the other side is ending already
+                self.peer.transport.write_eof()
+        return True
+
+    def close_peer(self) -> None:
+        """Have what was passed on arrive, and then end the other side."""
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.close()
+
+
+class _Client(_Side):
+    """What a client sees; it connects to the server by itself."""
+
+    def __init__(self, proxy: Proxy, tap: HttpTap) -> None:
+        super().__init__()
+        self._proxy = proxy
+        self.tap = tap
+        self._connecting: asyncio.Task[None] | None = None
+        self._early = b""
+        """What came before there was a connection to the server."""
+        self._early_end = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._proxy.clients.add(self)
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: _Server(self), *self._proxy.server)
+        except OSError:
+            self._proxy.sink.count("connections that the server refused")
+            self.end()
+            return
+        if self._early:
+            self._pass_on(self._early)
+            self._early = b""
+            if self.transport is not None:
+                self.transport.resume_reading()
+        if self._early_end:
+            super().eof_received()
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer is None:
+            # Not before: uvloop begins to read whatever connection_made says.
+            assert self.transport is not None
+            self.transport.pause_reading()
+            self._early += data
+        else:
+            self._pass_on(data)
+        self.tap.sent(data)
+
+    def eof_received(self) -> bool:
+        self._early_end = self.peer is None
+        return super().eof_received()
+
+    def _pass_on(self, data: bytes) -> None:
+        # Without a transport the server has closed, and this connection is being closed.
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.tap.closed("client")
+        self.transport = None
+        self._proxy.clients.discard(self)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self.close_peer()
+
+    def end(self) -> None:
+        """End the connection."""
+        if self.transport is not None:
+            self.transport.close()
+
+
+class _Server(_Side):
+    """The connection to the server that belongs to one client."""
+
+    def __init__(self, client: _Client) -> None:
+        super().__init__()
+        self._client = client
+        self.peer = client
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._client.peer = self
+        if self._client.transport is None:  # it has left meanwhile
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        client = self._client
+        if client.transport is not None:
+            client.transport.write(data)
+        client.tap.answered(data)
+
+    def eof_received(self) -> bool:
+        """A server that sends no more is done with the connection."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._client.tap.closed("server")
+        self.transport = None
+        self.close_peer()

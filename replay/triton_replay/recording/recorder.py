@@ -1,0 +1,148 @@
+"""The recorder: takes records from the event loop and writes them in a thread of its own.
+
+The loop only appends to a list. Every quarter of a second the thread takes what is there, selects,
+redacts, writes, and has the disk take it: so a crash, of the machine as well, loses at most the
+last second. Where the disk cannot keep up, records are left out and counted; traffic never waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from triton_replay.capture.records import Closing, Record, Request, Response, encode_record
+from triton_replay.capture.writer import CaptureWriter
+from triton_replay.errors import CaptureIncomplete
+from triton_replay.recording.redaction import Redaction
+from triton_replay.recording.selection import Selection
+
+INTERVAL: Final = 0.25
+"""Seconds between two writes."""
+MAX_WAITING: Final = 256 * 2**20
+"""Bytes of bodies that may wait for the disk."""
+
+
+class Recorder:
+    """Writes one capture; `put` and `count` are for the event loop's thread.
+
+    clock: gives nanoseconds since the recording began.
+    max_capture: bytes at which the recording ends by itself; None for no limit.
+    """
+
+    def __init__(
+        self,
+        writer: CaptureWriter,
+        clock: Callable[[], int],
+        selection: Selection | None = None,
+        redaction: Redaction | None = None,
+        max_capture: int | None = None,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._selection = selection or Selection()
+        self._redaction = redaction or Redaction()
+        self._max_capture = max_capture
+        self._max_waiting = max_waiting
+        self._waiting: deque[Request | Response] = deque()
+        # Two counters, each written by one thread: together with the queue they need no lock.
+        self._bytes_put = 0
+        self._bytes_taken = 0
+        self._left_out: set[int] = set()
+        """Requests that are not in the capture and whose responses are still to come."""
+        self.counts: Counter[str] = Counter()
+        """What is not in the capture, by reason."""
+        self.recorded = 0
+        self.ended = ""
+        """Why it takes no more; empty while it does."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread that writes."""
+        self._thread.start()
+
+    def put(self, record: Request | Response) -> None:
+        """Take a record; it does not wait."""
+        size = len(record.body)
+        if self._bytes_put - self._bytes_taken + size > self._max_waiting:
+            self.count("records for which the disk was too slow")
+            return
+        self._bytes_put += size
+        self._waiting.append(record)
+
+    def count(self, reason: str) -> None:
+        """Count something that is not recorded."""
+        self.counts[reason] += 1
+
+    def close(self) -> None:
+        """Write what is left and the closing record. Raises CaptureIncomplete if there is less."""
+        self._stop.set()
+        self._thread.join()
+        self.write_waiting()
+        reason = self.ended
+        closing = Closing(self._clock(), reason or "stopped", dict(self.counts))
+        try:
+            self._writer.write([closing])
+            self._writer.sync()
+        except CaptureIncomplete:
+            if not reason:
+                raise
+        finally:
+            self._writer.close()
+        if reason:
+            raise CaptureIncomplete(reason)
+
+    def write_waiting(self) -> None:
+        """Write what was put until now; what is wrong with the disk is kept in `ended`."""
+        records = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        size = sum(len(record.body) for record in records)
+        try:
+            self._write(records)
+        finally:
+            self._bytes_taken += size
+
+    def _write(self, records: list[Request | Response]) -> None:
+        if self.ended:
+            self.counts["records after the recording's end"] += len(records)
+            return
+        if not records:
+            return
+        try:
+            self._writer.write(self._within_limit(self._kept(records)))
+            self._writer.sync()
+        except CaptureIncomplete as error:
+            self.ended = str(error)
+
+    def _run(self) -> None:
+        while not self._stop.wait(INTERVAL):
+            self.write_waiting()
+
+    def _kept(self, records: list[Request | Response]) -> Iterator[Request | Response]:
+        for record in records:
+            if isinstance(record, Request):
+                if not self._selection.takes(record):
+                    self._left_out.add(record.number)
+                    self.counts["requests that were not sampled"] += 1
+                    continue
+                self.recorded += 1
+            elif record.number in self._left_out:
+                self._left_out.remove(record.number)
+                continue
+            if not record.whole:
+                self.counts["bodies longer than --max-body"] += 1
+            yield self._redaction.apply(record)
+
+    def _within_limit(self, records: Iterator[Request | Response]) -> list[Record]:
+        kept: list[Record] = []
+        size = self._writer.size
+        for record in records:
+            if self._max_capture is not None:
+                size += 16 + sum(map(len, encode_record(record)))
+                if size > self._max_capture:
+                    self.ended = f"--max-capture of {self._max_capture} bytes is reached"
+                    break
+            kept.append(record)
+        return kept

@@ -1,0 +1,135 @@
+"""Captures on disk: written, read again, cut, foreign, and on a disk that is full."""
+
+import errno
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triton_replay.capture.frames import encode_frame
+from triton_replay.capture.reader import read_capture
+from triton_replay.capture.records import (
+    Closing,
+    Opening,
+    Request,
+    Response,
+    decode_record,
+    encode_record,
+)
+from triton_replay.capture.writer import CaptureWriter
+from triton_replay.errors import CaptureIncomplete, CaptureUnreadable
+
+OPENING = Opening("localhost:8000", "2026-01-01T00:00:00+00:00", "0.1.0", {"sample": 1.0})
+REQUEST = Request(7, 2, 1000, 2000, "POST", "/v2/models/m/infer", (("Host", "h"),), 3, b"abc")
+RESPONSE = Response(
+    7, 3000, 4000, 200, (("Content-Length", "2"),), 2, b"ok", parts=((3, 1), (4, 2))
+)
+CLOSING = Closing(9000, "stopped", {"requests that were not sampled": 4})
+
+
+def write(path, *records):
+    writer = CaptureWriter.create(path)
+    writer.write(records)
+    writer.sync()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("record", [OPENING, REQUEST, RESPONSE, CLOSING])
+def test_a_record_comes_back_as_it_was(record):
+    meta, body = encode_record(record)
+    assert decode_record(memoryview(meta), memoryview(body)) == record
+
+
+@given(
+    st.lists(st.tuples(st.text(), st.text()), max_size=3).map(tuple),
+    st.binary(max_size=50),
+    st.integers(0, 2**63),
+)
+def test_any_headers_bodies_and_times_come_back(headers, body, time):
+    record = Request(0, 0, time, time, "POST", "/", headers, len(body), body)
+    meta, kept = encode_record(record)
+    assert decode_record(memoryview(meta), memoryview(kept)) == record
+
+
+def test_a_capture_gives_requests_with_their_responses(tmp_path):
+    late = Response(8, 0, 0, 0, (), 0, ended="server")
+    other = Request(8, 3, 1500, 2500, "GET", "/v2", (), 0)
+    path = write(tmp_path / "a.trc", OPENING, REQUEST, other, late, RESPONSE, CLOSING)
+    capture = read_capture(path)
+    assert capture.opening == OPENING
+    assert [(e.request, e.response) for e in capture.exchanges] == [
+        (REQUEST, RESPONSE),
+        (other, late),
+    ]
+    assert capture.closing == CLOSING
+    assert capture.complaint == ""
+
+
+def test_a_capture_of_a_recorder_that_was_killed_says_so(tmp_path):
+    path = write(tmp_path / "a.trc", OPENING, REQUEST)
+    assert "its recorder was killed, or still runs" in read_capture(path).complaint
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"".join(map(bytes, encode_frame(*encode_record(RESPONSE))))[:-1])
+    capture = read_capture(path)
+    assert [e.response for e in capture.exchanges] == [None]
+    assert f"ends within a record at byte {len(whole)}; the 1 requests" in capture.complaint
+
+
+def test_a_capture_is_never_overwritten(tmp_path):
+    path = write(tmp_path / "a.trc", OPENING)
+    with pytest.raises(CaptureUnreadable, match="exists; captures are never overwritten"):
+        CaptureWriter.create(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda path: path.unlink(), "No such file"),
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (lambda path: path.write_bytes(b"\x7fELF and more"), "is no capture"),
+        (lambda path: path.write_bytes(path.read_bytes()[:40]), "first record is not readable"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told(tmp_path, change, told):
+    path = write(tmp_path / "a.trc", OPENING)
+    change(path)
+    with pytest.raises(CaptureUnreadable, match=told):
+        read_capture(path)
+
+
+def test_a_whole_record_of_an_unknown_kind_is_told(tmp_path):
+    path = write(tmp_path / "a.trc", OPENING)
+    with path.open("ab") as file:
+        file.writelines(encode_frame(b'{"kind": "tensor"}', b""))
+    with pytest.raises(CaptureUnreadable, match="none that this version knows"):
+        read_capture(path)
+
+
+class FullDisk(io.FileIO):
+    """Takes so many bytes in small pieces, and then no more."""
+
+    room = 10_000
+
+    def write(self, data):
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = super().write(bytes(data[: min(self.room, 100)]))
+        self.room -= taken
+        return taken
+
+
+def test_on_a_full_disk_all_whole_records_stay(tmp_path):
+    path = tmp_path / "a.trc"
+    with FullDisk(path, "x+") as disk:
+        writer = CaptureWriter(disk, "a.trc")
+        writer.write([OPENING, REQUEST])
+        disk.room = 50
+        with pytest.raises(CaptureIncomplete, match="No space left on device"):
+            writer.write([RESPONSE])
+        disk.room = 10_000
+        writer.write([CLOSING])
+    capture = read_capture(path)
+    assert (capture.damage, capture.closing) == (None, CLOSING)
+    assert [(e.request, e.response) for e in capture.exchanges] == [(REQUEST, None)]

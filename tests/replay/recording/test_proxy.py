@@ -1,0 +1,168 @@
+"""The proxy: every byte arrives, a side that is slow slows the other, ends are passed on."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+
+import pytest
+import uvloop
+
+from triton_replay.addresses import Address
+from triton_replay.errors import ReplayError, ServerUnreachable
+from triton_replay.recording.proxy import Proxy, look_for_server
+
+REQUEST = b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
+RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Records(list):
+    """A sink."""
+
+    def __init__(self):
+        super().__init__()
+        self.counted = []
+
+    put = list.append
+
+    def count(self, reason):
+        self.counted.append(reason)
+
+
+def played(serve, ask):
+    """Run `serve` behind a proxy and `ask` before it; what ask gives, and the records."""
+
+    async def play():
+        tasks = []
+
+        async def one(reader, writer):
+            tasks.append(asyncio.current_task())
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await serve(reader, writer)
+            writer.close()
+
+        server = await asyncio.start_server(one, "127.0.0.1", 0)
+        records = Records()
+        address = Address(*server.sockets[0].getsockname())
+        proxy = Proxy(address, records, itertools.count().__next__)
+        front = await proxy.listen(Address("127.0.0.1", 0))
+        reader, writer = await asyncio.open_connection(*front)
+        try:
+            return await asyncio.wait_for(ask(reader, writer, server), 60), records
+        finally:
+            writer.close()
+            await proxy.close()
+            server.close()
+            await asyncio.gather(*tasks)
+
+    return uvloop.run(play())
+
+
+async def answer(reader, writer):
+    while await reader.readexactly(len(REQUEST)):
+        writer.write(RESPONSE)
+
+
+def test_requests_on_one_connection_are_answered_and_recorded_in_order():
+    async def ask(reader, writer, server):
+        writer.write(REQUEST * 3)
+        return await reader.readexactly(len(RESPONSE) * 3)
+
+    answers, records = played(answer, ask)
+    assert answers == RESPONSE * 3
+    assert sorted(record.number for record in records) == [0, 0, 1, 1, 2, 2]
+    assert {record.connection for record in records if hasattr(record, "connection")} == {0}
+
+
+def test_megabytes_arrive_whole_though_nobody_reads_them_at_first():
+    body = os.urandom(8 * 2**20)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    async def serve(reader, writer):
+        # Nothing is taken before all has been offered.
+        await reader.readexactly(len(REQUEST))
+        writer.write(head + body)
+        await writer.drain()
+        await reader.read()
+
+    async def ask(reader, writer, server):
+        writer.write(REQUEST)
+        return await reader.readexactly(len(head) + len(body))
+
+    answers, records = played(serve, ask)
+    assert answers == head + body
+    assert records[1].body == body
+
+
+def test_a_client_that_sends_no_more_is_still_answered():
+    async def serve(reader, writer):
+        await reader.read()  # to the end
+        writer.write(RESPONSE)
+
+    async def ask(reader, writer, server):
+        writer.write(REQUEST)
+        writer.write_eof()
+        return await reader.read()
+
+    assert played(serve, ask)[0] == RESPONSE
+
+
+def test_a_server_that_dies_within_an_answer_ends_the_clients_connection():
+    async def serve(reader, writer):
+        await reader.readexactly(len(REQUEST))
+        writer.write(RESPONSE[:-1])
+
+    async def ask(reader, writer, server):
+        writer.write(REQUEST)
+        return await reader.read()
+
+    answers, records = played(serve, ask)
+    assert answers == RESPONSE[:-1]
+    assert (records[1].ended, bytes(records[1].body)) == ("server", b"o")
+
+
+def test_bytes_that_are_no_http_are_passed_on_unread():
+    async def serve(reader, writer):
+        writer.write(b"\0" + await reader.readexactly(3))
+
+    async def ask(reader, writer, server):
+        writer.write(b"\x16\x03\x01")
+        return await reader.read()
+
+    answers, records = played(serve, ask)
+    assert answers == b"\0\x16\x03\x01"
+    assert records.counted == ["connections that could not be read as HTTP/1"]
+
+
+def test_a_server_that_has_gone_ends_the_connection_and_is_counted():
+    async def ask(reader, writer, server):
+        writer.write(REQUEST)
+        await reader.readexactly(len(RESPONSE))
+        server.close()
+        front = writer.get_extra_info("peername")
+        late_reader, late_writer = await asyncio.open_connection(*front)
+        late_writer.write(REQUEST)
+        try:
+            return await late_reader.read()
+        except ConnectionError:
+            return b""
+        finally:
+            late_writer.close()
+
+    answers, records = played(answer, ask)
+    assert answers == b""
+    assert records.counted == ["connections that the server refused"]
+
+
+def test_a_server_that_is_not_there_and_a_port_that_is_taken_are_told():
+    async def play():
+        taken = await asyncio.start_server(answer, "127.0.0.1", 0)
+        address = Address(*taken.sockets[0].getsockname())
+        await look_for_server(address)
+        with pytest.raises(ReplayError, match="--listen"):
+            await Proxy(address, Records(), int).listen(address)
+        taken.close()
+        with pytest.raises(ServerUnreachable, match="nobody listens there"):
+            await look_for_server(address)
+
+    asyncio.run(play())

@@ -1,0 +1,98 @@
+"""The recorder: what it writes, what it leaves out, and how it ends."""
+
+import itertools
+
+import pytest
+
+from triton_replay.capture.reader import read_capture
+from triton_replay.capture.records import Opening, Request, Response
+from triton_replay.capture.writer import CaptureWriter
+from triton_replay.errors import CaptureIncomplete
+from triton_replay.recording.recorder import Recorder
+from triton_replay.recording.selection import Selection
+
+
+def opened(path, **options):
+    writer = CaptureWriter.create(path)
+    writer.write([Opening("s:1", "now", "0", {})])
+    recorder = Recorder(writer, itertools.count().__next__, **options)
+    recorder.start()
+    return recorder
+
+
+def exchange(recorder, number, size=10):
+    body = bytes(size)
+    recorder.put(Request(number, 0, 0, 0, "POST", "/v2/models/m/infer", (), size, body))
+    recorder.put(Response(number, 0, 0, 200, (), size, body))
+
+
+def test_all_that_was_put_is_in_the_capture(tmp_path):
+    recorder = opened(tmp_path / "a.trc")
+    for number in range(100):
+        exchange(recorder, number)
+    recorder.close()
+    capture = read_capture(tmp_path / "a.trc")
+    assert [e.request.number for e in capture.exchanges] == list(range(100))
+    assert all(e.response is not None for e in capture.exchanges)
+    assert capture.complaint == ""
+    assert recorder.recorded == 100
+
+
+def test_what_was_written_is_readable_before_the_end(tmp_path):
+    recorder = opened(tmp_path / "a.trc")
+    exchange(recorder, 0)
+    recorder.write_waiting()
+    capture = read_capture(tmp_path / "a.trc")
+    assert len(capture.exchanges) == 1
+    assert "its recorder was killed, or still runs" in capture.complaint
+    recorder.close()
+
+
+def test_responses_go_with_the_requests_that_are_not_sampled(tmp_path):
+    recorder = opened(tmp_path / "a.trc", selection=Selection(0.5))
+    for number in range(100):
+        exchange(recorder, number)
+    recorder.close()
+    capture = read_capture(tmp_path / "a.trc")
+    assert all(e.response is not None for e in capture.exchanges)
+    left_out = capture.closing.counts["requests that were not sampled"]
+    assert len(capture.exchanges) + left_out == 100
+    assert 30 < left_out < 70
+
+
+def test_a_capture_that_reaches_its_size_ends_with_the_reason(tmp_path):
+    recorder = opened(tmp_path / "a.trc", max_capture=5000)
+    for number in range(5):
+        exchange(recorder, number, size=1000)
+    with pytest.raises(CaptureIncomplete, match="--max-capture of 5000 bytes is reached"):
+        recorder.close()
+    capture = read_capture(tmp_path / "a.trc")
+    assert capture.complaint.endswith("is cut short: --max-capture of 5000 bytes is reached")
+    assert 1 <= len(capture.exchanges) <= 2
+    assert (tmp_path / "a.trc").stat().st_size < 5000 + 200  # and the closing record
+
+
+def test_what_a_slow_disk_cannot_take_is_counted(tmp_path):
+    recorder = opened(tmp_path / "a.trc", max_waiting=1500)
+    for number in range(3):
+        exchange(recorder, number, size=1000)
+    recorder.close()
+    lost = read_capture(tmp_path / "a.trc").closing.counts
+    assert lost["records for which the disk was too slow"] >= 1
+
+
+def test_a_disk_that_fails_ends_the_recording_and_not_the_traffic(tmp_path):
+    recorder = opened(tmp_path / "a.trc")
+    exchange(recorder, 0)
+    recorder.write_waiting()
+
+    def full(records):
+        raise CaptureIncomplete("a.trc: No space left on device")
+
+    recorder._writer.write = full
+    exchange(recorder, 1)
+    recorder.write_waiting()
+    exchange(recorder, 2)
+    with pytest.raises(CaptureIncomplete, match="No space left"):
+        recorder.close()
+    assert len(read_capture(tmp_path / "a.trc").exchanges) == 1

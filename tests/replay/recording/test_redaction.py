@@ -1,0 +1,115 @@
+"""Redaction: contents go, shapes and lengths stay, and what cannot be told apart goes whole."""
+
+import gzip
+import json
+
+import pytest
+
+from triton_replay.capture.records import Request, Response
+from triton_replay.recording.redaction import Redaction
+
+SECRET = Redaction(frozenset({"authorization"}), frozenset({"secret"}))
+
+
+def request(document, tail=b"", *headers, target="/v2/models/m/infer"):
+    text = json.dumps(document).encode()
+    if tail:
+        headers = (*headers, ("Inference-Header-Content-Length", str(len(text))))
+    body = text + tail
+    headers = (("Content-Length", str(len(body))), *headers)
+    return Request(0, 0, 0, 0, "POST", target, headers, len(body), body)
+
+
+def tensor(name, datatype, data=None, size=None):
+    found = {"name": name, "datatype": datatype, "shape": [2]}
+    return found | ({"data": data} if size is None else {"parameters": {"binary_data_size": size}})
+
+
+def inputs(message):
+    return json.loads(bytes(message.body))["inputs"]
+
+
+def test_named_headers_are_overwritten():
+    sent = request({"inputs": []}, b"", ("Authorization", "Bearer 123"), ("X-Trace", "1"))
+    headers = dict(SECRET.apply(sent).headers)
+    assert headers["Authorization"] == "redacted"
+    assert headers["X-Trace"] == "1"
+
+
+def test_a_message_without_a_named_tensor_keeps_its_bytes():
+    sent = request({"inputs": [tensor("x", "FP32", [1.10, 2])]})
+    assert SECRET.apply(sent) is sent
+
+
+def test_json_data_is_overwritten_in_its_shape():
+    data = [[1, 2.5], ["abc", True, None]]
+    kept = tensor("x", "FP32", [3, 4])
+    redacted = SECRET.apply(request({"inputs": [tensor("secret", "FP32", data), kept]}))
+    assert inputs(redacted)[0]["data"] == [[0, 0.0], ["xxx", False, None]]
+    assert inputs(redacted)[1] == kept
+    assert redacted.redacted
+    assert redacted.whole
+    assert dict(redacted.headers)["Content-Length"] == str(len(redacted.body))
+
+
+def test_binary_data_is_overwritten_at_its_place():
+    text = b"\x03\0\0\0abc\0\0\0\0\x01\0\0\0z"
+    document = {
+        "inputs": [
+            tensor("before", "UINT8", size=2),
+            tensor("secret", "BYTES", size=len(text)),
+            tensor("after", "UINT8", size=3),
+        ]
+    }
+    redacted = SECRET.apply(request(document, b"\x01\x02" + text + b"\x03\x04\x05"))
+    length = int(dict(redacted.headers)["Inference-Header-Content-Length"])
+    assert json.loads(redacted.body[:length]) == document
+    blank = b"\x03\0\0\0xxx\0\0\0\0\x01\0\0\0x"
+    assert redacted.body[length:] == b"\x01\x02" + blank + b"\x03\x04\x05"
+
+
+def test_compressed_bodies_are_written_without_compression():
+    plain = request({"inputs": [tensor("secret", "INT32", [7, 8])]})
+    body = gzip.compress(bytes(plain.body))
+    headers = (("Content-Encoding", "gzip"), ("Content-Length", str(len(body))))
+    sent = Request(0, 0, 0, 0, "POST", "/", headers, len(body), body)
+    redacted = SECRET.apply(sent)
+    assert inputs(redacted)[0]["data"] == [0, 0]
+    assert [name for name, _ in redacted.headers] == ["Content-Length"]
+
+
+def test_outputs_and_fields_of_generate_are_tensors_as_well():
+    answer = json.dumps({"outputs": [tensor("secret", "INT32", [5])]}).encode()
+    redacted = SECRET.apply(Response(0, 0, 0, 200, (), len(answer), answer))
+    assert json.loads(redacted.body)["outputs"][0]["data"] == [0]
+    asked = request({"secret": "who", "n": 2}, target="/v2/models/m/generate")
+    assert json.loads(SECRET.apply(asked).body) == {"secret": "xxx", "n": 2}
+
+
+def test_events_are_overwritten_one_by_one():
+    body = b'data: {"secret":"ab"}\n\ndata: {"n":1}\n\n'
+    headers = (("Content-Type", "text/event-stream"),)
+    answer = Response(0, 0, 0, 200, headers, len(body), body, parts=((1, 22), (2, len(body))))
+    redacted = SECRET.apply(answer)
+    assert redacted.body == b'data: {"secret": "xx"}\n\ndata: {"n":1}\n\n'
+    assert redacted.parts == ()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Request(0, 0, 0, 0, "POST", "/", (), 4, b"junk"),
+        Request(0, 0, 0, 0, "POST", "/", (("Inference-Header-Content-Length", "0"),), 4, b"\0" * 4),
+        Request(0, 0, 0, 0, "POST", "/", (("Content-Encoding", "br"),), 4, b"junk"),
+        Request(0, 0, 0, 0, "POST", "/", (("Content-Encoding", "gzip"),), 4, b"junk"),
+        Response(0, 0, 0, 200, (("Content-Type", "text/event-stream"),), 10, b"data: junk"),
+        request({"inputs": [tensor("x", "INT8", size=9)]}, b"1"),
+        request({"inputs": [tensor("x", "INT8", size=1)]}, b"12"),
+        request({"inputs": [tensor("secret", "BYTES", size=5)]}, b"\x09\0\0\0a"),
+        request({"inputs": {"name": "secret"}}),
+    ],
+)
+def test_what_cannot_be_told_apart_is_left_out_whole(message):
+    redacted = SECRET.apply(message)
+    assert redacted.redacted
+    assert (bytes(redacted.body), redacted.whole) == (b"", False)

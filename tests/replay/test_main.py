@@ -1,0 +1,101 @@
+"""The command: what it tells, and its exit codes."""
+
+import json
+import socket
+
+import pytest
+from support.servers import free_ports
+
+from triton_replay.__main__ import main
+from triton_replay.capture.records import Closing, Opening, Request, Response
+from triton_replay.capture.writer import CaptureWriter
+
+
+@pytest.fixture
+def capture(tmp_path):
+    writer = CaptureWriter.create(tmp_path / "a.trc")
+    writer.write([Opening("localhost:8000", "2026-01-01T00:00:00", "0.1.0", {})])
+    for number in range(3):
+        at = number * 10**9
+        target = "/v2/models/m/infer"
+        writer.write([Request(number, 0, at, at, "POST", target, (), 2, b"hi")])
+        end = at + (number + 1) * 10**6
+        writer.write([Response(number, end, end, 200, (), 2, b"ok")])
+    writer.write([Request(3, 0, 0, 0, "GET", "/v2", (), 0)])
+    writer.write([Closing(3 * 10**9, "stopped", {"requests that were not sampled": 5})])
+    writer.close()
+    return tmp_path / "a.trc"
+
+
+def test_show_counts_requests_by_target_and_status(capture, capsys):
+    assert main(["show", str(capture)]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        f"{capture}: 4 requests to localhost:8000 in 2.0 s from 2026-01-01T00:00:00",
+        "requests  status  median ms  target",
+        "       3     200       2.00  POST /v2/models/m/infer",
+        "       1    none          -  GET /v2",
+        "not in it: 5 requests that were not sampled",
+    ]
+    assert err == ""
+
+
+def test_show_gives_json_lines(capture, capsys):
+    assert main(["show", "--json", str(capture)]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["request"]["number"] for row in rows] == [0, 1, 2, 3]
+    assert rows[0]["response"]["status"] == 200
+    assert rows[3]["response"] is None
+
+
+def test_show_tells_what_is_missing_and_shows_the_rest(capture, capsys):
+    capture.write_bytes(capture.read_bytes()[:-3])
+    assert main(["show", str(capture)]) == 0
+    out, err = capsys.readouterr()
+    assert "4 requests" in out
+    assert "ends within a record" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["show", "/nowhere.trc"], 4, "/nowhere.trc: cannot be read: No such file"),
+        (["show", __file__], 4, "is no capture"),
+        (["record", "--sample=2", "--output=x"], 2, "--sample: found 2.0, expected a share"),
+        (["record", "--listen=9000", "--output=x"], 2, "--listen: found '9000', expected HOST:"),
+        (["record", "--server=https://h:1", "--output=x"], 2, "TLS is not spoken"),
+    ],
+)
+def test_what_cannot_be_done_is_told_with_an_exit_code(arguments, code, told, capsys):
+    assert main(arguments) == code
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [("/nowhere/x.trc", "cannot be written"), (__file__, "captures are never overwritten")],
+)
+def test_a_capture_that_cannot_be_made_is_told(output, told, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "{}:{}".format(*server.getsockname())
+        assert main(["record", f"--server={address}", f"--output={output}"]) == 4
+    assert f"{output}: " in (complaint := capsys.readouterr().err)
+    assert told in complaint
+
+
+def test_a_port_that_is_taken_is_told_and_leaves_no_capture(tmp_path, capsys):
+    output = tmp_path / "a.trc"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = "{}:{}".format(*taken.getsockname())
+        words = [f"--server={address}", f"--listen={address}", f"--output={output}"]
+        assert main(["record", *words]) == 2
+    assert f"--listen {address}" in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_a_server_that_is_not_there_is_told_and_leaves_no_capture(tmp_path, capsys):
+    (port,) = free_ports(1)
+    output = tmp_path / "a.trc"
+    assert main(["record", f"--server=127.0.0.1:{port}", f"--output={output}"]) == 3
+    assert f"--server 127.0.0.1:{port}: nobody listens there" in capsys.readouterr().err
+    assert not output.exists()

@@ -1,0 +1,64 @@
+"""`triton-replay record` in a process of its own, as users run it.
+
+with recording(server.http, path) as recorder:
+    exchange(recorder.address, request)
+assert recorder.returncode == 0
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.servers import ROOT
+
+STOP_SECONDS = 30
+
+
+def command(*words: str | Path) -> Sequence[str | Path]:
+    """A command of triton-replay."""
+    return (sys.executable, "-m", "triton_replay", *words)
+
+
+def environment() -> dict[str, str]:
+    """One in which Python finds triton_replay in the sources."""
+    return os.environ | {"PYTHONPATH": str(ROOT / "replay")}
+
+
+@dataclass
+class Recorder:
+    """A recorder that runs, and after the block has ended."""
+
+    process: subprocess.Popen[str]
+    address: str
+    told: str = ""
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.returncode
+
+
+@contextlib.contextmanager
+def recording(server: str, capture: Path, *options: str) -> Iterator[Recorder]:
+    """Record what is sent to `address` within the block, and end with SIGINT."""
+    words = ("record", "--listen=127.0.0.1:0", "--server", server, "--output", capture, *options)
+    process = subprocess.Popen(
+        command(*words), env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            first = process.stderr.readline()
+            assert first.startswith("recording "), first + process.stderr.read()
+            recorder = Recorder(process, first.split(" at ")[1].split(" into ")[0])
+            yield recorder
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            recorder.told = process.communicate(timeout=STOP_SECONDS)[1]
+        finally:
+            process.kill()
