@@ -1,0 +1,111 @@
+"""HTTP responses read from bytes as they come, each with its times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httptools
+
+from triton_replay.protocol.http_bodies import Headers
+
+
+@dataclass(eq=False)
+class Message:
+    """A request or response of which some has come. Times are the clock's.
+
+    limit: bytes of its body that are kept; of a longer one only its size is.
+    """
+
+    limit: int
+    at: int
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    body: bytearray = field(default_factory=bytearray)
+    size: int = 0
+    status: int = 0
+    parts: list[tuple[int, int]] = field(default_factory=list)
+    """For each chunk when it ended, and where it ends in the body."""
+
+    def add_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        self.headers.append((name.decode("latin-1"), value.decode("latin-1")))
+
+    def add(self, data: bytes) -> None:
+        """Take some of the body."""
+        self.size += len(data)
+        if self.size <= self.limit:
+            self.body += data
+        elif self.body:
+            self.body = bytearray()  # it will not be kept, so it need not be held
+
+    def all_headers(self) -> Headers:
+        """The headers, in their order."""
+        return tuple(self.headers)
+
+    @property
+    def chunks(self) -> tuple[tuple[int, int], ...]:
+        """`parts`, where there are several."""
+        return tuple(self.parts) if len(self.parts) > 1 else ()
+
+    @property
+    def until_close(self) -> bool:
+        """Whether only the end of the connection ends this response."""
+        names = {name.lower() for name, _ in self.headers}
+        return self.status > 0 and not names & {"content-length", "transfer-encoding"}
+
+
+class ResponseReader:
+    """Reads the responses of one connection, and gives each to `done` when its last byte has come.
+
+    `feed` raises httptools.HttpParserError for what is no HTTP. Interim responses are skipped.
+    """
+
+    def __init__(
+        self, clock: Callable[[], int], limit: int, done: Callable[[Message], None]
+    ) -> None:
+        self._clock = clock
+        self._limit = limit
+        self._done = done
+        self._message: Message | None = None
+        self._parser = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of the server."""
+        self._parser.feed_data(data)
+
+    def cut_off(self) -> Message | None:
+        """Tell that no more comes; gives the response that has begun and has not ended."""
+        message, self._message = self._message, None
+        return message
+
+    @property
+    def keeps_open(self) -> bool:
+        """Whether the connection can be used after this response."""
+        return bool(self._parser.should_keep_alive())
+
+    def on_message_begin(self) -> None:
+        self._message = Message(self._limit, self._clock())
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        assert self._message is not None
+        self._message.add_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        assert self._message is not None
+        self._message.status = self._parser.get_status_code()
+
+    def on_body(self, data: bytes) -> None:
+        assert self._message is not None
+        self._message.add(data)
+
+    def on_chunk_complete(self) -> None:
+        message = self._message
+        assert message is not None
+        if message.size and (not message.parts or message.parts[-1][1] != message.size):
+            message.parts.append((self._clock(), message.size))
+
+    def on_message_complete(self) -> None:
+        message, self._message = self._message, None
+        assert message is not None
+        if message.status >= 200:
+            self._done(message)
