@@ -6,11 +6,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from triton_replay.commands import record, show
+from triton_replay.commands import record, replay, show
+from triton_replay.commands.common import package_version
 from triton_replay.errors import ReplayError
 
 _COMMANDS = {
     "record": (record, "write the requests of clients and the answers of a server to a capture"),
+    "replay": (replay, "send the requests of a capture again and write the answers to another"),
     "show": (show, "print what is in a capture"),
 }
 
@@ -22,9 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Records the traffic of a Triton server, sends it again, compares the answers.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--version", action="version", version=f"triton-replay {record.package_version()}"
-    )
+    parser.add_argument("--version", action="version", version=f"triton-replay {package_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for name, (module, text) in _COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import NamedTuple
 
-from triton_replay.errors import ReplayError
+from triton_replay.errors import ReplayError, ServerUnreachable
 
 
 class Address(NamedTuple):
@@ -27,3 +29,15 @@ def parse_address(text: str, option: str) -> Address:
     if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ReplayError(f"{option}: found {text!r}, expected HOST:PORT, e.g. localhost:8000")
     return Address(host or "127.0.0.1", int(port))
+
+
+async def look_for_server(server: Address) -> None:
+    """Connect to the server and leave again. Raises ServerUnreachable."""
+    try:
+        _, writer = await asyncio.open_connection(*server)
+    except OSError as error:
+        text = f"--server {server}: nobody listens there: {error.strerror or error}"
+        raise ServerUnreachable(text) from error
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()

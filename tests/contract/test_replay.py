@@ -2,12 +2,13 @@
 
 import os
 import signal
+import subprocess
 
 import pytest
 from contract.casebook import nothing
 from contract.cases import real_models
 from contract.wire import exchange
-from support.replaying import recording
+from support.replaying import command, environment, recording
 from support.waiting import until
 
 from triton_replay.capture.reader import read_capture
@@ -49,3 +50,21 @@ def test_a_recorder_that_is_killed_leaves_what_it_has_recorded(reference, tmp_pa
     capture = read_capture(path)
     assert all(e.response.status == 200 for e in capture.exchanges)
     assert "its recorder was killed" in capture.complaint
+
+
+def test_what_one_server_was_asked_the_other_answers_alike(triton, reference, tmp_path):
+    first, second = tmp_path / "a.trc", tmp_path / "b.trc"
+    cases = [case for case in real_models.CASES if case.unstable is nothing]
+    with recording(triton.http, first) as recorder:
+        for case in cases:
+            exchange(recorder.address, case.request, replies=case.replies)
+    words = ("replay", first, "--server", reference.http, "--output", second, "--speed=max")
+    done = subprocess.run(command(*words), env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    before, after = (statuses(path) for path in (first, second))
+    assert before == after
+    assert len(before) > len(cases)
+
+
+def statuses(path):
+    return {e.request.number: e.response.status for e in read_capture(path).exchanges}

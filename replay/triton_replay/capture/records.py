@@ -13,9 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from triton_replay.errors import CaptureUnreadable
-
-Headers = tuple[tuple[str, str], ...]
-Body = bytes | bytearray | memoryview
+from triton_replay.protocol.http_bodies import Body, Headers
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from io import FileIO, RawIOBase
 from pathlib import Path
 
 from triton_replay.capture.frames import encode_frame, preface
-from triton_replay.capture.records import Body, Record, encode_record
+from triton_replay.capture.records import Record, encode_record
 from triton_replay.errors import CaptureIncomplete, CaptureUnreadable
+from triton_replay.protocol.http_bodies import Body
 
 
 class CaptureWriter:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import datetime
 import signal
-import sys
-from collections.abc import Coroutine
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
-from triton_replay.addresses import Address, parse_address
-from triton_replay.capture.records import Opening
+from triton_replay.addresses import Address, look_for_server, parse_address
 from triton_replay.capture.writer import CaptureWriter
+from triton_replay.clocks import clock_from_now
+from triton_replay.commands.common import opening, run_loop, tell
 from triton_replay.errors import ReplayError
-from triton_replay.recording.proxy import MAX_BODY, Proxy, clock_from_now, look_for_server
+from triton_replay.recording.proxy import MAX_BODY, Proxy
 from triton_replay.recording.recorder import Recorder
 from triton_replay.recording.redaction import ALWAYS, Redaction
 from triton_replay.recording.selection import Selection
@@ -72,16 +68,6 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def run_loop(task: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on the fastest event loop there is."""
-    try:
-        import uvloop
-    except ImportError:  # Windows has none
-        asyncio.run(task)
-    else:
-        uvloop.run(task)
-
-
 async def _record(given: argparse.Namespace, listen: Address, server: Address) -> None:
     clock = clock_from_now()
     redaction = Redaction(
@@ -90,7 +76,7 @@ async def _record(given: argparse.Namespace, listen: Address, server: Address) -
     )
     await look_for_server(server)
     writer = CaptureWriter.create(given.output)
-    writer.write([_opening(given, server)])
+    writer.write([opening(server, _settings(given))])
     recorder = Recorder(
         writer, clock, Selection(given.sample, given.seed), redaction, given.max_capture
     )
@@ -102,7 +88,7 @@ async def _record(given: argparse.Namespace, listen: Address, server: Address) -
         recorder.close()
         given.output.unlink()  # nothing is in it
         raise
-    _tell(f"recording {server} at {bound} into {given.output}")
+    tell(f"recording {server} at {bound} into {given.output}")
     try:
         await _until_told(given.seconds)
     finally:
@@ -110,9 +96,9 @@ async def _record(given: argparse.Namespace, listen: Address, server: Address) -
         try:
             recorder.close()
         finally:
-            _tell(f"{recorder.recorded} requests in {given.output}")
+            tell(f"{recorder.recorded} requests in {given.output}")
             for reason, count in recorder.counts.items():
-                _tell(f"not in it: {count} {reason}")
+                tell(f"not in it: {count} {reason}")
 
 
 async def _until_told(seconds: float | None) -> None:
@@ -124,28 +110,11 @@ async def _until_told(seconds: float | None) -> None:
         await asyncio.wait_for(stop.wait(), seconds)
 
 
-def _opening(given: argparse.Namespace, server: Address) -> Opening:
-    return Opening(
-        server=str(server),
-        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
-        version=package_version(),
-        settings={
-            "sample": given.sample,
-            "seed": given.seed,
-            "max_body": given.max_body,
-            "redact_headers": sorted({*ALWAYS, *given.redact_header}),
-            "redact_tensors": sorted(given.redact_tensor),
-        },
-    )
-
-
-def package_version() -> str:
-    """Of triton-replay."""
-    try:
-        return version("triton-replay")
-    except PackageNotFoundError:
-        return "0 (not installed)"
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _settings(given: argparse.Namespace) -> dict[str, object]:
+    return {
+        "sample": given.sample,
+        "seed": given.seed,
+        "max_body": given.max_body,
+        "redact_headers": sorted({*ALWAYS, *given.redact_header}),
+        "redact_tensors": sorted(given.redact_tensor),
+    }

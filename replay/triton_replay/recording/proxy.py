@@ -9,34 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import time
 from collections.abc import Callable
 from typing import cast
 
 from triton_replay.addresses import Address
-from triton_replay.errors import ReplayError, ServerUnreachable
+from triton_replay.errors import ReplayError
 from triton_replay.recording.http_tap import HttpTap, Sink
 
 MAX_BODY = 16 * 2**20
 """Bytes of a body that are kept unless told otherwise."""
-
-
-def clock_from_now() -> Callable[[], int]:
-    """A clock that counts nanoseconds from now on and never jumps."""
-    start = time.monotonic_ns()
-    return lambda: time.monotonic_ns() - start
-
-
-async def look_for_server(server: Address) -> None:
-    """Connect to the server and leave again. Raises ServerUnreachable."""
-    try:
-        _, writer = await asyncio.open_connection(*server)
-    except OSError as error:
-        text = f"--server {server}: nobody listens there: {error.strerror or error}"
-        raise ServerUnreachable(text) from error
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
 
 
 class Proxy:

@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from triton_replay.capture.records import Body, Headers, Request, Response
+from triton_replay.capture.records import Request, Response
 from triton_replay.protocol.http_bodies import (
+    Body,
+    Headers,
     NotUnderstood,
     header,
     inflate,

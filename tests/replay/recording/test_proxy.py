@@ -8,9 +8,9 @@ import os
 import pytest
 import uvloop
 
-from triton_replay.addresses import Address
+from triton_replay.addresses import Address, look_for_server
 from triton_replay.errors import ReplayError, ServerUnreachable
-from triton_replay.recording.proxy import Proxy, look_for_server
+from triton_replay.recording.proxy import Proxy
 
 REQUEST = b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

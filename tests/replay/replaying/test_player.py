@@ -1,0 +1,156 @@
+"""The player: what reaches the server, what becomes of the answers, on virtual servers."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+
+import uvloop
+
+from triton_replay.addresses import Address
+from triton_replay.capture.records import Request, Response
+from triton_replay.replaying.plan import plan_replay
+from triton_replay.replaying.player import Player
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def infer(number, connection=0, headers=(), body=b"{}"):
+    at = number * 1000
+    target = "/v2/models/m/infer"
+    return Request(number, connection, at, at, "POST", target, headers, len(body), body)
+
+
+def played(serve, requests, **options):
+    """Play requests to a server that does `serve(reader, writer)`; the records and the outcome."""
+
+    async def play():
+        tasks = []
+
+        async def one(reader, writer):
+            tasks.append(asyncio.current_task())
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await serve(reader, writer)
+            writer.close()
+
+        server = await asyncio.start_server(one, "127.0.0.1", 0)
+        address = Address(*server.sockets[0].getsockname())
+        records = []
+        clock = itertools.count(1).__next__
+        player = Player(plan_replay(requests, None), address, clock, records.append, **options)
+        outcome = await asyncio.wait_for(player.play(), 60)
+        server.close()
+        await asyncio.gather(*tasks)
+        return records, outcome
+
+    return uvloop.run(play())
+
+
+async def read_request(reader):
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    length = next(int(line[16:]) for line in head.split("\r\n") if "Content-Length: " in line)
+    return head, await reader.readexactly(length)
+
+
+def test_requests_of_a_connection_are_sent_on_one_connection_in_order():
+    seen = []
+
+    async def serve(reader, writer):
+        connection = []
+        seen.append(connection)
+        while True:
+            _, body = await read_request(reader)
+            connection.append(json.loads(body)["n"])
+            writer.write(OK)
+
+    requests = [infer(n, connection=n % 2, body=b'{"n": %d}' % n) for n in range(10)]
+    records, outcome = played(serve, requests)
+    assert sorted(seen) == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+    assert outcome.statuses == {200: 10}
+    assert not outcome.unanswered
+    answers = {r.number: bytes(r.body) for r in records if isinstance(r, Response)}
+    assert answers == dict.fromkeys(range(10), b"ok")
+
+
+def test_headers_are_the_recorded_ones_but_for_the_connections_own():
+    heads = []
+
+    async def serve(reader, writer):
+        heads.append((await read_request(reader))[0])
+        writer.write(OK)
+
+    recorded = (
+        *(("Host", "old:1"), ("Content-Length", "99"), ("Transfer-Encoding", "chunked")),
+        *(("X-Trace", "1"), ("Authorization", "redacted"), ("X-Key", "redacted")),
+    )
+    played(serve, [infer(0, headers=recorded)], headers=(("authorization", "Bearer new"),))
+    (head,) = heads
+    lines = head.rstrip().split("\r\n")
+    assert lines[0] == "POST /v2/models/m/infer HTTP/1.1"
+    assert lines[1].startswith("Host: 127.0.0.1:")
+    assert lines[2:] == ["X-Trace: 1", "authorization: Bearer new", "Content-Length: 2"]
+
+
+def test_a_connection_that_the_server_closes_is_opened_again():
+    async def serve(reader, writer):
+        await read_request(reader)
+        writer.write(OK.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n"))
+
+    _, outcome = played(serve, [infer(n) for n in range(3)])
+    assert outcome.statuses == {200: 3}
+
+
+def test_a_server_that_dies_within_an_answer_leaves_what_it_said():
+    async def serve(reader, writer):
+        await read_request(reader)
+        writer.write(OK[:-1])
+
+    records, outcome = played(serve, [infer(0)])
+    assert dict(outcome.unanswered) == {"the server closed the connection": 1}
+    assert (records[1].status, bytes(records[1].body), records[1].ended) == (200, b"o", "server")
+
+
+def test_a_server_that_answers_no_http_is_told():
+    async def serve(reader, writer):
+        await read_request(reader)
+        writer.write(b"SSH-2.0\r\n")
+
+    _, outcome = played(serve, [infer(0)])
+    assert next(iter(outcome.unanswered)).startswith("the answer is no HTTP")
+
+
+def test_a_request_that_is_never_answered_is_given_up_and_the_next_is_sent():
+    async def serve(reader, writer):
+        _, body = await read_request(reader)
+        if body == b"{}":
+            await reader.read()  # until the client gives up
+        writer.write(OK)
+
+    records, outcome = played(serve, [infer(0), infer(1, body=b"[1]")], timeout=0.05)
+    assert dict(outcome.unanswered) == {"no answer within 0.05 s": 1}
+    assert outcome.statuses == {200: 1}
+    assert [r.ended for r in records if isinstance(r, Response)] == ["client", "complete"]
+
+
+def test_a_request_that_waits_for_a_slow_server_counts_from_when_it_was_due():
+    async def serve(reader, writer):
+        while True:
+            await read_request(reader)
+            writer.write(OK)
+
+    async def play():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = Address(*server.sockets[0].getsockname())
+        records = []
+        # A clock of a slow server: an answer takes a million ticks, the gap between requests 1,000.
+        clock = itertools.count(0, 1_000_000).__next__
+        plan = plan_replay([infer(n) for n in range(3)], 1)
+        await Player(plan, address, clock, records.append).play()
+        server.close()
+        return [record for record in records if isinstance(record, Request)]
+
+    with contextlib.suppress(asyncio.CancelledError):
+        first, second, third = uvloop.run(play())
+    assert (second.at, third.at) == (1000, 2000)
+    assert second.end > 1_000_000
+    assert first.at == first.end
