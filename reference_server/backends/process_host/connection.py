@@ -26,6 +26,8 @@ Handler = Callable[..., None]
 
 _LENGTH = struct.Struct("<I")
 _CHUNK = 1 << 16
+#: Bytes of a message: far more than names, shapes and texts need. Tensors are not in it.
+_MOST = 1 << 28
 # The standard library's: NaN and lone surrogates pass, as they do within one process.
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
@@ -83,17 +85,27 @@ class MessageChannel:
                     return
 
     def receive(self) -> list[Any] | None:
-        """The next message, waiting for it; None when the peer is gone."""
+        """The next message, waiting for it; None when the peer is gone.
+
+        Raises ValueError for what is no message.
+        """
         received = self._received
         needed = _LENGTH.size
         while True:
             if len(received) >= needed:
                 (length,) = _LENGTH.unpack_from(received)
+                if length > _MOST:
+                    raise ValueError(f"a message of {length} bytes, expected {_MOST} at most")
                 needed = _LENGTH.size + length
                 if len(received) >= needed:
                     text = received[_LENGTH.size : needed].decode()
                     del received[:needed]
-                    message: list[Any] = _decode(text)
+                    try:
+                        message = _decode(text)
+                    except RecursionError:
+                        raise ValueError("a message that is nested too deeply") from None
+                    if not (isinstance(message, list) and message):
+                        raise ValueError(f"{text[:80]!r}, expected a list with a kind")
                     return message
             try:
                 chunk = self._socket.recv(max(_CHUNK, needed - len(received)))
@@ -193,7 +205,11 @@ class Connection:
         return True
 
     def run(self, handlers: Mapping[str, Handler]) -> None:
-        """Receive until the other side is gone, calling the handler of each message's kind."""
+        """Receive until the other side is gone, calling the handler of each message's kind.
+
+        A message that cannot be read or handled ends the connection as well: whoever waits for what
+        it said is told that the other side is gone, and waits no more.
+        """
         self._receiver = threading.current_thread()
         # Answered here and not by `handlers`: a `put` of the other side waits for "collected".
         own: dict[str, Handler] = {
@@ -202,13 +218,15 @@ class Connection:
             "collected": self._collected.set,
         }
         table = {**handlers, **own}
-        while (message := self._channel.receive()) is not None:
-            kind, *parts = message
-            try:
+        message: list[Any] | None = None
+        try:
+            while (message := self._channel.receive()) is not None:
+                kind, *parts = message
                 table[kind](*parts)
-            except Exception:  # a defect must not leave the other side without its receiver
-                log.exception("a message of kind %s was lost", kind)
-            del message, parts  # the views of tensors in them, while this waits for the next
+                del message, parts  # the views of tensors in them, while this waits for the next
+        except Exception:
+            log.exception("the other process of a model is left: its message means nothing here")
+            self.shut()
         self._is_over = True
         self._collected.set()
 

@@ -155,7 +155,12 @@ class ChildProcess:
         }
         self.connection.run({**dispatcher.handlers, **own})
         # What it printed last often says why it ended: that comes out before its end is told.
-        self._process.wait()
+        try:
+            self._process.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:
+            log.warning("the process of %s has no connection left; it is killed", self._name)
+            self._process.kill()
+            self._process.wait()
         self._printed.wait()
         how = _described(self._process.returncode)
         self._gone.set()  # before `ended`, which looks at it

@@ -2,6 +2,7 @@
 
 import math
 import queue
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from server.backends.process.connections import connected
 from server.support.requests import PATIENCE_S
+from support.waiting import until
 
 from reference_server.backends.process_host.connection import MessageChannel
 from reference_server.core.errors import Code, ServerError
@@ -91,6 +93,28 @@ def test_sending_to_somebody_who_is_gone_does_nothing(ends):
     assert one.receive() is None
 
 
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (b"\xff\xff\xff\xff", "a message of 4294967295 bytes, expected 268435456 at most"),
+        (b"\1\0\0\0\xff", "invalid start byte"),
+        (b"\1\0\0\0{", "Expecting property name"),
+        (b"\2\0\0\0{}", "expected a list with a kind"),
+        (b"\2\0\0\0[]", "expected a list with a kind"),
+        ((200_000).to_bytes(4, "little") + b"[" * 200_000, "nested too deeply"),
+    ],
+    ids=["endless", "no text", "no JSON", "no list", "no kind", "deep"],
+)
+def test_what_is_no_message_is_told(frame, why):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sending = threading.Thread(target=theirs.sendall, args=(frame,))
+        sending.start()
+        with pytest.raises(ValueError, match=re.escape(why)):
+            MessageChannel(ours).receive()
+        sending.join()
+
+
 MEGABYTE = 1 << 20
 
 
@@ -103,15 +127,15 @@ def test_messages_go_to_the_handler_of_their_kind():
         assert came.get() == "b"
 
 
-def test_a_handler_that_fails_does_not_end_the_receiving(caplog):
+@pytest.mark.parametrize("message", [["bad"], ["unknown"], [["no kind"]], ["good", "too much"]])
+def test_a_message_that_cannot_be_handled_ends_the_connection(message, caplog):
     came = threading.Event()
     with connected(other={"bad": lambda: 1 / 0, "good": came.set}) as ends:
-        ends[0].send("bad")
-        ends[0].send("unknown")
+        ends[0].send(*message)
         ends[0].send("good")
-        assert came.wait(PATIENCE_S)
-    assert "a message of kind bad was lost" in caplog.text
-    assert "a message of kind unknown was lost" in caplog.text
+        until(lambda: "its message means nothing here" in caplog.text)
+        assert not ends[0]._collects()  # the other side is gone
+    assert not came.is_set()
 
 
 def test_what_is_sent_later_goes_in_front_of_the_next_message():

@@ -13,6 +13,7 @@ from server.backends.process.watching import await_end
 from server.support.requests import Answers
 from support.waiting import until
 
+from reference_server.backends.process_host import process
 from reference_server.backends.process_host.instance import Backoff, ProcessInstance
 from reference_server.core.errors import ServerError, internal
 
@@ -30,6 +31,11 @@ MORTAL = kit.executing(
     "if how == 'segfault': ctypes.string_at(0)",
     "if how == 'kill': os.kill(os.getpid(), signal.SIGKILL)",
     "if how == 'hang': signal.pause()",
+    "import socket",
+    "end = int(open('/proc/self/cmdline').read().split(chr(0))[5])",  # of its connection
+    "mine = socket.socket(fileno=os.dup(end))",
+    "if how.startswith('says '): mine.sendall(bytes.fromhex(how[5:])); signal.pause()",
+    "if how == 'shuts': mine.shutdown(socket.SHUT_WR); signal.pause()",
     "text = np.array([how], object)",
     "return [pb_utils.InferenceResponse([pb_utils.Tensor('TEXT', text)]) for _ in requests]",
 )
@@ -57,6 +63,38 @@ def test_requests_in_flight_fail_and_the_instance_comes_back(start: Start, healt
     assert health.next() == HERE + told
     assert health.next() == ""
     assert said(instance, "again") == [b"again"]
+
+
+def frame(text: str) -> str:
+    return (len(text).to_bytes(4, "little") + text.encode()).hex()
+
+
+JUNK = {
+    "endless": "ffffffff",
+    "no JSON": frame("no JSON"),
+    "no kind": frame('["unheard of"]'),
+    "no answer": frame('["executed",7]'),
+    "no code": frame('["failed","NO_CODE",""]'),
+    "no block": frame('["free",[12345]]'),
+    "no outcome": frame('["done"]'),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK.values(), ids=list(JUNK))
+def test_a_process_that_says_what_means_nothing_is_ended(start: Start, health, junk):
+    instance = start(MORTAL)
+    assert kit.execution_error(instance, asks(f"says {junk}"), asks("other")) == UNHEALTHY
+    assert health.next().startswith(HERE)
+    assert health.next() == ""
+    assert said(instance, "again") == [b"again"]
+
+
+def test_a_process_that_leaves_its_connection_and_lives_on_is_killed(start, health, monkeypatch):
+    monkeypatch.setattr(process, "_EXIT_S", 0.1)
+    instance = start(MORTAL)
+    assert kit.execution_error(instance, asks("shuts")) == UNHEALTHY
+    assert health.next() == HERE + "was ended by SIGKILL"
+    assert health.next() == ""
 
 
 def test_the_model_is_not_ready_before_anybody_is_told_of_a_failure(start: Start, health):
