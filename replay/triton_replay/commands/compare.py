@@ -1,0 +1,79 @@
+"""`triton-replay compare`: whether the answers of two captures differ, and which are quicker."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+from triton_replay.capture.reader import Capture, read_capture
+from triton_replay.capture.records import Closing
+from triton_replay.capture.writer import CaptureWriter
+from triton_replay.commands.common import tell
+from triton_replay.comparing.comparison import Comparison, compare_captures
+from triton_replay.comparing.tolerances import DEFAULT, describe, parse_tolerances
+from triton_replay.errors import CaptureUnreadable
+from triton_replay.reporting.document import comparison_document
+from triton_replay.reporting.table import comparison_lines
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `compare`."""
+    add = parser.add_argument
+    add("a", metavar="A", type=Path, help="a capture")
+    add("b", metavar="B", type=Path, help="a replay of it, or of what it is a replay of")
+    add(
+        "--tolerance",
+        metavar="[[MODEL/]OUTPUT:]KEY=NUMBER,...",
+        action="append",
+        default=[],
+        help=f"keys abs, rel, ulp, cosine, topk; may be repeated; default: {describe(DEFAULT)}",
+    )
+    add("--json", action="store_true", help="print JSON instead of the table")
+    add(
+        "--smallest",
+        metavar="DIR",
+        type=Path,
+        help="write the smallest request of each group to DIR, as a capture to replay",
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Compare; 0 if nothing differs, else 1. Raises ReplayError."""
+    tolerances = parse_tolerances(given.tolerance)
+    a, b = read_capture(given.a), read_capture(given.b)
+    for capture in (a, b):
+        if capture.complaint:
+            tell(capture.complaint)
+    comparison = compare_captures(a, b, tolerances)
+    if given.json:
+        print(json.dumps(comparison_document(comparison), indent=2))
+    else:
+        print("\n".join(comparison_lines(comparison)))
+    if given.smallest is not None:
+        _write_smallest(comparison, given.smallest)
+    return 1 if comparison.differing else 0
+
+
+def _write_smallest(comparison: Comparison, folder: Path) -> None:
+    """One capture for each group, numbered as in the table."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CaptureUnreadable(f"{folder}: cannot be made: {error.strerror}") from error
+    for number, group in enumerate(comparison.groups, 1):
+        path = folder / f"group-{number}.trc"
+        _write_one(path, comparison.a, group.smallest.number)
+        tell(f"{path}: request {group.smallest.number}")
+
+
+def _write_one(path: Path, capture: Capture, number: int) -> None:
+    exchange = next(e for e in capture.exchanges if e.request.number == number)
+    writer = CaptureWriter.create(path)
+    settings = {**capture.opening.settings, "request_of": capture.name}
+    writer.write([dataclasses.replace(capture.opening, settings=settings), exchange.request])
+    if exchange.response is not None:
+        writer.write([exchange.response])
+    writer.write([Closing(0, "stopped", {})])
+    writer.close()

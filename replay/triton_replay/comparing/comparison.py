@@ -1,0 +1,103 @@
+"""The comparison of two captures of the same requests: groups of differences, and latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from triton_replay.capture.reader import Capture, Exchange
+from triton_replay.comparing.differences import compare_answers, model_of
+from triton_replay.comparing.grouping import Compared, Group, features_of, group, in_flight
+from triton_replay.comparing.latencies import Latencies, latencies
+from triton_replay.comparing.tolerances import Tolerances
+from triton_replay.errors import ReplayError
+
+
+@dataclass(frozen=True)
+class ModelTimes:
+    """The latencies of one model in both captures, in nanoseconds, and what they amount to."""
+
+    model: str
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    summary_a: Latencies
+    summary_b: Latencies
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found."""
+
+    a: Capture
+    b: Capture
+    compared: int
+    differing: int
+    """Requests whose answers differ."""
+    only_a: int
+    """Requests that only A has: a replay that left them out, or that was cut short."""
+    only_b: int
+    groups: tuple[Group, ...]
+    times: tuple[ModelTimes, ...]
+
+
+def compare_captures(a: Capture, b: Capture, tolerances: Tolerances) -> Comparison:
+    """Compare answers to requests of the same number. Raises ReplayError if requests differ."""
+    first = {exchange.request.number: exchange for exchange in a.exchanges}
+    second = {exchange.request.number: exchange for exchange in b.exchanges}
+    common = [number for number in first if number in second]
+    same = [n for n in common if _same_request(first[n], second[n])]
+    if not same or len(same) < len(common):
+        raise ReplayError(
+            f"{a.name} and {b.name} hold different requests ({len(common) - len(same)} of "
+            f"{len(common)} that have the same number): one must be a replay of the other, or both "
+            "of a third"
+        )
+    crowds = in_flight([_span(second[number]) for number in same])
+    compared = []
+    for number, crowd in zip(same, crowds, strict=True):
+        one, other = first[number], second[number]
+        found = compare_answers(one.request, one.response, other.response, tolerances)
+        compared.append(Compared(one.request, features_of(one.request, crowd), tuple(found)))
+    return Comparison(
+        a=a,
+        b=b,
+        compared=len(same),
+        differing=sum(bool(one.differences) for one in compared),
+        only_a=len(first) - len(common),
+        only_b=len(second) - len(common),
+        groups=tuple(group(compared)),
+        times=tuple(_times([first[n] for n in same], [second[n] for n in same])),
+    )
+
+
+def _same_request(a: Exchange, b: Exchange) -> bool:
+    one, other = a.request, b.request
+    return (one.method, one.target) == (other.method, other.target) and (
+        one.redacted or other.redacted or bytes(one.body) == bytes(other.body)
+    )
+
+
+def _span(exchange: Exchange) -> tuple[str, int, int]:
+    end = exchange.response.end if exchange.response else exchange.request.end
+    return model_of(exchange.request), exchange.request.end, end
+
+
+def _times(a: Sequence[Exchange], b: Sequence[Exchange]) -> list[ModelTimes]:
+    models = dict.fromkeys(model_of(exchange.request) for exchange in a)
+    found = []
+    for model in models:
+        both = []
+        for exchanges in (a, b):
+            mine = [
+                (exchange.request.at, exchange.response.end)
+                for exchange in exchanges
+                if exchange.response is not None
+                and exchange.response.ended == "complete"
+                and model_of(exchange.request) == model
+            ]
+            times = tuple(max(end - at, 0) for at, end in mine)
+            span = max((end for _, end in mine), default=0) - min((at for at, _ in mine), default=0)
+            both.append((times, latencies(times, span)))
+        (times_a, summary_a), (times_b, summary_b) = both
+        found.append(ModelTimes(model, times_a, times_b, summary_a, summary_b))
+    return sorted(found, key=lambda one: -len(one.a))

@@ -1,0 +1,153 @@
+"""What differs between two answers to one request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from triton_replay.capture.records import Request, Response
+from triton_replay.comparing.tolerances import Tolerances, distance
+from triton_replay.protocol.answers import Answer, Array, Tensor, read_answers
+from triton_replay.protocol.http_bodies import INFERENCE, NotUnderstood
+
+ROUNDING = 1e-2
+"""Differences up to this share of a tensor's largest value are rounding: FP16, TF32, BF16."""
+_VOLATILE = ("/stats", "/metrics", "/trace/setting", "/logging")
+"""Ends of paths whose answers differ from one second to the next, or are of the server alone."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference. What has the same `kind`, `model` and `output` may have one cause."""
+
+    kind: str
+    model: str
+    output: str
+    detail: str
+    """The values, of A first."""
+    size: float = 0.0
+    """Of a difference in numbers: the largest one."""
+
+
+def model_of(request: Request) -> str:
+    """The model that a request asks, or its path where it asks none."""
+    path = request.target.partition("?")[0]
+    found = INFERENCE.match(path)
+    return found["model"] if found else path
+
+
+def compare_answers(
+    request: Request, a: Response | None, b: Response | None, tolerances: Tolerances
+) -> list[Difference]:
+    """All differences between two responses to `request`."""
+    model = model_of(request)
+    return list(_compare(model, request, a, b, tolerances))
+
+
+def _compare(
+    model: str, request: Request, a: Response | None, b: Response | None, tolerances: Tolerances
+) -> Iterator[Difference]:
+    if not _answered(a) or not _answered(b):
+        if _answered(a) != _answered(b):
+            lost, kept = ("B", a) if _answered(a) else ("A", b)
+            assert kept is not None
+            yield Difference(
+                f"no whole answer in {lost}", model, "", f"the other has {kept.status}"
+            )
+        return
+    assert a is not None
+    assert b is not None
+    if a.status != b.status:
+        yield Difference("status", model, "", f"{a.status} and {b.status}: {_text(b)}")
+        return
+    path = request.target.partition("?")[0]
+    if path.endswith(_VOLATILE) or a.redacted or b.redacted or not (a.whole and b.whole):
+        return
+    try:
+        first, second = (read_answers(x.headers, x.body) for x in (a, b))
+    except NotUnderstood:
+        if bytes(a.body) != bytes(b.body):
+            yield Difference("text", model, "", f"{_text(a)} and {_text(b)}")
+        return
+    if len(first) != len(second):
+        kind = "stream responses"
+        kind += " missing" if len(first) > len(second) else " beside those of A"
+        yield Difference(kind, model, "", f"{len(first)} and {len(second)}")
+    for one, other in zip(first, second, strict=False):
+        yield from _compare_answers(model, one, other, tolerances)
+
+
+def _answered(response: Response | None) -> bool:
+    return response is not None and response.status > 0 and response.ended == "complete"
+
+
+def _compare_answers(
+    model: str, a: Answer, b: Answer, tolerances: Tolerances
+) -> Iterator[Difference]:
+    for name in sorted({*a.fields, *b.fields}):
+        one, other = a.fields.get(name), b.fields.get(name)
+        if one != other:
+            kind = "error text" if name == "error" else "field"
+            yield Difference(kind, model, name, f"{_short(one)} and {_short(other)}")
+    for name in sorted({*a.tensors, *b.tensors}):
+        if name not in b.tensors or name not in a.tensors:
+            kind = "output missing" if name in a.tensors else "output beside those of A"
+            yield Difference(kind, model, name, "")
+            continue
+        yield from _compare_tensors(model, name, a.tensors[name], b.tensors[name], tolerances)
+
+
+def _compare_tensors(
+    model: str, name: str, a: Tensor, b: Tensor, tolerances: Tolerances
+) -> Iterator[Difference]:
+    if a.datatype != b.datatype:
+        yield Difference("datatype", model, name, f"{a.datatype} and {b.datatype}")
+    elif a.shape != b.shape:
+        yield Difference("shape", model, name, f"{list(a.shape)} and {list(b.shape)}")
+    else:
+        tolerance = tolerances.of(model, name, a.values.dtype.kind)
+        wrong = tolerance.violated(a.values, b.values)
+        if wrong.any():
+            yield _of_values(model, name, a.values, b.values, wrong)
+
+
+def _of_values(model: str, name: str, a: Array, b: Array, wrong: Array) -> Difference:
+    place = tuple(int(axis) for axis in np.argwhere(wrong)[0])
+    count = f"{int(wrong.sum())} of {wrong.size} elements"
+    if a.dtype.kind not in "fiu":
+        detail = f"{count}, at {list(place)} {_short(a[place])} and {_short(b[place])}"
+        return Difference("values", model, name, detail)
+    wide_a = a.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = distance(a, b)
+    finite = np.isfinite(apart)
+    largest = float(apart[finite].max(initial=0.0))
+    if (wrong & finite).any():
+        place = tuple(
+            int(x)
+            for x in np.unravel_index(
+                int(np.argmax(np.where(wrong & finite, apart, -1.0))), apart.shape
+            )
+        )
+    detail = f"{count}, at {list(place)} {a[place]:.6g} and {b[place]:.6g}"
+    scale = float(np.abs(wide_a[np.isfinite(wide_a)]).max(initial=0.0))
+    rows: Array = np.ones(1, bool)
+    if wrong.ndim > 1:
+        rows = np.asarray(wrong.reshape(len(wrong), -1).any(axis=1))
+    if a.dtype.kind == "f" and (finite | ~wrong).all() and largest <= ROUNDING * scale:
+        return Difference("rounding", model, name, detail, largest)
+    if not rows.all():
+        detail += f"; {int(rows.sum())} of {len(rows)} rows"
+        return Difference("values of some rows", model, name, detail, largest)
+    return Difference("values", model, name, detail, largest)
+
+
+def _text(response: Response) -> str:
+    return _short(bytes(response.body[:80]).decode("utf-8", "replace"))
+
+
+def _short(value: object) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")

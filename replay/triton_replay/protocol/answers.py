@@ -1,0 +1,163 @@
+"""Answers as tensors: what a response says, whether it says it in JSON or in bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_replay.protocol.http_bodies import (
+    Body,
+    Headers,
+    NotUnderstood,
+    TensorBody,
+    header,
+    inflate,
+    read_body,
+)
+
+Array = NDArray[Any]
+
+_DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
+    "BOOL": np.dtype(np.bool_),
+    **{name: np.dtype(f"<i{size}") for name, size in (("INT8", 1), ("INT16", 2), ("INT32", 4))},
+    **{name: np.dtype(f"<u{size}") for name, size in (("UINT8", 1), ("UINT16", 2), ("UINT32", 4))},
+    "INT64": np.dtype("<i8"),
+    "UINT64": np.dtype("<u8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor: Triton's name of its type, its shape, and its values.
+
+    values: of `shape`. BYTES are objects of type bytes, BF16 is widened to FP32.
+    """
+
+    datatype: str
+    shape: tuple[int, ...]
+    values: Array
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One response: tensors by name, and all else that its JSON says."""
+
+    tensors: Mapping[str, Tensor]
+    fields: Mapping[str, Any]
+
+
+def read_answers(headers: Headers, body: Body) -> list[Answer]:
+    """The responses of a body: one, or of a stream of events each. Raises NotUnderstood."""
+    if header(headers, "content-type").startswith("text/event-stream"):
+        lines = bytes(inflate(headers, body)).split(b"\n")
+        events = [line[len(b"data:") :] for line in lines if line.startswith(b"data:")]
+        return [_answer(read_body((), event)) for event in events]
+    if not len(body):
+        return []
+    return [_answer(read_body(headers, body))]
+
+
+def read_inputs(headers: Headers, body: Body) -> Mapping[str, tuple[str, tuple[int, ...], int]]:
+    """For each input its type, its shape and the bytes of its longest element, 0 but for BYTES.
+
+    Raises NotUnderstood.
+    """
+    found = read_body(headers, body)
+    inputs = {}
+    for tensor, data in found.tensors():
+        read = _tensor(tensor, data)
+        longest = 0
+        if read.datatype == "BYTES":
+            longest = max((len(element) for element in read.values.flat), default=0)
+        inputs[str(tensor.get("name"))] = (read.datatype, read.shape, longest)
+    if "inputs" not in found.document:
+        for name, value in found.document.items():  # the generate extension
+            if isinstance(value, str):
+                inputs[name] = ("BYTES", (1,), len(value.encode()))
+    return inputs
+
+
+def _answer(body: TensorBody) -> Answer:
+    document = dict(body.document)
+    if isinstance(document.get("outputs"), list):
+        tensors = {str(t.get("name")): _tensor(t, data) for t, data in body.tensors()}
+        del document["outputs"]
+        # How a tensor travels is a header's and a number's business, and not the answer.
+        return Answer(tensors, document)
+    tensors = {}
+    for name, value in list(document.items()):
+        read = _field(value)
+        if read is not None:
+            tensors[name] = read
+            del document[name]
+    return Answer(tensors, document)
+
+
+def _field(value: object) -> Tensor | None:
+    """A field of a generate answer as a tensor, where it is a number or a list of such."""
+    if isinstance(value, bool) or not isinstance(value, int | float | list):
+        return None
+    try:
+        values = np.asarray(value, np.float64)
+    except (ValueError, TypeError):
+        return None
+    return Tensor("FP64", values.shape, values)
+
+
+def _tensor(tensor: Mapping[str, Any], data: memoryview | None) -> Tensor:
+    datatype, shape = tensor.get("datatype"), tensor.get("shape")
+    if not isinstance(datatype, str) or not isinstance(shape, list):
+        raise NotUnderstood(f"a tensor without datatype and shape: {json.dumps(tensor)[:80]}")
+    dims = tuple(int(dim) for dim in shape)
+    try:
+        if data is None:
+            values = _from_json(datatype, tensor.get("data", []))
+        else:
+            values = _from_bytes(datatype, data)
+        return Tensor(datatype, dims, values.reshape(dims))
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise NotUnderstood(f"tensor {tensor.get('name')!r}: {error}") from error
+
+
+def _from_json(datatype: str, data: list[Any]) -> Array:
+    if datatype == "BYTES":
+        flat = [
+            element.encode() if isinstance(element, str) else element for element in _flat(data)
+        ]
+        return _objects(flat)
+    dtype = np.dtype(np.float32) if datatype == "BF16" else _DTYPES[datatype]
+    return np.array(list(_flat(data)), dtype)
+
+
+def _from_bytes(datatype: str, data: memoryview) -> Array:
+    if datatype == "BYTES":
+        elements, offset = [], 0
+        while offset < len(data):
+            size = int.from_bytes(data[offset : offset + 4], "little")
+            elements.append(bytes(data[offset + 4 : offset + 4 + size]))
+            offset += 4 + size
+        return _objects(elements)
+    if datatype == "BF16":
+        wide: Array = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+        return wide
+    return np.frombuffer(data, _DTYPES[datatype])
+
+
+def _objects(elements: list[Any]) -> Array:
+    values = np.empty(len(elements), object)
+    values[:] = elements
+    return values
+
+
+def _flat(data: object) -> list[Any]:
+    if isinstance(data, list):
+        return [element for entry in data for element in _flat(entry)]
+    return [data]

@@ -1,0 +1,1 @@
+"""A comparison for people and programs: a table, JSON, and a page."""

@@ -1,0 +1,40 @@
+"""A comparison as JSON, for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from triton_replay.comparing.comparison import Comparison
+from triton_replay.comparing.grouping import Group
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """All that was found; times are nanoseconds."""
+    return {
+        "a": {"capture": comparison.a.name, "server": comparison.a.opening.server},
+        "b": {"capture": comparison.b.name, "server": comparison.b.opening.server},
+        "compared": comparison.compared,
+        "differing": comparison.differing,
+        "only_a": comparison.only_a,
+        "only_b": comparison.only_b,
+        "groups": [_group(one) for one in comparison.groups],
+        "latencies": [
+            {"model": times.model, "a": asdict(times.summary_a), "b": asdict(times.summary_b)}
+            for times in comparison.times
+        ],
+    }
+
+
+def _group(one: Group) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "model": one.model,
+        "output": one.output,
+        "condition": one.condition,
+        "requests": list(one.requests),
+        "of": one.of,
+        "largest": one.largest,
+        "smallest": one.smallest.number,
+        "example": one.example,
+    }

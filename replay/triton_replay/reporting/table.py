@@ -1,0 +1,77 @@
+"""A comparison as text for a terminal."""
+
+from __future__ import annotations
+
+from triton_replay.comparing.comparison import Comparison, ModelTimes
+from triton_replay.comparing.grouping import Group
+from triton_replay.comparing.latencies import Percentile, verdict
+
+MODELS_SHOWN = 20
+
+
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """The lines of the report."""
+    a, b = comparison.a, comparison.b
+    lines = [
+        f"A  {a.name}: {a.opening.server}, {a.opening.started}",
+        f"B  {b.name}: {b.opening.server}, {b.opening.started}",
+        "",
+        f"{comparison.compared} requests compared, the answers to {comparison.differing} differ",
+    ]
+    if comparison.only_a:
+        lines.append(f"{comparison.only_a} requests are in A only and were not compared")
+    if comparison.only_b:
+        lines.append(f"{comparison.only_b} requests are in B only and were not compared")
+    for number, one in enumerate(comparison.groups, 1):
+        lines += ["", *_group_lines(number, one)]
+    lines += ["", *_latency_lines(comparison)]
+    return lines
+
+
+def title_of(one: Group) -> str:
+    """What differs, in which output of which model."""
+    return f"{one.kind}: {one.model}" + (f", {one.output}" if one.output else "")
+
+
+def _group_lines(number: int, one: Group) -> list[str]:
+    lines = [f"{number}. {title_of(one)}", f"   {len(one.requests)} of {one.of} requests"]
+    if one.condition:
+        lines[-1] += f", {one.condition}"
+    if one.largest:
+        lines.append(f"   largest difference {one.largest:.3g}")
+    body = f"smallest: request {one.smallest.number}, {one.smallest.body_size} bytes"
+    lines.append(f"   {body}" + (f"; {one.example}" if one.example else ""))
+    return lines
+
+
+def _latency_lines(comparison: Comparison) -> list[str]:
+    lines = [
+        "latency in ms, 95 % intervals in brackets; requests per second",
+        f"{'':24} {'A':>22} {'B':>22}   B/A",
+    ]
+    for times in comparison.times[:MODELS_SHOWN]:
+        lines += _model_lines(times)
+    if len(comparison.times) > MODELS_SHOWN:
+        lines.append(f"... and {len(comparison.times) - MODELS_SHOWN} more, in JSON (--json)")
+    return lines
+
+
+def _model_lines(times: ModelTimes) -> list[str]:
+    a, b = times.summary_a, times.summary_b
+    ratio = f"{b.per_second / a.per_second:6.2f}" if a.per_second and b.per_second else ""
+    counts = [f"{s.count}, {s.per_second:.1f}/s" for s in (a, b)]
+    lines = [f"{times.model[:24]:24} {counts[0]:>22} {counts[1]:>22}{ratio}"]
+    for one, other in zip(a.percentiles, b.percentiles, strict=False):
+        ratio = f"{other.value / one.value:6.2f}" if one.value else ""
+        told = verdict(one, other)
+        lines.append(
+            f"{f'  p{one.percent}':24} {interval(one):>22} {interval(other):>22}{ratio}"
+            + (f"  {told}" if told else "")
+        )
+    return lines
+
+
+def interval(percentile: Percentile) -> str:
+    """The value and its interval, in milliseconds; a side without a number is open."""
+    low, high = ("" if x is None else f"{x / 1e6:.2f}" for x in (percentile.low, percentile.high))
+    return f"{percentile.value / 1e6:.2f} [{low}..{high}]"

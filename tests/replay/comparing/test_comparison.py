@@ -1,0 +1,179 @@
+"""The comparison: seeded differences are found, and grouped by what causes them."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from replay.traffic import MS, events, inputs, request, response, write_capture
+
+from triton_replay.__main__ import main
+from triton_replay.capture.reader import read_capture
+from triton_replay.capture.records import Response
+from triton_replay.comparing.comparison import compare_captures
+from triton_replay.comparing.tolerances import Tolerances, parse_tolerances
+from triton_replay.errors import ReplayError
+
+VALUES = inputs(120)
+
+
+def right(number, x):
+    return np.float32(2) * x
+
+
+@pytest.fixture
+def compared(tmp_path):
+    """Compare right answers with those of a function."""
+
+    def compare(answering, against=right):
+        a = write_capture(tmp_path / "a.trc", against, VALUES)
+        b = write_capture(tmp_path / "b.trc", answering, VALUES)
+        return compare_captures(read_capture(a), read_capture(b), Tolerances())
+
+    return compare
+
+
+def told(comparison):
+    """Of each group kind, output, how many and the condition."""
+    return [(g.kind, g.output, len(g.requests), g.condition) for g in comparison.groups]
+
+
+def test_the_same_answers_differ_in_nothing_though_one_side_speaks_json(compared):
+    found = compared(lambda n, x: response(n, right(n, x), binary=False))
+    assert (found.compared, found.differing, found.groups) == (120, 0, ())
+
+
+def test_rounding_is_called_so(compared):
+    def half(number, x):
+        return right(number, x).astype(np.float16).astype(np.float32)
+
+    found = compared(half)
+    (group,) = found.groups
+    assert (group.kind, group.model, group.output) == ("rounding", "m", "y")
+    assert 0 < group.largest < 1e-3
+    assert compared_again(found, "rel=1e-3").differing == 0
+
+
+def compared_again(found, tolerance):
+    return compare_captures(found.a, found.b, parse_tolerances([tolerance]))
+
+
+def test_a_row_that_is_wrong_only_when_batched(compared):
+    def wrong(number, x):
+        y = right(number, x)
+        if len(y) >= 3:
+            y[1] = 7
+        return y
+
+    found = compared(wrong)
+    assert told(found) == [
+        ("values of some rows", "y", 60, "only when batched, 3 rows or more: 60 of 60")
+    ]
+    (group,) = found.groups
+    assert f"1 of {len(VALUES[group.smallest.number])} rows" in group.example
+    assert group.smallest.body_size == min(
+        request(n, x).body_size for n, x in enumerate(VALUES) if len(x) >= 3
+    )
+
+
+def test_a_shape_that_is_wrong_only_for_long_inputs(compared):
+    found = compared(lambda n, x: right(n, x)[:, :32])
+    long = sum(x.shape[1] > 32 for x in VALUES)
+    assert told(found) == [
+        ("shape", "y", long, f"only where size of axis 1 of x is 33 or more: {long} of {long}")
+    ]
+
+
+def test_what_differs_with_company_only_is_told(tmp_path):
+    def crowded(number, x):
+        y = right(number, x) + np.float32(number % 10 in (4, 5))
+        return response(number, y, took=12 * MS if number % 10 == 4 else MS)
+
+    a = read_capture(write_capture(tmp_path / "a.trc", right, VALUES))
+    b = read_capture(write_capture(tmp_path / "b.trc", crowded, VALUES))
+    (group,) = compare_captures(a, b, Tolerances()).groups
+    assert group.condition == "only with 2 or more requests of the model in flight: 24 of 24"
+
+
+def test_an_accident_has_no_cause(compared):
+    found = compared(lambda n, x: right(n, x) + np.float32(n in (17, 64)))
+    assert told(found) == [("values", "y", 2, "")]
+
+
+def test_what_differs_everywhere_is_told(compared):
+    assert told(compared(lambda n, x: x)) == [("values", "y", 120, "always")]
+
+
+def test_a_lost_stream_response_is_found(compared):
+    found = compared(
+        lambda n, x: events(n, 1, 2) if n == 3 else events(n, 1, 2, 3),
+        against=lambda n, x: events(n, 1, 2, 3),
+    )
+    assert told(found) == [("stream responses missing", "", 1, "")]
+    assert found.groups[0].example == "3 and 2"
+
+
+def test_statuses_error_texts_and_missing_answers_are_found(compared):
+    def failed(number, status, text):
+        body = json.dumps({"error": text}).encode()
+        return Response(number, number, number, status, (), len(body), body)
+
+    def first(number, x):
+        return failed(number, 400, "bad shape") if number < 5 else right(number, x)
+
+    def second(number, x):
+        if number < 3:
+            return failed(number, 400, "wrong shape")
+        if number < 5:
+            return failed(number, 500, "bad shape")
+        if number == 5:
+            return Response(number, 0, 0, 0, (), 0, ended="server")
+        return right(number, x)
+
+    found = compared(second, against=first)
+    assert {(kind, count) for kind, _, count, _ in told(found)} == {
+        *(("error text", 3), ("status", 2), ("no whole answer in B", 1)),
+    }
+
+
+def test_a_slow_tail_is_told_by_intervals_that_are_apart(compared):
+    quick = compared(lambda n, x: response(n, right(n, x), took=9 * MS if n % 10 == 0 else MS))
+    (times,) = quick.times
+    assert [p.value // MS for p in times.summary_a.percentiles] == [1, 1, 1, 1]
+    assert [p.value // MS for p in times.summary_b.percentiles] == [1, 1, 9, 9]
+    assert quick.differing == 0
+
+
+def test_captures_of_different_requests_are_not_compared(tmp_path):
+    a = write_capture(tmp_path / "a.trc", right, VALUES)
+    b = write_capture(tmp_path / "b.trc", right, VALUES[1:])
+    with pytest.raises(ReplayError, match="hold different requests"):
+        compare_captures(read_capture(a), read_capture(b), Tolerances())
+
+
+def test_what_is_redacted_is_not_compared(compared):
+    def redacted(number, x):
+        return dataclasses.replace(response(number, x), redacted=True)
+
+    assert compared(redacted).differing == 0
+
+
+def test_the_command_prints_groups_latencies_and_has_an_exit_code(tmp_path, capsys):
+    a = write_capture(tmp_path / "a.trc", right, VALUES)
+    b = write_capture(tmp_path / "b.trc", lambda n, x: x if len(x) > 3 else right(n, x), VALUES)
+    assert main(["compare", str(a), str(a)]) == 0
+    assert "the answers to 0 differ" in capsys.readouterr().out
+    assert main(["compare", str(a), str(b), f"--smallest={tmp_path / 'small'}"]) == 1
+    out = capsys.readouterr().out
+    assert "120 requests compared, the answers to 30 differ" in out
+    assert "30 of 120 requests, only when batched, 4 rows or more: 30 of 30" in out
+    assert "p99" in out
+    (one,) = read_capture(tmp_path / "small" / "group-1.trc").exchanges
+    assert len(VALUES[one.request.number]) == 4
+    assert main(["compare", str(a), str(b), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["differing"] == 30
+    assert document["groups"][0]["kind"] == "values"
+    assert document["latencies"][0]["a"]["percentiles"][0]["percent"] == 50
+    assert main(["compare", str(a), str(b), "--tolerance=y:near=1"]) == 2
+    assert "the keys being abs, rel, ulp, cosine, topk" in capsys.readouterr().err

@@ -1,0 +1,72 @@
+"""Captures made up for tests: requests to the model `m`, and answers with seeded differences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from triton_replay.capture.records import Closing, Opening, Request, Response
+from triton_replay.capture.writer import CaptureWriter
+
+MS = 1_000_000
+#: For a request's number and its input the answer's output, or a response.
+Answering = Callable[[int, np.ndarray], "np.ndarray | Response"]
+
+
+def inputs(count: int) -> list[np.ndarray]:
+    """FP32 [rows 1 to 4, length 1 to 40], a hundred combinations before one comes again."""
+    rng = np.random.default_rng(0)
+    shapes = [(1 + n % 4, 1 + (n * 7) % 40) for n in range(count)]
+    return [rng.uniform(0.5, 1, shape).astype(np.float32) for shape in shapes]
+
+
+def request(number: int, x: np.ndarray) -> Request:
+    """One inference, in binary."""
+    document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": x.shape}]}
+    document["inputs"][0]["parameters"] = {"binary_data_size": x.nbytes}
+    text = json.dumps(document).encode()
+    body = text + x.tobytes()
+    headers = (("Inference-Header-Content-Length", str(len(text))),)
+    at = number * 10 * MS
+    return Request(number, 0, at, at, "POST", "/v2/models/m/infer", headers, len(body), body)
+
+
+def response(number: int, y: np.ndarray, took: int = MS, binary: bool = True) -> Response:
+    """One answer, in binary or in JSON."""
+    output = {"name": "y", "datatype": "FP32", "shape": list(y.shape)}
+    document = {"model_name": "m", "outputs": [output]}
+    headers, tail = (), b""
+    if binary:
+        output["parameters"] = {"binary_data_size": y.nbytes}
+        tail = y.tobytes()
+    else:
+        output["data"] = y.ravel().tolist()
+    text = json.dumps(document).encode()
+    if binary:
+        headers = (("Inference-Header-Content-Length", str(len(text))),)
+    body = text + tail
+    end = number * 10 * MS + took
+    return Response(number, end, end, 200, headers, len(body), body)
+
+
+def events(number: int, *values: float) -> Response:
+    """A stream of answers."""
+    body = b"".join(b"data: %s\n\n" % json.dumps({"y": value}).encode() for value in values)
+    headers = (("Content-Type", "text/event-stream"),)
+    return Response(number, number, number, 200, headers, len(body), body)
+
+
+def write_capture(path: Path, answering: Answering, values: Sequence[np.ndarray]) -> Path:
+    """A capture of these inputs and what `answering` makes of them."""
+    writer = CaptureWriter.create(path)
+    writer.write([Opening("s:1", "2026-01-01T00:00:00", "0", {})])
+    for number, x in enumerate(values):
+        found = answering(number, x)
+        answer = response(number, found) if isinstance(found, np.ndarray) else found
+        writer.write([request(number, x), answer])
+    writer.write([Closing(0, "stopped", {})])
+    writer.close()
+    return path
