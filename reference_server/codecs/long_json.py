@@ -8,6 +8,7 @@ it holds is put where it belongs; between two pieces others have their turn.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import numpy as np
@@ -27,32 +28,56 @@ _SPACE = b" \t\n\r"
 Container = list[JsonValue] | dict[str, JsonValue]
 
 
-def loads(document: memoryview, deepest: int, piece: int = PIECE) -> JsonValue:
+def loads(
+    document: memoryview,
+    deepest: int,
+    piece: int = PIECE,
+    unusual: Callable[[bytes], JsonValue] = orjson.loads,
+) -> JsonValue:
     """The value of strict JSON, an array or an object, without equal names; else ValueError.
 
-    ValueError, too, where an object that is cut has an empty name, or brackets nest deeper.
+    ValueError, too, where an object that is cut has an empty name, or brackets nest deeper. A piece
+    that is not strict is read by `unusual`, or is not (ValueError).
     """
-    reader = _Reader(deepest)
-    position, size = 0, len(document)
-    while position < size:
-        end = _end_of_piece(document, position, piece)
-        reader.take(bytes(document[position:end]), is_last=end == size)
-        position = end + 1
+    reader = _Reader(deepest, unusual)
+    for text, is_last in _pieces(document, piece):
+        reader.take(text, is_last=is_last)
         turns.give_way()
     return reader.value()
 
 
-def _end_of_piece(document: memoryview, start: int, piece: int) -> int:
-    """Where the comma is that ends the piece, or the document's end."""
-    while start + piece < len(document):
-        window = _without_escapes(bytes(document[start : start + piece]))
-        comma = window.rfind(b",")
-        while comma >= 0 and window.count(b'"', 0, comma) % 2:  # within a string
-            comma = window.rfind(b",", 0, window.rfind(b'"', 0, comma))
-        if comma > 0:
-            return start + comma
-        piece *= 2  # a long string, or nothing
-    return len(document)
+def _pieces(document: memoryview, size: int) -> Iterator[tuple[bytes, bool]]:
+    """What stands between the commas that it is cut at, about `size` bytes; and if it is the last.
+
+    One that has no comma for so long is longer, but for the white space in it.
+    """
+    gathered: list[bytes] = []
+    start, is_in_string = 0, False
+    while start + size < len(document):
+        window = bytes(document[start : start + size])
+        if (len(window) - len(window.rstrip(b"\\"))) % 2:  # what is escaped belongs to it
+            window = bytes(document[start : start + size + 1])
+        plain = _without_escapes(window)
+        comma = _last_comma(plain, is_in_string=is_in_string)
+        if comma >= 0:
+            yield b"".join((*gathered, window[:comma])), False
+            gathered, is_in_string = [], False
+            start += comma + 1
+            continue
+        start += len(window)
+        is_space = not is_in_string and not window.strip(_SPACE)
+        gathered.append(b" " if is_space else window)
+        is_in_string ^= bool(plain.count(b'"') % 2)
+    gathered.append(bytes(document[start:]))
+    yield b"".join(gathered), True
+
+
+def _last_comma(text: bytes, *, is_in_string: bool) -> int:
+    """Where the last comma is outside of strings; -1 without one. The text may begin in one."""
+    comma = text.rfind(b",")
+    while comma >= 0 and (is_in_string + text.count(b'"', 0, comma)) % 2:
+        comma = text.rfind(b",", 0, max(0, text.rfind(b'"', 0, comma)))
+    return comma
 
 
 def _without_escapes(text: bytes) -> bytes:
@@ -65,8 +90,9 @@ def _without_escapes(text: bytes) -> bytes:
 class _Reader:
     """Puts pieces together. `_open` are the arrays and objects that are open, outermost first."""
 
-    def __init__(self, deepest: int) -> None:
+    def __init__(self, deepest: int, unusual: Callable[[bytes], JsonValue]) -> None:
         self._deepest = deepest
+        self._unusual = unusual
         self._root: JsonValue = None
         self._open: list[Container] = []
         self._is_begun = False
@@ -120,7 +146,11 @@ class _Reader:
 
     def _read(self, text: bytes, before: bytes, opened: bytes, after: bytes = b"") -> JsonValue:
         whole = b"".join((before, text, *(_CLOSING[one] for one in reversed(opened)), after))
-        value: JsonValue = orjson.loads(whole)
+        value: JsonValue
+        try:
+            value = orjson.loads(whole)
+        except ValueError:
+            value = self._unusual(whole)
         if b":" in whole and _names(value) != _colons(whole):
             raise ValueError("equal names")  # of which orjson has the last alone
         return value

@@ -40,13 +40,16 @@ def loads(data: bytes | bytearray | memoryview, profile: TritonProfile = V2_51) 
     Raises ServerError INTERNAL `failed to parse the request JSON buffer: <why> at <offset>` for
     what RapidJSON refuses, and INVALID_ARG for nesting deeper than 100.
     """
+    skipped = 0
     if len(data) > LONG:
         try:
-            return long_json.loads(memoryview(data), DEEPEST)
+            return long_json.loads(memoryview(data), DEEPEST, unusual=_read_unusual)
         except ValueError:
             pass
+        data, skipped = _without_space(memoryview(data))
     document = bytes(data)
-    for read in (_read_ordinary, _read_unusual) if len(document) <= LONG else (_read_unusual,):
+    # What is long is read byte by byte, for many seconds, but nobody waits for all of it.
+    for read in (_read_ordinary, _read_unusual) if len(document) <= LONG else ():
         try:
             value = read(document)
         except (ValueError, RecursionError):
@@ -54,7 +57,20 @@ def loads(data: bytes | bytearray | memoryview, profile: TritonProfile = V2_51) 
         if _is_shallow(document):
             return value
         break
-    return rapid_json_reader.read(document, iteratively=profile.reads_json_iteratively)
+    return rapid_json_reader.read(
+        document, iteratively=profile.reads_json_iteratively, skipped=skipped
+    )
+
+
+def _without_space(document: memoryview) -> tuple[memoryview, int]:
+    """A document without the white space before it, and how many bytes that is."""
+    skipped = 0
+    while window := bytes(document[skipped : skipped + long_json.PIECE]):
+        rest = window.lstrip(b" \t\n\r")
+        skipped += len(window) - len(rest)
+        if rest:
+            break
+    return document[skipped:], skipped
 
 
 # ------------------------------------------------------------------------------- the fast readers

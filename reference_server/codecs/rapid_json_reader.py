@@ -17,9 +17,12 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 DEEPEST = 100
 
 
-def read(document: bytes, *, iteratively: bool = False) -> JsonValue:
-    """The value of `document`. Raises ServerError as `rapid_json.loads` says."""
-    return _Reader(document, iteratively=iteratively).read()
+def read(document: bytes, *, iteratively: bool = False, skipped: int = 0) -> JsonValue:
+    """The value of `document`. Raises ServerError as `rapid_json.loads` says.
+
+    So many bytes of white space stood before it, and were `skipped`.
+    """
+    return _Reader(document, iteratively=iteratively, skipped=skipped).read()
 
 
 def repeated_names(document: bytes) -> frozenset[tuple[int, str]]:
@@ -36,14 +39,16 @@ def integer(digits: bytes | str) -> int | float:
     return float(digits)
 
 
-_SPACE = re.compile(rb"[ \t\n\r]*")
+#: Bytes that are matched in one go, since nobody else has the interpreter meanwhile.
+_MOST = 1 << 16
+_SPACE = re.compile(rb"[ \t\n\r]{0,%d}" % _MOST)
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
 _FRACTION = re.compile(rb"\.[0-9]+")
 _EXPONENT = re.compile(rb"[eE][+-]?[0-9]+")
 _MINUS = re.compile(rb"-")
 _POINT = re.compile(rb"\.")
 _EXPONENT_MARK = re.compile(rb"[eE][+-]?")
-_PLAIN = re.compile(rb'[^"\\\x00-\x1f]*')
+_PLAIN = re.compile(rb'[^"\\\x00-\x1f]{0,%d}' % _MOST)
 _HEX = re.compile(rb"[0-9A-Fa-f]{4}")
 _ESCAPES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 _ESCAPES |= {itself: itself for itself in (b'"', b"\\", b"/")}
@@ -52,8 +57,9 @@ _ESCAPES |= {itself: itself for itself in (b'"', b"\\", b"/")}
 class _Reader:
     """Reads one document in RapidJSON's order, so that it stops at the same byte."""
 
-    def __init__(self, document: bytes, *, iteratively: bool = False) -> None:
+    def __init__(self, document: bytes, *, iteratively: bool = False, skipped: int = 0) -> None:
         self._iteratively = iteratively
+        self._skipped = skipped
         # For RapidJSON a NUL is the end.
         self._text = document.partition(b"\0")[0]
         self._at = 0
@@ -62,7 +68,7 @@ class _Reader:
     def read(self) -> JsonValue:
         """The document's value."""
         # RapidJSON skips each byte of a byte order mark on its own.
-        for mark in (b"\xef", b"\xbb", b"\xbf"):
+        for mark in (b"\xef", b"\xbb", b"\xbf") if not self._skipped else ():
             self._at += self._text.startswith(mark, self._at)
         first = self._next()
         if not first or (self._iteratively and first in b"}],:"):
@@ -73,12 +79,13 @@ class _Reader:
         return value
 
     def _refusal(self, why: str, at: int | None = None) -> ServerError:
-        offset = self._at if at is None else at
+        offset = self._skipped + (self._at if at is None else at)
         return internal(f"failed to parse the request JSON buffer: {why} at {offset}")
 
     def _next(self) -> bytes:
         """Skip white space and give the byte that follows; nothing at the end."""
-        self._take(_SPACE)
+        while len(self._take(_SPACE)) == _MOST:
+            pass
         return self._text[self._at : self._at + 1]
 
     def _take(self, pattern: re.Pattern[bytes]) -> bytes:
@@ -201,7 +208,9 @@ class _Reader:
         parts = []
         self._at += 1
         while True:
-            parts.append(self._take(_PLAIN))
+            while len(part := self._take(_PLAIN)) == _MOST:
+                parts.append(part)
+            parts.append(part)
             match self._text[self._at : self._at + 1]:
                 case b'"':
                     self._at += 1

@@ -23,8 +23,21 @@ log = logging.getLogger(__name__)
 RequestT = TypeVar("RequestT", bound=Message)
 #: A response, or one that is serialized.
 Answer: TypeAlias = "Message | bytes"
-#: Runs work, and then calls what is done with its result or with its error.
-Run = Callable[[Callable[[], bytes], Callable[[bytes], None], Callable[[Exception], None]], None]
+
+ResultT = TypeVar("ResultT")
+
+
+class Run(Protocol):
+    """Runs work, and then calls what is done with its result or with its error."""
+
+    def __call__(
+        self,
+        work: Callable[[], ResultT],
+        done: Callable[[ResultT], None],
+        failed: Callable[[Exception], None],
+        /,
+    ) -> None:
+        """Begin to."""
 
 
 class Status(enum.IntEnum):
@@ -240,7 +253,9 @@ def _read(request_type: type[RequestT], data: Data) -> RequestT:
 
 
 def _run_now(
-    work: Callable[[], bytes], done: Callable[[bytes], None], failed: Callable[[Exception], None]
+    work: Callable[[], ResultT],
+    done: Callable[[ResultT], None],
+    failed: Callable[[Exception], None],
 ) -> None:
     """Do `work` here and now."""
     try:

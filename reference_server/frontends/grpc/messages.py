@@ -17,7 +17,7 @@ from reference_server.codecs.proto_wire import Data
 from reference_server.frontends.grpc.calls import CallFailed, Status
 
 #: A message out of its compressed form. Raises CallFailed.
-Inflate = Callable[[Data], bytes]
+Inflate = Callable[[Data], Data]
 
 _PREFIX = struct.Struct(">BI")
 _MAX_BYTES = 2**31 - 1
@@ -40,11 +40,11 @@ def _inflating(encoding: str) -> Inflate:
         Status.INTERNAL, f"Unexpected error decompressing data for algorithm {encoding}"
     )
 
-    def inflate(message: Data) -> bytes:
+    def inflate(message: Data) -> Data:
         unpacker = zlib.decompressobj(wbits=_WINDOW_BITS[encoding])
         most = min(_MAX_BYTES, compression.most_bytes(len(message)))
         try:
-            plain = unpacker.decompress(message, most)
+            plain = compression.unpack(unpacker, message, most)
         except zlib.error:
             raise broken from None
         except MemoryError:
@@ -77,7 +77,7 @@ class Packed(NamedTuple):
     data: Data
     inflate: Inflate
 
-    def plain(self) -> bytes:
+    def plain(self) -> Data:
         """The message. Raises CallFailed if it is damaged, or too large."""
         return self.inflate(self.data)
 

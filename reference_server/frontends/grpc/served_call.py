@@ -217,7 +217,7 @@ class ServedCall:
             self._waiting.append(message)
             self._run(message.plain, self._unpacked, self._not_unpacked)
 
-    def _unpacked(self, message: bytes) -> None:
+    def _unpacked(self, message: Data) -> None:
         if self._has_ended:
             return
         behind = self._waiting

@@ -1,9 +1,12 @@
 """Compressed bodies: which coding, and what comes out of it."""
 
 import gzip
+import random
 import zlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reference_server.codecs import compression
 from reference_server.codecs.compression import accepted, compress, decompress
@@ -45,6 +48,39 @@ def test_an_empty_body_is_refused(coding):
         opened(coding, b"")
     assert caught.value.code is Code.INVALID_ARG
     assert caught.value.message == "nothing to be decompressed"
+
+
+class _Watched:
+    """A real unpacker that notes how much it was given and asked for."""
+
+    def __init__(self):
+        self._real = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        self.asked = []
+
+    eof = property(lambda self: self._real.eof)
+    unconsumed_tail = property(lambda self: self._real.unconsumed_tail)
+
+    def decompress(self, data, most):
+        self.asked.append((len(data), most))
+        return self._real.decompress(data, most)
+
+
+@pytest.mark.parametrize("plain", [bytes(3_000_000), random.Random(1).randbytes(700_000), TEXT])
+@pytest.mark.parametrize("most", [1, 2**18 - 1, 2**18, 2**18 + 1, 700_000, 3_000_000, 2**30])
+def test_bodies_are_unpacked_in_pieces(plain, most):
+    unpacker = _Watched()
+    assert compression.unpack(unpacker, gzip.compress(plain), most) == plain[:most]
+    assert all(given <= 2**16 and asked <= 2**18 for given, asked in unpacker.asked)
+
+
+@given(st.binary(), st.integers(1, 64), st.integers(1, 5), st.integers(1, 300))
+def test_a_stream_that_is_cut_gives_what_there_is_of_it(plain, piece, packed_piece, cut):
+    body = gzip.compress(plain)[:cut]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compression, "_PIECE", piece)
+        patch.setattr(compression, "_PACKED_PIECE", packed_piece)
+        found = compression.unpack(zlib.decompressobj(zlib.MAX_WBITS | 32), body, 2**20)
+    assert found == zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body)
 
 
 RAW_DEFLATE = zlib.compress(TEXT)[2:-4]

@@ -2,13 +2,14 @@
 
 import gc
 import json
+import math
 
 import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reference_server.codecs import rapid_json, rapid_json_reader
+from reference_server.codecs import long_json, rapid_json, rapid_json_reader
 from reference_server.codecs.json_data import read
 from reference_server.codecs.long_json import loads
 from reference_server.codecs.rapid_json import LONG
@@ -204,3 +205,46 @@ def test_the_collector_waits_for_the_last_who_makes_many_objects(monkeypatch):
     assert gc.isenabled()  # it has waited for long
     second.__exit__(None, None, None)
     assert gc.isenabled()
+
+
+def test_what_is_not_strict_is_read_piece_by_piece():
+    pieces = []
+
+    def unusual(piece):
+        pieces.append(piece)
+        return rapid_json._read_unusual(piece)
+
+    document = b"[" + b"1,NaN,2.5," * 40_000 + b"-Infinity]"
+    value = loads(memoryview(document), 100, unusual=unusual)
+    assert repr(value) == repr([1, math.nan, 2.5] * 40_000 + [-math.inf])
+    assert len(pieces) > 5
+
+
+@pytest.mark.parametrize("where", ["[%b1,2]", "[1%b,2]", "[1,2%b]", "[1,2]%b", "%b[1,2]"])
+def test_white_space_without_end_is_not_gathered(where, monkeypatch):
+    longest = []
+    take = long_json._Reader.take
+    monkeypatch.setattr(
+        long_json._Reader,
+        "take",
+        lambda self, text, **more: (longest.append(len(text)), take(self, text, **more))[1],
+    )
+    document = where.encode() % (b" \n" * 500_000)
+    assert loads(memoryview(document), 100) == [1, 2]
+    assert max(longest) < 3 * long_json.PIECE
+
+
+@pytest.mark.parametrize("space", [b" " * 300_000, b" " * 131_073, b"\n" * 65_536 * 4])
+@pytest.mark.parametrize("document", [b"", b"[1,]", b'["' + b"x" * 200_000 + b"]", b"\xef\xbb[]"])
+def test_offsets_count_the_white_space_before_a_document(space, document):
+    with pytest.raises(ServerError) as found:
+        rapid_json.loads(space + document)
+    with pytest.raises(ServerError) as expected:
+        rapid_json_reader.read(space + document)
+    assert found.value.message == expected.value.message
+
+
+def test_long_documents_with_equal_names_are_read_as_short_ones():
+    document = b'{"a":"%b","b":[%b],"a":2}' % (b"x" * 200_000, b"1," * 100_000 + b"1")
+    value = rapid_json.loads(document)
+    assert value == {"a": "x" * 200_000, "b": [1] * 100_001}

@@ -107,6 +107,8 @@ def test_what_is_written_is_read(encoding, plain):
 
 def test_a_message_that_unpacks_to_more_than_there_is_is_refused(monkeypatch):
     class NoMemory:
+        eof = False
+
         def decompress(self, message, most):
             raise MemoryError
 
