@@ -13,8 +13,9 @@ from triton_replay.capture.writer import CaptureWriter
 from triton_replay.commands.common import tell
 from triton_replay.comparing.comparison import Comparison, compare_captures
 from triton_replay.comparing.tolerances import DEFAULT, describe, parse_tolerances
-from triton_replay.errors import CaptureUnreadable
+from triton_replay.errors import CaptureUnreadable, ReplayError
 from triton_replay.reporting.document import comparison_document
+from triton_replay.reporting.page import comparison_page
 from triton_replay.reporting.table import comparison_lines
 
 
@@ -31,6 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"keys abs, rel, ulp, cosine, topk; may be repeated; default: {describe(DEFAULT)}",
     )
     add("--json", action="store_true", help="print JSON instead of the table")
+    add("--html", metavar="FILE", type=Path, help="write a page with plots as well")
     add(
         "--smallest",
         metavar="DIR",
@@ -51,9 +53,19 @@ def run(given: argparse.Namespace) -> int:
         print(json.dumps(comparison_document(comparison), indent=2))
     else:
         print("\n".join(comparison_lines(comparison)))
+    if given.html is not None:
+        _write_page(comparison, given.html)
     if given.smallest is not None:
         _write_smallest(comparison, given.smallest)
     return 1 if comparison.differing else 0
+
+
+def _write_page(comparison: Comparison, path: Path) -> None:
+    try:
+        path.write_text(comparison_page(comparison), encoding="utf-8")
+    except OSError as error:
+        raise ReplayError(f"{path}: cannot be written: {error.strerror}") from error
+    tell(f"the page is {path}")
 
 
 def _write_smallest(comparison: Comparison, folder: Path) -> None:

@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import contextlib
 import signal
+import sys
 from pathlib import Path
+from typing import Final
 
 from triton_replay.addresses import Address, look_for_server, parse_address
 from triton_replay.capture.writer import CaptureWriter
@@ -17,6 +19,8 @@ from triton_replay.recording.proxy import MAX_BODY, Proxy
 from triton_replay.recording.recorder import Recorder
 from triton_replay.recording.redaction import ALWAYS, Redaction
 from triton_replay.recording.selection import Selection
+
+SWITCH_SECONDS: Final = 0.0001
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +66,8 @@ def run(given: argparse.Namespace) -> int:
     """Record until told to stop; 0, or an error with its exit code. Raises ReplayError."""
     if not 0 <= given.sample <= 1:
         raise ReplayError(f"--sample: found {given.sample}, expected a share from 0 to 1")
+    # The thread that writes has the interpreter for 5 ms otherwise, while a request waits.
+    sys.setswitchinterval(SWITCH_SECONDS)
     listen = parse_address(given.listen, "--listen")
     server = parse_address(given.server, "--server")
     run_loop(_record(given, listen, server))

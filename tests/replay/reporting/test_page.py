@@ -1,0 +1,67 @@
+"""The page: well formed, complete in itself, and safe with names of strangers."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+from replay.traffic import MS, inputs, response, write_capture
+
+from triton_replay.__main__ import main
+from triton_replay.reporting.plots import HEIGHT, WIDTH, latency_plot
+
+
+class Page(HTMLParser):
+    """Collects tags, addresses and text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.addresses, self.text = [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("href", "src")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def write_page(tmp_path, answering):
+    values = inputs(60)
+    a = write_capture(tmp_path / "<b>a.trc", lambda n, x: x, values)
+    b = write_capture(tmp_path / "b.trc", answering, values)
+    code = main(["compare", str(a), str(b), f"--html={tmp_path / 'page.html'}"])
+    return code, Page((tmp_path / "page.html").read_text())
+
+
+def test_a_page_shows_groups_and_latencies_and_needs_no_other_file(tmp_path):
+    def answering(number, x):
+        return response(number, x + np.float32(len(x) > 2), took=3 * MS)
+
+    code, page = write_page(tmp_path, answering)
+    assert code == 1
+    assert page.addresses == []
+    assert page.tags.count("polyline") == 2
+    assert "the answers to 30 differ" in page.text
+    assert "only when batched, 3 rows or more: 30 of 30" in page.text
+    assert "slower" in page.text
+
+
+def test_a_page_without_differences_says_so_and_escapes_names(tmp_path):
+    code, page = write_page(tmp_path, lambda n, x: x)
+    assert code == 0
+    assert "the answers to 0 differ" in page.text
+    assert "<b>a.trc" in page.text
+    assert "b" not in page.tags
+
+
+def test_a_plot_keeps_all_points_within_and_ends_with_the_largest():
+    values = [n * n * 1000 + 5000 for n in range(5000)]
+    plot = latency_plot(values, [7_000_000])
+    first, second = re.findall(r'points="([^"]*)"', plot)
+    points = [tuple(map(float, pair.split(","))) for pair in first.split()]
+    assert len(points) <= 301
+    assert points == sorted(points, key=lambda point: (point[0], -point[1]))
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
+    assert len(second.split()) == 1
+    assert latency_plot([], []) == ""
