@@ -28,6 +28,8 @@ _LENGTH = struct.Struct("<I")
 _CHUNK = 1 << 16
 #: Bytes of a message: far more than names, shapes and texts need. Tensors are not in it.
 _MOST = 1 << 28
+#: How much is received at once.
+_ROOM = 1 << 20
 # The standard library's: NaN and lone surrogates pass, as they do within one process.
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
@@ -45,12 +47,19 @@ class MessageChannel:
     def send(self, *messages: Message) -> None:
         """Send messages, in this order. Never blocks, and does nothing once the peer is gone.
 
+        Raises ServerError, and sends none, if one has more bytes than the peer would receive.
+
         What the socket does not take at once is sent by a thread that is started for it: whoever
         receives may have to send, too, and if both sides waited for room neither would make it.
         """
         frames = bytearray()
         for message in messages:
             text = _encode(message).encode()
+            if len(text) > _MOST:
+                raise internal(
+                    f"a message '{message[0]}' of {len(text)} bytes for the other process of the "
+                    f"model, expected {_MOST} at most; tensors do not count"
+                )
             frames += _LENGTH.pack(len(text))
             frames += text
         with self._lock:
@@ -108,7 +117,7 @@ class MessageChannel:
                         raise ValueError(f"{text[:80]!r}, expected a list with a kind")
                     return message
             try:
-                chunk = self._socket.recv(max(_CHUNK, needed - len(received)))
+                chunk = self._socket.recv(min(max(_CHUNK, needed - len(received)), _ROOM))
             except OSError:
                 return None
             if not chunk:

@@ -83,9 +83,14 @@ class CallDispatcher:
     def _call(self, number: int, method: str, *arguments: Any) -> None:  # noqa: ANN401
         if method in self._blocking:
             function = self._blocking[method]
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._answer, args=(number, function, arguments), name=method, daemon=True
-            ).start()
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:  # the machine has no thread left: no fault of the process
+                text = f"cannot start a thread to {method} a model: {error}"
+                self._connection.send("refused", number, Code.UNAVAILABLE.name, text)
         else:
             self._answer(number, self._methods[method], arguments)
 

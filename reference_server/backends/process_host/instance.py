@@ -27,7 +27,7 @@ from reference_server.backends.process_host.process import ChildProcess, Process
 from reference_server.core.errors import ServerError, internal
 from reference_server.core.health import Health
 from reference_server.core.ports import Clock, Metrics, ModelCalls, OpenInstance
-from reference_server.core.request import Execution, InferRequest, InferResponse
+from reference_server.core.request import Execution, InferRequest, InferResponse, deliver
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,11 @@ class ProcessInstance:
         limit_s = self._supervision.execution_limit_s
         try:
             packed = messages.pack_requests(child.connection, requests)
-            child.connection.send("execute", numbers.start, packed)
+            try:
+                child.connection.send("execute", numbers.start, packed)
+            except ServerError:
+                messages.take_back(child.connection, packed)
+                raise
             # Only now: a cancellation must not overtake its request.
             self._in_flight.watch(numbers)
             execution: Execution = child.result(limit_s)
@@ -164,6 +168,10 @@ class ProcessInstance:
             self._in_flight.take(numbers)
             self._in_flight.executed(child)
             raise
+        if not _answers(execution, len(requests)):
+            log.error("the process of '%s' answered what it was not asked", self.name)
+            child.kill()
+            return self._unfinished(child, numbers, requests, self._unhealthy())
         self._in_flight.take(
             number
             for index, number in enumerate(numbers)
@@ -302,7 +310,7 @@ class ProcessInstance:
             self._in_flight.take([number]).get(number) if final else self._in_flight.get(number)
         )
         if request is not None:  # else an error of this side's was its last
-            request.sink.send(response)
+            deliver(request.sink, response)
 
     def _unfinished(
         self,
@@ -332,6 +340,15 @@ class ProcessInstance:
 
     def _unhealthy(self) -> ServerError:
         return internal(f"Stub process '{self.name}' is not healthy.")
+
+
+def _answers(execution: object, count: int) -> bool:
+    """Whether this is what an execution of so many requests gives."""
+    return (
+        isinstance(execution, Execution)
+        and len(execution.responses) == count
+        and execution.rescheduled <= frozenset(range(count))
+    )
 
 
 @dataclass(frozen=True, slots=True)

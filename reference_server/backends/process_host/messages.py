@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -67,12 +68,28 @@ def _take_back(connection: Connection, packed: Iterable[Packed]) -> None:
     connection.take_back([offset for *_, offset, size in packed if size])
 
 
+def take_back(connection: Connection, packed: Iterable[Packed]) -> None:
+    """Free the memory of packed requests that were not sent."""
+    for *_, tensors in packed:
+        _take_back(connection, tensors)
+
+
 def unpack_tensors(connection: Connection, packed: Iterable[Packed]) -> list[Tensor]:
-    """Tensors that view the memory of `connection`."""
-    return [
-        Tensor(name, dtypes.BY_NAME[datatype], tuple(shape), raw=connection.view(offset, size))
-        for name, datatype, shape, offset, size in packed
-    ]
+    """Tensors that view the memory of `connection`.
+
+    Raises ValueError, TypeError or KeyError for what packs no tensor.
+    """
+    return [_unpack_tensor(connection, *parts) for parts in packed]
+
+
+def _unpack_tensor(
+    connection: Connection, name: str, datatype: str, shape: list[int], offset: int, size: int
+) -> Tensor:
+    kind = dtypes.BY_NAME[datatype]
+    fits = min(shape, default=0) >= 0 and size >= 0
+    if not (fits and (kind.is_bytes or math.prod(shape) * kind.byte_size == size)):
+        raise ValueError(f"found tensor '{name}' of shape {shape} in {size} bytes")
+    return Tensor(name, kind, tuple(shape), raw=connection.view(offset, size))
 
 
 def pack_request(connection: Connection, request: InferRequest) -> Packed:
@@ -93,8 +110,7 @@ def pack_requests(connection: Connection, requests: Iterable[InferRequest]) -> l
     try:
         packed.extend(pack_request(connection, request) for request in requests)
     except BaseException:
-        for *_, tensors in packed:
-            _take_back(connection, tensors)
+        take_back(connection, packed)
         raise
     return packed
 

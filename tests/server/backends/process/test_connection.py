@@ -14,6 +14,7 @@ from server.backends.process.connections import connected
 from server.support.requests import PATIENCE_S
 from support.waiting import until
 
+from reference_server.backends.process_host import connection
 from reference_server.backends.process_host.connection import MessageChannel
 from reference_server.core.errors import Code, ServerError
 
@@ -113,6 +114,15 @@ def test_what_is_no_message_is_told(frame, why):
         with pytest.raises(ValueError, match=re.escape(why)):
             MessageChannel(ours).receive()
         sending.join()
+
+
+def test_a_message_that_is_too_long_to_be_received_is_not_sent(ends, monkeypatch):
+    monkeypatch.setattr(connection, "_MOST", 100)
+    one, other = ends
+    with pytest.raises(ServerError, match=r"message 'long' of 110 bytes .* expected 100 at most"):
+        one.send(["long", "x" * 99])
+    one.send(["next"])
+    assert other.receive() == ["next"]
 
 
 MEGABYTE = 1 << 20

@@ -69,6 +69,9 @@ def frame(text: str) -> str:
     return (len(text).to_bytes(4, "little") + text.encode()).hex()
 
 
+#: An answer to one request: a tensor of this type, shape, place and size.
+TENSOR = '["executed",[[["m",1,"",[["T","{}",{},{},{}]],[],null,true,false]],0,0,[],false]]'
+
 JUNK = {
     "endless": "ffffffff",
     "no JSON": frame("no JSON"),
@@ -77,16 +80,29 @@ JUNK = {
     "no code": frame('["failed","NO_CODE",""]'),
     "no block": frame('["free",[12345]]'),
     "no outcome": frame('["done"]'),
+    "no response": frame('["response",0,[]]'),
+    "no log line": frame('["log",7]'),
+    "answer to another job": frame('["done",7]'),
+    "too few answers": frame('["executed",[[],0,0,[],false]]'),
+    "too many given back": frame('["executed",[[null],0,0,[1],false]]'),
+    "no size": frame(TENSOR.format("FP32", [4], 0, -1)),
+    "another size": frame(TENSOR.format("FP32", [1 << 40], 0, 16)),
+    "no shape": frame(TENSOR.format("BYTES", [-1], 0, 16)),
+    "before the memory": frame(TENSOR.format("BYTES", [1], -64, 16)),
+    "behind the memory": frame(TENSOR.format("BYTES", [1], 1 << 60, 16)),
+    "no type": frame(TENSOR.format("ODD", [1], 0, 16)),
 }
 
 
-@pytest.mark.parametrize("junk", JUNK.values(), ids=list(JUNK))
-def test_a_process_that_says_what_means_nothing_is_ended(start: Start, health, junk):
-    instance = start(MORTAL)
-    assert kit.execution_error(instance, asks(f"says {junk}"), asks("other")) == UNHEALTHY
-    assert health.next().startswith(HERE)
-    assert health.next() == ""
+def test_a_process_that_says_what_means_nothing_is_ended(start: Start, health):
+    instance, other = start(MORTAL), start(MORTAL, name="other")
+    for what, junk in JUNK.items():
+        error = kit.execution_error(instance, asks(f"says {junk}"))
+        assert error == UNHEALTHY, what
+        assert health.next().startswith(HERE), what
+        assert health.next() == "", what
     assert said(instance, "again") == [b"again"]
+    assert said(other, "unharmed") == [b"unharmed"]
 
 
 def test_a_process_that_leaves_its_connection_and_lives_on_is_killed(start, health, monkeypatch):
